@@ -1,0 +1,126 @@
+"""The catalog: every target, contract, invariant and recipe folder that this run knows, bundled or added by plugins."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from sentinel.contracts.contract import Contract
+from sentinel.errors import SentinelError
+from sentinel.invariants.invariant import Invariant
+from sentinel.targets import Target
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def bundled(folder: str) -> Path:
+    """``adapters`` or ``recipes``: inside the package where it was installed, beside it in a source tree."""
+    inside = _PACKAGE / "_bundled" / folder
+    return inside if inside.is_dir() else _PACKAGE.parent / folder
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """:ivar digest: ``sha256:<hex>`` of the file."""
+
+    target: Target
+    file: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class Catalog:
+    adapters: Mapping[str, Adapter]
+    contracts: Mapping[str, Contract]
+    invariants: Mapping[str, Invariant]
+    recipe_folders: tuple[Path, ...]
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        return {name: adapter.target for name, adapter in self.adapters.items()}
+
+    def with_(
+        self,
+        adapters: Iterable[Path] = (),
+        contracts: Iterable[Contract] = (),
+        invariants: Iterable[Invariant] = (),
+        recipe_folders: Iterable[Path] = (),
+    ) -> Catalog:
+        """The catalog with additions; a later entry of the same name is an error.
+
+        :raises SentinelError: where a name is taken.
+        """
+        more_adapters = dict(self.adapters)
+        for file in adapters:
+            adapter = load_adapter(Path(file))
+            _add(more_adapters, adapter.target.name, adapter, f"adapter {file}")
+        more_contracts = dict(self.contracts)
+        for contract in contracts:
+            _add(more_contracts, contract.name, contract, "contract")
+        more_invariants = dict(self.invariants)
+        for invariant in invariants:
+            _add(more_invariants, invariant.name, invariant, "invariant")
+        return replace(
+            self,
+            adapters=more_adapters,
+            contracts=more_contracts,
+            invariants=more_invariants,
+            recipe_folders=(*self.recipe_folders, *map(Path, recipe_folders)),
+        )
+
+
+def _add(known: dict[str, object], name: str, value: object, what: str) -> None:  # type: ignore[type-arg]
+    if name in known:
+        raise SentinelError(f"two of one name: {what} {name!r} is already there; rename one")
+    known[name] = value
+
+
+def load_adapter(file: Path) -> Adapter:
+    """Load an adapter file by its path.
+
+    :raises SentinelError: where it does not import, or defines no ``TARGET``.
+    """
+    source = file.read_bytes()
+    spec = importlib.util.spec_from_file_location(f"sentinel_adapter_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise SentinelError(f"{file}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise SentinelError(f"{file}: the adapter does not import: {type(error).__name__}: {error}") from error
+    target = getattr(module, "TARGET", None)
+    if not isinstance(target, Target):
+        raise SentinelError(f"{file}: an adapter defines TARGET = Target(...), and this one does not")
+    return Adapter(target, file, f"sha256:{hashlib.sha256(source).hexdigest()}")
+
+
+def _members(package: str, kind: type) -> list[object]:
+    """Every module-level object of a type in the modules of one of our own packages."""
+    found: dict[int, object] = {}
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations is not None
+    for info in pkgutil.iter_modules(spec.submodule_search_locations):
+        module = importlib.import_module(f"{package}.{info.name}")
+        for value in vars(module).values():
+            if isinstance(value, kind):
+                found[id(value)] = value
+    return list(found.values())
+
+
+@cache
+def bundled_catalog() -> Catalog:
+    """What Sentinel ships."""
+    empty = Catalog({}, {}, {}, ())
+    return empty.with_(
+        adapters=(file for file in sorted(bundled("adapters").glob("*.py")) if file.name != "__init__.py"),
+        contracts=_members("sentinel.contracts", Contract),  # type: ignore[arg-type]
+        invariants=_members("sentinel.invariants", Invariant),  # type: ignore[arg-type]
+        recipe_folders=(bundled("recipes"),),
+    )

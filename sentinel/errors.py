@@ -1,0 +1,25 @@
+"""The errors that reach a user. Every message says what was wrong and what to do instead."""
+
+from __future__ import annotations
+
+
+class SentinelError(Exception):
+    """Something the user can mend: a typo, a missing file, an option that does not fit."""
+
+
+class RecipeError(SentinelError):
+    """A recipe that cannot be used; the message starts with ``file:line:column: ``."""
+
+
+class Unavailable(SentinelError):
+    """The thing asked for cannot be had, so nothing can be decided about it.
+
+    :param reason: one sentence for a person.
+    :param kind: ``ref`` (the revision cannot be had), ``not-in-this-version`` or ``python``
+        (the checkout's code needs another interpreter).
+    """
+
+    def __init__(self, reason: str, kind: str = "ref") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.kind = kind

@@ -1,0 +1,103 @@
+"""Refs: one revision of one source, as written in recipes, on the command line and in file names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from sentinel.errors import SentinelError
+
+SourceKind = Literal["git", "pypi", "path", "installed"]
+
+_FULL_SHA = re.compile(r"[0-9a-f]{40}")
+_HEX = re.compile(r"[0-9a-f]{7,40}")
+_GIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+@-]*")
+_VERSION = re.compile(r"[0-9][A-Za-z0-9.!+_-]*")
+_UNSAFE_IN_FILE_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class Ref:
+    """One revision of a source.
+
+    :ivar kind: which source has it.
+    :ivar name: a sha, tag, branch or ``pull/N/head`` (git), a version or ``latest`` (pypi),
+        a directory (path), or empty (installed).
+    """
+
+    kind: SourceKind
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Ref:
+        """Read ``git:NAME``, ``pypi:VERSION``, ``path:DIR`` or ``installed``.
+
+        :raises SentinelError: where the text is none of these, or could be mistaken for an option
+            or a second command by git or pip.
+        """
+        if text == "installed":
+            return cls("installed")
+        kind, colon, name = text.partition(":")
+        if not colon or kind not in ("git", "pypi", "path"):
+            raise SentinelError(
+                f"not a ref: {text!r}; write git:<sha|tag|branch|pull/N/head>, pypi:<version|latest>, "
+                "path:<directory> or installed"
+            )
+        problem = _problem(kind, name)
+        if problem:
+            raise SentinelError(f"not a ref: {text!r}: {problem}")
+        return cls(cast(SourceKind, kind), name)
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "installed" else f"{self.kind}:{self.name}"
+
+    @property
+    def short(self) -> str:
+        """The ref as item ids show it: full shas cut to seven digits."""
+        if self.kind == "git" and _FULL_SHA.fullmatch(self.name):
+            return f"git:{self.name[:7]}"
+        return str(self)
+
+    @property
+    def immutable(self) -> bool:
+        """Whether the ref names the same code for ever: a full sha, or a release by its number."""
+        if self.kind == "git":
+            return _FULL_SHA.fullmatch(self.name) is not None
+        return self.kind == "pypi" and self.name != "latest"
+
+    @property
+    def is_sha(self) -> bool:
+        """Whether a git ref is written as a (possibly shortened) object name."""
+        return self.kind == "git" and _HEX.fullmatch(self.name) is not None
+
+    def key(self, tree: str) -> str:
+        """The evidence file's stem: ``git-<12 hex>``, ``pypi-<version>``, ``path-<12 hex of the tree hash>``,
+        ``git-<name>`` for a moving name.
+
+        :param tree: the checkout's tree hash, used where the ref itself names no revision.
+        """
+        if self.kind == "git":
+            return f"git-{self.name[:12]}" if self.immutable else f"git-{_file_name(self.name)}"
+        if self.kind == "pypi":
+            return f"pypi-{_file_name(self.name)}"
+        return f"{self.kind}-{tree[:12]}"
+
+
+def _file_name(text: str) -> str:
+    return _UNSAFE_IN_FILE_NAME.sub("-", text).lstrip(".-") or "unnamed"
+
+
+def _problem(kind: str, name: str) -> str | None:
+    if not name:
+        return "the part after the colon is empty"
+    if "\0" in name or "\n" in name:
+        return "it holds a control character"
+    if kind == "git":
+        if name.startswith("-"):
+            return "a git name cannot begin with '-'"
+        if not _GIT_NAME.fullmatch(name) or ".." in name or "@{" in name or name.endswith((".lock", "/")):
+            return "that is not a git name (letters, digits and . _ / + @ - only, no '..')"
+    if kind == "pypi" and name != "latest" and not _VERSION.fullmatch(name):
+        return "write a version such as pypi:0.9.1, or pypi:latest"
+    return None

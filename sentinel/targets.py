@@ -1,0 +1,114 @@
+"""What an adapter declares: the target, and how contracts bind to its boundaries across its history.
+
+Standard library only: the controller reads these tables without torch, the worker reads the same file beside the
+target's code. An adapter module defines ``TARGET = Target(...)``; functions in it that touch tensors import torch
+inside themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PackageRoot:
+    """A directory of the repository that is (the source of) one importable package.
+
+    :ivar path: the package's directory in the repository, such as ``skyrl-gym/skyrl_gym``.
+    :ivar import_root: the directory that goes on ``sys.path`` so that the package imports, such as ``skyrl-gym``
+        (empty: the repository's own root).
+    """
+
+    path: str
+    import_root: str = ""
+
+    @property
+    def package(self) -> str:
+        """The name that ``import`` uses."""
+        return self.path.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A small object put where the boundary would find a big one, and which the boundary does use.
+
+    :ivar name: what it stands for, such as ``self`` or ``mpu``.
+    :ivar reason: why the real one is not to be had on this machine, and why this one gives the same answer.
+    """
+
+    name: str
+    reason: str
+
+
+#: ``call(boundary, inputs) -> outputs``; see :class:`Binding`.
+BoundaryCall = Callable[[Any, Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One boundary of a target, bound to the contract whose meaning it has.
+
+    :ivar boundary: its dotted path today; recipes use this one (or any of ``formerly``).
+    :ivar contract: the contract's name.
+    :ivar formerly: its other dotted paths in history, tried in this order when the first is not in a checkout.
+    :ivar arguments: canonical input -> the parameter names it has had upstream, newest first. A canonical input not
+        named here is passed under its own name where the boundary has such a parameter, and otherwise left out.
+    :ivar constants: upstream parameter -> value passed whenever the boundary has that parameter.
+    :ivar outputs: canonical output names, in the order of the tuple that the boundary returns (a single name: the
+        return value itself; a mapping return is read by name).
+    :ivar call: for boundaries that need more than names: ``call(boundary, inputs)`` gets a
+        :class:`~sentinel.worker.boundaries.Boundary` (its ``function``, ``module``, ``owner``, and ``invoke``, which binds by
+        name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
+    :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.
+    :ivar stand_ins: every stand-in that ``call`` uses.
+    """
+
+    boundary: str
+    contract: str
+    formerly: tuple[str, ...] = ()
+    arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    call: BoundaryCall | None = None
+    imports: tuple[str, ...] = ()
+    stand_ins: tuple[StandIn, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.boundary, *self.formerly)
+
+
+@dataclass(frozen=True)
+class Target:
+    """An external framework.
+
+    :ivar name: what ``--sentinel-target`` calls it.
+    :ivar repository: the git URL of upstream.
+    :ivar roots: its package roots; which of them a revision has is decided by looking at its tree.
+    :ivar pypi: its distribution's name on PyPI, if upstream publishes one.
+    :ivar branch: the default branch.
+    :ivar preload: real third-party packages that are imported before the target, where installed, because boundaries
+        use them while they are probed.
+    :ivar bindings: the boundaries.
+    """
+
+    name: str
+    repository: str
+    roots: tuple[PackageRoot, ...]
+    pypi: str | None = None
+    branch: str = "main"
+    preload: tuple[str, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+
+    def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
+        """The binding of a boundary (by today's path or a former one), or None."""
+        for binding in self.bindings:
+            if boundary in binding.paths and contract in (None, binding.contract):
+                return binding
+        return None
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return tuple(root.package for root in self.roots)
