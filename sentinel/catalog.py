@@ -10,11 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError
 from sentinel.invariants.invariant import Invariant
+from sentinel.loading import load_file
 from sentinel.targets import Target
+
+_T = TypeVar("_T")
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -75,7 +79,7 @@ class Catalog:
         )
 
 
-def _add(known: dict[str, object], name: str, value: object, what: str) -> None:  # type: ignore[type-arg]
+def _add(known: dict[str, _T], name: str, value: _T, what: str) -> None:
     if name in known:
         raise SentinelError(f"two of one name: {what} {name!r} is already there; rename one")
     known[name] = value
@@ -87,12 +91,8 @@ def load_adapter(file: Path) -> Adapter:
     :raises SentinelError: where it does not import, or defines no ``TARGET``.
     """
     source = file.read_bytes()
-    spec = importlib.util.spec_from_file_location(f"sentinel_adapter_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise SentinelError(f"{file}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        module = load_file(file)
     except Exception as error:
         raise SentinelError(f"{file}: the adapter does not import: {type(error).__name__}: {error}") from error
     target = getattr(module, "TARGET", None)
@@ -101,9 +101,9 @@ def load_adapter(file: Path) -> Adapter:
     return Adapter(target, file, f"sha256:{hashlib.sha256(source).hexdigest()}")
 
 
-def _members(package: str, kind: type) -> list[object]:
+def _members(package: str, kind: type[_T]) -> list[_T]:
     """Every module-level object of a type in the modules of one of our own packages."""
-    found: dict[int, object] = {}
+    found: dict[int, _T] = {}
     spec = importlib.util.find_spec(package)
     assert spec is not None and spec.submodule_search_locations is not None
     for info in pkgutil.iter_modules(spec.submodule_search_locations):
@@ -120,7 +120,7 @@ def bundled_catalog() -> Catalog:
     empty = Catalog({}, {}, {}, ())
     return empty.with_(
         adapters=(file for file in sorted(bundled("adapters").glob("*.py")) if file.name != "__init__.py"),
-        contracts=_members("sentinel.contracts", Contract),  # type: ignore[arg-type]
-        invariants=_members("sentinel.invariants", Invariant),  # type: ignore[arg-type]
+        contracts=_members("sentinel.contracts", Contract),
+        invariants=_members("sentinel.invariants", Invariant),
         recipe_folders=(bundled("recipes"),),
     )

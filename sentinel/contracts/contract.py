@@ -67,6 +67,7 @@ class Contract:
     :ivar summary: one sentence.
     :ivar source: the paper or definition it is written from.
     :ivar observes: every key that :attr:`measure` returns; a recipe that expects another key is wrong.
+    :ivar oracle: the reference in float64: canonical inputs to canonical outputs, written from :attr:`source`.
     :ivar law: the name of the invariant that decides a published recipe that has variants but no expected values.
     :ivar open_keys: whether boundaries of this contract may add keys of their own (only the generic ``call``).
     """
@@ -77,6 +78,7 @@ class Contract:
     inputs: tuple[Input, ...]
     observes: tuple[Observed, ...]
     measure: Measure
+    oracle: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     law: str | None = None
     open_keys: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)

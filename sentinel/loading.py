@@ -1,0 +1,30 @@
+"""Loading a Python file by its path, under a name that cannot shadow anything importable."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+
+def load_file(file: Path) -> ModuleType:
+    """Execute a Python file as a module of its own and return it; the same file gives the same module.
+
+    :raises Exception: whatever the file raises.
+    """
+    name = f"sentinel_file_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their own module up while it is executed
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,93 @@
+"""The part of evidence that has the shape of the published reports: ``status``, ``observed_bad_behavior`` and so on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sentinel.outcomes import Comparison, Decision
+from sentinel.recipes import Expected
+from sentinel.values import plain
+
+_TAGS = ("NaN", "Infinity", "-Infinity")
+
+#: Observation keys that tell of an exception; a bug that raises one is not silent.
+_LOUD = ("raised", "exception", "error")
+
+
+def behaviour(decision: Decision) -> dict[str, Any]:
+    """``status`` and, where the verdict is ``reproduced`` or ``fixed``, what a published report says beside it.
+
+    Only what was observed stands under ``observed_*``; ``expected_safe_behavior`` is the recipe's (or the law's) word.
+    """
+    status = decision.verdict.name
+    if status == "fixed":
+        return {"status": status, "not_triggered": True, "observed_fixed_behavior": _observed(decision)}
+    if status != "reproduced":
+        return {"status": status}
+    bad, safe = _observed(decision), _safe(decision)
+    return {
+        "status": status,
+        "observed_bad_behavior": bad,
+        "expected_safe_behavior": safe,
+        "attack_effect": {"silent": not _loud(bad), "crashed": decision.failure is not None, **_effect(bad, safe)},
+    }
+
+
+def expected(value: Any) -> Any:
+    """A comparison's expected value, with or without the tolerance that a recipe wraps it in."""
+    return value.value if isinstance(value, Expected) else value
+
+
+def address(variant: str, key: str) -> str:
+    """An observation key as recipes address it."""
+    return f"{variant}.{key}" if variant else key
+
+
+def _observed(decision: Decision) -> dict[str, Any]:
+    if decision.comparisons or decision.measurement is None:
+        return {item.key: plain(item.observed) for item in decision.comparisons}
+    return {
+        address(variant, key): plain(value)
+        for variant, values in decision.measurement.observation.items()
+        for key, value in values.items()
+    }
+
+
+def _safe(decision: Decision) -> dict[str, Any]:
+    safe = {key: plain(item.value) for key, item in decision.recipe.expected_fixed.items()}
+    return safe or {item.key: plain(expected(item.fixed)) for item in decision.comparisons if _has_fixed(item)}
+
+
+def _has_fixed(item: Comparison) -> bool:
+    return item.matches_fixed is not None or item.fixed is not None
+
+
+def _loud(observed: dict[str, Any]) -> bool:
+    return any(value for key, value in observed.items() if key.rsplit(".", 1)[-1] in _LOUD)
+
+
+def _effect(bad: dict[str, Any], safe: dict[str, Any]) -> dict[str, Any]:
+    """For each numeric key, how far the observed value is from the safe one."""
+    differences = {key: _minus(bad[key], safe[key]) for key in bad if key in safe}
+    return {f"{key}_difference": plain(value) for key, value in differences.items() if value is not None}
+
+
+def _minus(left: Any, right: Any) -> Any:
+    """``left - right`` element by element; None where that has no meaning."""
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        rows = [_minus(one, other) for one, other in zip(left, right, strict=True)]
+        return None if any(row is None for row in rows) else rows
+    a, b = _number(left), _number(right)
+    if a is None or b is None:
+        return None
+    try:
+        return a - b
+    except OverflowError:  # an integer too large for a float beside a float
+        return math.nan
+
+
+def _number(value: Any) -> float | int | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    return float(value) if isinstance(value, str) and value in _TAGS else None

@@ -1,0 +1,118 @@
+"""Foreign text (a traceback, a reason, a name) made safe to show and free of what belongs to one machine."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+
+import sentinel
+
+#: What a terminal would obey or a reader would not see: C0 and C1 controls, soft hyphens, bidirectional overrides,
+#: zero-width and tag characters, lone surrogates. Line feed and tab are left to :func:`visible`.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+_HIDDEN_IN_A_LINE = re.compile(f"[\t\n]|{_HIDDEN.pattern}")
+_NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+#: Text longer than this is cut in the middle: a recursion error's traceback must not make a report of megabytes.
+LONGEST = 20_000
+
+_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
+_COMPONENT = r"[^\s/\"'`:;,()<>|]+"
+_BEGINS = r"(?:(?<=file://)|(?<![\w/.>~-]))"
+_SITE_PACKAGES = re.compile(rf"{_BEGINS}(?:/{_COMPONENT})+/(?:site|dist)-packages(?=/)")
+_STANDARD_LIBRARY = re.compile(rf"{_BEGINS}(?:/{_COMPONENT})*/lib(?:64)?/python3\.\d+(?=/)")
+_HOME = re.compile(rf"{_BEGINS}/(?:home|Users)/{_COMPONENT}")
+_ABSOLUTE = re.compile(rf"{_BEGINS}(?:/{_COMPONENT})+/({_COMPONENT})")
+_WINDOWS = re.compile(r"(?<!\w)[A-Za-z]:\\(?:[^\s\"'<>|\\]+\\)*([^\s\"'<>|\\]+)")
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """The text with every character that acts, instead of showing, written as an escape (``\\x1b``).
+
+    :param lines: keep line feeds and tabs.
+    """
+    if lines:
+        return _HIDDEN.sub(_escape, text.replace("\r\n", "\n"))
+    return _HIDDEN_IN_A_LINE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match.group()
+    code = ord(character)
+    if character in _NAMED:
+        return _NAMED[character]
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def shorten(text: str, limit: int = LONGEST) -> str:
+    """The text, with its middle left out where it is longer than the limit."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit // 4, limit - limit // 4
+    return f"{text[:head]}\n[... {len(text) - limit} characters left out ...]\n{text[-tail:]}"
+
+
+def portable(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
+    """The text without absolute paths, user names, credentials in URLs or memory addresses.
+
+    :param known: directories and what stands for each, such as ``("/cache/ab12", "<checkout>")``; they and the
+        machine's own (temporary, home, interpreter) are replaced first, and of any other path only its last part is left.
+    """
+    text = _CREDENTIALS.sub("", text)
+    text = _ADDRESS.sub("0x...", text)
+    text = _replace(text, tuple(known))
+    if "/" not in text and "\\" not in text:
+        return text
+    text = _SITE_PACKAGES.sub("<site-packages>", text)
+    text = _STANDARD_LIBRARY.sub("<python>", text)
+    text = _replace(text, _machine())
+    text = _HOME.sub("<home>", text)
+    text = _ABSOLUTE.sub(r"<path>/\1", text)
+    return _WINDOWS.sub(r"<path>/\1", text)
+
+
+def message(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
+    """One line for a person, safe and portable."""
+    return visible(shorten(portable(text, known)).strip())
+
+
+def passage(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
+    """Several lines for a person, such as a traceback, safe and portable."""
+    return visible(shorten(portable(text, known)).strip("\n"), lines=True)
+
+
+@lru_cache(maxsize=1)
+def _machine() -> tuple[tuple[str, str], ...]:
+    places = [
+        (str(Path(sentinel.__file__).resolve().parent), "<sentinel>"),
+        (sys.prefix, "<python>"),
+        (sys.base_prefix, "<python>"),
+        (tempfile.gettempdir(), "<tmp>"),
+    ]
+    try:
+        places.append((str(Path.home()), "<home>"))
+    except RuntimeError:  # no home directory, as in some containers
+        pass
+    return tuple(places)
+
+
+def _replace(text: str, places: tuple[tuple[str, str], ...]) -> str:
+    for pattern, name in _patterns(places):
+        text = pattern.sub(lambda _, name=name: name, text)  # type: ignore[misc]
+    return text
+
+
+@lru_cache(maxsize=256)
+def _patterns(places: tuple[tuple[str, str], ...]) -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Longest first, so that a checkout inside the home directory is not shown as a path in the home directory."""
+    usable = {(place.rstrip("/\\"), name) for place, name in places if Path(place).is_absolute()}
+    ordered = sorted((item for item in usable if len(item[0]) > 1), key=lambda item: (-len(item[0]), item))
+    return tuple((re.compile(rf"(?<![\w/.-]){re.escape(place)}(?![\w.-])"), name) for place, name in ordered)

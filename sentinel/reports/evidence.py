@@ -1,0 +1,238 @@
+"""Evidence: the JSON document of one verdict, complete enough to be checked by a stranger.
+
+The same recipe, adapter, resolved commit and environment give the same bytes: sorted keys, floats that round-trip, and
+nothing that belongs to one run (time, duration, host, user, directories).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import sentinel
+from sentinel.errors import SentinelError
+from sentinel.outcomes import Comparison, Decision, Observation
+from sentinel.recipes import Expected, Tolerance
+from sentinel.refs import Ref
+from sentinel.reports.behaviour import behaviour
+from sentinel.reports.escaping import message, passage
+from sentinel.values import typed
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+SCHEMA_VERSION = 1
+
+Document = dict[str, Any]
+Known = tuple[tuple[str, str], ...]
+
+
+def evidence(decision: Decision) -> Document:
+    """The document of one decision.
+
+    :raises SentinelError: where a value cannot be written as JSON, naming where it stands.
+    """
+    recipe, verdict = decision.recipe, decision.verdict
+    known = known_places(decision)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "sentinel_version": sentinel.__version__,
+        "bug_id": message(recipe.bug_id),
+        "title": message(recipe.title),
+        "target": recipe.target,
+        "contract": recipe.contract,
+        "verdict": verdict.name,
+        "kind": verdict.kind,
+        "reason": message(verdict.reason, known),
+        "expect": decision.expect,
+        "law": decision.law,
+        **behaviour(decision),
+        "recipe": {
+            "file": message(recipe.path.name),
+            "digest": recipe.digest,
+            "published": recipe.published,
+            "document": typed(recipe.document),
+        },
+        "upstream": typed(recipe.upstream),
+        "adapter": decision.adapter or None,
+        "ref": ref_text(decision.ref),
+        "checkout": _checkout(decision, known),
+        "boundary": _boundary(decision, known),
+        "environment": _environment(decision, known),
+        "scenario": {"variants": typed(recipe.variants), "defaulted": sorted(recipe.defaulted)},
+        "observation": _observation(decision.measurement and decision.measurement.observation),
+        "oracle": _observation(decision.measurement and decision.measurement.oracle),
+        "expectation": {
+            "unpatched": _expected(recipe.expected_unpatched),
+            "fixed": _expected(recipe.expected_fixed),
+            "tolerance": _tolerance(recipe.tolerance),
+        },
+        "comparison": [_comparison(item, known) for item in decision.comparisons],
+        "failure": _failure(decision, known),
+    }
+    return {key: _json(value, key) for key, value in document.items()}
+
+
+def dumps(document: Mapping[str, Any]) -> str:
+    """The document's text: pure ASCII (JSON's own escapes), sorted keys, a line feed at the end.
+
+    :raises ValueError: where a float is not finite; :func:`evidence` writes those as tagged strings.
+    """
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def schema() -> Document:
+    """The published JSON Schema of evidence."""
+    text = (resources.files("sentinel") / "schemas" / "evidence.schema.json").read_text(encoding="utf-8")
+    loaded: Document = json.loads(text)
+    return loaded
+
+
+@cache
+def _validator() -> Validator:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(schema())
+
+
+def validate(document: Any) -> None:
+    """Check a document against the published schema.
+
+    :raises SentinelError: naming the first place that is wrong.
+    """
+    error = next(iter(_validator().iter_errors(document)), None)
+    if error is not None:
+        raise SentinelError(f"not valid evidence: at {error.json_path}: {message(error.message)[:300]}")
+
+
+def ref_text(ref: Ref) -> str:
+    """The ref as evidence shows it: a working tree is known by its hash, not by the directory it happens to lie in."""
+    return ref.kind if ref.kind in ("path", "installed") else str(ref)
+
+
+def known_places(decision: Decision) -> Known:
+    """The directories of this decision, and what stands for each of them in a report."""
+    places = [(str(decision.recipe.path.absolute().parent), "<recipes>")]
+    if decision.checkout is not None:
+        places.append((str(decision.checkout.path), "<checkout>"))
+        places += [(str(root), "<checkout>") for root in decision.checkout.import_roots if not _below(root, decision)]
+    if decision.ref.kind == "path":
+        places += [(str(Path(decision.ref.name).absolute()), "<path>"), (decision.ref.name, "<path>")]
+    return tuple(places)
+
+
+def _below(root: Path, decision: Decision) -> bool:
+    return decision.checkout is not None and decision.checkout.path in (root, *root.parents)
+
+
+def _checkout(decision: Decision, known: Known) -> Document | None:
+    checkout = decision.checkout
+    if checkout is None:
+        return None
+    return {
+        "commit": checkout.commit,
+        "version": checkout.version,
+        "digest": checkout.digest,
+        "tree": checkout.tree,
+        "dirty": checkout.dirty,
+        "roots": list(checkout.roots),
+        "left_out": [
+            {"path": message(item.path), "size": item.size, "reason": message(item.reason, known)}
+            for item in sorted(checkout.left_out, key=lambda item: item.path)
+        ],
+    }
+
+
+def _boundary(decision: Decision, known: Known) -> Document:
+    found = decision.measurement.provenance if decision.measurement else None
+    if found is None and decision.failure is not None:
+        found = decision.failure.provenance
+    return {
+        "written": decision.recipe.boundary,
+        "found": found and found.boundary,
+        "module": found and found.module,
+        "file": found and message(found.file, known),
+        "line": found and found.line,
+        "blob": found and found.blob,
+        "signature": found and message(found.signature, known),
+    }
+
+
+def _environment(decision: Decision, known: Known) -> Document:
+    there, measured = decision.environment, decision.measurement
+    return {
+        "python": there and there.python,
+        "torch": there and there.torch,
+        "numpy": there and there.numpy,
+        "platform": there and message(there.platform, known),
+        "device": there and there.device,
+        "sandbox": there and there.sandbox,
+        "flags": {key: message(value, known) for key, value in there.flags.items()} if there else {},
+        "packages": dict(there.packages) if there else {},
+        "ghosts": sorted(measured.ghosts) if measured else [],
+        "stand_ins": [
+            {"name": item.name, "reason": message(item.reason, known)}
+            for item in sorted(measured.stand_ins if measured else (), key=lambda item: (item.name, item.reason))
+        ],
+    }
+
+
+def _observation(observation: Observation | None) -> Document | None:
+    return None if observation is None else {variant: typed(values) for variant, values in observation.items()}
+
+
+def _expected(expected: Mapping[str, Expected]) -> Document:
+    return {
+        key: {"value": typed(item.value), "tolerance": _tolerance(item.tolerance)} for key, item in expected.items()
+    }
+
+
+def _tolerance(tolerance: Tolerance) -> Document:
+    return {"relative": tolerance.relative, "absolute": tolerance.absolute, "exact": tolerance.exact}
+
+
+def _comparison(item: Comparison, known: Known) -> Document:
+    return {
+        "key": item.key,
+        "observed": typed(item.observed),
+        "unpatched": typed(item.unpatched),
+        "fixed": typed(item.fixed),
+        "matches_unpatched": item.matches_unpatched,
+        "matches_fixed": item.matches_fixed,
+        "detail": message(item.detail, known),
+    }
+
+
+def _failure(decision: Decision, known: Known) -> Document | None:
+    failure = decision.failure
+    if failure is None:
+        return None
+    return {
+        "kind": failure.kind,
+        "reason": message(failure.reason, known),
+        "traceback": passage(failure.traceback, known),
+    }
+
+
+def _json(value: Any, where: str) -> Any:
+    """The value in JSON's own types, NaN and infinities as tagged strings."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, np.generic):
+        return _json(value.item(), where)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): _json(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, Iterable) and isinstance(value, (list, tuple)):
+        return [_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    raise SentinelError(f"evidence cannot hold a {type(value).__name__} (at {message(where)}); observe plain values")

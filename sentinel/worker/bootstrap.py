@@ -1,0 +1,26 @@
+"""The worker's entry: run by path, in any interpreter that has torch and numpy.
+
+It makes ``sentinel`` importable from its own files alone, so that nothing else of the controller's environment is seen,
+and hands over to the zygote.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+
+def main() -> None:
+    package = Path(__file__).resolve().parent.parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != package / "worker"]
+    stub = types.ModuleType("sentinel")
+    stub.__path__ = [str(package)]
+    sys.modules["sentinel"] = stub
+    from sentinel.worker.zygote import serve
+
+    serve(int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

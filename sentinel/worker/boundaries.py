@@ -1,0 +1,189 @@
+"""Finding a boundary in the checkout, and calling it by the names its signature has at this revision."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from sentinel.targets import Binding
+from sentinel.worker.drift import DriftError
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A real function or method, found.
+
+    :ivar path: the dotted path under which it was found.
+    :ivar function: the callable as the target's own code would reach it.
+    :ivar owner: the class that holds it, for a method.
+    :ivar given: canonical inputs that the scenario gives itself; one of these that the boundary cannot take is drift,
+        while an input filled from a default may be left out.
+    """
+
+    path: str
+    module: ModuleType
+    function: Callable[..., Any]
+    owner: type | None
+    binding: Binding
+    given: frozenset[str] = frozenset()
+    device: str = "cpu"
+    imported: Mapping[str, ModuleType] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.function).parameters
+
+    def invoke(self, inputs: Mapping[str, Any], *positional: Any, **upstream: Any) -> Any:
+        """Call the boundary with canonical inputs bound to its parameters by name.
+
+        :param positional: leading arguments, such as ``self`` of a method found on its class.
+        :param upstream: further arguments under their upstream names; one that the boundary does not have is left out.
+        :raises DriftError: where an input that the scenario gives has no parameter, or a parameter without a default has
+            no value.
+        """
+        parameters = self.parameters
+        arguments = self._bind(inputs, parameters)
+        for name, value in {**self.binding.constants, **upstream}.items():
+            if name in parameters:
+                arguments.setdefault(name, value)
+        named = list(parameters)
+        for name in named[len(positional) :]:
+            parameter = parameters[name]
+            variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if parameter.default is parameter.empty and not variadic and name not in arguments:
+                raise DriftError(f"{self.path}{inspect.signature(self.function)} now requires {name!r}")
+        return self.function(*positional, **arguments)
+
+    def _bind(self, inputs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+        for name, value in inputs.items():
+            candidates = self.binding.arguments.get(name, (name,))
+            found = next((candidate for candidate in candidates if candidate in parameters), None)
+            if found is not None:
+                if value is not None or name in self.given:
+                    arguments[found] = value
+            elif name in self.given and value is not None:
+                raise DriftError(
+                    f"{self.path}{inspect.signature(self.function)} has no parameter for {name!r} "
+                    f"(looked for {', '.join(candidates)}; it has {', '.join(parameters)})"
+                )
+        return arguments
+
+    def __call__(self, **inputs: Any) -> Mapping[str, Any]:
+        """Call the boundary as its contract does; the canonical outputs by name."""
+        if self.binding.call is not None:
+            outputs = self.binding.call(self, inputs)
+            return outputs if isinstance(outputs, Mapping) else self._outputs(outputs)
+        return self._outputs(self.invoke(inputs))
+
+    def _outputs(self, returned: Any) -> Mapping[str, Any]:
+        names = self.binding.outputs
+        if isinstance(returned, Mapping):
+            missing = [name for name in names if name not in returned]
+            if missing:
+                raise DriftError(f"{self.path} returned no {missing[0]!r}; it returned {', '.join(map(str, returned))}")
+            return {name: returned[name] for name in names} if names else dict(returned)
+        if len(names) == 1:
+            return {names[0]: returned[0] if isinstance(returned, tuple) else returned}
+        if not isinstance(returned, tuple) or len(returned) < len(names):
+            raise DriftError(f"{self.path} returned {type(returned).__name__}, not the {len(names)} values {', '.join(names)}")
+        return dict(zip(names, returned))  # a longer tuple has gained values at its end, as these frameworks do
+
+
+def module_of(path: str, roots: tuple[str, ...]) -> str | None:
+    """The longest prefix of a dotted path that is a module file below the import roots."""
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        relative = os.path.join(*parts[:end])
+        for root in roots:
+            base = os.path.join(root, relative)
+            if os.path.isfile(f"{base}.py") or os.path.isfile(os.path.join(base, "__init__.py")):
+                return ".".join(parts[:end])
+    return None
+
+
+def resolve(path: str, roots: tuple[str, ...]) -> tuple[ModuleType, Any, type | None]:
+    """Import the module of a dotted path and walk to what it names: (module, object, owner class).
+
+    :raises DriftError: where the module or the attribute is not in this checkout; names the nearest.
+    """
+    name = module_of(path, roots)
+    attributes = path.split(".")
+    if name is None or len(name.split(".")) == len(attributes):
+        raise DriftError(f"{path} is not in this checkout{_nearest_definition(attributes[-1], roots)}")
+    module = importlib.import_module(name)
+    found: Any = module
+    owner: type | None = None
+    walked = name
+    for attribute in attributes[len(name.split(".")) :]:
+        owner = found if isinstance(found, type) else None
+        if not hasattr(found, attribute):
+            near = difflib.get_close_matches(attribute, dir(found), 1)
+            hint = f"; the nearest there is {near[0]!r}" if near else _nearest_definition(attribute, roots)
+            raise DriftError(f"{walked} has no {attribute!r} in this checkout{hint}")
+        found = getattr(found, attribute)
+        walked = f"{walked}.{attribute}"
+    return module, found, owner
+
+
+def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
+    """Where else in the checkout something of this name is defined; read as text, nothing is imported."""
+    pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
+    for root in roots:
+        for folder, folders, files in os.walk(root):
+            folders.sort()
+            for file in sorted(files):
+                if file.endswith(".py"):
+                    full = os.path.join(folder, file)
+                    with open(full, encoding="utf-8", errors="replace") as handle:
+                        match = pattern.search(text := handle.read())
+                    if match:
+                        line = text.count("\n", 0, match.start() + len(match.group()) - len(match.group().lstrip())) + 1
+                        return f"; {name!r} is defined in {os.path.relpath(full, root)}:{line}"
+    return ""
+
+
+def has(path: str, roots: tuple[str, ...]) -> bool:
+    """Whether a checkout has what a recipe requires: a module, an attribute, or a field of a dataclass.
+
+    ``pkg.mod.function(parameter)`` asks for a parameter of a function.
+    """
+    parameter = ""
+    if path.endswith(")"):
+        path, _, parameter = path[:-1].partition("(")
+    owner_path, _, last = path.rpartition(".")
+    if module_of(path, roots) == path:
+        return True
+    try:
+        if parameter:
+            return parameter in inspect.signature(resolve(path, roots)[1]).parameters
+        if module_of(owner_path, roots) == owner_path:
+            return hasattr(importlib.import_module(owner_path), last)
+        owner = resolve(owner_path, roots)[1]
+    except DriftError:
+        return False
+    return hasattr(owner, last) or last in getattr(owner, "__dataclass_fields__", {})
+
+
+def source_of(function: Any) -> tuple[str, int, str]:
+    """(file, line, signature) of the code that a call would run, wrappers of decorators looked through."""
+    inner = inspect.unwrap(function)
+    inner = getattr(inner, "__func__", inner)
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        module = sys.modules.get(getattr(inner, "__module__", ""), None)
+        return str(getattr(module, "__file__", "")), 0, ""
+    try:
+        signature = str(inspect.signature(function))
+    except (TypeError, ValueError):
+        signature = ""
+    # A default value may print an address; signatures in evidence must not differ from run to run.
+    return code.co_filename, code.co_firstlineno, re.sub(r" at 0x[0-9a-f]+", "", signature)

@@ -1,0 +1,270 @@
+"""Ghosts: inert modules for third-party imports that are not installed and that the boundary does not need.
+
+A ghost is given to one import statement of the target's own tree, where that statement is unguarded; it never enters
+``sys.modules``, so ``find_spec``, guarded imports and third-party importers go on seeing that the module is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.util
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import FrameType, FunctionType
+from typing import Any
+
+_GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+
+
+class GhostUsedError(RuntimeError):
+    """A ghost was asked to decide something while a probe ran."""
+
+
+class GhostState:
+    """What the ghosts of this process have been through.
+
+    :ivar probing: whether a probe is running, so that use is recorded and refused.
+    :ivar used: the ghosts used while probing, by dotted name.
+    """
+
+    def __init__(self) -> None:
+        self.probing = False
+        self.used: list[str] = []
+
+    def use(self, name: str) -> None:
+        if self.probing:
+            self.used.append(name)
+            raise GhostUsedError(f"{name} is not installed and was used; a stand-in or the real package is needed")
+
+
+_STATE = GhostState()
+
+
+def state() -> GhostState:
+    return _STATE
+
+
+class Ghost:
+    """Stands for a missing module, or for anything that was reached through one.
+
+    Reading an attribute only names something, so it always gives another ghost. Anything that would let a ghost decide a
+    value (a call, a truth test, arithmetic, iteration) is inert while the target is imported and refused while a probe
+    runs. ``isinstance(x, ghost)`` is simply false: nothing is an instance of a class that is not there.
+    """
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_ghost_name", name)
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "__version__":
+            return "0.0.0"
+        if attribute == "__all__":
+            return []
+        if attribute.startswith("__") and attribute.endswith("__"):
+            raise AttributeError(attribute)
+        child = Ghost(f"{self._ghost_name}.{attribute}")
+        object.__setattr__(self, attribute, child)
+        return child
+
+    def __repr__(self) -> str:
+        return f"<ghost {self._ghost_name}>"
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return ()  # class X(ghost.Base): the missing base adds nothing
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return False
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _STATE.use(self._ghost_name)
+        if len(args) == 1 and not kwargs and isinstance(args[0], (type, FunctionType, staticmethod, classmethod)):
+            return args[0]  # a decorator: the target's own function or class must stay what it is
+        if len(args) == 3 and isinstance(args[0], str) and isinstance(args[1], tuple) and isinstance(args[2], dict):
+            return type(args[0], args[1], args[2])  # a metaclass
+        return Ghost(f"{self._ghost_name}()")
+
+    def __bool__(self) -> bool:
+        _STATE.use(self._ghost_name)
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        _STATE.use(self._ghost_name)
+        return iter(())
+
+    def __len__(self) -> int:
+        _STATE.use(self._ghost_name)
+        return 0
+
+    def __enter__(self) -> Ghost:
+        _STATE.use(self._ghost_name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __eq__(self, other: object) -> bool:
+        if other is self:
+            return True
+        _STATE.use(self._ghost_name)
+        return False
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+def _operator(name: str) -> Callable[..., Ghost]:
+    def method(self: Ghost, *_: Any) -> Ghost:
+        _STATE.use(self._ghost_name)
+        return Ghost(f"{self._ghost_name}.{name}")
+
+    return method
+
+
+# ``X | None`` and ``X[int]`` stand in annotations; the rest in constants that modules compute while they are imported.
+for _name in (
+    *("or", "ror", "getitem", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "mod", "pow"),
+    *("and", "rand", "xor", "neg", "pos", "invert", "lt", "le", "gt", "ge", "matmul", "int", "float", "index", "contains"),
+):
+    setattr(Ghost, f"__{_name}__", _operator(_name))
+
+
+class ImportRecorder:
+    """Replaces ``builtins.__import__`` in a target process: gives ghosts, and records who imported what.
+
+    :param roots: absolute directories of the target's packages; only statements in files below them are looked at.
+    :param packages: the target's own top-level names, which never become ghosts.
+    """
+
+    def __init__(self, roots: tuple[str, ...], packages: tuple[str, ...]) -> None:
+        self.roots = roots
+        self.packages = frozenset(packages)
+        self.edges: dict[str, set[str]] = {}
+        self.ghosts: dict[str, Ghost] = {}
+        self.given: dict[str, set[str]] = {}
+        self._import = builtins.__import__
+
+    def install(self) -> None:
+        builtins.__import__ = self
+
+    def __call__(
+        self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:  # the signature that the import statement calls
+        importer = globals.get("__name__") if isinstance(globals, dict) else None
+        if importer is None or importer.partition(".")[0] not in self.packages:
+            return self._import(name, globals, locals, fromlist, level)
+        self._record(importer, name, globals, fromlist, level)
+        try:
+            return self._import(name, globals, locals, fromlist, level)
+        except ModuleNotFoundError as error:
+            top = name.partition(".")[0]
+            missing = (error.name or "").partition(".")[0]
+            if level or missing != top or top in self.packages or _installed(top):
+                raise
+            if self._guarded(sys._getframe(1)):
+                raise
+            self.given.setdefault(importer, set()).add(top)
+            return self._ghost(name if fromlist else top)
+
+    def _ghost(self, name: str) -> Ghost:
+        parts = name.split(".")
+        ghost = self.ghosts.setdefault(parts[0], Ghost(parts[0]))
+        for part in parts[1:]:
+            ghost = getattr(ghost, part)
+        return ghost
+
+    def _record(self, importer: str, name: str, globals: Any, fromlist: Any, level: int) -> None:
+        absolute = name
+        if level:
+            package = globals.get("__package__") or importer.rpartition(".")[0]
+            base = package.rsplit(".", level - 1)[0] if level > 1 else package
+            absolute = f"{base}.{name}" if name else base
+        if absolute.partition(".")[0] in self.packages:
+            edges = self.edges.setdefault(importer, set())
+            edges.add(absolute)
+            edges.update(f"{absolute}.{item}" for item in fromlist or ())
+
+    def _guarded(self, frame: FrameType | None) -> bool:
+        """Whether this statement, or any statement of the target through which it came to run, stands in a guard.
+
+        ``try: from pkg.extra import X / except ImportError`` must see the failure of what ``pkg.extra`` imports, exactly as
+        on a machine without the package.
+        """
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(self.roots):
+                line = linecache.getline(file, frame.f_lineno)
+                # An import at the left margin cannot stand in a try; only the others are worth a parse.
+                if line[:1] in (" ", "\t") and _in_guard(file, frame.f_lineno):
+                    return True
+            frame = frame.f_back
+        return False
+
+    def closure(self, module: str) -> set[str]:
+        """The target's own modules that a module's import statements reach, packages on the way included."""
+        found: set[str] = set()
+        queue = [module]
+        while queue:
+            current = queue.pop()
+            parts = current.split(".")
+            for end in range(1, len(parts) + 1):
+                name = ".".join(parts[:end])
+                if name not in found and name in sys.modules:
+                    found.add(name)
+                    queue.extend(self.edges.get(name, ()))
+        return found
+
+    def ghosts_of(self, module: str) -> list[str]:
+        return sorted({ghost for name in self.closure(module) for ghost in self.given.get(name, ())})
+
+
+@lru_cache(maxsize=None)
+def _installed(top: str) -> bool:
+    try:
+        return importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+@lru_cache(maxsize=None)
+def _guarded_lines(file: str) -> frozenset[int]:
+    """The lines of a file that stand in the body of a ``try`` whose handlers catch a failed import."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return frozenset()
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        guards = (isinstance(node, ast.Try) and any(_catches(handler.type) for handler in node.handlers)) or (
+            isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items)
+        )
+        if guards:
+            for statement in node.body:  # type: ignore[attr-defined]
+                lines.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+    return frozenset(lines)
+
+
+def _in_guard(file: str, line: int) -> bool:
+    return line in _guarded_lines(file)
+
+
+def _catches(kind: ast.expr | None) -> bool:
+    if kind is None:
+        return True
+    if isinstance(kind, ast.Tuple):
+        return any(_catches(item) for item in kind.elts)
+    return (kind.id if isinstance(kind, ast.Name) else getattr(kind, "attr", "")) in _GUARDS
+
+
+def _suppresses(call: ast.expr) -> bool:
+    if not isinstance(call, ast.Call):
+        return False
+    name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+    return name == "suppress" and any(_catches(argument) for argument in call.args)
+
+

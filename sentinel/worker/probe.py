@@ -1,0 +1,195 @@
+"""One probe: a boundary called on each variant of a scenario, in a process that is thrown away afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import random
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sentinel.contracts.contract import Contract
+from sentinel.loading import load_file
+from sentinel.targets import Binding, Target
+from sentinel.worker import boundaries, ghosts, tensors
+from sentinel.worker.drift import DriftError, StandInMissingError
+
+SEED = 20260821
+
+
+def load_contract(file: str, name: str) -> Contract:
+    """The contract of that name in that file: one of ours by import, another package's by path."""
+    path = Path(file)
+    ours = Path(__file__).resolve().parent.parent / "contracts"
+    module = importlib.import_module(f"sentinel.contracts.{path.stem}") if path.parent == ours else load_file(path)
+    return next(value for value in vars(module).values() if isinstance(value, Contract) and value.name == name)
+
+
+def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
+    """The adapter's binding of a boundary; a plain one where the adapter says nothing about it (contract ``call``)."""
+    target: Target = load_file(Path(adapter)).TARGET
+    return target.binding(boundary, contract) or Binding(boundary, contract)
+
+
+def settle(device: str) -> None:
+    """Make a probe repeatable: one thread, fixed seeds, deterministic algorithms."""
+    import numpy
+    import torch
+
+    torch.set_num_threads(1)
+    random.seed(SEED)
+    numpy.random.seed(SEED)
+    torch.manual_seed(SEED)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    if device != "cpu":
+        torch.cuda.set_device(device)
+
+
+def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
+    """Answer one probe request with a measurement or a failure, as plain data."""
+    provenance: dict[str, Any] | None = None
+    try:
+        settle(request["device"])
+        contract = load_contract(request["contract_file"], request["contract"])
+        for required in request["requires"]:
+            if not boundaries.has(required, roots):
+                return _failure("not-in-this-version", f"not in this version: the checkout has no {required}")
+        binding = load_binding(request["adapter"], request["boundary"], request["contract"])
+        boundary = _find(binding, roots, frozenset(request["given"]), request["device"])
+        file, line, signature = boundaries.source_of(boundary.function)
+        provenance = {
+            "boundary": boundary.path,
+            "module": boundary.module.__name__,
+            "module_file": str(boundary.module.__file__),
+            "file": file,
+            "line": line,
+            "signature": signature,
+        }
+        ghosts.state().probing = True
+        observation = {
+            variant: _measure(contract, boundary, inputs, roots, request["device"])
+            for variant, inputs in request["variants"].items()
+        }
+        if ghosts.state().used:
+            # The target may have caught our refusal; what it computed then is not its real answer.
+            return _failure("ghost", _ghost_reason(), provenance=provenance)
+        return {
+            "observation": observation,
+            "provenance": provenance,
+            "ghosts": recorder.ghosts_of(boundary.module.__name__) if recorder else [],
+            "stand_ins": [[item.name, item.reason] for item in binding.stand_ins],
+        }
+    except BaseException as error:  # whatever a stranger's code raises ends here, SystemExit included
+        return _describe(error, provenance, roots)
+
+
+def _find(binding: Binding, roots: tuple[str, ...], given: frozenset[str], device: str) -> boundaries.Boundary:
+    first: DriftError | None = None
+    for path in binding.paths:
+        try:
+            module, function, owner = boundaries.resolve(path, roots)
+        except DriftError as error:
+            first = first or error
+            continue
+        if not callable(function):
+            raise DriftError(f"{path} is not callable")
+        imported = {name: importlib.import_module(name) for name in binding.imports}
+        return boundaries.Boundary(path, module, function, owner, binding, given, device, imported)
+    assert first is not None
+    raise first
+
+
+def _measure(
+    contract: Contract, boundary: boundaries.Boundary, inputs: Mapping[str, Any], roots: tuple[str, ...], device: str
+) -> dict[str, Any]:
+    def resolve(path: str) -> Any:
+        return boundaries.resolve(path, roots)[1]
+
+    live = {name: tensors.build(value, resolve, device) for name, value in inputs.items()}
+    return {key: tensors.observe(value) for key, value in contract.measure(boundary, live).items()}
+
+
+def run_oracle(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The contract's float64 reference on the same inputs; in a process that never imports a target."""
+    try:
+        settle("cpu")
+        contract = load_contract(request["contract_file"], request["contract"])
+        if contract.oracle is None:
+            return _failure("harness", f"the contract {contract.name} has no oracle")
+
+        def refuse(path: str) -> Any:
+            raise DriftError(f"the oracle cannot make {path}")
+
+        def oracle(**inputs: Any) -> Mapping[str, Any]:
+            assert contract.oracle is not None
+            return contract.oracle(inputs)
+
+        observation = {
+            variant: {
+                key: tensors.observe(value)
+                for key, value in contract.measure(
+                    oracle, {name: _double(tensors.build(item, refuse)) for name, item in inputs.items()}
+                ).items()
+            }
+            for variant, inputs in request["variants"].items()
+        }
+    except BaseException as error:
+        return _describe(error, None, ())
+    return {"observation": observation}
+
+
+def _double(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.detach().double().requires_grad_(value.requires_grad)
+    if isinstance(value, list):
+        return [_double(item) for item in value]
+    return value
+
+
+def _failure(kind: str, reason: str, trace: str = "", provenance: Any = None) -> dict[str, Any]:
+    return {"failure": {"kind": kind, "reason": reason, "traceback": trace, "provenance": provenance}}
+
+
+def _ghost_reason() -> str:
+    return f"the code used {', '.join(sorted(set(ghosts.state().used)))}, which is not installed"
+
+
+def _describe(error: BaseException, provenance: Any, roots: tuple[str, ...]) -> dict[str, Any]:
+    """A failure from an exception: what kind it is, and upstream's own traceback with paths of the checkout only."""
+    text = f"{type(error).__name__}: {error}"
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:])
+    for root in sorted({*roots, *filter(None, sys.path), sys.prefix, os.getcwd()}, key=len, reverse=True):
+        trace = trace.replace(root.rstrip("/") + "/", "")
+        text = text.replace(root.rstrip("/") + "/", "")
+    if isinstance(error, (DriftError, StandInMissingError)):
+        return _failure("drift", str(error), trace, provenance)
+    if isinstance(error, ghosts.GhostUsedError) or ghosts.state().used:
+        return _failure("ghost", _ghost_reason(), trace, provenance)
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return _failure("memory", f"out of memory: {text}", trace, provenance)
+    if isinstance(error, SystemExit):
+        return _failure("exit", f"the code called sys.exit({error.code!r})", trace, provenance)
+    if isinstance(error, SyntaxError) and provenance is None:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return _failure(
+            "python",
+            f"its code does not parse on Python {version} ({text}); name another with --sentinel-python",
+            trace,
+        )
+    kind = "raised" if provenance else "import"
+    reason = f"the boundary raised {text}" if provenance else f"the module does not import: {text}"
+    return _failure(kind, reason, trace, provenance)
+
+
+def quiet() -> None:
+    """Send what the target prints to nowhere: an observation never travels over stdout."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            os.dup2(null, fd)

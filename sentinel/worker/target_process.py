@@ -1,0 +1,160 @@
+"""A target process: one target at one ref, imported once, forked for each probe."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.worker import boundaries, ghosts, probe, processes, protocol
+
+
+def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
+    """Answer ``import`` and ``probe`` requests until the socket closes.
+
+    :param spec: ``roots`` (import roots), ``packages``, ``package_roots`` (absolute), ``scratch`` (working directory),
+        ``pycache``, ``memory`` (bytes, 0 for no limit). Without roots this is an oracle process.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    processes.adopt_orphans()
+    probe.quiet()
+    os.chdir(spec["scratch"])
+    _limit(spec)
+    roots = tuple(spec["roots"])
+    recorder = None
+    if roots:
+        sys.pycache_prefix = spec["pycache"]
+        sys.path[:0] = roots
+        recorder = ghosts.ImportRecorder(tuple(spec["package_roots"]), tuple(spec["packages"]))
+        recorder.install()
+    while True:
+        try:
+            request = protocol.receive(channel)
+        except (EOFError, OSError, protocol.ProtocolError):
+            break
+        if request["op"] == "import":
+            for name in request["modules"]:
+                _import(name, roots)
+            answer: Any = {"imported": True}
+        elif request["op"] == "probe":
+            answer = _forked(channel, lambda request=request: probe.run(request, roots, recorder), request["timeout"])
+        else:
+            answer = _forked(channel, lambda request=request: probe.run_oracle(request), request["timeout"])
+        if isinstance(answer, bytes):
+            channel.sendall(answer)
+        else:
+            protocol.send(channel, answer)
+    processes.kill_children()
+    os._exit(0)
+
+
+def _import(path: str, roots: tuple[str, ...]) -> None:
+    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs the
+    module meets the same failure, and says so with its traceback."""
+    name = boundaries.module_of(path, roots)
+    if name is not None:
+        with contextlib.suppress(BaseException):
+            importlib.import_module(name)
+
+
+def _limit(spec: Mapping[str, Any]) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if spec["memory"]:
+        resource.setrlimit(resource.RLIMIT_AS, (spec["memory"], spec["memory"]))
+
+
+def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> Any:
+    """Run work in a fork; its frame, or a failure that says how the fork ended."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read)
+            channel.close()
+            _leaf(work, write)
+        finally:
+            os._exit(1)
+    os.close(write)
+    frame, expired = _drain(read, timeout)
+    os.close(read)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)  # the leaf leads a session of its own
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL) if expired else None
+    _, status = os.waitpid(pid, 0)
+    processes.kill_children()
+    if expired:
+        return _ended("timeout", f"no answer within {timeout:g} s")
+    try:
+        protocol.decode(frame)
+    except protocol.ProtocolError:
+        return _how_it_ended(status)
+    return frame
+
+
+def _leaf(work: Callable[[], Any], write: int) -> None:
+    os.setsid()
+    processes.die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Deaths by a signal must look like that from outside, whatever handlers the target installed while it was imported.
+    for number in (signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        frame = protocol.encode(work())
+    except BaseException as error:
+        frame = protocol.encode(
+            {"failure": {"kind": "harness", "reason": f"{type(error).__name__}: {error}", "traceback": "", "provenance": None}}
+        )
+    view = memoryview(frame)
+    while view:
+        view = view[os.write(write, view[: 1 << 16]) :]
+    os._exit(0)
+
+
+def _drain(read: int, timeout: float) -> tuple[bytes, bool]:
+    """Read until the writer is gone: (bytes, whether time ran out)."""
+    deadline = time.monotonic() + timeout
+    parts = bytearray()
+    poller = select.poll()
+    poller.register(read, select.POLLIN | select.POLLHUP)
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return bytes(parts), True
+        if poller.poll(left * 1000):
+            part = os.read(read, 1 << 20)
+            if not part:
+                return bytes(parts), False
+            parts += part
+            if len(parts) > protocol.MAX_FRAME:
+                return b"", False
+            if _complete(parts):
+                return bytes(parts), False
+
+
+def _complete(parts: bytearray) -> bool:
+    # A leaf that forked keeps the pipe open in its child; the frame's own length says when the answer is whole.
+    return protocol.frame_length(parts) == len(parts)
+
+
+def _how_it_ended(status: int) -> dict[str, Any]:
+    if os.WIFSIGNALED(status):
+        name = signal.Signals(os.WTERMSIG(status)).name
+        kind = "memory" if name == "SIGKILL" else "crash"
+        return _ended(kind, f"the process was killed by {name}" + (" (out of memory?)" if kind == "memory" else ""))
+    return _ended("exit", f"the process exited with status {os.WEXITSTATUS(status)} before it answered")
+
+
+def _ended(kind: str, reason: str) -> dict[str, Any]:
+    return {"failure": {"kind": kind, "reason": reason, "traceback": "", "provenance": None}}
+
+

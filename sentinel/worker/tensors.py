@@ -1,0 +1,109 @@
+"""Literals to torch objects and back, inside a probe."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from sentinel.values import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.worker.drift import StandInNamespace
+from sentinel.worker.ghosts import Ghost
+
+
+def to_torch(literal: Tensor, device: str = "cpu") -> torch.Tensor:
+    """A fresh tensor with the literal's values; a leaf that requires grad where the literal says so."""
+    dtype = getattr(torch, literal.dtype)
+    if literal.data:
+        value = torch.frombuffer(bytearray(literal.data), dtype=dtype).reshape(literal.shape)
+    else:
+        value = torch.empty(literal.shape, dtype=dtype)
+    value = value.to(device) if device != "cpu" else value
+    return value.requires_grad_(True) if literal.requires_grad else value
+
+
+def from_torch(value: torch.Tensor) -> Tensor:
+    """A tensor as data.
+
+    :raises TypeError: for a tensor that has no values to read (meta, sparse, quantised).
+    """
+    if value.layout is not torch.strided or value.device.type == "meta":
+        raise TypeError(f"a tensor without plain values was returned (layout {value.layout}, device {value.device})")
+    plain = value.detach().to("cpu").contiguous()
+    dtype = str(plain.dtype).removeprefix("torch.")
+    if dtype not in STORAGE:
+        raise TypeError(f"a tensor of dtype {dtype} was returned")
+    if dtype == "bfloat16":
+        plain = plain.view(torch.int16)
+    return Tensor(dtype, tuple(value.shape), plain.numpy().tobytes(), bool(value.requires_grad))
+
+
+def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any:
+    """Make the live object that a typed literal describes.
+
+    :param resolve: dotted path -> object of the target, for ``new`` and ``attribute``.
+    """
+    if isinstance(value, Tensor):
+        return to_torch(value, device)
+    if isinstance(value, Array):
+        if value.dtype == "object":
+            array = np.empty(len(value.values), dtype=object)
+            for index, item in enumerate(value.values):
+                array[index] = build(item, resolve, device)
+            return array
+        return np.array(list(value.values), dtype=value.dtype)
+    if isinstance(value, Tuple):
+        return tuple(build(item, resolve, device) for item in value.items)
+    if isinstance(value, Namespace):
+        return StandInNamespace(**{key: build(item, resolve, device) for key, item in value.attributes.items()})
+    if isinstance(value, New):
+        made = resolve(value.path)
+        return made(**{key: build(item, resolve, device) for key, item in value.arguments.items()})
+    if isinstance(value, Attribute):
+        return resolve(value.path)
+    if isinstance(value, Device):
+        return torch.device(value.name)
+    if isinstance(value, Mapping):
+        return {key: build(item, resolve, device) for key, item in value.items()}
+    if isinstance(value, list):
+        return [build(item, resolve, device) for item in value]
+    return value
+
+
+def observe(value: Any) -> Any:
+    """What a boundary returned, as values that can be sent.
+
+    Tensors and arrays become :class:`~sentinel.values.Tensor`, containers are walked, enum members and dtypes become their
+    names; an object of any other type becomes ``{"type": dotted name}``.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Ghost):
+        bool(value)  # a ghost in an answer is a use of it: refused, and recorded
+    if isinstance(value, enum.Enum):
+        return str(value)
+    if isinstance(value, (int, float)):
+        return float(value) if isinstance(value, float) else int(value)
+    if isinstance(value, torch.Tensor):
+        return from_torch(value)
+    if isinstance(value, np.generic):
+        return observe(value.item())
+    if isinstance(value, np.ndarray):
+        return [observe(item) for item in value.tolist()] if value.dtype == object else from_torch(torch.from_numpy(value.copy()))
+    if isinstance(value, (torch.dtype, torch.device)):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
+        return {str(key): observe(value[key]) for key in list(value.keys())}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+        return [observe(item) for item in items]
+    if isinstance(value, SimpleNamespace):
+        return observe(vars(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: observe(getattr(value, field.name, None)) for field in dataclasses.fields(value)}
+    return {"type": f"{type(value).__module__}.{type(value).__qualname__}"}

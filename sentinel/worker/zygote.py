@@ -1,0 +1,92 @@
+"""The zygote: imports torch once, computes nothing, and forks target processes on request.
+
+It computes nothing because an OpenMP thread pool does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import platform
+import signal
+import socket
+from typing import Any
+
+from sentinel.worker import processes, protocol
+
+
+def serve(fd: int) -> None:
+    """Answer requests on the inherited socket until it closes, then take every process along.
+
+    Requests: ``preload`` (import real packages once for all targets), ``spawn`` (fork a target process that talks over the
+    socket sent with the request).
+    """
+    channel = socket.socket(fileno=fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # target processes are reaped by the kernel
+    processes.adopt_orphans()
+    import numpy
+    import torch
+
+    protocol.send(
+        channel,
+        {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "platform": f"{platform.system()}-{platform.machine()}",
+            "pid": os.getpid(),
+        },
+    )
+    while True:
+        try:
+            message, fds = _receive_with_fd(channel)
+        except (EOFError, OSError, protocol.ProtocolError):
+            break
+        if message["op"] == "preload":
+            protocol.send(channel, _preload(message["modules"]))
+        elif message["op"] == "spawn":
+            _spawn(channel, message, fds)
+    processes.kill_children()
+    os._exit(0)
+
+
+def _receive_with_fd(channel: socket.socket) -> tuple[Any, list[int]]:
+    # The descriptor rides on a single byte ahead of the frame; see the client.
+    marker, fds, _, _ = socket.recv_fds(channel, 1, 1)
+    if not marker:
+        raise EOFError
+    return protocol.receive(channel), list(fds)
+
+
+def _preload(modules: list[str]) -> dict[str, str | None]:
+    """Import each module that is installed; its version where it has one, None where it is not there."""
+    versions: dict[str, str | None] = {}
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+        except Exception:  # a broken optional package is as good as none; the boundary that needs it will say so
+            versions[name] = None
+        else:
+            versions[name] = str(getattr(module, "__version__", ""))
+    return versions
+
+
+def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
+    if len(fds) != 1:
+        raise protocol.ProtocolError("spawn without its socket")
+    pid = os.fork()
+    if pid:
+        os.close(fds[0])
+        protocol.send(channel, {"pid": pid})
+        return
+    try:
+        channel.close()
+        processes.die_with_parent()
+        from sentinel.worker.target_process import serve as serve_target
+
+        serve_target(socket.socket(fileno=fds[0]), message["spec"])
+    finally:
+        with contextlib.suppress(OSError):
+            os._exit(1)
