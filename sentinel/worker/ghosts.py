@@ -73,7 +73,9 @@ class Ghost:
         return f"<ghost {self._ghost_name}>"
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        return ()  # class X(ghost.Base): the missing base adds nothing
+        """``class X(ghost.Base)``: beside real bases the missing one adds nothing; alone it is inert."""
+        ghosts = [base for base in bases if isinstance(base, Ghost)]
+        return (_inert_base(self._ghost_name),) if len(ghosts) == len(bases) and ghosts[0] is self else ()
 
     def __instancecheck__(self, instance: object) -> bool:
         return False
@@ -116,6 +118,21 @@ class Ghost:
 
     def __hash__(self) -> int:
         return id(self)
+
+
+@lru_cache(maxsize=None)
+def _inert_base(name: str) -> type:
+    """A base class that takes any arguments and does nothing, for import time; refused while a probe runs."""
+
+    def initialise(self: object, *_: Any, **__: Any) -> None:
+        _STATE.use(name)
+
+    def attribute(self: object, attribute: str) -> Any:
+        if attribute.startswith("__") and attribute.endswith("__"):
+            raise AttributeError(attribute)
+        return Ghost(f"{name}.{attribute}")
+
+    return type(name.rpartition(".")[2], (), {"__init__": initialise, "__getattr__": attribute})
 
 
 def _operator(name: str) -> Callable[..., Ghost]:

@@ -12,8 +12,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from sentinel.loading import load_file
 from sentinel.worker import boundaries, ghosts, probe, processes, protocol
 
 
@@ -42,6 +44,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
         except (EOFError, OSError, protocol.ProtocolError):
             break
         if request["op"] == "import":
+            probe.load_contract(request["contract_file"], request["contract"])
+            load_file(Path(request["adapter"]))
             for name in request["modules"]:
                 _import(name, roots)
             answer: Any = {"imported": True}
@@ -86,10 +90,12 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> 
     os.close(write)
     frame, expired = _drain(read, timeout)
     os.close(read)
+    if not expired and protocol.frame_length(frame) != len(frame):
+        _await_exit(pid, 1.0)  # so that the status says how the leaf ended by itself
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)  # the leaf leads a session of its own
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL) if expired else None
+        os.kill(pid, signal.SIGKILL)  # it may not have got that far
     _, status = os.waitpid(pid, 0)
     processes.kill_children()
     if expired:
@@ -139,6 +145,16 @@ def _drain(read: int, timeout: float) -> tuple[bytes, bool]:
                 return b"", False
             if _complete(parts):
                 return bytes(parts), False
+
+
+def _await_exit(pid: int, seconds: float) -> None:
+    handle = os.pidfd_open(pid)
+    try:
+        poller = select.poll()
+        poller.register(handle, select.POLLIN)
+        poller.poll(seconds * 1000)
+    finally:
+        os.close(handle)
 
 
 def _complete(parts: bytearray) -> bool:

@@ -1,0 +1,292 @@
+"""From a recipe and a ref to a decision: checkout, worker, observation, verdict. Several refs at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from sentinel import verdicts
+from sentinel.catalog import Catalog
+from sentinel.checkout import Checkout
+from sentinel.errors import Unavailable
+from sentinel.outcomes import Decision, Environment, Failure, Measurement, Provenance, Verdict
+from sentinel.recipes import Recipe
+from sentinel.refs import Ref
+from sentinel.targets import StandIn, Target
+from sentinel.worker.client import Options, TargetProcess, Zygote, flags
+
+#: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
+OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One question: what is this recipe's verdict at this ref?
+
+    :ivar expect: what the pin expects, or None.
+    """
+
+    recipe: Recipe
+    ref: Ref
+    expect: str | None = None
+
+
+class Runner:
+    """Answers jobs. Create one for a run, :meth:`close` it at the end.
+
+    :param open_checkout: how code is had.
+    :param options: how probes run; ``options_for`` may give other ones for a target (``--sentinel-python``).
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        open_checkout: OpenCheckout,
+        options: Options,
+        options_for: Mapping[str, Options] | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._open_checkout = open_checkout
+        self._options = options
+        self._options_for = dict(options_for or {})
+        self._zygotes: dict[str | None, Zygote] = {}
+        self._lock = Lock()
+        self._processes: dict[tuple[str, Ref], _Loaded] = {}
+        self._planned: dict[tuple[str, str, Ref], Future[Decision]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def start(self, targets: Iterable[str]) -> None:
+        """Begin to load torch and the packages that these targets use; returns at once."""
+        for name in targets:
+            self._zygote(name, targets).start()
+
+    def plan(self, jobs: Sequence[Job]) -> None:
+        """Work on these jobs ahead of :meth:`decide`, one (target, ref) a core, in their order."""
+        groups: dict[tuple[str, Ref], list[Job]] = {}
+        for job in jobs:
+            groups.setdefault((job.recipe.target, job.ref), []).append(job)
+        self._pool = ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1), thread_name_prefix="sentinel")
+        for group in groups.values():
+            promises: list[Future[Decision]] = [Future() for _ in group]
+            self._planned.update({_key(job): promise for job, promise in zip(group, promises)})
+            self._pool.submit(self._work, group, promises)
+
+    def _work(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
+        for job, promise in zip(group, promises):
+            if self._closed or not promise.set_running_or_notify_cancel():
+                continue
+            try:
+                promise.set_result(self._decide(job))
+            except BaseException as error:
+                promise.set_exception(error)
+        self._discard(group[0].recipe.target, group[0].ref)
+
+    def decide(self, job: Job) -> Decision:
+        """The decision of a job, from the plan where it is there.
+
+        :raises WorkerError: where the worker itself does not run.
+        """
+        promise = self._planned.pop(_key(job), None)
+        return promise.result() if promise is not None else self._decide(job)
+
+    def close(self) -> None:
+        """End every process. Safe in any state, from a signal's aftermath too."""
+        self._closed = True
+        for promise in self._planned.values():
+            promise.cancel()
+        with self._lock:
+            loaded, self._processes = list(self._processes.values()), {}
+            zygotes, self._zygotes = list(self._zygotes.values()), {}
+        for item in loaded:
+            item.process.close()
+        for zygote in zygotes:
+            zygote.stop()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    # -- one job ------------------------------------------------------------------------------------------------------
+
+    def _decide(self, job: Job) -> Decision:
+        recipe = job.recipe
+        adapter = self._catalog.adapters[recipe.target]
+        try:
+            checkout = self._open_checkout(adapter.target, job.ref, recipe.upstream.get("pull"))
+        except Unavailable as error:
+            failure = Failure(error.kind, error.reason)
+            return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
+        environment = self._environment(recipe.target)
+        answer = self._loaded(adapter.target, job.ref, checkout).probe(recipe.boundary, self._request(recipe, checkout))
+        outcome = _read(answer, checkout)
+        law = None
+        comparisons: Any = ()
+        if isinstance(outcome, Failure):
+            verdict = verdicts.of_failure(outcome)
+        elif recipe.expected_unpatched or recipe.expected_fixed:
+            verdict, comparisons = verdicts.by_expectation(recipe, outcome.observation)
+        else:
+            law = str(recipe.invariant)
+            verdict, comparisons, outcome = self._by_law(law, recipe, outcome)
+        return Decision(
+            recipe,
+            job.ref,
+            verdict,
+            job.expect,
+            checkout,
+            outcome if isinstance(outcome, Measurement) else None,
+            outcome if isinstance(outcome, Failure) else None,
+            comparisons,
+            environment,
+            law,
+            adapter.digest,
+        )
+
+    def _by_law(self, law: str, recipe: Recipe, measured: Measurement) -> tuple[Verdict, Any, Measurement | Failure]:
+        invariant = self._catalog.invariants[law]
+        if invariant.needs_oracle:
+            process = self._zygote(recipe.target, [recipe.target]).oracle()
+            try:
+                answer = process.probe({**self._request(recipe, None), "op": "oracle"})
+            finally:
+                process.close()
+            if "failure" in answer:
+                failure = Failure("harness", f"the oracle failed: {answer['failure']['reason']}", answer["failure"]["traceback"])
+                return verdicts.of_failure(failure), (), failure
+            measured = Measurement(
+                measured.observation, measured.provenance, measured.ghosts, measured.stand_ins, answer["observation"]
+            )
+        verdict, comparisons = verdicts.by_law(invariant, recipe, measured)
+        return verdict, comparisons, measured
+
+    def _request(self, recipe: Recipe, checkout: Checkout | None) -> dict[str, Any]:
+        contract = self._catalog.contracts[recipe.contract]
+        return {
+            "boundary": recipe.boundary,
+            "contract": recipe.contract,
+            "contract_file": contract.measure.__code__.co_filename,
+            "adapter": str(self._catalog.adapters[recipe.target].file),
+            "requires": list(recipe.requires),
+            "given": sorted({name for inputs in recipe.variants.values() for name in inputs} - set(recipe.defaulted)),
+            "variants": {name: dict(inputs) for name, inputs in recipe.variants.items()},
+        }
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def _zygote(self, target: str, targets: Iterable[str]) -> Zygote:
+        options = self._options_for.get(target, self._options)
+        with self._lock:
+            if options.python not in self._zygotes:
+                names = dict.fromkeys([*targets, target])
+                preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
+                self._zygotes[options.python] = Zygote(options, preload)
+            return self._zygotes[options.python]
+
+    def _environment(self, target: str) -> Environment:
+        options = self._options_for.get(target, self._options)
+        hello = self._zygote(target, [target]).hello()
+        wanted = self._catalog.adapters[target].target.preload
+        return Environment(
+            python=hello["python"],
+            torch=hello["torch"],
+            numpy=hello["numpy"],
+            platform=hello["platform"],
+            device=options.device,
+            sandbox=options.sandbox,
+            flags=flags(),
+            packages={name: hello["packages"][name] for name in wanted if hello["packages"].get(name)},
+        )
+
+    def _loaded(self, target: Target, ref: Ref, checkout: Checkout) -> _Loaded:
+        with self._lock:
+            loaded = self._processes.get((target.name, ref))
+        if loaded is None:
+            zygote = self._zygote(target.name, [target.name])
+            loaded = _Loaded(lambda: zygote.target(checkout, target.packages), target, self._catalog)
+            with self._lock:
+                self._processes[target.name, ref] = loaded
+        return loaded
+
+    def _discard(self, target: str, ref: Ref) -> None:
+        with self._lock:
+            loaded = self._processes.pop((target, ref), None)
+        if loaded is not None:
+            loaded.process.close()
+
+
+def _key(job: Job) -> tuple[str, str, Ref]:
+    return job.recipe.bug_id, str(job.recipe.path), job.ref
+
+
+class _Loaded:
+    """A target process and what it has imported so far; replaced where an import brought it down."""
+
+    def __init__(self, fork: Callable[[], TargetProcess], target: Target, catalog: Catalog) -> None:
+        self._fork = fork
+        self._target = target
+        self._adapter = str(catalog.adapters[target.name].file)
+        self._seen: set[str] = set()
+        self.process = fork()
+
+    def probe(self, boundary: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        if boundary not in self._seen:
+            self._seen.add(boundary)
+            binding = self._target.binding(boundary, request["contract"])
+            paths = [*binding.paths, *binding.imports] if binding else [boundary]
+            self.process.load(paths, self._adapter, request["contract_file"], request["contract"])
+        if self.process.dead is not None:
+            # What brought it down is met again inside the probe, where it harms nobody else and is described.
+            self.process = self._fork()
+        return self.process.probe(request)
+
+
+def _read(answer: Mapping[str, Any], checkout: Checkout) -> Measurement | Failure:
+    """A worker's answer as a measurement whose provenance was proven here, or as a failure."""
+    try:
+        if "failure" in answer:
+            failure = answer["failure"]
+            proven = failure.get("provenance")
+            return Failure(
+                str(failure["kind"]),
+                str(failure["reason"]),
+                str(failure["traceback"]),
+                _prove(proven, checkout) if proven else None,
+            )
+        return Measurement(
+            {str(variant): dict(values) for variant, values in answer["observation"].items()},
+            _prove(answer["provenance"], checkout),
+            tuple(map(str, answer["ghosts"])),
+            tuple(StandIn(str(name), str(reason)) for name, reason in answer["stand_ins"]),
+        )
+    except _NotProvenError as error:
+        return Failure("drift", str(error))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Failure("crash", f"the probe's answer has not the form of one: {error!r}")
+
+
+class _NotProvenError(Exception):
+    pass
+
+
+def _prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
+    """Check that the measured code lies in the checkout, and take its blob id from the file there."""
+    base = checkout.path.resolve()
+    files = [Path(str(claim[name])).resolve() for name in ("module_file", "file")]
+    for file in files:
+        if not file.is_relative_to(base) or not file.is_file():
+            raise _NotProvenError(f"{claim['boundary']} was not loaded from the checkout but from {file.name}")
+    content = files[1].read_bytes()
+    blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    return Provenance(
+        boundary=str(claim["boundary"]),
+        module=str(claim["module"]),
+        file=files[1].relative_to(base).as_posix(),
+        line=int(claim["line"]),
+        blob=blob,
+        signature=str(claim["signature"]),
+    )

@@ -1,0 +1,271 @@
+"""The controller's end of the worker: starts zygotes, asks for target processes, sends probes, kills what hangs.
+
+The controller decides and the worker only measures; nothing here looks at what a number means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.checkout import Checkout
+from sentinel.errors import SentinelError
+from sentinel.worker import protocol
+
+#: What results may depend on, set for every worker and recorded in the evidence.
+FLAGS: dict[str, str] = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+#: What a worker may know of the user's environment under the ``basic`` sandbox.
+_PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TZ", "SYSTEMROOT")
+
+#: Above the user's own timeout: what the controller grants a target process to report it.
+_GRACE = 5.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How probes run.
+
+    :ivar timeout: seconds for one probe, and for importing the modules of a boundary.
+    :ivar memory: bytes of address space for a target process, 0 for no limit.
+    :ivar sandbox: ``basic`` (clean environment, resource limits) or ``off``.
+    :ivar python: the interpreter whose environment has the target installed, or None for this one.
+    """
+
+    timeout: float = 60.0
+    memory: int = 16 * 1024**3
+    sandbox: str = "basic"
+    python: str | None = None
+    device: str = "cpu"
+
+
+class WorkerError(SentinelError):
+    """The worker itself could not run: no torch in its interpreter, no process to be had."""
+
+
+class Zygote:
+    """A process with torch loaded, from which target processes are forked.
+
+    Start it early with :meth:`start`, which does not wait; every other method does, so the import of torch overlaps with
+    whatever the controller does meanwhile. Methods may be called from several threads.
+    """
+
+    def __init__(self, options: Options, preload: Sequence[str] = ()) -> None:
+        self.options = options
+        self._preload = list(dict.fromkeys(preload))
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._hello: dict[str, Any] | None = None
+        self._scratch: str | None = None
+        self._log: Any = None
+
+    def start(self) -> None:
+        """Start the process.
+
+        :raises WorkerError: where the interpreter cannot be started.
+        """
+        with self._lock:
+            if self._process is not None:
+                return
+            ours, theirs = socket.socketpair()
+            self._scratch = tempfile.mkdtemp(prefix="sentinel-")
+            self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
+            bootstrap = Path(__file__).resolve().parent / "bootstrap.py"
+            try:
+                self._process = subprocess.Popen(
+                    [self.options.python or sys.executable, str(bootstrap), str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),),
+                    env=self._environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                    cwd=self._scratch,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise WorkerError(f"cannot start {self.options.python or sys.executable}: {error.strerror}") from None
+            finally:
+                theirs.close()
+            self._channel = ours
+
+    def hello(self) -> Mapping[str, Any]:
+        """Versions of the interpreter, torch, numpy and the preloaded packages.
+
+        :raises WorkerError: where the zygote did not come up; ends with what it printed.
+        """
+        self.start()
+        with self._lock:
+            return self._greet()
+
+    def _greet(self) -> dict[str, Any]:
+        if self._hello is None:
+            try:
+                hello = dict(protocol.receive(self._open))
+                self._command({"op": "preload", "modules": self._preload})
+                hello["packages"] = protocol.receive(self._open)
+            except (EOFError, OSError, protocol.ProtocolError):
+                raise WorkerError(self._last_words()) from None
+            self._hello = hello
+        return self._hello
+
+    @property
+    def _open(self) -> socket.socket:
+        if self._channel is None:
+            raise WorkerError("the worker has been stopped")
+        return self._channel
+
+    def _command(self, message: Mapping[str, Any], fd: int | None = None) -> None:
+        # A descriptor can only ride on ordinary bytes, so each command is led by one.
+        socket.send_fds(self._open, [b"!"], [] if fd is None else [fd])
+        protocol.send(self._open, message)
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        python = self.options.python or sys.executable
+        if any("No module named 'torch'" in line for line in lines):
+            return f"{python} has no torch; install torch there, or name another interpreter with --sentinel-python"
+        return f"the worker ({python}) did not start: {lines[-1] if lines else 'it printed nothing'}"
+
+    def _environment(self) -> dict[str, str]:
+        base = dict(os.environ) if self.options.sandbox == "off" else {k: os.environ[k] for k in _PASSED if k in os.environ}
+        return {
+            **base,
+            "HOME": str(self._scratch),
+            "TMPDIR": str(self._scratch),
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            **flags(),
+        }
+
+    def target(self, checkout: Checkout, packages: Sequence[str]) -> TargetProcess:
+        """Fork a target process for a checkout."""
+        return self._spawn(
+            {
+                "roots": [str(root) for root in checkout.import_roots],
+                "package_roots": [str(checkout.path / root) + os.sep for root in checkout.roots],
+                "packages": list(packages),
+                "pycache": str(checkout.path.parent / f"{checkout.path.name}.pycache"),
+            }
+        )
+
+    def oracle(self) -> TargetProcess:
+        """Fork a process that never imports a target, for the contracts' references."""
+        return self._spawn({"roots": [], "package_roots": [], "packages": [], "pycache": ""})
+
+    def _spawn(self, spec: dict[str, Any]) -> TargetProcess:
+        self.start()
+        with self._lock:
+            self._greet()
+            scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
+            memory = self.options.memory if self.options.device == "cpu" and self.options.sandbox != "off" else 0
+            ours, theirs = socket.socketpair()
+            try:
+                self._command({"op": "spawn", "spec": {**spec, "scratch": scratch, "memory": memory}}, theirs.fileno())
+                pid = int(protocol.receive(self._open)["pid"])
+            except (EOFError, OSError, protocol.ProtocolError):
+                ours.close()
+                raise WorkerError(self._last_words()) from None
+            finally:
+                theirs.close()
+        return TargetProcess(ours, pid, self.options)
+
+    def stop(self) -> None:
+        """End the zygote and every process below it. Safe to call twice, and from any state."""
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()
+                self._channel = None
+            if self._process is not None:
+                try:
+                    self._process.wait(timeout=_GRACE)
+                except subprocess.TimeoutExpired:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(self._process.pid, signal.SIGKILL)
+                    self._process.wait()
+            if self._log is not None:
+                self._log.close()
+            if self._scratch is not None:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+                self._scratch = None
+
+
+class TargetProcess:
+    """The controller's handle on a target process (or an oracle process). One request at a time."""
+
+    def __init__(self, channel: socket.socket, pid: int, options: Options) -> None:
+        self._channel = channel
+        self._pid = pid
+        self._options = options
+        self.dead: dict[str, Any] | None = None
+
+    def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> None:
+        """Import the modules of these dotted paths, the adapter and the contract, so that every later probe finds them."""
+        message = {
+            "op": "import",
+            "modules": list(paths),
+            "adapter": adapter,
+            "contract_file": contract_file,
+            "contract": contract,
+        }
+        self._ask(message, self._options.timeout, "while its modules were imported")
+
+    def probe(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one probe; a measurement or a failure as plain data."""
+        timeout = float(request.get("timeout") or self._options.timeout)
+        message = {**request, "op": request.get("op", "probe"), "timeout": timeout, "device": self._options.device}
+        return self._ask(message, timeout, "while a probe ran")
+
+    def _ask(self, message: Mapping[str, Any], timeout: float, when: str) -> dict[str, Any]:
+        if self.dead is not None:
+            return self.dead
+        try:
+            self._channel.settimeout(timeout + _GRACE)
+            protocol.send(self._channel, message)
+            answer = protocol.receive(self._channel)
+        except TimeoutError:
+            return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
+        except (EOFError, OSError):
+            return self._bury("crash", f"the target process ended {when}")
+        except protocol.ProtocolError as error:
+            return self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
+        if not isinstance(answer, dict):
+            return self._bury("crash", f"the target process sent something that is no answer {when}")
+        return answer
+
+    def _bury(self, kind: str, reason: str) -> dict[str, Any]:
+        self.dead = {"failure": {"kind": kind, "reason": reason, "traceback": "", "provenance": None}}
+        self.close()
+        return self.dead
+
+    def close(self) -> None:
+        """End the process; it takes its probes along."""
+        with contextlib.suppress(OSError):
+            self._channel.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
+
+
+def flags() -> dict[str, str]:
+    """The worker's flags; ``SENTINEL_TORCHDYNAMO_DISABLE=0`` turns that one off, and the evidence records it."""
+    chosen = os.environ.get("SENTINEL_TORCHDYNAMO_DISABLE")
+    return {**FLAGS, "TORCHDYNAMO_DISABLE": chosen} if chosen else dict(FLAGS)
