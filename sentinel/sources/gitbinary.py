@@ -1,0 +1,242 @@
+"""Running git: one place that fixes its environment, so that nothing of the user's or of upstream's configuration
+runs a command, prompts, or reads the network when it was not asked to.
+
+A mirror's own ``config`` never names a remote. That is what makes a lazy fetch impossible: ``GIT_NO_LAZY_FETCH`` is
+known to git 2.45 and newer only, while a repository without a promisor remote has nothing to fetch from in any version.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from sentinel.errors import SentinelError
+from sentinel.sources.home import Progress
+from sentinel.sources.urls import redacted
+
+_SETTINGS = {
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    "core.quotePath": "false",
+    "core.attributesFile": os.devnull,
+    "core.excludesFile": os.devnull,
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "fetch.unpackLimit": "1",
+    "fetch.writeCommitGraph": "false",
+    "credential.helper": "",
+    "protocol.allow": "never",
+    "protocol.ext.allow": "never",
+}
+_ENVIRONMENT = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_NO_LAZY_FETCH": "1",
+    # refs/replace of an origin could put other content in place of a commit's.
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_LITERAL_PATHSPECS": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_HTTP_LOW_SPEED_LIMIT": "1000",
+    "GIT_HTTP_LOW_SPEED_TIME": "60",
+}
+#: Set by a git hook that runs the tests, these would point our git somewhere else. GitPython can set but not unset.
+_NEUTRAL = {
+    "GIT_CONFIG_COUNT": "0",
+    "GIT_CONFIG_PARAMETERS": "",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES": "",
+    "GIT_NAMESPACE": "",
+    "GIT_TRACE": "0",
+    "GIT_EXTERNAL_DIFF": "",
+    "GIT_PROTOCOL_FROM_USER": "0",
+}
+_PROGRESS_LINE = re.compile(rb"[\r\n]")
+
+
+class GitMissingError(SentinelError):
+    """There is no git on this machine."""
+
+
+class GitError(SentinelError):
+    """A git command said no. ``str()`` gives git's own reason in one line."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """:ivar status: the exit status, 0 for success."""
+
+    status: int
+    out: bytes
+    err: str
+
+    @property
+    def reason(self) -> str:
+        return reason(self.err)
+
+
+def reason(text: str) -> str:
+    """The line of git's complaint that says why, without its ``fatal:`` and without a password."""
+    lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
+    telling = [line for line in lines if re.match(r"(fatal|error|remote: (fatal|error)|ERROR)[: ]", line)] or lines[-1:]
+    said = re.sub(r"^(fatal|error|remote): ", "", telling[0]) if telling else "git gave no reason"
+    return redacted(said)
+
+
+def _git() -> Any:
+    try:
+        import git
+    except ModuleNotFoundError as error:
+        raise GitMissingError("GitPython is not installed; run `pip install gitpython`") from error
+    except ImportError as error:  # GitPython looks for the binary while it is imported.
+        raise GitMissingError(_MISSING) from error
+    return git
+
+
+_MISSING = "git is not installed (or not on PATH); install git 2.30 or newer, or use refs that need none, such as pypi:"
+
+
+def _command(arguments: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+    options = [part for key, value in {**_SETTINGS, **settings}.items() for part in ("-c", f"{key}={value}")]
+    return [_git().Git.GIT_PYTHON_GIT_EXECUTABLE or "git", "--no-pager", *options, *arguments]
+
+
+def _environment(git_dir: Path, more: Mapping[str, str]) -> dict[str, str]:
+    environment = {**_ENVIRONMENT, **{key: value for key, value in _NEUTRAL.items() if key in os.environ}}
+    environment["GIT_DIR"] = str(git_dir)
+    # A relative or foreign value of these would be taken from the caller's environment otherwise.
+    environment["GIT_COMMON_DIR"] = str(_common_dir(git_dir))
+    environment["GIT_OBJECT_DIRECTORY"] = str(_common_dir(git_dir) / "objects")
+    if "GIT_SHALLOW_FILE" in os.environ:
+        environment["GIT_SHALLOW_FILE"] = str(_common_dir(git_dir) / "shallow")
+    if "GIT_SSH_COMMAND" not in os.environ and "GIT_SSH" not in os.environ:
+        environment["GIT_SSH_COMMAND"] = "ssh -oBatchMode=yes"
+    return {**environment, **more}
+
+
+def _common_dir(git_dir: Path) -> Path:
+    try:
+        named = (git_dir / "commondir").read_text().strip()
+    except OSError:
+        return git_dir
+    return Path(os.path.normpath(git_dir / named))
+
+
+@contextmanager
+def _input(data: bytes | None) -> Iterator[IO[bytes] | None]:
+    if data is None:
+        yield None
+        return
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        yield file
+
+
+def run(
+    git_dir: Path,
+    *arguments: str,
+    data: bytes | None = None,
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Finished:
+    """Run git on a git directory and wait for it; a status that is not zero is the caller's to judge.
+
+    :raises GitMissingError: where there is no git.
+    """
+    git = _git()
+    with _input(data) as stdin:
+        try:
+            status, out, err = git.Git().execute(
+                _command(arguments, settings or {}),
+                istream=stdin,
+                env=_environment(git_dir, environment or {}),
+                with_extended_output=True,
+                with_exceptions=False,
+                stdout_as_string=False,
+                strip_newline_in_stdout=False,
+            )
+        except git.exc.GitCommandNotFound as error:
+            raise GitMissingError(_MISSING) from error
+    return Finished(status, out, err)
+
+
+def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> bytes:
+    """Like :func:`run`, for commands that succeed unless something is broken.
+
+    :raises GitError: where it does not succeed.
+    """
+    finished = run(git_dir, *arguments, data=data)
+    if finished.status:
+        raise GitError(finished.reason)
+    return finished.out
+
+
+@contextmanager
+def stream(git_dir: Path, *arguments: str, data: bytes) -> Iterator[IO[bytes]]:
+    """Run git and read its output while it is written."""
+    git = _git()
+    with _input(data) as stdin:
+        try:
+            process = git.Git().execute(
+                _command(arguments, {}), istream=stdin, env=_environment(git_dir, {}), as_process=True
+            )
+        except git.exc.GitCommandNotFound as error:
+            raise GitMissingError(_MISSING) from error
+    try:
+        yield process.stdout
+    finally:
+        process.stdout.close()
+        process.stderr.close()
+        process.proc.wait()
+
+
+def run_with_progress(
+    git_dir: Path,
+    *arguments: str,
+    data: bytes | None,
+    settings: Mapping[str, str],
+    environment: Mapping[str, str],
+    progress: Progress | None,
+) -> None:
+    """Run a transfer, and hand each line of its progress on.
+
+    :raises GitError: where it does not succeed.
+    """
+    git = _git()
+    with _input(data) as stdin:
+        try:
+            process = git.Git().execute(
+                _command(arguments, settings),
+                istream=stdin,
+                env=_environment(git_dir, environment),
+                as_process=True,
+                with_stdout=False,
+            )
+        except git.exc.GitCommandNotFound as error:
+            raise GitMissingError(_MISSING) from error
+    said: list[str] = []
+    rest = b""
+    try:
+        while chunk := process.stderr.read1(65536):
+            *lines, rest = _PROGRESS_LINE.split(rest + chunk)
+            for line in lines:
+                text = redacted(line.decode("utf-8", "replace").strip())
+                if text and progress:
+                    progress(text)
+                if text and "%" not in text:
+                    said.append(text)
+        status = process.proc.wait()
+    except BaseException:
+        process.proc.terminate()
+        process.proc.wait()
+        raise
+    finally:
+        process.stderr.close()
+    if status:
+        raise GitError(reason("\n".join([*said, rest.decode("utf-8", "replace")])))

@@ -1,0 +1,98 @@
+"""The refs of a git directory, read and written as files, so that looking a name up needs no process."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from sentinel.errors import SentinelError
+from sentinel.sources.home import write_atomically
+
+_SHA = re.compile(r"[0-9a-f]{40}")
+_PACKED = re.compile(r"([0-9a-f]{40}) (refs/\S+)")
+#: What git-check-ref-format forbids: a name from elsewhere must not lead out of the directory or confuse git.
+_BAD_NAME = re.compile(r"\.\.|//|@\{|[\x00-\x20\x7f~^:?*\[\\]|/\.|^\.|\.$|/$|\.lock(/|$)")
+#: Refs that are about one work tree, or that would change what other names mean.
+_NOT_TAKEN = ("refs/replace/", "refs/bisect/", "refs/worktree/", "refs/rewritten/", "refs/stash")
+
+
+def is_sha(text: str) -> bool:
+    return _SHA.fullmatch(text) is not None
+
+
+def read_refs(git_dir: Path) -> dict[str, str]:
+    """Every ref and the object it names; a loose ref wins over a packed one, as in git.
+
+    :raises SentinelError: where the directory keeps its refs in a way that cannot be read.
+    """
+    if (git_dir / "reftable").is_dir():
+        raise SentinelError(f"{git_dir} keeps its refs as a reftable; run `git refs migrate --ref-format=files` there")
+    refs: dict[str, str] = {}
+    packed = git_dir / "packed-refs"
+    if packed.is_file():
+        for line in packed.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+            match = _PACKED.fullmatch(line)
+            if match:
+                refs[match.group(2)] = match.group(1)
+    symbolic: dict[str, str] = {}
+    for folder, _, files in os.walk(git_dir / "refs"):
+        for file in files:
+            path = Path(folder, file)
+            if path.is_symlink() or not path.is_file():
+                continue
+            name = path.relative_to(git_dir).as_posix()
+            text = path.read_text(encoding="utf-8", errors="replace").strip()
+            if is_sha(text):
+                refs[name] = text
+            elif text.startswith("ref: "):
+                symbolic[name] = text[5:].strip()
+    for name, named in symbolic.items():
+        if named in refs:
+            refs[name] = refs[named]
+    return {name: sha for name, sha in refs.items() if _usable(name)}
+
+
+def _usable(name: str) -> bool:
+    return not _BAD_NAME.search(name) and not name.startswith(_NOT_TAKEN)
+
+
+def merged(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
+    """Both sets of refs; where they differ the newer holds, also where one's name is the other's folder."""
+    folders = {name[:at] for name in new for at in range(len(name)) if name[at] == "/"}
+    kept = {
+        name: sha
+        for name, sha in old.items()
+        if name not in folders and not any(name[:at] in new for at in range(len(name)) if name[at] == "/")
+    }
+    return {**kept, **new}
+
+
+def write_refs(git_dir: Path, refs: dict[str, str]) -> None:
+    """Make these the refs of a directory of ours, in one step."""
+    lines = [f"{refs[name]} {name}\n" for name in sorted(refs, key=lambda name: name.encode("utf-8", "replace"))]
+    write_atomically(git_dir / "packed-refs", "# pack-refs with: sorted \n" + "".join(lines))
+
+
+def head_branch(git_dir: Path) -> str | None:
+    """The branch that ``HEAD`` names."""
+    try:
+        text = (git_dir / "HEAD").read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text[5:].strip() if text.startswith("ref: refs/heads/") and not _BAD_NAME.search(text[5:].strip()) else None
+
+
+def read_shallow(git_dir: Path) -> set[str]:
+    """The commits whose parents the directory does not have."""
+    try:
+        return {line for line in (git_dir / "shallow").read_text(encoding="ascii").split() if is_sha(line)}
+    except (OSError, UnicodeDecodeError):
+        return set()
+
+
+def write_shallow(git_dir: Path, commits: set[str]) -> None:
+    if commits:
+        write_atomically(git_dir / "shallow", "".join(f"{commit}\n" for commit in sorted(commits)))
+    else:
+        (git_dir / "shallow").unlink(missing_ok=True)

@@ -1,0 +1,134 @@
+"""``SENTINEL_HOME``: the one folder where mirrors, checkouts and wheels are kept."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import SentinelError
+
+#: Called with one short line each time there is something to tell.
+Progress = Callable[[str], None]
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Home:
+    """:ivar path: the folder itself; nothing is made before something is written."""
+
+    path: Path
+
+    @classmethod
+    def default(cls) -> Home:
+        """``$SENTINEL_HOME``, else ``sentinel`` in the platform's user cache folder."""
+        chosen = os.environ.get("SENTINEL_HOME")
+        return cls(Path(chosen).expanduser().absolute() if chosen else _user_cache() / "rl-sentinel")
+
+    @property
+    def mirrors(self) -> Path:
+        return self.path / "mirrors"
+
+    @property
+    def checkouts(self) -> Path:
+        return self.path / "checkouts"
+
+    @property
+    def wheels(self) -> Path:
+        return self.path / "wheels"
+
+    def mirror(self, target: str) -> Path:
+        return self.mirrors / f"{safe_name(target)}.git"
+
+
+def _user_cache() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification says that a relative path there is to be ignored.
+    return Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"
+
+
+def safe_name(name: str) -> str:
+    """A target's or distribution's name, proven to be usable as a folder's.
+
+    :raises SentinelError: where it could lead out of the folder it is to stand in.
+    """
+    if not _SAFE_NAME.fullmatch(name):
+        raise SentinelError(f"not a usable name: {name!r}; use letters, digits and . _ - only")
+    return name
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the errors of a disk that is full or cannot be written into sentences.
+
+    :raises SentinelError: in place of the :class:`OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SentinelError(
+                f"no space left on the disk that holds {path}; free some (`sentinel cache prune` removes old "
+                "checkouts), or set SENTINEL_HOME to a folder on another disk"
+            ) from error
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+            raise SentinelError(
+                f"cannot write to {path}: {error.strerror}; set SENTINEL_HOME to a folder that you can write"
+            ) from error
+        raise
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file, or None where there is no such file or it is not what we write."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder, read-only ones inside it too; nothing happens where it is not there."""
+    for folder, _, _ in os.walk(path):
+        os.chmod(folder, stat.S_IRWXU)
+    if sys.platform == "win32":
+        for folder, _, files in os.walk(path):
+            for name in files:
+                os.chmod(os.path.join(folder, name), stat.S_IWRITE)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def size_of(path: Path) -> int:
+    """The bytes of all files under a folder (or of one file)."""
+    if not path.is_dir():
+        return path.lstat().st_size
+    return sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, files in os.walk(path) for name in files)

@@ -1,0 +1,47 @@
+"""File locks that end with the process that holds them, so that a killed run blocks nobody."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(handle: int, shared: bool, wait: bool) -> None:
+        # Windows has no shared form here; openers then wait for each other, which is slower and as right.
+        msvcrt.locking(handle, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(handle: int, shared: bool, wait: bool) -> None:
+        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+
+
+def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
+    """Lock a file (made if need be) and return its descriptor; closing that lets go.
+
+    :raises BlockingIOError: where somebody else has it and ``wait`` is false.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(handle, shared, wait)
+    except OSError as error:
+        os.close(handle)
+        raise error if wait else BlockingIOError(str(error)) from error
+    return handle
+
+
+@contextmanager
+def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold a lock for the length of a block."""
+    handle = hold(path, shared=shared)
+    try:
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,92 @@
+"""The files of one mirror beside git's own: its record, its configuration, and what it refers to elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import SentinelError
+from sentinel.sources import gitrefs
+from sentinel.sources.home import read_json, size_of, write_atomically
+from sentinel.sources.urls import redacted
+
+#: Written last: a mirror without it was cut off half-way.
+RECORD = "sentinel.json"
+#: The objects that were left out, one name a line.
+ABSENT = "absent"
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = false\n\tbare = true\n"
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """:ivar url: where more of it is fetched from when somebody asks for that.
+    :ivar origins: what it was made of, one line each.
+    :ivar references: object directories elsewhere that it reads (``--reference``) and breaks without.
+    :ivar whole: False for what a run that was cut off left behind; ``mirror add`` makes it anew.
+    :ivar absent: how many objects were left out when it was made.
+    """
+
+    target: str
+    path: Path
+    url: str = ""
+    origins: tuple[str, ...] = ()
+    references: tuple[Path, ...] = ()
+    refs: int = 0
+    absent: int = 0
+    updated: str = ""
+    size: int = 0
+    whole: bool = True
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    write_atomically(path / RECORD, json.dumps({**record, "updated": now}, indent=1, sort_keys=True) + "\n")
+
+
+def describe(target: str, path: Path) -> Mirror:
+    """What ``mirror list`` shows of a mirror, whole or not."""
+    record = read_json(path / RECORD)
+    if record is None:
+        return Mirror(target, path, size=size_of(path), whole=False)
+    return Mirror(
+        target,
+        path,
+        url=redacted(str(record.get("url", ""))),
+        origins=tuple(map(str, record.get("origins", ()))),
+        references=tuple(references(path)),
+        refs=len(gitrefs.read_refs(path)),
+        absent=int(record.get("absent", 0)),
+        updated=str(record.get("updated", "")),
+        size=size_of(path),
+    )
+
+
+def make_blank(path: Path) -> None:
+    """A bare git directory with nothing in it, and a configuration that names no remote and never will."""
+    for folder in ("objects/pack", "objects/info", "refs/heads"):
+        (path / folder).mkdir(parents=True)
+    (path / "HEAD").write_text("ref: refs/heads/main\n")
+    (path / "config").write_text(_CONFIG)
+
+
+def references(path: Path) -> list[Path]:
+    try:
+        lines = (path / "objects" / "info" / "alternates").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return []
+    return [Path(line) for line in lines.splitlines() if line]
+
+
+def write_references(path: Path, others: Sequence[Path]) -> None:
+    alternates = path / "objects" / "info" / "alternates"
+    for other in others:
+        if "\n" in str(other) or str(other).startswith(('"', "#")):
+            raise SentinelError(f"cannot refer to {str(other)!r}: git cannot write such a path down")
+    if others:
+        write_atomically(alternates, "".join(f"{line}\n" for line in dict.fromkeys(map(str, others))))
+    else:
+        alternates.unlink(missing_ok=True)

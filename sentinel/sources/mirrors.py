@@ -1,0 +1,268 @@
+"""The mirror store: one bare git directory per target, made whole or not at all."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.sources import gitrefs, objects, transfers
+from sentinel.sources.gitbinary import GitError
+from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, write_atomically, writing
+from sentinel.sources.locks import locked
+from sentinel.sources.mirrorfiles import (
+    ABSENT,
+    RECORD,
+    Mirror,
+    describe,
+    make_blank,
+    references,
+    write_record,
+    write_references,
+)
+from sentinel.sources.origins import Origin, copy_objects, open_directory, open_tar
+from sentinel.sources.trees import Entry
+from sentinel.sources.urls import checked_url, is_url, local_path, redacted
+from sentinel.targets import Target
+
+
+class MirrorStore:
+    """The mirrors under one ``SENTINEL_HOME``."""
+
+    def __init__(self, home: Home | None = None) -> None:
+        self.home = home or Home.default()
+        self._unreachable: dict[tuple[str, str], str] = {}
+
+    def list(self) -> list[Mirror]:
+        """Every mirror, those that were cut off half-way too."""
+        found = sorted(self.home.mirrors.glob("*.git")) if self.home.mirrors.is_dir() else []
+        return [describe(path.name.removesuffix(".git"), path) for path in found]
+
+    def get(self, target: str) -> Mirror | None:
+        """The whole mirror of a target, or None."""
+        path = self.home.mirror(target)
+        return describe(target, path) if (path / RECORD).is_file() else None
+
+    def path(self, target: str) -> Path:
+        """The git directory of a target's mirror.
+
+        :raises Unavailable: where there is none that can be used.
+        """
+        path = self.home.mirror(target)
+        if not (path / RECORD).is_file():
+            half = " (what is there was cut off half-way)" if path.exists() else ""
+            raise Unavailable(f"no mirror of {target}{half}; run `sentinel mirror add {target}`")
+        for reference in references(path):
+            if not reference.is_dir():
+                raise Unavailable(
+                    f"the mirror of {target} refers to {reference}, which is gone; "
+                    f"run `sentinel mirror add {target}` to have it whole"
+                )
+        return path
+
+    def url(self, target: str) -> str:
+        return str((read_json(self.home.mirror(target) / RECORD) or {}).get("url", ""))
+
+    def add(
+        self,
+        target: Target,
+        origin: str | None = None,
+        *,
+        reference: bool = False,
+        url: str | None = None,
+        progress: Progress | None = None,
+    ) -> Mirror:
+        """Make a target's mirror, or put what another origin has into the one that is there.
+
+        :param origin: a git directory, a clone, a tar of either, or a URL; None: the target's own repository.
+        :param reference: for a directory: read its objects where they lie, and keep no copy.
+        :param url: the repository to fetch from, where it is not the target's own: a fork.
+        :raises SentinelError: where the origin cannot be used, or the disk cannot.
+        """
+        upstream = checked_url(url or (origin if origin and is_url(origin) else target.repository))
+        if origin is not None and origin.startswith("-"):
+            raise SentinelError(f"not a directory, tar or URL: {origin!r} begins with '-', as an option does")
+        with writing(self.home.path), self._locked(target.name):
+            self._sweep(target.name)
+            scratch = Path(tempfile.mkdtemp(prefix=f".part-{target.name}-", dir=self.home.mirrors))
+            try:
+                part = scratch / "mirror.git"
+                if origin is None or is_url(origin):
+                    if reference:
+                        raise SentinelError("--reference needs a directory on this machine, not a URL")
+                    head = self._from_url(part, checked_url(origin or upstream), progress)
+                    described = redacted(origin or upstream)
+                else:
+                    head = self._from_files(part, local_path(origin), scratch, reference, progress)
+                    described = f"{local_path(origin)}{' (by reference)' if reference else ''}"
+                self._finish(target, part, head, upstream, described, progress)
+            finally:
+                remove_tree(scratch)
+        made = self.get(target.name)
+        assert made is not None
+        return made
+
+    def update(self, target: Target, *, progress: Progress | None = None) -> Mirror:
+        """Fetch what is new: branches, tags, and the pull requests that the mirror already has.
+
+        :raises SentinelError: where there is no mirror, or its remote cannot be reached.
+        """
+        try:
+            path = self.path(target.name)
+        except Unavailable as error:
+            raise SentinelError(error.reason) from error
+        url = self.url(target.name)
+        with writing(self.home.path), self._locked(target.name):
+            self._sweep(target.name)
+            known = gitrefs.read_refs(path)
+            try:
+                theirs, _ = transfers.remote_refs(path, url)
+                pulls = [
+                    f"+{name}:{name}"
+                    for name, sha in theirs.items()
+                    if name.startswith("refs/pull/") and known.get(name, sha) != sha
+                ]
+                came = transfers.fetch(path, url, [*transfers.BRANCHES_AND_TAGS, *pulls], progress)
+            except GitError as error:
+                where = f"the mirror of {target.name} from {redacted(url)}"
+                raise SentinelError(f"cannot update {where}: {error}") from error
+            self._adopt(path, came)
+        self._unreachable.clear()
+        made = self.get(target.name)
+        assert made is not None
+        return made
+
+    def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
+        """Fetch some refs that a resolve needs. A failure is remembered: a second try in one run costs nothing.
+
+        :raises GitError: where the remote cannot be reached or does not have them.
+        """
+        path, url = self.path(target), self.url(target)
+        key = (target, " ".join(refspecs))
+        for known in (key, (target, "")):
+            if known in self._unreachable:
+                raise GitError(self._unreachable[known])
+        try:
+            with writing(self.home.path), self._locked(target):
+                self._adopt(path, transfers.fetch(path, url, refspecs, progress))
+        except GitError as error:
+            everywhere = "resolve host" in str(error) or "connect" in str(error).lower()
+            self._unreachable[(target, "") if everywhere else key] = str(error)
+            raise
+
+    def fetch_blobs(self, target: str, blobs: Sequence[str], progress: Progress | None = None) -> None:
+        """Fetch files that were left out of the mirror, by their object names.
+
+        :raises GitError: where the remote cannot be reached or does not give them.
+        """
+        path, url = self.path(target), self.url(target)
+        if (target, "") in self._unreachable:
+            raise GitError(self._unreachable[target, ""])
+        with writing(self.home.path), self._locked(target):
+            transfers.fetch_objects(path, url, blobs, progress)
+
+    def trees(self, target: Target, commit: str) -> tuple[Sequence[Entry], Sequence[str]]:
+        """The files of a target's package roots at a commit, and the submodules among them."""
+        return objects.entries(self.path(target.name), commit, [root.path for root in target.roots])
+
+    def resolve(self, target: Target, name: str, *, pull: int | None = None, progress: Progress | None = None) -> str:
+        """The full sha of a commit; see :func:`sentinel.sources.resolving.resolve`."""
+        from sentinel.sources.resolving import resolve
+
+        return resolve(self, target, name, pull=pull, progress=progress)
+
+    @contextmanager
+    def _locked(self, target: str) -> Iterator[None]:
+        with locked(self.home.mirrors / f".{safe_name(target)}.lock"):
+            yield
+
+    def _sweep(self, target: str) -> None:
+        """Remove what runs that were cut off left behind; the caller holds the lock, so nobody is at work on it."""
+        for pattern in (f".part-{target}-*", f".fetch-{target}.git-*", f".fetch-mirror.git-{target}-*"):
+            for leftover in self.home.mirrors.glob(pattern):
+                remove_tree(leftover)
+        path = self.home.mirror(target)
+        for temporary in path.glob("objects/pack/tmp_*"):
+            temporary.unlink(missing_ok=True)
+        if path.exists() and not (path / RECORD).is_file():
+            remove_tree(path)
+
+    def _from_url(self, part: Path, url: str, progress: Progress | None) -> str | None:
+        make_blank(part)
+        try:
+            _, head = transfers.remote_refs(part, url)
+            came = transfers.fetch(part, url, transfers.BRANCHES_AND_TAGS, progress)
+        except GitError as error:
+            raise SentinelError(f"cannot mirror {redacted(url)}: {error}") from error
+        if not came:
+            raise SentinelError(f"cannot mirror {redacted(url)}: it has neither a branch nor a tag")
+        gitrefs.write_refs(part, came)
+        return head
+
+    def _from_files(
+        self, part: Path, path: Path, scratch: Path, reference: bool, progress: Progress | None
+    ) -> str | None:
+        if not path.exists():
+            raise SentinelError(f"{path}: there is no such file or directory")
+        origin: Origin
+        if path.is_dir():
+            origin = open_directory(path)
+        elif reference:
+            raise SentinelError("--reference needs a git directory; a tar is unpacked into the store")
+        else:
+            if progress:
+                progress(f"unpacking {path}")
+            (scratch / "tar").mkdir()
+            origin = open_tar(path, scratch / "tar")
+        make_blank(part)
+        if progress:
+            progress(f"{'referring to' if reference else 'copying'} {path}")
+        if reference:
+            write_references(part, [folder.resolve() for folder in origin.objects])
+        else:
+            copy_objects(origin.objects, part / "objects")
+        gitrefs.write_shallow(part, gitrefs.read_shallow(origin.git_dir))
+        refs = objects.whole_refs(part, gitrefs.read_refs(origin.git_dir))
+        if not refs:
+            raise SentinelError(f"{path} has no ref whose commit is in it; it is empty or was cut off half-way")
+        gitrefs.write_refs(part, refs)
+        return gitrefs.head_branch(origin.git_dir)
+
+    def _finish(
+        self, target: Target, part: Path, head: str | None, url: str, described: str, progress: Progress | None
+    ) -> None:
+        if progress:
+            progress("checking that the history is whole")
+        try:
+            absent = objects.absent_objects(part)
+        except GitError as error:
+            raise SentinelError(f"{described} is not whole ({error}); fetch or copy it again") from error
+        path = self.home.mirror(target.name)
+        record: dict[str, Any] = {"version": 1, "target": target.name, "url": url, "origins": []}
+        if path.exists():
+            record = read_json(path / RECORD) or record
+            record["url"] = url
+            copy_objects((part / "objects",), path / "objects")
+            # One that is gone is dropped here: this is how a mirror by reference becomes whole again.
+            write_references(path, [other for other in (*references(path), *references(part)) if other.is_dir()])
+            both = gitrefs.read_shallow(path) | gitrefs.read_shallow(part)
+            gitrefs.write_shallow(path, objects.still_shallow(path, both))
+            refs = gitrefs.merged(gitrefs.read_refs(path), gitrefs.read_refs(part))
+            gitrefs.write_refs(path, objects.whole_refs(path, refs))
+            absent = objects.absent_objects(path)
+        else:
+            branch = head if head in gitrefs.read_refs(part) else f"refs/heads/{target.branch}"
+            (part / "HEAD").write_text(f"ref: {branch}\n")
+        place = path if path.exists() else part
+        write_atomically(place / ABSENT, "".join(f"{oid}\n" for oid in absent))
+        record["origins"] = [*(o for o in record["origins"] if o != described), described]
+        write_record(place, {**record, "absent": len(absent)})
+        if place == part:
+            part.rename(path)
+
+    def _adopt(self, path: Path, came: dict[str, str]) -> None:
+        gitrefs.write_refs(path, gitrefs.merged(gitrefs.read_refs(path), came))
+        write_record(path, read_json(path / RECORD) or {})

@@ -1,0 +1,113 @@
+"""Reading a mirror: trees, sizes, contents. Nothing here ever reads anything but the mirror's own files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from sentinel.sources.gitbinary import GitError, run, run_checked, stream
+from sentinel.sources.trees import FILE, LINK, SUBMODULE, Entry, blob_id, checked_path, ignored
+
+
+def commit_of(mirror: Path, name: str) -> str | None:
+    """The commit that an object name (perhaps short, perhaps a tag's) stands for, or None.
+
+    :param name: hexadecimal only; nothing else may reach git from here.
+    :raises GitError: where a short name stands for several commits.
+    """
+    assert not set(name) - set("0123456789abcdef"), name
+    finished = run(mirror, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    if finished.status:
+        if "ambiguous" in finished.err:
+            raise GitError(f"{name} is the beginning of several commits; write more of it")
+        return None
+    return finished.out.decode("ascii").strip().splitlines()[-1]
+
+
+def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry], list[str]]:
+    """The files under some folders of a commit (or tree), and the submodules among them.
+
+    :returns: entries with the sizes of the blobs that are there (None: absent), and the paths of submodules.
+    :raises GitError: where the commit's trees are not all in the mirror.
+    """
+    listed = run_checked(mirror, "ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, "--", *paths)
+    found: list[tuple[str, str, str]] = []
+    submodules: list[str] = []
+    for record in listed.decode("utf-8", "surrogateescape").split("\0"):
+        description, tab, path = record.partition("\t")
+        if not tab or ignored(path):
+            continue
+        mode, _, blob = description.split(" ")
+        if mode == SUBMODULE:
+            submodules.append(checked_path(path))
+        else:
+            found.append((checked_path(path), LINK if mode == LINK else FILE, blob))
+    size = sizes(mirror, [blob for _, _, blob in found])
+    return [Entry(path, mode, blob, size[blob]) for path, mode, blob in found], submodules
+
+
+def sizes(mirror: Path, blobs: Iterable[str]) -> dict[str, int | None]:
+    """How large each blob is; None for one that the mirror does not have."""
+    asked = list(dict.fromkeys(blobs))
+    if not asked:
+        return {}
+    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data="".join(f"{b}\n" for b in asked).encode())
+    known: dict[str, int | None] = dict.fromkeys(asked)
+    for line in out.decode("ascii", "replace").splitlines():
+        words = line.split()
+        if len(words) == 3 and words[1] == "blob":
+            known[words[0]] = int(words[2])
+    return known
+
+
+def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """The content of each blob once, proven to be what its name says.
+
+    :raises GitError: where one is absent or damaged.
+    """
+    asked = list(dict.fromkeys(blobs))
+    if not asked:
+        return
+    with stream(mirror, "cat-file", "--batch", "--buffer", data="".join(f"{b}\n" for b in asked).encode()) as out:
+        for blob in asked:
+            header = out.readline().split()
+            if len(header) != 3 or header[1] != b"blob":
+                raise GitError(f"object {blob} is absent from {mirror} or damaged there")
+            content = out.read(int(header[2]))
+            out.read(1)
+            if blob_id(content) != blob:
+                raise GitError(f"object {blob} in {mirror} is damaged: its content is not what its name says")
+            yield blob, content
+
+
+def absent_objects(mirror: Path) -> list[str]:
+    """Every object that some ref needs and the mirror does not have: what was left out when it was made.
+
+    :raises GitError: where more is missing than blobs and trees, so that the history itself is torn.
+    """
+    out = run_checked(mirror, "rev-list", "--objects", "--all", "--missing=print")
+    return sorted(line[1:].decode("ascii") for line in out.splitlines() if line.startswith(b"?"))
+
+
+def whole_refs(mirror: Path, refs: dict[str, str]) -> dict[str, str]:
+    """The refs whose object is there."""
+    asked = sorted(set(refs.values()))
+    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data="".join(f"{b}\n" for b in asked).encode())
+    here = {line.split()[0] for line in out.decode("ascii").splitlines() if not line.endswith("missing")}
+    return {name: sha for name, sha in refs.items() if sha in here}
+
+
+def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
+    """Those of the commits one of whose parents the mirror does not have."""
+    parents: dict[str, list[str]] = {}
+    for commit in commits:
+        finished = run(mirror, "cat-file", "commit", commit)
+        if finished.status == 0:
+            header = finished.out.split(b"\n\n", 1)[0].decode("utf-8", "replace")
+            parents[commit] = [line[7:] for line in header.splitlines() if line.startswith("parent ")]
+    every = sorted({parent for several in parents.values() for parent in several})
+    if not every:
+        return set()
+    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data="".join(f"{b}\n" for b in every).encode())
+    here = {line.split()[0] for line in out.decode("ascii").splitlines() if not line.endswith("missing")}
+    return {commit for commit, several in parents.items() if not here.issuperset(several)}

@@ -1,0 +1,206 @@
+"""Taking a git directory, or a tar of one, into the store: its files, never a reference to it (unless asked for).
+
+Cloning is no way in: ``git clone`` refuses a directory that lacks its largest blobs, and takes branches and tags only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from sentinel.errors import SentinelError
+from sentinel.sources.gitbinary import GitError, run_checked
+
+_PACK = re.compile(r"pack-[0-9a-f]{40,64}\.pack")
+_FANOUT = re.compile(r"[0-9a-f]{2}")
+_LOOSE = re.compile(r"[0-9a-f]{38}")
+_MAX_TAR_FILES = 200_000
+_MAX_TAR_BYTES = 20 << 30
+
+
+@dataclass(frozen=True)
+class Origin:
+    """:ivar git_dir: where ``HEAD``, ``objects`` and the refs lie.
+    :ivar objects: its object directories: its own, and those it borrows from.
+    :ivar kind: ``directory`` or ``tar``.
+    """
+
+    git_dir: Path
+    objects: tuple[Path, ...]
+    kind: str
+
+
+def open_directory(path: Path) -> Origin:
+    """Find the git directory of a bare repository, a clone with a work tree, or a linked work tree.
+
+    :raises SentinelError: where there is none.
+    """
+    git_dir = _git_dir(path)
+    if git_dir is None:
+        raise SentinelError(
+            f"{path} is not a git directory (no HEAD and objects in it, and no .git); "
+            "give a clone, a bare repository, or a tar of one"
+        )
+    if "objectformat" in _config(git_dir).lower().replace(" ", ""):
+        raise SentinelError(f"{path} is not a sha1 repository; only those are supported")
+    return Origin(git_dir, tuple(_object_directories(git_dir / "objects")), "directory")
+
+
+def open_tar(path: Path, scratch: Path) -> Origin:
+    """Unpack a tar, which is not trusted, into a scratch folder, and find the git directory in it.
+
+    Its pack indexes are made anew: an index that came along could call one object by another's name.
+
+    :raises SentinelError: where the tar is cut off, holds anything but files and folders, or no git directory.
+    """
+    _extract(path, scratch)
+    git_dir = next((found for found in _folders(scratch, 3) if _git_dir(found) == found), None)
+    if git_dir is None:
+        raise SentinelError(f"{path} holds no git directory (a folder with HEAD and objects)")
+    if (git_dir / "objects" / "info" / "alternates").exists():
+        raise SentinelError(
+            f"the git directory in {path} borrows objects from another place; run `git repack -a -d` in it first"
+        )
+    for pack in sorted((git_dir / "objects" / "pack").glob("*.pack")):
+        for suffix in (".idx", ".rev", ".bitmap"):
+            pack.with_suffix(suffix).unlink(missing_ok=True)
+        try:
+            run_checked(git_dir, "index-pack", str(pack))
+        except GitError as error:
+            raise SentinelError(f"{path}: {pack.name} is damaged or cut off: {error}") from error
+    return Origin(git_dir, (git_dir / "objects",), "tar")
+
+
+def _git_dir(path: Path) -> Path | None:
+    dot = path / ".git"
+    if dot.is_dir():
+        path = dot
+    elif dot.is_file():
+        text = dot.read_text(encoding="utf-8", errors="replace").strip()
+        path = Path(os.path.normpath(path / text.removeprefix("gitdir:").strip()))
+        common = path / "commondir"
+        if common.is_file():
+            path = Path(os.path.normpath(path / common.read_text(encoding="utf-8").strip()))
+    return path if (path / "HEAD").is_file() and (path / "objects").is_dir() else None
+
+
+def _config(git_dir: Path) -> str:
+    try:
+        return (git_dir / "config").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _object_directories(objects: Path, depth: int = 5) -> Iterator[Path]:
+    yield objects
+    alternates = objects / "info" / "alternates"
+    if not alternates.is_file():
+        return
+    for line in alternates.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        other = Path(os.path.normpath(objects / line))
+        if not line or line.startswith("#"):
+            continue
+        if not other.is_dir() or not depth:
+            raise SentinelError(f"{objects.parent} borrows objects from {other}, which is not there")
+        yield from _object_directories(other, depth - 1)
+
+
+def _folders(path: Path, depth: int) -> Iterator[Path]:
+    yield path
+    if depth:
+        for child in sorted(path.iterdir()):
+            if child.is_dir():
+                yield from _folders(child, depth - 1)
+
+
+def _extract(path: Path, scratch: Path) -> None:
+    """Write the regular files and folders of a tar; anything else in it, or a name that leads out, is an error.
+
+    Written by hand and not by ``extractall``: the ``data`` filter is not in every Python 3.10, and it allows links.
+    """
+    total = 0
+    try:
+        with tarfile.open(path) as tar:
+            for number, member in enumerate(tar):
+                name = PurePosixPath(member.name)
+                total += member.size
+                if member.isdir() and name == PurePosixPath("."):
+                    continue
+                if name.is_absolute() or ".." in name.parts or "\\" in member.name or ":" in name.parts[0]:
+                    raise SentinelError(f"{path}: {member.name!r} leads out of the tar; it is not taken")
+                if not member.isreg() and not member.isdir():
+                    raise SentinelError(f"{path}: {member.name!r} is a link or a device; a git directory needs none")
+                if number >= _MAX_TAR_FILES or total > _MAX_TAR_BYTES:
+                    raise SentinelError(f"{path} holds too many files or bytes to be a mirror")
+                place = scratch.joinpath(*name.parts)
+                if member.isdir():
+                    place.mkdir(parents=True, exist_ok=True)
+                    continue
+                place.parent.mkdir(parents=True, exist_ok=True)
+                content = tar.extractfile(member)
+                assert content is not None
+                with content, place.open("xb") as file:
+                    shutil.copyfileobj(content, file)
+    except (tarfile.TarError, EOFError, FileExistsError, NotADirectoryError) as error:
+        raise SentinelError(f"{path} is not a whole tar: {error}") from error
+
+
+def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
+    """Hard-link (or copy, across disks) packs and loose objects into an object directory of ours.
+
+    Every pack is marked as a promisor's: then git takes a blob that was left out for absent, not for lost, when it
+    checks what a later fetch brings.
+
+    :raises SentinelError: where a pack is cut off.
+    """
+    (into / "pack").mkdir(parents=True, exist_ok=True)
+    for objects in sources:
+        for pack in sorted((objects / "pack").glob("*.pack")):
+            if _PACK.fullmatch(pack.name) and pack.with_suffix(".idx").is_file():
+                _check_whole(pack)
+                promisor = into / "pack" / pack.with_suffix(".promisor").name
+                if not promisor.exists():
+                    promisor.touch()
+                # The index last, as git does: a pack without one is not there yet.
+                for suffix in (".pack", ".rev", ".idx"):
+                    if pack.with_suffix(suffix).is_file():
+                        _link(pack.with_suffix(suffix), into / "pack" / pack.with_suffix(suffix).name)
+        for folder in sorted(objects.iterdir()):
+            if _FANOUT.fullmatch(folder.name) and folder.is_dir():
+                for loose in sorted(folder.iterdir()):
+                    if _LOOSE.fullmatch(loose.name) and loose.is_file():
+                        (into / folder.name).mkdir(exist_ok=True)
+                        _link(loose, into / folder.name / loose.name)
+
+
+def _check_whole(pack: Path) -> None:
+    with pack.open("rb") as data, pack.with_suffix(".idx").open("rb") as index:
+        try:
+            data.seek(-20, os.SEEK_END)
+            index.seek(-40, os.SEEK_END)
+        except OSError as error:
+            raise SentinelError(f"{pack} is cut off; fetch or copy its repository again") from error
+        if data.read(20) != index.read(20):
+            raise SentinelError(f"{pack} is cut off or does not fit its index; fetch or copy its repository again")
+
+
+def _link(source: Path, place: Path) -> None:
+    if place.exists():
+        return
+    temporary = place.with_name(f"tmp_{os.getpid()}_{place.name}")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(source, temporary, follow_symlinks=False)
+        if temporary.is_symlink():
+            raise OSError("a symbolic link")
+    except OSError:
+        # Another disk, a file system without hard links, or a file of somebody else's: a copy is as good.
+        temporary.unlink(missing_ok=True)
+        shutil.copyfile(source, temporary)
+        os.chmod(temporary, 0o444)
+    os.replace(temporary, place)

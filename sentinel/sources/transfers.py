@@ -1,0 +1,102 @@
+"""What talks to the network: every function here is called because somebody asked for it, and says what it fetches.
+
+A transfer runs in a git directory of its own, beside the mirror, that shares the mirror's objects. Only that one names
+the remote as a promisor, so that no reader of the mirror ever has a remote to fetch from, not even while this runs;
+and a transfer that is cut off leaves the mirror's refs as they were.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from sentinel.sources.gitbinary import GitError, run, run_with_progress
+from sentinel.sources.gitrefs import is_sha, read_refs, read_shallow, write_refs, write_shallow
+from sentinel.sources.home import Progress, remove_tree
+from sentinel.sources.urls import checked_url, protocol, redacted
+
+BLOB_LIMIT = 1 << 20
+FILTER = "blob:limit=1m"
+BRANCHES_AND_TAGS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+_HAVE = "refs/have/"
+
+
+@contextmanager
+def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str, str], dict[str, str]]]:
+    checked_url(url)
+    folder = Path(tempfile.mkdtemp(prefix=f".fetch-{mirror.name}-", dir=mirror.parent))
+    try:
+        (folder / "refs").mkdir()
+        (folder / "objects").mkdir()
+        (folder / "HEAD").write_text("ref: refs/heads/nothing\n")
+        (folder / "config").write_text(
+            "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tpartialClone = origin\n"
+            f'[remote "origin"]\n\turl = "{url}"\n\tpromisor = true\n\tpartialclonefilter = {FILTER}\n'
+        )
+        # Under names of their own the mirror's refs cannot be in the way of what comes.
+        known = sorted(set(read_refs(mirror).values()))
+        write_refs(folder, {f"{_HAVE}{number:07d}": sha for number, sha in enumerate(known)})
+        write_shallow(folder, read_shallow(mirror))
+        settings = {f"protocol.{protocol(url)}.allow": "always"}
+        environment = {"GIT_OBJECT_DIRECTORY": str(mirror / "objects"), "GIT_NO_LAZY_FETCH": "0"}
+        yield folder, settings, environment
+    finally:
+        remove_tree(folder)
+
+
+def fetch(mirror: Path, url: str, refspecs: Sequence[str], progress: Progress | None) -> dict[str, str]:
+    """Fetch refs, and the objects they need under the size limit, into a mirror whose lock the caller holds.
+
+    :returns: the refs that came, under the names that the refspecs give them.
+    :raises GitError: where the remote cannot be reached or does not have them.
+    """
+    with _transfer_directory(mirror, url) as (folder, settings, environment):
+        if progress:
+            progress(f"fetching from {redacted(url)}")
+        run_with_progress(
+            folder, "fetch", "--progress", f"--filter={FILTER}", "--no-tags", "--no-write-fetch-head",
+            "--no-recurse-submodules", "--stdin", "origin",
+            data="".join(f"{refspec}\n" for refspec in refspecs).encode(),
+            settings=settings, environment=environment, progress=progress,
+        )  # fmt: skip
+        write_shallow(mirror, read_shallow(folder))
+        return {name: sha for name, sha in read_refs(folder).items() if not name.startswith(_HAVE)}
+
+
+def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progress | None) -> None:
+    """Fetch single objects by their names into a mirror whose lock the caller holds.
+
+    :raises GitError: where the remote cannot be reached or does not give them.
+    """
+    with _transfer_directory(mirror, url) as (folder, settings, environment):
+        if progress:
+            progress(f"fetching {len(oids)} file{'s' * (len(oids) != 1)} from {redacted(url)}")
+        # As git itself fetches a missing object: nothing is negotiated, nothing that hangs on them comes along.
+        run_with_progress(
+            folder, "fetch", "--progress", "--filter=blob:none", "--no-tags", "--no-write-fetch-head",
+            "--no-recurse-submodules", "--stdin", "origin",
+            data="".join(f"{oid}\n" for oid in oids).encode(),
+            settings={**settings, "fetch.negotiationAlgorithm": "noop"}, environment=environment, progress=progress,
+        )  # fmt: skip
+
+
+def remote_refs(mirror: Path, url: str) -> tuple[dict[str, str], str | None]:
+    """The refs that the remote has now, and the branch that its ``HEAD`` names.
+
+    :raises GitError: where it cannot be reached.
+    """
+    with _transfer_directory(mirror, url) as (folder, settings, environment):
+        finished = run(folder, "ls-remote", "--symref", "origin", settings=settings, environment=environment)
+    if finished.status:
+        raise GitError(finished.reason)
+    refs: dict[str, str] = {}
+    head = None
+    for line in finished.out.decode("utf-8", "replace").splitlines():
+        value, _, name = line.partition("\t")
+        if name == "HEAD" and value.startswith("ref: "):
+            head = value[5:]
+        elif is_sha(value) and name.startswith("refs/") and not name.endswith("^{}"):
+            refs[name] = value
+    return refs, head

@@ -1,0 +1,79 @@
+"""The files of package roots as git names them: one hash for the same files, whatever source they came from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from sentinel.errors import Unavailable
+from sentinel.targets import PackageRoot
+
+FILE = "100644"
+LINK = "120000"
+SUBMODULE = "160000"
+
+#: A file of these kinds is always had, whatever its size: the target's code reads it.
+SOURCE_SUFFIXES = (".py", ".pyi", ".yaml", ".yml", ".json", ".toml")
+_IGNORED_NAMES = frozenset(
+    {"__pycache__", ".git", ".hg", ".svn", ".DS_Store", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+)
+_IGNORED_SUFFIXES = (".pyc", ".pyo")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of a revision.
+
+    :ivar path: its repository path.
+    :ivar mode: ``100644`` for every regular file (whether it is executable means nothing to an import, and a wheel
+        does not keep it), ``120000`` for a symbolic link, whose content is where it points.
+    :ivar blob: the name that git gives its content.
+    :ivar size: in bytes; None where the content is not to be had.
+    """
+
+    path: str
+    mode: str
+    blob: str
+    size: int | None
+
+
+def blob_id(content: bytes) -> str:
+    """The name that git gives a file of this content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def tree_hash(entries: Iterable[Entry]) -> str:
+    """sha256 over path, mode and blob name of every file, sorted by path."""
+    digest = hashlib.sha256()
+    for entry in sorted(entries, key=lambda entry: entry.path):
+        line = f"{entry.mode} {entry.blob} {entry.path}\0"
+        digest.update(line.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def ignored(path: str) -> bool:
+    """Whether a file is left behind by tools and belongs to no revision."""
+    return path.endswith(_IGNORED_SUFFIXES) or not _IGNORED_NAMES.isdisjoint(path.split("/"))
+
+
+def is_source(path: str) -> bool:
+    return path.lower().endswith(SOURCE_SUFFIXES)
+
+
+def checked_path(path: str) -> str:
+    """A path from elsewhere, proven to stay inside the folder it will be written in.
+
+    :raises Unavailable: where it would not.
+    """
+    parts = path.split("/")
+    if not path or "\0" in path or "\\" in path or any(part in ("", ".", "..") for part in parts) or ":" in parts[0]:
+        raise Unavailable(f"the revision holds a file whose name leads out of its folder: {path!r}; it is not used")
+    return path
+
+
+def present(roots: Sequence[PackageRoot], entries: Iterable[Entry]) -> tuple[PackageRoot, ...]:
+    """The package roots that a revision has: those with at least one file below them."""
+    folders = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents}
+    return tuple(root for root in roots if root.path in folders)

@@ -1,0 +1,64 @@
+"""Which strings are taken for the URL of a git repository: checked before git ever sees them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sentinel.errors import SentinelError
+
+_SCHEMES = ("https", "http", "ssh", "git", "file")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_SCP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9.-]*:(?!:)[^-].*", re.DOTALL)
+#: What a shell, or a transport that runs commands, could act on. None of it stands in an honest repository URL.
+_FORBIDDEN = re.compile(r"[\s;|&$`<>\"'\\(){}!*\[\]^\x00-\x1f\x7f]")
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def is_url(text: str) -> bool:
+    """Whether the text is meant as a URL and not as a path of this machine."""
+    return bool(_URL.match(text) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*::", text) or _SCP.fullmatch(text))
+
+
+def checked_url(text: str) -> str:
+    """The URL, proven to hold neither an option nor a command.
+
+    :raises SentinelError: where it does, or where its transport is not one that only reads.
+    """
+    shown = redacted(text)
+    if text.startswith("-"):
+        raise SentinelError(f"not a repository URL: {shown!r} begins with '-', as an option does")
+    if "::" in text.split("/", 1)[0]:
+        raise SentinelError(f"not a repository URL: {shown!r} names a transport that runs a command; use https or ssh")
+    if _FORBIDDEN.search(text):
+        raise SentinelError(
+            f"not a repository URL: {shown!r} holds a blank or a character that a shell acts on; "
+            "write such characters as %XX"
+        )
+    match = _URL.fullmatch(text)
+    if match is None:
+        if _SCP.fullmatch(text):
+            return text
+        raise SentinelError(f"not a repository URL: {shown!r}; write https://HOST/OWNER/NAME or git@HOST:OWNER/NAME")
+    scheme, rest = match.groups()
+    if scheme.lower() not in _SCHEMES:
+        raise SentinelError(f"not a repository URL: {shown!r}: {scheme!r} is not one of {', '.join(_SCHEMES)}")
+    # ssh takes a host that begins with '-' for an option.
+    if rest.startswith("-") or "@-" in rest or not rest.strip("/"):
+        raise SentinelError(f"not a repository URL: {shown!r}: there is no host in it")
+    return text
+
+
+def protocol(url: str) -> str:
+    """The git protocol that the URL needs, the only one that is then allowed."""
+    match = _URL.fullmatch(url)
+    return match.group(1).lower() if match else "ssh"
+
+
+def redacted(text: str) -> str:
+    """The text without the name and password that a URL in it may carry."""
+    return _PASSWORD.sub("", text)
+
+
+def local_path(text: str) -> Path:
+    return Path(text).expanduser().absolute()
