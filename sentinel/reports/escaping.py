@@ -6,6 +6,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def portable(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
     """The text without absolute paths, user names, credentials in URLs or memory addresses.
 
     :param known: directories and what stands for each, such as ``("/cache/ab12", "<checkout>")``; they and the
-        machine's own (temporary, home, interpreter) are replaced first, and of any other path only its last part is left.
+        machine's own (temporary, home, interpreter) go first, and of any other path only the last part is left.
     """
     text = _CREDENTIALS.sub("", text)
     text = _ADDRESS.sub("0x...", text)
@@ -97,10 +98,8 @@ def _machine() -> tuple[tuple[str, str], ...]:
         (sys.base_prefix, "<python>"),
         (tempfile.gettempdir(), "<tmp>"),
     ]
-    try:
+    with suppress(RuntimeError):  # no home directory, as in some containers
         places.append((str(Path.home()), "<home>"))
-    except RuntimeError:  # no home directory, as in some containers
-        pass
     return tuple(places)
 
 

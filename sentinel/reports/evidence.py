@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -39,7 +39,7 @@ def evidence(decision: Decision) -> Document:
 
     :raises SentinelError: where a value cannot be written as JSON, naming where it stands.
     """
-    recipe, verdict = decision.recipe, decision.verdict
+    recipe, verdict, measured = decision.recipe, decision.verdict, decision.measurement
     known = known_places(decision)
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -67,8 +67,8 @@ def evidence(decision: Decision) -> Document:
         "boundary": _boundary(decision, known),
         "environment": _environment(decision, known),
         "scenario": {"variants": typed(recipe.variants), "defaulted": sorted(recipe.defaulted)},
-        "observation": _observation(decision.measurement and decision.measurement.observation),
-        "oracle": _observation(decision.measurement and decision.measurement.oracle),
+        "observation": _observation(measured.observation if measured else None),
+        "oracle": _observation(measured.oracle if measured else None),
         "expectation": {
             "unpatched": _expected(recipe.expected_unpatched),
             "fixed": _expected(recipe.expected_fixed),
@@ -81,11 +81,27 @@ def evidence(decision: Decision) -> Document:
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """The document's text: pure ASCII (JSON's own escapes), sorted keys, a line feed at the end.
+    """The document's text: pure ASCII (JSON's own escapes), sorted keys, one line for each row of numbers, a line feed
+    at the end.
 
     :raises ValueError: where a float is not finite; :func:`evidence` writes those as tagged strings.
     """
-    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n"
+    return _text(document, "") + "\n"
+
+
+_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
+
+
+def _text(value: Any, indent: str) -> str:
+    """``json.dumps(indent=...)`` gives each number of a tensor a line of its own, which nobody can review."""
+    deeper = indent + "  "
+    if isinstance(value, Mapping) and value:
+        rows = [f"{_encode(key)}: {_text(value[key], deeper)}" for key in sorted(value)]
+        return "{\n" + deeper + f",\n{deeper}".join(rows) + "\n" + indent + "}"
+    if isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value):
+        rows = [_text(item, deeper) for item in value]
+        return "[\n" + deeper + f",\n{deeper}".join(rows) + "\n" + indent + "]"
+    return _encode(value)
 
 
 def schema() -> Document:
@@ -233,6 +249,6 @@ def _json(value: Any, where: str) -> Any:
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
         return {str(key): _json(item, f"{where}.{key}") for key, item in value.items()}
-    if isinstance(value, Iterable) and isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)):
         return [_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
     raise SentinelError(f"evidence cannot hold a {type(value).__name__} (at {message(where)}); observe plain values")

@@ -1,0 +1,272 @@
+"""Evidence beside evidence: has anything changed since it was recorded, and which way did it go?
+
+What is compared is the verdict, the kind of reason and the observation; numbers within a tolerance that goes by their
+dtype, because another CPU or another torch may add in another order. Differences of environment are told, never judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sentinel.errors import SentinelError
+from sentinel.outcomes import Decision
+from sentinel.reports import store
+from sentinel.reports.behaviour import address
+from sentinel.reports.closeness import Difference, Tolerances, compare
+from sentinel.reports.escaping import message
+from sentinel.reports.evidence import Document, dumps, evidence
+
+Recorded = Mapping[str, Any]
+
+#: What makes evidence another document even where verdict and numbers are the same.
+_SUBJECT = (
+    "title",
+    "contract",
+    "expect",
+    "law",
+    "upstream",
+    "recipe",
+    "adapter",
+    "ref",
+    "checkout",
+    "boundary",
+    "scenario",
+    "expectation",
+)
+_UNDECIDED = ("inconclusive", "unavailable")
+_SHOWN = 3
+
+
+def difference(recorded: Recorded, current: Recorded | Decision) -> list[str]:
+    """What differs, one sentence each, beginning with which way the verdict went; empty where nothing does."""
+    now = _document(current)
+    if (recorded["target"], recorded["bug_id"]) != (now["target"], now["bug_id"]):
+        return [f"another bug: {_of(recorded)} is recorded, and this is {_of(now)}"]
+    found = _verdict_difference(recorded, now)
+    if recorded["observation"] is None and now["observation"] is None:
+        return found
+    if recorded["observation"] is None or now["observation"] is None:
+        # The verdicts tell already why there is no measurement on one side.
+        return found or [
+            f"drifted: {'a measurement' if now['observation'] else 'no measurement'} where there was "
+            f"{'one' if recorded['observation'] else 'none'}"
+        ]
+    return found + _drift(recorded, now)
+
+
+def circumstances(recorded: Recorded, current: Recorded | Decision) -> list[str]:
+    """Differences that explain but do not count: environment, Sentinel, recipe, adapter, code."""
+    now = _document(current)
+    there, here = _circumstances(recorded), _circumstances(now)
+    names = sorted(set(there) | set(here))
+    return [
+        f"{name}: {_brief(there.get(name))} recorded, {_brief(here.get(name))} now"
+        for name in names
+        if there.get(name) != here.get(name)
+    ]
+
+
+def _verdict_difference(recorded: Recorded, now: Recorded) -> list[str]:
+    before, after = recorded["verdict"], now["verdict"]
+    if before != after:
+        reason = f": {message(now['reason'])}" if now["reason"] and after in _UNDECIDED else ""
+        return [f"{_direction(before, after)}: {_named(recorded)} -> {_named(now)}{reason}"]
+    if recorded["kind"] != now["kind"]:
+        return [f"another reason: {_named(recorded)} -> {_named(now)}: {message(now['reason'])}"]
+    return []
+
+
+def _direction(before: str, after: str) -> str:
+    if after == "reproduced":
+        return "newly broken"
+    if after == "fixed":
+        return "newly fixed"
+    if after == "changed":
+        return "drifted"
+    return "no longer to be had" if after == "unavailable" else "no longer decided"
+
+
+def _named(document: Recorded) -> str:
+    return f"{document['verdict']} ({document['kind']})" if document["kind"] else str(document["verdict"])
+
+
+def _of(document: Recorded) -> str:
+    return message(f"{document['target']} {document['bug_id']}")
+
+
+def _drift(recorded: Recorded, now: Recorded) -> list[str]:
+    lines = []
+    for key, found in _compared(recorded, now):
+        judged = [item for item in found if not item.within]
+        lines += [f"drifted: {item}" for item in judged[:_SHOWN]]
+        if len(judged) > _SHOWN:
+            lines.append(f"drifted: {key}: {len(judged) - _SHOWN} more elements differ")
+    return lines
+
+
+def _compared(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Difference]]]:
+    """Each observation key of either document, with every element that is not identical."""
+    there, here = _flat(recorded["observation"]), _flat(now["observation"])
+    for key in sorted(set(there) | set(here)):
+        if key not in here or key not in there:
+            words = ("there", "absent") if key in there else ("absent", "there")
+            yield key, [Difference(key, *words)]
+        else:
+            yield key, list(compare(there[key], here[key], key, _tolerances(recorded, key)))
+
+
+def _flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    return {
+        address(variant, key): value for variant, values in (observation or {}).items() for key, value in values.items()
+    }
+
+
+def _tolerances(recorded: Recorded, key: str) -> Tolerances:
+    """The recipe's own word on a key (or on all keys) goes before the default of its dtype."""
+    expectation = recorded["expectation"]
+    chosen = expectation["tolerance"]
+    for side in ("unpatched", "fixed"):
+        own = expectation[side].get(key, {}).get("tolerance", {})
+        if any(own.values()):
+            chosen = own
+    return Tolerances(chosen["relative"], chosen["absolute"], chosen["exact"])
+
+
+def _circumstances(document: Recorded) -> dict[str, Any]:
+    environment = dict(document["environment"])
+    found = {f"flag {name}": value for name, value in environment.pop("flags").items()}
+    found.update({f"package {name}": value for name, value in environment.pop("packages").items()})
+    found["ghosts"] = ", ".join(environment.pop("ghosts"))
+    found["stand-ins"] = ", ".join(item["name"] for item in environment.pop("stand_ins"))
+    checkout, boundary = document["checkout"] or {}, document["boundary"]
+    return {
+        **environment,
+        **found,
+        "sentinel": document["sentinel_version"],
+        "recipe": document["recipe"]["digest"],
+        "adapter": document["adapter"],
+        "commit": checkout.get("commit"),
+        "tree": checkout.get("tree"),
+        "boundary": boundary["found"],
+        "file": boundary["file"],
+        "blob": boundary["blob"],
+    }
+
+
+def _brief(value: Any) -> str:
+    return "none" if value in (None, "") else message(str(value))
+
+
+def _document(current: Recorded | Decision) -> Recorded:
+    return evidence(current) if isinstance(current, Decision) else current
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One observation key of a verification.
+
+    :ivar outcome: ``identical``, ``within tolerance`` or ``different``.
+    :ivar detail: the first elements that are not identical.
+    """
+
+    key: str
+    outcome: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What ``sentinel verify`` found.
+
+    :ivar differences: as :func:`difference` tells them.
+    :ivar circumstances: as :func:`circumstances` tells them.
+    """
+
+    agreements: tuple[Agreement, ...]
+    differences: tuple[str, ...]
+    circumstances: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        return not self.differences
+
+    def __str__(self) -> str:
+        width = max((len(item.key) for item in self.agreements), default=0)
+        lines = [f"  {item.key:<{width}}  {item.outcome}  {item.detail}".rstrip() for item in self.agreements]
+        lines += [f"  ! {line}" for line in self.differences]
+        if self.circumstances:
+            lines += ["  differs, and does not count:", *(f"    {line}" for line in self.circumstances)]
+        return "\n".join([self.conclusion, *lines])
+
+    @property
+    def conclusion(self) -> str:
+        if self.differences:
+            return "NOT the same"
+        if not self.agreements:
+            return "the same verdict; there are no numbers to compare"
+        exact = all(item.outcome == "identical" for item in self.agreements)
+        return "the same: every number is identical" if exact else "the same: every number agrees within its tolerance"
+
+
+def verify_report(recorded: Recorded, current: Recorded | Decision) -> Verification:
+    """Whether a fresh decision gives what the recorded evidence says, key by key."""
+    now = _document(current)
+    agreements = []
+    for key, found in _compared(recorded, now):
+        outcome = "identical" if not found else "within tolerance" if all(i.within for i in found) else "different"
+        detail = "; ".join(item.brief for item in found[:_SHOWN])
+        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        agreements.append(Agreement(message(key), outcome, detail + more))
+    return Verification(tuple(agreements), tuple(difference(recorded, now)), tuple(circumstances(recorded, now)))
+
+
+def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> list[str]:
+    """Bring a baseline up to a report folder; files whose meaning did not change keep every byte.
+
+    :param prune: remove evidence that the report folder has no counterpart of, of the targets that it covers.
+    :returns: one line for each file that was written or removed, ``<path>: <what changed>``.
+    :raises SentinelError: where there is nothing to take over, a file is not valid evidence, or the baseline cannot be
+        written. Everything is read before anything is written.
+    """
+    fresh = _evidence_in(report_dir)
+    if not fresh:
+        raise SentinelError(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
+    kept = _evidence_in(baseline_dir) if baseline_dir.is_dir() else {}
+    lines = []
+    for place, document in fresh.items():
+        changes = _changes(kept.get(place), document)
+        if changes:
+            store.write_atomically(baseline_dir / place, dumps(document), "name another baseline folder")
+            lines.append(f"{place}: {'; '.join(changes)}")
+    covered = {place.parts[0] for place in fresh}
+    for place in kept if prune else ():
+        if place not in fresh and place.parts[0] in covered:
+            _remove(baseline_dir, place)
+            lines.append(f"{place}: removed")
+    return lines
+
+
+def _evidence_in(directory: Path) -> dict[PurePosixPath, Document]:
+    return {PurePosixPath(file.relative_to(directory).as_posix()): store.load(file) for file in store.files(directory)}
+
+
+def _changes(recorded: Recorded | None, current: Recorded) -> list[str]:
+    if recorded is None:
+        return [f"new: {_named(current)}"]
+    changed = [name for name in _SUBJECT if recorded[name] != current[name]]
+    return difference(recorded, current) + ([f"other {', '.join(changed)}"] if changed else [])
+
+
+def _remove(directory: Path, place: PurePosixPath) -> None:
+    file = directory / place
+    try:
+        file.unlink()
+        for folder in file.parents:
+            if folder == directory or any(folder.iterdir()):
+                break
+            folder.rmdir()
+    except OSError as error:
+        raise SentinelError(f"cannot remove {file}: {error.strerror}; make the folder writable") from error

@@ -1,0 +1,108 @@
+"""The text of one failed item: what was expected beside what was observed, where, and how to see it again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sentinel.outcomes import Comparison, Decision
+from sentinel.reports.behaviour import expected
+from sentinel.reports.escaping import message, passage
+from sentinel.reports.evidence import Known, known_places
+from sentinel.reports.rows import MEANING
+from sentinel.reports.summary import aligned
+from sentinel.values import Tensor, plain
+
+_LONGEST_VALUE = 48
+
+
+def explain(decision: Decision, command: str = "") -> str:
+    """The failure text of a decision, in plain text without control characters (not in rich's markup).
+
+    :param command: the command that repeats this item alone.
+    """
+    known = known_places(decision)
+    parts = [
+        _headline(decision),
+        _reason(decision, known),
+        _where(decision, known),
+        _table(decision),
+        _details(decision),
+    ]
+    if decision.failure is not None and decision.failure.traceback:
+        parts.append("upstream's traceback:\n" + _indented(passage(decision.failure.traceback, known)))
+    if command:
+        parts.append(f"repeat: {message(command)}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _headline(decision: Decision) -> str:
+    recipe, verdict = decision.recipe, decision.verdict
+    what = message(f"{recipe.target} {recipe.bug_id or decision.law}")
+    wanted = f", expected {decision.expect}" if decision.expect not in (None, verdict.name) else ""
+    title = f"\n{message(recipe.title)}" if recipe.title else ""
+    return f"{what} at {message(decision.ref.short)}: {verdict.name} ({MEANING[verdict.name]}){wanted}{title}"
+
+
+def _reason(decision: Decision, known: Known) -> str:
+    verdict = decision.verdict
+    said = ": ".join(part for part in (verdict.kind, message(verdict.reason, known)) if part)
+    law = f"law: {decision.law}" if decision.law else ""
+    return "\n".join(part for part in (said and f"reason: {said}", law) if part)
+
+
+def _where(decision: Decision, known: Known) -> str:
+    found = decision.measurement.provenance if decision.measurement else None
+    if found is None and decision.failure is not None:
+        found = decision.failure.provenance
+    if found is None:
+        return f"boundary: {message(decision.recipe.boundary)}"
+    line = f"boundary: {message(found.boundary)} ({message(found.file, known)}:{found.line} at {_revision(decision)})"
+    return line + (f"\n          {message(found.signature, known)}" if found.signature else "")
+
+
+def _revision(decision: Decision) -> str:
+    checkout = decision.checkout
+    if checkout is None:
+        return message(decision.ref.short)
+    if checkout.commit:
+        return f"commit {checkout.commit[:12]}" + (" with uncommitted changes" if checkout.dirty else "")
+    return message(f"release {checkout.version}" if checkout.version else f"tree {checkout.tree[:12]}")
+
+
+def _table(decision: Decision) -> str:
+    if not decision.comparisons:
+        return ""
+    rows = [(message(item.key), *_values(item), _matches(item)) for item in decision.comparisons]
+    return aligned([("key", "observed", "unpatched", "fixed", "matches"), *rows])
+
+
+def _values(item: Comparison) -> tuple[str, str, str]:
+    unpatched = "-" if item.matches_unpatched is None and item.unpatched is None else show(expected(item.unpatched))
+    fixed = "-" if item.matches_fixed is None and item.fixed is None else show(expected(item.fixed))
+    return show(item.observed), unpatched, fixed
+
+
+def _matches(item: Comparison) -> str:
+    names = [name for name, hit in (("unpatched", item.matches_unpatched), ("fixed", item.matches_fixed)) if hit]
+    return " and ".join(names) or "neither"
+
+
+def _details(decision: Decision) -> str:
+    known = known_places(decision)
+    return "\n".join(
+        f"{message(item.key)}: {message(item.detail, known)}" for item in decision.comparisons if item.detail
+    )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" if line else "" for line in text.split("\n"))
+
+
+def show(value: Any) -> str:
+    """A value in a table cell: short ones in full, a large tensor by its dtype and shape and where it begins."""
+    text = message(json.dumps(plain(value), default=repr))
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    kind = f"{value.dtype}{list(value.shape)} " if isinstance(value, Tensor) else ""
+    return f"{kind}{text[: _LONGEST_VALUE - len(kind) - 3]}..."

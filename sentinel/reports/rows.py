@@ -1,0 +1,93 @@
+"""One line of a run for a reader: the same for the terminal, Markdown and HTML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.outcomes import Decision
+from sentinel.refs import Ref
+from sentinel.reports.escaping import message
+from sentinel.reports.evidence import known_places, ref_text
+
+#: In the order in which a reader wants to hear of them.
+VERDICTS = ("reproduced", "changed", "inconclusive", "unavailable", "fixed")
+
+MEANING = {
+    "reproduced": "the bug is there",
+    "fixed": "it is not",
+    "changed": "neither the buggy nor the fixed values",
+    "inconclusive": "could not be decided",
+    "unavailable": "not to be had",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """:ivar what: the bug id, or the law and its boundary.
+    :ivar outcome: pytest's word for the item: ``passed``, ``failed``, ``skipped``; empty outside pytest.
+    :ivar reason: why nothing was decided, or which other verdict was expected; all fields are safe to show.
+    """
+
+    target: str
+    what: str
+    ref: str
+    verdict: str
+    outcome: str
+    reason: str
+
+    @property
+    def ordering(self) -> tuple[str, ...]:
+        return (self.target, self.what, self.ref, self.verdict, self.outcome, self.reason)
+
+
+def row(subject: Decision | Mapping[str, Any], outcome: str = "") -> Row:
+    """The row of a decision, or of an evidence document (all that a run on several processes may have)."""
+    return _of_decision(subject, outcome) if isinstance(subject, Decision) else _of_document(subject, outcome)
+
+
+def _of_decision(decision: Decision, outcome: str) -> Row:
+    recipe, verdict = decision.recipe, decision.verdict
+    return Row(
+        message(recipe.target),
+        message(recipe.bug_id or f"{decision.law} of {recipe.boundary}"),
+        message(decision.ref.short if decision.ref.kind in ("git", "pypi") else ref_text(decision.ref)),
+        verdict.name,
+        outcome,
+        _reason(verdict.name, verdict.kind, message(verdict.reason, known_places(decision)), decision.expect),
+    )
+
+
+def _of_document(document: Mapping[str, Any], outcome: str) -> Row:
+    kind, colon, name = str(document["ref"]).partition(":")
+    return Row(
+        message(document["target"]),
+        message(document["bug_id"] or f"{document['law']} of {document['boundary']['written']}"),
+        message(Ref("git", name).short if kind == "git" else kind + colon + name),
+        document["verdict"],
+        outcome,
+        _reason(document["verdict"], document["kind"], message(document["reason"]), document["expect"]),
+    )
+
+
+def _reason(verdict: str, kind: str, reason: str, expect: str | None) -> str:
+    parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
+    said = f"{kind}: {reason}" if kind and not reason.startswith(f"{kind}:") else reason
+    return "; ".join([*parts, said] if said else parts)
+
+
+def ordered(rows: Iterable[Row]) -> list[Row]:
+    """By target, bug and ref, so that the order in which processes finish does not show."""
+    return sorted(rows, key=lambda item: item.ordering)
+
+
+def counts(rows: Iterable[Row]) -> str:
+    """``3 reproduced, 2 fixed``; verdicts that did not occur are left out."""
+    found = Counter(item.verdict for item in rows)
+    return ", ".join(f"{found[name]} {name}" for name in VERDICTS if found[name]) or "no verdicts"
+
+
+def legend() -> str:
+    return ", ".join(f"{name}: {meaning}" for name, meaning in MEANING.items())

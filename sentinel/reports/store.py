@@ -1,0 +1,278 @@
+"""Evidence on disk: ``<report folder>/<target>/<BUG-ID>/<key>.json``.
+
+``run.json`` beside the target folders holds what varies from run to run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import secrets
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import sentinel
+from sentinel.errors import SentinelError
+from sentinel.outcomes import Decision
+from sentinel.reports.escaping import message, visible
+from sentinel.reports.evidence import SCHEMA_VERSION, Document, dumps, evidence, validate
+
+RUN = "run.json"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME = 120
+_LARGEST = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class RunItem:
+    """One pytest item of a run.
+
+    :ivar outcome: ``passed``, ``failed`` or ``skipped``.
+    :ivar duration: seconds.
+    :ivar evidence: its evidence, relative to the report folder; empty where it left none.
+    """
+
+    id: str
+    outcome: str
+    verdict: str
+    duration: float
+    evidence: str = ""
+
+
+def evidence_path(decision: Decision) -> PurePosixPath:
+    """Where a decision's evidence lies in a report folder.
+
+    ``<target>/<BUG-ID>/<key>.json``; for a law without a recipe (an empty ``bug_id``)
+    ``<target>/laws/<boundary>/<law>/<key>.json``.
+    """
+    recipe, checkout = decision.recipe, decision.checkout
+    key = checkout.key if checkout is not None else decision.ref.key("") + ("" if _keyed(decision) else "absent")
+    if recipe.bug_id or not decision.law:
+        folders = [recipe.target, recipe.bug_id]
+    else:
+        folders = [recipe.target, "laws", recipe.boundary, decision.law]
+    return PurePosixPath(*map(file_name, folders), file_name(key) + ".json")
+
+
+def _keyed(decision: Decision) -> bool:
+    """Whether the ref alone names its evidence; a working tree or an environment needs its tree hash for that."""
+    return decision.ref.kind in ("git", "pypi")
+
+
+def file_name(text: str) -> str:
+    """The text as a file name of ``[A-Za-z0-9._-]``; a hash keeps apart what would become one name."""
+    safe = _UNSAFE.sub("-", text).lstrip(".-")
+    if safe == text and 0 < len(safe) <= _LONGEST_NAME:
+        return safe
+    return f"{safe[:_LONGEST_NAME] or 'unnamed'}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
+
+
+def write(report_dir: Path, decision: Decision) -> Path:
+    """Validate and write the evidence of one decision; a file that already has these bytes is left alone.
+
+    :returns: the file.
+    :raises SentinelError: where the folder cannot be written, or something that is not evidence is in the way.
+    """
+    document = evidence(decision)
+    validate(document)
+    return put(report_dir, evidence_path(decision), dumps(document))
+
+
+def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
+    """Put the text of a valid document at its place.
+
+    :raises SentinelError: as :func:`write`.
+    """
+    prepare(report_dir)
+    file = report_dir / place
+    before = _present(file)
+    if before is not None:
+        if before == text.encode():
+            return file
+        if not _looks_like_evidence(before):
+            raise SentinelError(
+                f"{visible(str(file))} is not Sentinel evidence and is not overwritten; move it away, "
+                "or choose another --sentinel-report-dir"
+            )
+    write_atomically(file, text)
+    return file
+
+
+def prepare(report_dir: Path) -> None:
+    """Make the report folder where it is not there; a new one ignores itself in git.
+
+    :raises SentinelError: where it cannot be made.
+    """
+    try:
+        if report_dir.is_dir():
+            return
+        report_dir.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            report_dir.mkdir()
+        except FileExistsError:  # another process was first, or a file is in the way
+            if not report_dir.is_dir():
+                raise
+            return
+        (report_dir / ".gitignore").write_text("# made by Sentinel\n*\n", encoding="utf-8")
+    except OSError as error:
+        raise _cannot_write(report_dir, error) from error
+
+
+_CHOOSE = "choose another with --sentinel-report-dir"
+
+
+def write_atomically(file: Path, text: str, otherwise: str = _CHOOSE) -> None:
+    """Write a file so that a reader sees the old bytes or the new ones, and an interruption leaves the old.
+
+    :param otherwise: what else the user can do where the folder cannot be written.
+    :raises SentinelError: naming the folder and what to do.
+    """
+    # A name of its own for each writer: two runs may write one file at once.
+    temporary = file.with_name(f".{file.stem[:40]}-{secrets.token_hex(6)}.tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "x", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+            os.replace(temporary, file)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise _cannot_write(file.parent, error, otherwise) from error
+
+
+def _cannot_write(folder: Path, error: OSError, otherwise: str = _CHOOSE) -> SentinelError:
+    why = error.strerror or type(error).__name__
+    return SentinelError(
+        f"cannot write reports to {visible(str(folder))}: {why}; make it a writable folder with free space, "
+        f"or {otherwise}"
+    )
+
+
+def load(file: Path) -> Document:
+    """Read and validate evidence.
+
+    :raises SentinelError: saying what is wrong with the file.
+    """
+    name = visible(str(file))
+    document = _parse(file, name)
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise SentinelError(f"{name}: not Sentinel evidence (no schema_version); give a file that a run has written")
+    version = document["schema_version"]
+    if version != SCHEMA_VERSION:
+        raise SentinelError(
+            f"{name}: evidence of schema version {message(str(version))[:40]}, and this Sentinel "
+            f"({sentinel.__version__}) reads version {SCHEMA_VERSION}; use the release that wrote it"
+        )
+    try:
+        validate(document)
+    except SentinelError as error:
+        raise SentinelError(f"{name}: {error}") from None
+    return document
+
+
+def _parse(file: Path, name: str) -> Any:
+    try:
+        size = file.stat().st_size
+        if size > _LARGEST:
+            raise SentinelError(f"{name}: {size} bytes is too large for evidence (at most {_LARGEST})")
+        raw = file.read_bytes()
+    except OSError as error:
+        raise SentinelError(f"{name}: cannot be read: {error.strerror or type(error).__name__}") from error
+    try:
+        return json.loads(raw.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+    except json.JSONDecodeError as error:
+        raise SentinelError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise SentinelError(f"{name}: not evidence: {message(str(error))[:200]}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f'a bare {name}; evidence writes it as the string "{name}"')
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found
+
+
+def find(directory: Path, decision: Decision) -> Document | None:
+    """What a folder records about a decision's target, bug and ref, or None.
+
+    :raises SentinelError: where the file there is not valid evidence.
+    """
+    file = directory / evidence_path(decision)
+    return load(file) if file.exists() else None
+
+
+def files(directory: Path) -> Iterator[Path]:
+    """Every evidence file of a report folder, in order of path; ``run.json`` and other files are passed over."""
+    for file in sorted(directory.glob("*/**/*.json")):
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(directory).parts):
+            yield file
+
+
+def _present(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _cannot_write(file.parent, error) from error
+
+
+def _looks_like_evidence(raw: bytes) -> bool:
+    """Whether a file may be replaced: any version of evidence, even one that is no longer valid, is ours."""
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and {"schema_version", "bug_id", "verdict"} <= set(document)
+
+
+def write_run(
+    report_dir: Path,
+    items: Iterable[RunItem],
+    *,
+    started: datetime,
+    duration: float,
+    command: Sequence[str],
+    extra: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write ``run.json``: what varies from run to run, and so must not stand in evidence.
+
+    :param command: the command line; credentials in URLs are left out.
+    :param extra: anything else that a reporter wants to keep, in JSON's types.
+    :raises SentinelError: where the folder cannot be written.
+    """
+    listed = sorted(items, key=lambda item: item.id)
+    run = {
+        "sentinel_version": sentinel.__version__,
+        "started": started.astimezone(timezone.utc).isoformat(timespec="milliseconds"),
+        "duration": round(duration, 3),
+        "host": platform.node(),
+        "command": re.sub(r"(?<=://)[^\s/@]+@", "", shlex.join(command)),
+        "totals": {
+            "items": len(listed),
+            "outcomes": dict(Counter(item.outcome for item in listed)),
+            "verdicts": dict(Counter(item.verdict for item in listed if item.verdict)),
+        },
+        "items": [{**asdict(item), "duration": round(item.duration, 4)} for item in listed],
+        **(extra or {}),
+    }
+    prepare(report_dir)
+    file = report_dir / RUN
+    write_atomically(file, json.dumps(run, indent=1, sort_keys=True) + "\n")
+    return file

@@ -1,0 +1,89 @@
+"""The table at the end of a run: target, bug and ref beside the verdict."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sentinel.outcomes import Decision
+from sentinel.reports.escaping import message
+from sentinel.reports.rows import Row, counts, legend, ordered, row
+
+_HEADINGS = ("target", "bug", "ref", "verdict", "", "reason")
+_REASON = _HEADINGS.index("reason")
+_LEAST_REASON = 45  # the reason's own 30 columns, and what stands between the columns
+_STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
+_OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim"}
+
+
+def summary(
+    results: Iterable[tuple[Decision | Mapping[str, Any], str]],
+    report_dir: str = "",
+    *,
+    terminal: bool = False,
+    width: int = 100,
+    environ: Mapping[str, str] | None = None,
+) -> str:
+    """The summary of a run.
+
+    :param results: each decision (or evidence document) with pytest's outcome of its item.
+    :param report_dir: the folder to name, as the user wrote it.
+    :param terminal: whether a person's terminal shows it. Without one, or with ``NO_COLOR`` or ``TERM=dumb``, the
+        table is plain aligned text in which nothing is cut or wrapped, whatever the width.
+    :param width: the terminal's.
+    """
+    rows = ordered(row(subject, outcome) for subject, outcome in results)
+    environ = os.environ if environ is None else environ
+    styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+    table = _rich(rows, width) if styled else _plain(rows)
+    last = [counts(rows), legend()]
+    if report_dir:
+        last.append(f"evidence: {message(report_dir)}")
+    return "\n".join([table, *last]) if rows else "\n".join(["nothing was decided", *last[2:]])
+
+
+def _cells(item: Row) -> tuple[str, ...]:
+    return (item.target, item.what, item.ref, item.verdict, item.outcome, item.reason)
+
+
+def _plain(rows: Sequence[Row]) -> str:
+    return aligned([_HEADINGS, *map(_cells, rows)])
+
+
+def aligned(table: Sequence[Sequence[str]]) -> str:
+    """Columns padded to their widest cell; empty columns left out."""
+    columns = [column for column in zip(*table, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    lines = zip(*columns, strict=True)
+    return "\n".join(
+        "  ".join(cell.ljust(size) for cell, size in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _rich(rows: Sequence[Row], width: int) -> str:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = [index for index in range(len(_HEADINGS)) if any(_cells(item)[index] for item in rows)]
+    longest = {index: max(len(_HEADINGS[index]), *(len(_cells(item)[index]) for item in rows)) for index in shown}
+    if sum(size for index, size in longest.items() if index != _REASON) + _LEAST_REASON > width:
+        return _plain(rows)  # a folded id cannot be copied
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index in shown:
+        table.add_column(_HEADINGS[index], no_wrap=index != _REASON, overflow="fold")
+    for item in rows:
+        # Text objects: foreign text never passes through rich's markup.
+        cells = [Text(cell) for cell in _cells(item)]
+        cells[3].stylize(_STYLES.get(item.verdict, ""))
+        cells[4].stylize(_OUTCOME_STYLES.get(item.outcome, ""))
+        table.add_row(*(cells[index] for index in shown))
+    stream = io.StringIO()
+    console = Console(
+        file=stream, force_terminal=True, width=width, color_system="standard", highlight=False, legacy_windows=False
+    )
+    console.print(table)
+    return "\n".join(line.rstrip() for line in stream.getvalue().split("\n") if line.strip())

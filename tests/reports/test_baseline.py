@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.errors import SentinelError
+from sentinel.outcomes import Failure, Measurement, Verdict
+from sentinel.recipes import Expected, Tolerance
+from sentinel.reports import store
+from sentinel.reports.baseline import circumstances, difference, update, verify_report
+from sentinel.reports.evidence import dumps, evidence
+from sentinel.values import Tensor, tensor
+
+Build = Callable[..., Any]
+
+
+def observing(decide: Build, value: Any, **changes: Any) -> dict[str, Any]:
+    decision = decide("fixed", **changes)
+    measurement: Measurement = replace(decision.measurement, observation={"": {"x": value}})
+    return evidence(replace(decision, measurement=measurement, comparisons=()))
+
+
+def test_no_difference(decide: Build) -> None:
+    assert difference(evidence(decide()), decide()) == []
+    assert difference(json.loads(dumps(evidence(decide()))), evidence(decide())) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("fixed", "reproduced", "newly broken: fixed -> reproduced"),
+        ("reproduced", "fixed", "newly fixed: reproduced -> fixed"),
+        ("inconclusive", "fixed", "newly fixed: inconclusive (timeout) -> fixed"),
+        ("unavailable", "reproduced", "newly broken: unavailable (timeout) -> reproduced"),
+        ("fixed", "changed", "drifted: fixed -> changed (timeout)"),
+        ("fixed", "inconclusive", "no longer decided: fixed -> inconclusive (timeout): took longer than 60 s"),
+        ("fixed", "unavailable", "no longer to be had: fixed -> unavailable (timeout): took longer than 60 s"),
+    ],
+)
+def test_which_way_it_went(decide: Build, before: str, after: str, says: str) -> None:
+    assert difference(evidence(decide(before)), decide(after))[0] == says
+
+
+def test_another_reason_is_a_difference_and_other_words_are_not(decide: Build) -> None:
+    recorded = evidence(decide("inconclusive"))
+    other = Verdict("inconclusive", "signal 11", "crash")
+    assert difference(recorded, decide("inconclusive", verdict=other, failure=Failure("crash", "signal 11"))) == [
+        "another reason: inconclusive (timeout) -> inconclusive (crash): signal 11"
+    ]
+    assert difference(recorded, decide("inconclusive", verdict=replace(other, kind="timeout"))) == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "near", "far"),
+    [
+        ("float64", 1.0 + 1e-10, 1.0 + 1e-8),
+        ("float32", 1.0 + 4e-6, 1.0 + 1e-4),
+        ("float16", 1.0 + 2**-10, 1.0 + 2**-8),
+        ("bfloat16", 1.0 + 2**-7, 1.0 + 2**-5),
+    ],
+)
+def test_numbers_agree_within_the_tolerance_of_their_dtype(decide: Build, dtype: str, near: float, far: float) -> None:
+    recorded = observing(decide, tensor([1.0], dtype))
+    assert difference(recorded, observing(decide, tensor([near], dtype))) == []
+    assert len(difference(recorded, observing(decide, tensor([far], dtype)))) == 1
+    assert difference(recorded, observing(decide, tensor([near], dtype))) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (1, 2),
+        (True, False),
+        (1, True),
+        (1, 1.0),
+        ("a", "b"),
+        (None, 0),
+        ([1.0], [1.0, 2.0]),
+        ({"a": 1.0}, {"b": 1.0}),
+        (float("nan"), 1.0),
+        (float("inf"), float("-inf")),
+        (tensor([1, 2], "int64"), tensor([1, 3], "int64")),
+        (tensor([1, 2], "int64"), tensor([1, 2], "int32")),
+        (tensor([True], "bool"), tensor([False], "bool")),
+        (tensor([[1.0, 2.0]], "float32"), tensor([1.0, 2.0], "float32")),
+        (tensor([1.0], "float32"), [1.0]),
+    ],
+)
+def test_what_agrees_exactly_or_not_at_all(decide: Build, before: Any, after: Any) -> None:
+    recorded = observing(decide, before)
+    assert difference(recorded, recorded) == []
+    assert len(difference(recorded, observing(decide, after))) == 1
+    assert len(difference(observing(decide, after), recorded)) == 1
+
+
+def test_the_element_is_named(decide: Build) -> None:
+    lines = difference(observing(decide, [[1.0, 2.0]]), observing(decide, [[1.0, 2.5]]))
+    assert lines == ["drifted: x[0][1]: 2.0 recorded, 2.5 now (0.5 apart; allowed 1e-05 relative, 1e-06 absolute)"]
+
+
+def test_many_elements_are_counted(decide: Build) -> None:
+    lines = difference(observing(decide, [0.0] * 50), observing(decide, [1.0] * 50))
+    assert len(lines) == 4
+    assert lines[-1] == "drifted: x: 47 more elements differ"
+
+
+def test_a_key_that_went(decide: Build, measurement: Build) -> None:
+    gone = decide("fixed", measurement=measurement(1.0, [], observation={"": {"loss": tensor(1.0, "float32")}}))
+    assert difference(evidence(decide("fixed")), gone) == ["drifted: per_token_gradient: there recorded, absent now"]
+
+
+def test_the_recipes_own_tolerance_goes_first(decide: Build, recipe: Build) -> None:
+    loose = recipe(expected_fixed={"x": Expected(1.0, Tolerance(relative=0.1))})
+    exact = recipe(tolerance=Tolerance(exact=True))
+    assert difference(observing(decide, 1.0, recipe=loose), observing(decide, 1.05, recipe=loose)) == []
+    assert difference(observing(decide, 1.0, recipe=exact), observing(decide, 1.0 + 1e-12, recipe=exact)) != []
+
+
+def test_another_bug_cannot_be_compared(decide: Build, recipe: Build) -> None:
+    assert difference(evidence(decide()), decide(recipe=recipe(bug_id="OTHER")))[0].startswith("another bug")
+
+
+def test_the_environment_is_told_and_never_judged(decide: Build) -> None:
+    other = decide(environment=replace(decide().environment, torch="2.9.0", flags={}))
+    assert difference(evidence(decide()), other) == []
+    assert circumstances(evidence(decide()), other) == [
+        "flag TORCHDYNAMO_DISABLE: 1 recorded, none now",
+        "torch: 2.13.0 recorded, 2.9.0 now",
+    ]
+
+
+def test_verify_says_whether_every_number_is_the_same(decide: Build) -> None:
+    recorded = evidence(decide())
+    same = verify_report(recorded, decide())
+    assert same.same
+    assert str(same).startswith("the same: every number is identical")
+    near = verify_report(observing(decide, 1.0), observing(decide, 1.0 + 1e-6))
+    assert near.same
+    assert [item.outcome for item in near.agreements] == ["within tolerance"]
+    other = verify_report(recorded, decide("fixed"))
+    assert not other.same
+    assert str(other).startswith("NOT the same")
+    assert [item.outcome for item in other.agreements] == ["different", "different"]
+    nothing = verify_report(evidence(decide("inconclusive")), decide("inconclusive"))
+    assert "no numbers to compare" in str(nothing)
+
+
+def folders(tmp_path: Path, decision: Any) -> tuple[Path, Path, Path]:
+    fresh, baseline = tmp_path / "sentinel-reports", tmp_path / "reports"
+    file = store.write(fresh, decision)
+    return fresh, baseline, file
+
+
+def test_update_copies_what_is_new_and_then_nothing(decide: Build, tmp_path: Path) -> None:
+    fresh, baseline, file = folders(tmp_path, decide())
+    assert update(fresh, baseline) == ["roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json: new: reproduced"]
+    kept = baseline / file.relative_to(fresh)
+    assert kept.read_bytes() == file.read_bytes()
+    assert not (baseline / ".gitignore").exists()
+    assert update(fresh, baseline) == []
+
+
+def test_update_leaves_noise_alone(decide: Build, tmp_path: Path, measurement: Build) -> None:
+    fresh, baseline, file = folders(tmp_path, decide())
+    update(fresh, baseline)
+    kept = baseline / file.relative_to(fresh)
+    before = kept.read_bytes(), kept.stat().st_mtime_ns
+    noisy = measurement(26.0 + 2e-6, [[0.5, 0.5], [0.5, 0.5]])
+    store.write(fresh, decide(measurement=noisy, environment=replace(decide().environment, torch="2.9")))
+    assert file.read_bytes() != kept.read_bytes()
+    assert update(fresh, baseline) == []
+    assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
+
+
+def test_update_takes_over_what_changed(decide: Build, recipe: Build, tmp_path: Path) -> None:
+    fresh, baseline, file = folders(tmp_path, decide())
+    update(fresh, baseline)
+    store.write(fresh, decide("fixed"))
+    assert "newly fixed: reproduced -> fixed" in update(fresh, baseline)[0]
+    store.write(fresh, decide("fixed", recipe=recipe(title="a better title", digest="sha256:" + "9" * 64)))
+    assert update(fresh, baseline)[0].endswith("other title, recipe")
+    assert store.load(baseline / file.relative_to(fresh))["title"] == "a better title"
+
+
+def test_update_removes_only_when_asked(decide: Build, recipe: Build, tmp_path: Path) -> None:
+    fresh, baseline, file = folders(tmp_path, decide())
+    for target in ("roll", "verl"):
+        store.write(baseline, decide(recipe=recipe(bug_id="GONE", target=target)))
+    (baseline / "roll" / "README.md").write_text("mine")
+    assert len(update(fresh, baseline)) == 1
+    assert update(fresh, baseline, prune=True) == ["roll/GONE/git-c09bc8bc9f43.json: removed"]
+    assert not (baseline / "roll" / "GONE").exists()
+    assert (baseline / "verl" / "GONE").exists(), "a target that the run does not cover is not judged"
+    assert (baseline / "roll" / "README.md").exists()
+    assert (baseline / file.relative_to(fresh)).exists()
+
+
+def test_update_without_evidence(tmp_path: Path) -> None:
+    with pytest.raises(SentinelError, match="holds no evidence"):
+        update(tmp_path, tmp_path / "reports", prune=True)
+
+
+def test_update_reads_everything_before_it_writes(decide: Build, tmp_path: Path) -> None:
+    fresh, baseline, _ = folders(tmp_path, decide())
+    (fresh / "verl" / "X").mkdir(parents=True)
+    (fresh / "verl" / "X" / "git-main.json").write_text("{")
+    with pytest.raises(SentinelError, match="not JSON"):
+        update(fresh, baseline)
+    assert not baseline.exists()
+
+
+def test_a_tampered_number_is_found(decide: Build) -> None:
+    recorded = copy.deepcopy(evidence(decide()))
+    recorded["observation"][""]["loss"]["tensor"] = 26.5
+    assert difference(recorded, decide())[0].startswith("drifted: loss: 26.5 recorded, 26.0 now")
+
+
+def test_nan_agrees_with_nan(decide: Build) -> None:
+    nan: Tensor = tensor([float("nan"), float("inf")], "float32")
+    assert difference(observing(decide, nan), observing(decide, nan)) == []

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import copy
+import getpass
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.errors import SentinelError
+from sentinel.outcomes import Comparison, Decision, Failure, Verdict
+from sentinel.refs import Ref
+from sentinel.reports.evidence import dumps, evidence, schema, validate
+from sentinel.values import tensor
+
+Build = Callable[..., Any]
+
+
+def test_the_published_shape_where_the_bug_is_there(decide: Build) -> None:
+    document = evidence(decide())
+    assert document["status"] == "reproduced"
+    assert document["observed_bad_behavior"] == {"loss": 26.0, "per_token_gradient": [[0.5, 0.5], [0.5, 0.5]]}
+    assert document["expected_safe_behavior"] == {"loss": 1.0, "per_token_gradient": [[0.5, 0.0], [0.5, 0.0]]}
+    assert document["attack_effect"] == {
+        "silent": True,
+        "crashed": False,
+        "loss_difference": 25.0,
+        "per_token_gradient_difference": [[0.0, 0.5], [0.0, 0.5]],
+    }
+    assert "observed_fixed_behavior" not in document
+
+
+def test_the_published_shape_where_it_is_fixed(decide: Build) -> None:
+    document = evidence(decide("fixed"))
+    assert document["status"] == "fixed"
+    assert document["not_triggered"] is True
+    assert document["observed_fixed_behavior"] == {"loss": 1.0, "per_token_gradient": [[0.5, 0.0], [0.5, 0.0]]}
+    assert "observed_bad_behavior" not in document
+
+
+def test_observed_values_are_never_the_expected_ones(decide: Build) -> None:
+    decision = decide()
+    recipe = replace(decision.recipe, expected_unpatched={}, expected_fixed={})
+    document = evidence(replace(decision, recipe=recipe, comparisons=(), law="masked_values_have_no_influence"))
+    assert document["observed_bad_behavior"] == {"loss": 26.0, "per_token_gradient": [[0.5, 0.5], [0.5, 0.5]]}
+    assert document["expected_safe_behavior"] == {}
+    validate(document)
+
+
+def test_a_stranger_finds_everything(decide: Build) -> None:
+    document = evidence(decide())
+    assert document["checkout"]["commit"] == decide().checkout.commit
+    assert [item["path"] for item in document["checkout"]["left_out"]] == ["roll/a.png", "roll/z.png"]
+    assert document["boundary"]["blob"] == "2" * 40
+    assert document["boundary"]["line"] == 312
+    assert document["environment"]["ghosts"] == ["ray", "tensordict"]
+    assert document["environment"]["stand_ins"] == [{"name": "mpu", "reason": "one rank"}]
+    assert document["scenario"]["defaulted"] == ["theta"]
+    assert document["scenario"]["variants"][""]["loss_mask"] == {
+        "dtype": "int64",
+        "shape": [2, 2],
+        "tensor": [[1, 0], [1, 0]],
+    }
+    assert document["recipe"]["document"]["constructed_scenario"]["loss_mat"][1][1] == "-Infinity"
+
+
+@pytest.mark.parametrize("name", ["reproduced", "fixed", "changed", "inconclusive", "unavailable"])
+def test_every_verdict_makes_valid_evidence(decide: Build, name: str) -> None:
+    validate(evidence(decide(name)))
+
+
+def test_what_is_not_there_is_null(decide: Build) -> None:
+    document = evidence(decide("unavailable", checkout=None, environment=None, adapter=""))
+    validate(document)
+    assert document["checkout"] is None
+    assert document["adapter"] is None
+    assert document["observation"] is None
+    assert document["boundary"]["file"] is None
+
+
+def test_the_same_decision_gives_the_same_bytes(decide: Build) -> None:
+    decision = decide()
+    shuffled = replace(
+        decision,
+        measurement=replace(
+            decision.measurement,
+            ghosts=tuple(reversed(decision.measurement.ghosts)),
+            observation={"": dict(reversed(list(decision.measurement.observation[""].items())))},
+        ),
+    )
+    text = dumps(evidence(decision))
+    assert dumps(evidence(shuffled)) == text
+    assert text.endswith("}\n")
+    assert text.isascii()
+    assert dumps(json.loads(text)) == text
+
+
+def test_nothing_of_this_machine_stands_in_it(decide: Build, tmp_path: Path) -> None:
+    decision: Decision = decide("inconclusive")
+    traceback = (
+        f'Traceback\n  File "{decision.checkout.path}/roll/a.py", line 1\n  File "{tmp_path}/x.py"\n'  # type: ignore[union-attr]
+        '  File "/home/bob/lib/python3.11/site-packages/torch/nn.py"\n<X object at 0x7f5b1c2d3e4f>'
+    )
+    failure = Failure("raised", f"raised in {tmp_path}/x.py", traceback)
+    decision = replace(decision, failure=failure, verdict=Verdict("inconclusive", failure.reason, "raised"))
+    text = dumps(evidence(decision))
+    for word in ("alice", "bob", str(tmp_path), "/home", "0x7f5b"):
+        assert word not in text
+    assert "<checkout>/roll/a.py" in text
+    if getpass.getuser() != "root":
+        assert getpass.getuser() not in text
+
+
+def test_a_working_tree_is_known_by_its_hash(decide: Build) -> None:
+    ref = Ref("path", "/srv/alice/verl")
+    document = evidence(decide(ref=ref, checkout=replace(decide().checkout, ref=ref, dirty=True, commit=None)))
+    validate(document)
+    assert document["ref"] == "path"
+    assert "alice" not in dumps(document)
+
+
+@given(st.floats(width=64))
+def test_floats_round_trip(decide: Build, value: float) -> None:
+    item = Comparison("x", value, value, None, True, None)
+    text = dumps(evidence(decide(comparisons=(item,))))
+    back = json.loads(text)["comparison"][0]["observed"]
+    if math.isfinite(value):
+        assert back == value
+        assert math.copysign(1, back) == math.copysign(1, value)
+    else:
+        assert back in ("NaN", "Infinity", "-Infinity")
+        assert float(back) == value or math.isnan(value)
+
+
+@given(st.lists(st.floats(width=32), max_size=5))
+def test_tensors_round_trip(decide: Build, measurement: Build, values: list[float]) -> None:
+    literal = tensor(values, "float32")
+    document = evidence(decide("fixed", measurement=measurement(1.0, [[0.0]], observation={"": {"x": literal}})))
+    validate(document)
+    kept = json.loads(dumps(document))["observation"][""]["x"]
+    again = tensor([float(item) for item in kept["tensor"]], kept["dtype"])
+    assert again.array().tobytes() == literal.array().tobytes() or any(map(math.isnan, values))
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=20)
+NESTED = st.recursive(PLAIN, lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x), max_leaves=8)
+
+
+@given(NESTED)
+def test_any_plain_value_is_kept(decide: Build, recipe: Build, value: Any) -> None:
+    text = dumps(evidence(decide(recipe=recipe(document={"x": value}))))
+    assert json.loads(text)["recipe"]["document"]["x"] == value
+
+
+def test_foreign_text_is_neutralised(decide: Build, recipe: Build, hostile: str) -> None:
+    failure = Failure("raised", hostile, hostile)
+    decision = decide("inconclusive", failure=failure, verdict=Verdict("inconclusive", hostile, "raised"))
+    document = evidence(replace(decision, recipe=recipe(title=hostile)))
+    validate(document)
+    for text in (document["title"], document["reason"], document["failure"]["traceback"]):
+        assert not any(character in text for character in "\x1b\x07\u202e\r")
+    assert "\x1b" not in dumps(document)
+
+
+def test_a_value_that_json_cannot_hold_is_named(decide: Build) -> None:
+    with pytest.raises(SentinelError, match=r"cannot hold a object \(at .*\)"):
+        evidence(decide(comparisons=(Comparison("x", object()),)))
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda d: d.pop("verdict"), "verdict"),
+        (lambda d: d.update(verdict="broken"), "verdict"),
+        (lambda d: d.update(status="fixed"), "status"),
+        (lambda d: d.update(schema_version=2), "schema_version"),
+        (lambda d: d.update(surprise=1), "surprise"),
+        (lambda d: d.update(observation=None), "observation"),
+        (lambda d: d.pop("observed_bad_behavior"), "observed_bad_behavior"),
+        (lambda d: d["recipe"].update(digest="sha256:abc"), "digest"),
+        (lambda d: d["boundary"].update(file="/abs/x.py"), "file"),
+        (lambda d: d["boundary"].update(blob="zz"), "blob"),
+        (lambda d: d["comparison"][0].pop("key"), "key"),
+        (lambda d: d["expectation"]["tolerance"].update(relative=-1), "relative"),
+        (lambda d: d["environment"]["flags"].update(x=1), "flags"),
+        (lambda d: d.update(verdict="inconclusive", status="inconclusive", reason=""), ""),
+    ],
+)
+def test_the_schema_rejects_a_broken_document(decide: Build, change: Callable[[Any], Any], where: str) -> None:
+    document = copy.deepcopy(evidence(decide()))
+    validate(document)
+    change(document)
+    with pytest.raises(SentinelError, match=f"not valid evidence: at .*{where}"):
+        validate(document)
+
+
+def test_the_schema_is_one() -> None:
+    from jsonschema import Draft202012Validator
+
+    Draft202012Validator.check_schema(schema())
+
+
+def test_validation_is_fast(decide: Build, measurement: Build) -> None:
+    """A large tensor costs nothing: aim 2 ms a document; ten times that tells a slow machine from a slow schema."""
+    big = measurement(1.0, [[0.0] * 400] * 100)
+    document = evidence(decide("fixed", measurement=big))
+    validate(document)
+    started = time.perf_counter()
+    for _ in range(20):
+        validate(document)
+    assert (time.perf_counter() - started) / 20 < 0.02

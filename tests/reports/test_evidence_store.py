@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.errors import SentinelError
+from sentinel.refs import Ref
+from sentinel.reports import store
+from sentinel.reports.evidence import evidence
+
+Build = Callable[..., Any]
+PLACE = "roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json"
+
+
+def test_written_and_read_back(decide: Build, tmp_path: Path) -> None:
+    file = store.write(tmp_path / "reports", decide())
+    assert file == tmp_path / "reports" / PLACE
+    assert store.load(file) == evidence(decide())
+    assert store.find(tmp_path / "reports", decide()) == evidence(decide())
+    assert store.find(tmp_path / "reports", decide(ref=Ref("git", "main"), checkout=None)) is None
+    assert [item.name for item in file.parent.iterdir()] == [file.name], "no temporary file is left"
+
+
+def test_only_a_new_folder_ignores_itself(decide: Build, tmp_path: Path) -> None:
+    new, old = tmp_path / "a" / "sentinel-reports", tmp_path / "reports"
+    old.mkdir()
+    store.write(new, decide())
+    store.write(old, decide())
+    assert "*" in (new / ".gitignore").read_text().split()
+    assert not (old / ".gitignore").exists()
+
+
+def test_the_same_bytes_are_not_written_again(decide: Build, tmp_path: Path) -> None:
+    file = store.write(tmp_path, decide())
+    before = file.stat()
+    store.write(tmp_path, decide())
+    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    store.write(tmp_path, decide("fixed"))
+    assert store.load(file)["verdict"] == "fixed"
+
+
+@pytest.mark.parametrize(
+    ("ref", "checkout", "name"),
+    [
+        (Ref("git", "main"), False, "git-main.json"),
+        (Ref("git", "pull/12/head"), False, "git-pull-12-head.json"),
+        (Ref("pypi", "0.9.1"), False, "pypi-0.9.1.json"),
+        (Ref("path", "/home/alice/verl"), True, "path-333333333333.json"),
+        (Ref("path", "/home/alice/verl"), False, "path-absent.json"),
+        (Ref("installed"), False, "installed-absent.json"),
+    ],
+)
+def test_keys(decide: Build, ref: Ref, checkout: bool, name: str) -> None:
+    there = replace(decide().checkout, ref=ref) if checkout else None
+    assert store.evidence_path(decide(ref=ref, checkout=there)).name == name
+
+
+def test_a_law_without_a_recipe_has_a_place_of_its_own(decide: Build, recipe: Build) -> None:
+    path = store.evidence_path(decide(recipe=recipe(bug_id=""), law="groups_are_isolated"))
+    assert str(path) == "roll/laws/roll.utils.functionals.agg_loss/groups_are_isolated/git-c09bc8bc9f43.json"
+
+
+@pytest.mark.parametrize("bug_id", ["../../etc", "..", "a/b", "a b", "\x1b[31m", ".hidden", "x" * 500, "-rf", "größe"])
+def test_no_name_leaves_the_folder(decide: Build, recipe: Build, tmp_path: Path, bug_id: str) -> None:
+    file = store.write(tmp_path, decide(recipe=recipe(bug_id=bug_id)))
+    assert file.parent.parent == tmp_path / "roll"
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", file.parent.name)
+
+
+def test_two_ids_that_look_alike_stay_apart() -> None:
+    assert store.file_name("a/b") != store.file_name("a b")
+
+
+def test_a_file_where_the_folder_should_be(decide: Build, tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("mine")
+    with pytest.raises(SentinelError, match=r"cannot write reports to .*reports: .*--sentinel-report-dir"):
+        store.write(tmp_path / "reports", decide())
+    assert (tmp_path / "reports").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0 if hasattr(os, "geteuid") else True, reason="root writes anywhere")
+def test_a_read_only_folder(decide: Build, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(SentinelError, match="cannot write reports"):
+        store.write(tmp_path, decide())
+
+
+def test_a_full_disk_leaves_the_old_evidence(decide: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = store.write(tmp_path, decide())
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.os, "replace", full)
+    with pytest.raises(SentinelError, match=r"No space left on device.*free space"):
+        store.write(tmp_path, decide("fixed"))
+    assert store.load(file)["verdict"] == "reproduced"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_an_interruption_leaves_no_half_file(decide: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(tmp_path, decide())
+    assert not [item for item in tmp_path.rglob("*") if item.is_file()]
+
+
+@pytest.mark.parametrize("content", ["mine", "{}", '{"schema_version": 1}', "[" * 100_000, ""])
+def test_what_is_not_evidence_is_not_overwritten(decide: Build, tmp_path: Path, content: str) -> None:
+    file = tmp_path / PLACE
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    with pytest.raises(SentinelError, match="is not Sentinel evidence and is not overwritten"):
+        store.write(tmp_path, decide())
+    assert file.read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"x\.json:1:2: not JSON"),
+        ("[]", "not Sentinel evidence"),
+        ('{"schema_version": 7}', "schema version 7"),
+        ('{"schema_version": 1}', r"not valid evidence: at \$"),
+        ('{"schema_version": NaN}', "bare NaN"),
+        ('{"schema_version": 1, "schema_version": 1}', "stands twice"),
+        ("[" * 100_000, "x.json"),
+        ("\xff\xfe", "not JSON|not evidence"),
+    ],
+)
+def test_reading_what_is_not_evidence(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "x.json"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(SentinelError, match=message):
+        store.load(file)
+
+
+def test_reading_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SentinelError, match="cannot be read: No such file"):
+        store.load(tmp_path / "x.json")
+
+
+def test_files_are_the_evidence_only(decide: Build, tmp_path: Path) -> None:
+    file = store.write(tmp_path, decide())
+    store.write_run(tmp_path, [], started=datetime.now(timezone.utc), duration=1.0, command=["pytest"])
+    (tmp_path / "roll" / ".x.json").write_text("{}")
+    assert list(store.files(tmp_path)) == [file]
+
+
+def test_run_json_holds_what_varies(tmp_path: Path) -> None:
+    items = [store.RunItem("b", "failed", "reproduced", 0.25), store.RunItem("a", "passed", "fixed", 0.5, PLACE)]
+    started = datetime(2026, 8, 1, 12, tzinfo=timezone.utc)
+    command = ["pytest", "--sentinel-repo-url=https://me:token@host/x", "a b"]
+    file = store.write_run(tmp_path, items, started=started, duration=2.0, command=command, extra={"workers": 2})
+    run = json.loads(file.read_text())
+    assert [item["id"] for item in run["items"]] == ["a", "b"]
+    assert run["totals"] == {
+        "items": 2,
+        "outcomes": {"failed": 1, "passed": 1},
+        "verdicts": {"fixed": 1, "reproduced": 1},
+    }
+    assert run["started"] == "2026-08-01T12:00:00.000+00:00"
+    assert "token" not in run["command"]
+    assert "'a b'" in run["command"]
+    assert run["workers"] == 2

@@ -1,0 +1,222 @@
+"""Summary, failure text, Markdown and HTML: what people look at."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from sentinel.outcomes import Comparison, Failure, Verdict
+from sentinel.refs import Ref
+from sentinel.reports.evidence import evidence
+from sentinel.reports.explain import explain
+from sentinel.reports.markdown import LIMIT, markdown
+from sentinel.reports.page import page
+from sentinel.reports.summary import summary
+from sentinel.values import tensor
+
+Build = Callable[..., Any]
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture
+def results(decide: Build) -> list[tuple[Any, str]]:
+    return [
+        (decide("inconclusive"), "failed"),
+        (decide("fixed", ref=Ref("pypi", "0.9.1")), "failed"),
+        (decide(), "passed"),
+    ]
+
+
+@pytest.fixture
+def hostile_decision(decide: Build, recipe: Build, hostile: str) -> Any:
+    return decide(
+        "inconclusive",
+        recipe=recipe(bug_id=f"X{hostile}", title=hostile, boundary=hostile),
+        failure=Failure("raised", hostile, f"Traceback\n{hostile}"),
+        verdict=Verdict("inconclusive", hostile, "raised"),
+        comparisons=(Comparison(hostile, hostile, hostile, None, False, None, hostile),),
+    )
+
+
+def test_the_plain_table(results: list[tuple[Any, str]]) -> None:
+    assert summary(results, "sentinel-reports").split("\n") == [
+        "target  bug                          ref          verdict               reason",
+        "roll    ROLL-AGGLOSS-TOKENMEAN-MASK  git:c09bc8b  inconclusive  failed  expected reproduced; "
+        "timeout: took longer than 60 s",
+        "roll    ROLL-AGGLOSS-TOKENMEAN-MASK  git:c09bc8b  reproduced    passed",
+        "roll    ROLL-AGGLOSS-TOKENMEAN-MASK  pypi:0.9.1   fixed         failed  expected reproduced",
+        "1 reproduced, 1 inconclusive, 1 fixed",
+        "reproduced: the bug is there, fixed: it is not, changed: neither the buggy nor the fixed values, "
+        "inconclusive: could not be decided, unavailable: not to be had",
+        "evidence: sentinel-reports",
+    ]
+
+
+def test_the_order_in_which_items_finish_does_not_show(results: list[tuple[Any, str]]) -> None:
+    assert summary(results) == summary(reversed(results))
+
+
+def test_evidence_documents_give_the_same_table(results: list[tuple[Any, str]]) -> None:
+    assert summary([(evidence(decision), outcome) for decision, outcome in results]) == summary(results)
+
+
+def test_plain_text_cuts_nothing(decide: Build, recipe: Build) -> None:
+    long = "VERL-" + "VERY-LONG-" * 30
+    assert long in summary([(decide(recipe=recipe(bug_id=long)), "passed")], width=40)
+
+
+def test_a_terminal_gets_colours_and_whole_ids(results: list[tuple[Any, str]]) -> None:
+    text = summary(results, terminal=True, width=110, environ={})
+    assert ANSI.search(text)
+    assert "ROLL-AGGLOSS-TOKENMEAN-MASK" in ANSI.sub("", text)
+    assert all(len(ANSI.sub("", line)) <= 110 for line in text.split("\n")[:-2])
+
+
+@pytest.mark.parametrize(
+    "how", [{"environ": {"NO_COLOR": "1"}}, {"environ": {"TERM": "dumb"}}, {"environ": {}, "width": 40}]
+)
+def test_plain_where_colours_or_room_are_missing(results: list[tuple[Any, str]], how: dict[str, Any]) -> None:
+    assert summary(results, terminal=True, **how) == summary(results)
+
+
+def test_nothing_decided() -> None:
+    assert summary([], "x") == "nothing was decided\nevidence: x"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_hostile_text_in_the_table(hostile_decision: Any, terminal: bool) -> None:
+    text = summary([(hostile_decision, "failed")], terminal=terminal, width=2000, environ={})
+    shown = ANSI.sub("", text)
+    assert "[red]x[/red]" in shown, "rich's markup is shown, not obeyed"
+    assert "\\x1b[31m<script>" in shown
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", shown)
+    assert "\n## h" not in shown
+
+
+def test_a_failure_is_explained(decide: Build) -> None:
+    text = explain(decide("fixed"), "pytest 'recipes/roll/X.yaml::git:c09bc8b'")
+    assert text.split("\n") == [
+        "roll ROLL-AGGLOSS-TOKENMEAN-MASK at git:c09bc8b: fixed (it is not), expected reproduced",
+        "token-mean sums masked tokens",
+        "",
+        "boundary: roll.utils.functionals.agg_loss (roll/utils/functionals.py:312 at commit c09bc8bc9f43)",
+        "          (loss_mat, loss_mask, loss_agg_mode, batch_num_tokens=None)",
+        "",
+        "key                 observed                  unpatched                 fixed                     matches",
+        "loss                1.0                       26.0                      1.0                       fixed",
+        "per_token_gradient  [[0.5, 0.0], [0.5, 0.0]]  [[0.5, 0.5], [0.5, 0.5]]  [[0.5, 0.0], [0.5, 0.0]]  fixed",
+        "",
+        "loss: 24 too small",
+        "per_token_gradient: element [0][1]: 0.5 beside 0.0",
+        "",
+        "repeat: pytest 'recipes/roll/X.yaml::git:c09bc8b'",
+    ]
+
+
+def test_an_exception_shows_upstreams_traceback(decide: Build) -> None:
+    failure = Failure("raised", "KeyError: 'x'", "Traceback\n  File \"roll/a.py\", line 3, in f\nKeyError: 'x'")
+    text = explain(decide("inconclusive", failure=failure, verdict=Verdict("inconclusive", failure.reason, "raised")))
+    assert "reason: raised: KeyError: 'x'" in text
+    assert '\n  Traceback\n    File "roll/a.py", line 3, in f\n' in text
+
+
+def test_where_the_code_came_from(decide: Build) -> None:
+    checkout = replace(decide().checkout, dirty=True)
+    assert "with uncommitted changes" in explain(decide(checkout=checkout))
+    release = replace(checkout, commit=None, version="0.9.1", dirty=False)
+    assert "at release 0.9.1)" in explain(decide(checkout=release))
+    assert "at tree 333333333333)" in explain(decide(checkout=replace(release, version=None)))
+
+
+def test_a_large_tensor_is_shortened(decide: Build) -> None:
+    text = explain(
+        decide(comparisons=(Comparison("x", tensor([[0.0] * 100] * 100, "float32"), 1.0, 2.0, False, False),))
+    )
+    assert "float32[100, 100] [[0.0, 0.0" in text
+    assert max(map(len, text.split("\n"))) < 200
+
+
+def test_hostile_text_in_a_failure(hostile_decision: Any, hostile: str) -> None:
+    text = explain(hostile_decision, f"pytest {hostile}")
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text)
+
+
+def test_markdown_holds_table_and_evidence(results: list[tuple[Any, str]]) -> None:
+    documents = [(evidence(decision), outcome) for decision, outcome in results]
+    text = markdown(documents)
+    assert text.count("<details>") == 3
+    assert "| <code>roll</code> | <code>ROLL-AGGLOSS-TOKENMEAN-MASK</code> |" in text
+    blocks = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
+    assert sorted(block["verdict"] for block in blocks) == ["fixed", "inconclusive", "reproduced"]
+    assert documents[2][0] in blocks
+
+
+def test_hostile_text_in_markdown(hostile_decision: Any) -> None:
+    document = evidence(hostile_decision)
+    text = markdown([(document, "failed")])
+    assert "<script>" not in text
+    assert text.count("</details>") == 1
+    assert text.count("```") == 2
+    rows = [line for line in text.split("\n") if line.startswith("| <code>roll")]
+    assert len(rows) == 1
+    assert rows[0].count("|") == 7
+    outside = text.split("```")[0] + text.split("```")[2]
+    for obeyed in ("`", "@everyone", "[red]", "\x1b", "\n## h"):
+        assert obeyed not in outside
+    assert json.loads(text.split("```json")[1].split("```")[0]) == document
+
+
+@pytest.mark.parametrize("count", [30, 3000])
+def test_markdown_stays_under_githubs_limit(decide: Build, recipe: Build, count: int) -> None:
+    documents = [(evidence(decide(recipe=recipe(bug_id=f"B{index:05}"))), "passed") for index in range(count)]
+    documents.append((evidence(decide("fixed", recipe=recipe(bug_id="ZZZ"))), "failed"))
+    text = markdown(documents)
+    assert len(text) < LIMIT
+    assert "<code>ZZZ</code>" in text, "a failure is never what is left out"
+    assert re.search(r"The evidence of \d+ more", text)
+    assert text.count("<details>") == text.count("</details>")
+
+
+class Tags(HTMLParser):
+    """Every tag of a page, and every attribute that could run or load something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.active: list[tuple[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+        self.active += [(name, value) for name, value in attrs if name.startswith("on") or name in ("src", "style")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_self_contained(results: list[tuple[Any, str]], hostile_decision: Any, hostile: str) -> None:
+    documents = [(evidence(decision), outcome) for decision, outcome in [*results, (hostile_decision, "failed")]]
+    text = page(documents, title=hostile)
+    tags = Tags(text)
+    assert not tags.open
+    assert not tags.active
+    assert {"script", "img", "link", "iframe", "red"}.isdisjoint(tags.tags)
+    assert tags.tags.count("details") == 4
+    assert "default-src &#x27;none&#x27;" in text
+    assert "prefers-color-scheme: dark" in text
+    assert not re.search(r"https?://", text)
+
+
+def test_pages_are_the_same_for_the_same_run(results: list[tuple[Any, str]]) -> None:
+    documents = [(evidence(decision), outcome) for decision, outcome in results]
+    assert page(documents) == page(list(reversed(documents)))
+    assert markdown(documents) == markdown(list(reversed(documents)))
