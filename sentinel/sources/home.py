@@ -30,11 +30,15 @@ class Home:
 
     path: Path
 
+    def __post_init__(self) -> None:
+        # git and pip run in other folders.
+        object.__setattr__(self, "path", self.path.absolute())
+
     @classmethod
     def default(cls) -> Home:
         """``$SENTINEL_HOME``, else ``sentinel`` in the platform's user cache folder."""
         chosen = os.environ.get("SENTINEL_HOME")
-        return cls(Path(chosen).expanduser().absolute() if chosen else _user_cache() / "rl-sentinel")
+        return cls(Path(chosen).expanduser() if chosen else _user_cache() / "rl-sentinel")
 
     @property
     def mirrors(self) -> Path:

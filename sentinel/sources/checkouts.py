@@ -1,0 +1,214 @@
+"""Checkouts: the files of package roots on disk, named by what is in them, read-only, made whole or not at all.
+
+checkouts/<target>/<tree hash>/tree/          the package roots at their repository paths
+checkouts/<target>/<tree hash>/checkout.json  roots and what was left out, beside the tree
+checkouts/<target>/<tree hash>/files.json     every file with its mode, git blob id and size
+checkouts/<target>/refs/<key>.json            which tree an immutable ref has: a warm checkout reads only these
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from sentinel.checkout import Checkout, LeftOut
+from sentinel.errors import Unavailable
+from sentinel.refs import Ref
+from sentinel.sources import leases
+from sentinel.sources.home import Home, read_json, remove_tree, safe_name, write_atomically, writing
+from sentinel.sources.trees import LINK, Entry, blob_id, present, tree_hash
+from sentinel.targets import PackageRoot, Target
+
+#: Gives the content of each of some entries (of a link: where it points).
+Contents = Callable[[Sequence[Entry]], Iterable[tuple[Entry, bytes]]]
+
+#: What is known of a ref beside its tree: ``commit``, ``version``, ``digest``, ``dirty``.
+Facts = dict[str, Any]
+
+
+def index_key(target: Target, ref: str) -> str:
+    """The name under which an immutable ref's tree is remembered; it changes with the target's package roots."""
+    roots = json.dumps([root.path for root in target.roots])
+    return f"{ref}-{hashlib.sha256(roots.encode()).hexdigest()[:8]}"
+
+
+def cached(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
+    """The checkout of a ref that was made before, or None. Reads two small files and runs nothing."""
+    known = read_json(home.checkouts / safe_name(target.name) / "refs" / f"{key}.json")
+    if known is None or not isinstance(known.get("tree"), str):
+        return None
+    return _existing(home, target, ref, known["tree"], known)
+
+
+def remember(home: Home, target: Target, key: str, tree: str, facts: Facts) -> None:
+    """Note which tree an immutable ref has."""
+    path = home.checkouts / safe_name(target.name) / "refs" / f"{key}.json"
+    with writing(home.path):
+        write_atomically(path, json.dumps({**facts, "tree": tree}, sort_keys=True))
+
+
+def materialise(
+    home: Home,
+    target: Target,
+    ref: Ref,
+    entries: Sequence[Entry],
+    contents: Contents,
+    left_out: Sequence[LeftOut] = (),
+    **facts: Any,
+) -> Checkout:
+    """The checkout of some files, written only where the same files are not there yet.
+
+    :param entries: every file of the package roots, those left out too: they count for the tree's hash.
+    :param contents: gives what is to be written; asked only for what is not left out.
+    :param facts: ``commit``, ``version``, ``digest``, ``dirty``.
+    :raises Unavailable: where none of the target's package roots is among the entries.
+    :raises SentinelError: where the disk is full or cannot be written.
+    """
+    roots = present(target.roots, entries)
+    if not roots:
+        looked = ", ".join(root.path for root in target.roots)
+        raise Unavailable(f"{target.name}: {ref} has none of its package roots; looked for {looked}")
+    tree = tree_hash(entries)
+    existing = _existing(home, target, ref, tree, facts)
+    if existing is not None:
+        return existing
+    with writing(home.path):
+        folder = home.checkouts / safe_name(target.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        with leases.taking(home.checkouts):
+            part = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+            leases.take(home.checkouts, part)
+        try:
+            _fill(part, target.name, tree, entries, contents, left_out, roots)
+            os.chmod(part, 0o755)
+            with leases.taking(home.checkouts):
+                _move(part, folder / tree)
+                made = _existing(home, target, ref, tree, facts)
+        finally:
+            if part.exists():
+                remove_tree(part)
+    if made is None:
+        raise Unavailable(f"{target.name}: the checkout of {ref} vanished while it was made; run again")
+    return made
+
+
+def files(checkout: Checkout) -> dict[str, str]:
+    """The git blob id of every file of a checkout, by repository path."""
+    known = read_json(checkout.path.parent / "files.json")
+    if known is None:
+        raise Unavailable(f"the checkout {checkout.path.parent.name} was removed while it was used; run again")
+    return {path: blob for path, _, blob, _ in known["files"]}
+
+
+def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> Checkout | None:
+    folder = home.checkouts / safe_name(target.name) / safe_name(tree)
+    record = folder / "checkout.json"
+    with leases.taking(home.checkouts):
+        known = read_json(record)
+        if known is None or known.get("tree") != tree or not (folder / "tree").is_dir():
+            return None
+        leases.take(home.checkouts, folder)
+    with suppress(OSError):  # A cache that is shared read-only is as good to read.
+        os.utime(record)  # When it was last used: `sentinel cache prune` goes by this.
+    path = folder / "tree"
+    here = tuple(root for root in target.roots if root.path in known["roots"])
+    return Checkout(
+        target=target.name,
+        ref=ref,
+        path=path,
+        roots=tuple(root.path for root in here),
+        import_roots=tuple(dict.fromkeys(path / root.import_root if root.import_root else path for root in here)),
+        tree=tree,
+        commit=facts.get("commit"),
+        version=facts.get("version"),
+        digest=facts.get("digest"),
+        dirty=bool(facts.get("dirty", False)),
+        left_out=tuple(LeftOut(*several) for several in known["left_out"]),
+    )
+
+
+def _move(part: Path, place: Path) -> None:
+    if place.is_dir() and read_json(place / "checkout.json") is None:
+        remove_tree(place)  # Somebody deleted a part of it by hand.
+    try:
+        part.rename(place)
+    except OSError:
+        # Another process was first, and its files are the same ones.
+        if not (place / "checkout.json").is_file():
+            raise
+
+
+def _fill(
+    part: Path,
+    target: str,
+    tree: str,
+    entries: Sequence[Entry],
+    contents: Contents,
+    left_out: Sequence[LeftOut],
+    roots: Sequence[PackageRoot],
+) -> None:
+    absent = {gone.path for gone in left_out}
+    top = part / "tree"
+    folders = {top}
+    links: dict[str, str] = {}
+    for entry, content in contents([entry for entry in entries if entry.path not in absent]):
+        if blob_id(content) != entry.blob:
+            raise Unavailable(f"{target}: {entry.path} changed or was damaged while it was read; run again")
+        if entry.mode == LINK:
+            links[entry.path] = os.fsdecode(content)
+            continue
+        path = top / entry.path
+        if path.parent not in folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folders.add(path.parent)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o444)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+    top.mkdir(exist_ok=True)
+    refused = _link(top, links)
+    out = [*left_out, *(LeftOut(path, None, "a symbolic link that leads out of the checkout") for path in refused)]
+    listed = sorted(([gone.path, gone.size, gone.reason] for gone in out), key=lambda gone: str(gone[0]))
+    every = [[entry.path, entry.mode, entry.blob, entry.size] for entry in sorted(entries, key=lambda e: e.path)]
+    for folder, _, _ in os.walk(top, topdown=False):
+        os.chmod(folder, 0o555)
+    (part / "files.json").write_text(json.dumps({"version": 1, "files": every}))
+    record = {"version": 1, "target": target, "tree": tree, "roots": [root.path for root in roots], "left_out": listed}
+    (part / "checkout.json").write_text(json.dumps(record, indent=1))
+
+
+def _link(top: Path, links: dict[str, str]) -> list[str]:
+    """Make the links that end inside the checkout; the paths of those that do not.
+
+    After all files are written: no file is ever written through a link.
+    """
+    made: dict[str, Path] = {}
+    refused: list[str] = []
+    inside = os.path.realpath(top)
+    for name, points in sorted(links.items()):
+        path = top / name
+        aimed = os.path.normpath(os.path.join(os.path.dirname(path), points))
+        try:
+            if os.path.isabs(points) or "\0" in points or os.path.commonpath([aimed, top]) != str(top):
+                raise OSError("it leads out")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(points, path)
+            made[name] = path
+        except OSError:
+            refused.append(name)
+    torn = True
+    while torn:  # A link may lead through another one, so that refusing one can refuse the next.
+        torn = False
+        for name, path in list(made.items()):
+            real = os.path.realpath(path)
+            if not os.path.exists(real) or os.path.commonpath([real, inside]) != inside:
+                path.unlink()
+                del made[name]
+                refused.append(name)
+                torn = True
+    return refused

@@ -1,0 +1,98 @@
+"""``git:…``: the package roots of a commit, out of a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sentinel.checkout import Checkout, LeftOut
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.refs import Ref
+from sentinel.sources import checkouts, objects
+from sentinel.sources.gitbinary import GitError
+from sentinel.sources.gitrefs import is_sha
+from sentinel.sources.home import Progress
+from sentinel.sources.mirrors import MirrorStore
+from sentinel.sources.transfers import BLOB_LIMIT
+from sentinel.sources.trees import Entry, is_source
+from sentinel.sources.urls import redacted
+from sentinel.targets import Target
+
+
+def open_git(
+    target: Target, ref: Ref, store: MirrorStore, pull: int | None = None, progress: Progress | None = None
+) -> Checkout:
+    """The checkout of a commit. One that was made before costs no git process where the ref is a full sha.
+
+    :raises Unavailable: where there is no mirror, the ref is unknown, or a source file cannot be had.
+    """
+    home = store.home
+    if is_sha(ref.name):
+        known = checkouts.cached(home, target, ref, _key(target, ref.name))
+        if known is not None:
+            return known
+    commit = store.resolve(target, ref.name, pull=pull, progress=progress)
+    known = checkouts.cached(home, target, ref, _key(target, commit))
+    if known is not None:
+        return known
+    if progress:
+        progress(f"{target.name} {ref.short}: reading {commit[:12]}")
+    try:
+        made = _materialise(target, ref, store, commit, progress)
+    except GitError as error:
+        raise Unavailable(f"{target.name}: {ref} cannot be read from its mirror: {error}") from error
+    checkouts.remember(home, target, _key(target, commit), made.tree, {"commit": commit})
+    return made
+
+
+def _key(target: Target, commit: str) -> str:
+    return checkouts.index_key(target, f"git-{commit}")
+
+
+def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, progress: Progress | None) -> Checkout:
+    entries, submodules = store.trees(target, commit)
+    wanted = [entry for entry in entries if entry.size is None and is_source(entry.path)]
+    if wanted:
+        entries = _with(entries, _fetched(target, ref, store, wanted, progress))
+    left_out = [LeftOut(path, None, "a submodule") for path in submodules]
+    for entry in entries:
+        if entry.size is None:
+            left_out.append(LeftOut(entry.path, None, "absent from the mirror"))
+        elif entry.size > BLOB_LIMIT and not is_source(entry.path):
+            left_out.append(LeftOut(entry.path, entry.size, too_large()))
+
+    def contents(asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+        places: dict[str, list[Entry]] = {}
+        for entry in asked:
+            places.setdefault(entry.blob, []).append(entry)
+        for blob, content in objects.contents(store.path(target.name), places):
+            for entry in places[blob]:
+                yield entry, content
+
+    return checkouts.materialise(store.home, target, ref, entries, contents, left_out, commit=commit)
+
+
+def too_large() -> str:
+    return f"larger than {BLOB_LIMIT} bytes and not source code"
+
+
+def _with(entries: Sequence[Entry], sizes: dict[str, int | None]) -> list[Entry]:
+    return [Entry(e.path, e.mode, e.blob, sizes.get(e.blob, e.size)) for e in entries]
+
+
+def _fetched(
+    target: Target, ref: Ref, store: MirrorStore, wanted: Sequence[Entry], progress: Progress | None
+) -> dict[str, int | None]:
+    blobs = sorted({entry.blob for entry in wanted})
+    files = f"{wanted[0].path}{f' and {len(wanted) - 1} more' if len(wanted) > 1 else ''}"
+    where = redacted(store.url(target.name))
+    try:
+        store.fetch_blobs(target.name, blobs, progress)
+    except SentinelError as error:
+        raise Unavailable(
+            f"{target.name}: {ref} needs {files}, which the mirror was made without, and fetching it from {where} "
+            f"failed: {error}"
+        ) from error
+    sizes = objects.sizes(store.path(target.name), blobs)
+    if None in sizes.values():
+        raise Unavailable(f"{target.name}: {ref} needs {files}, which neither the mirror nor {where} has")
+    return sizes

@@ -1,0 +1,188 @@
+"""``path:…`` and ``installed``: files of this machine, copied into the store and never imported where they lie."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from sentinel.checkout import Checkout, LeftOut
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.refs import Ref
+from sentinel.sources import checkouts, objects
+from sentinel.sources.gitbinary import run
+from sentinel.sources.gitsource import too_large
+from sentinel.sources.home import Home
+from sentinel.sources.transfers import BLOB_LIMIT
+from sentinel.sources.trees import FILE, LINK, Entry, blob_id, checked_path, ignored, is_source, tree_hash
+from sentinel.targets import Target
+
+#: Runs in the interpreter that is asked about: where each package lies, without importing it.
+_FIND = """
+import importlib.util, json, os, sys
+from importlib import metadata
+found = {}
+for name in sys.argv[2:]:
+    try:
+        spec = importlib.util.find_spec(name)
+    except Exception:
+        spec = None
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        if os.path.isdir(folder):
+            found[name] = os.path.abspath(folder)
+            break
+try:
+    version = metadata.version(sys.argv[1])
+except metadata.PackageNotFoundError:
+    version = None
+print(json.dumps({"found": found, "version": version}))
+"""
+
+
+def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
+    """The checkout of a working tree, with whatever is uncommitted in it.
+
+    :raises Unavailable: where the directory is not there, or has none of the target's package roots.
+    """
+    top = Path(ref.name).expanduser().absolute()
+    if not top.is_dir():
+        raise Unavailable(f"{target.name}: {top} is not a directory")
+    roots = {root.path: top / root.path for root in target.roots if _real_directory(top, root.path)}
+    if not roots:
+        looked = ", ".join(root.path for root in target.roots)
+        raise Unavailable(f"{target.name}: {top} has none of its package roots; looked for {looked}")
+    tree = _Files(roots)
+    commit, committed = _head(target, top)
+    dirty = commit is not None and tree_hash(tree.entries) != committed
+    return checkouts.materialise(
+        home, target, ref, tree.entries, tree.contents, tree.left_out, commit=commit, dirty=dirty
+    )
+
+
+def open_installed(target: Target, ref: Ref, home: Home, python: str | None = None) -> Checkout:
+    """The checkout of the copy that an environment has.
+
+    :param python: the environment's interpreter; None: this one.
+    :raises Unavailable: where the interpreter cannot be run, or has none of the target's packages.
+    """
+    interpreter = python or sys.executable
+    try:
+        # Isolated: neither the current folder nor PYTHONPATH is what is installed.
+        finished = subprocess.run(
+            [interpreter, "-I", "-c", _FIND, target.pypi or target.name, *target.packages],
+            capture_output=True, stdin=subprocess.DEVNULL, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        answer = json.loads(finished.stdout.splitlines()[-1]) if finished.returncode == 0 else None
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{target.name}: cannot run {interpreter} to look for it: {error}") from error
+    if answer is None:
+        said = (finished.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise Unavailable(f"{target.name}: cannot run {interpreter} to look for it: {said}")
+    found = {root.path: Path(answer["found"][root.package]) for root in target.roots if root.package in answer["found"]}
+    if not found:
+        looked = ", ".join(target.packages)
+        raise Unavailable(f"{target.name} is not installed for {interpreter}; looked for {looked}")
+    tree = _Files(found, follow=True)
+    return checkouts.materialise(
+        home, target, ref, tree.entries, tree.contents, tree.left_out, version=answer["version"]
+    )
+
+
+def _real_directory(top: Path, root: str) -> bool:
+    """Whether a package root is there and is not, or lies behind, a link out of the directory."""
+    path = top / root
+    return path.is_dir() and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(top))
+
+
+class _Files:
+    """What lies under some folders, read once, so that what is hashed is what is written."""
+
+    def __init__(self, roots: dict[str, Path], follow: bool = False) -> None:
+        """:param follow: read through links, as an installer that links into its own cache needs."""
+        self.entries: list[Entry] = []
+        self.left_out: list[LeftOut] = []
+        self._content: dict[str, bytes] = {}
+        for root, folder in roots.items():
+            for name, path in _walk(folder, root, follow):
+                try:
+                    self._read(name, path, follow)
+                except OSError as error:
+                    raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+
+    def contents(self, asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+        return ((entry, self._content[entry.path]) for entry in asked)
+
+    def _read(self, name: str, path: Path, follow: bool) -> None:
+        status = path.stat() if follow else path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            content = os.fsencode(os.readlink(path))
+            self.entries.append(Entry(name, LINK, blob_id(content), len(content)))
+            self._content[name] = content
+        elif not stat.S_ISREG(status.st_mode):
+            self.left_out.append(LeftOut(name, None, "neither a file nor a link"))
+        elif status.st_size > BLOB_LIMIT and not is_source(name):
+            self.entries.append(Entry(name, FILE, _streamed_blob_id(path, status.st_size), status.st_size))
+            self.left_out.append(LeftOut(name, status.st_size, too_large()))
+        else:
+            content = path.read_bytes()
+            self.entries.append(Entry(name, FILE, blob_id(content), len(content)))
+            self._content[name] = content
+
+
+def _walk(folder: Path, name: str, follow: bool) -> Iterator[tuple[str, Path]]:
+    with os.scandir(folder) as listed:
+        items = sorted(listed, key=lambda item: item.name)
+    for item in items:
+        path = f"{name}/{item.name}"
+        if ignored(path):
+            continue
+        if item.is_dir(follow_symlinks=False):
+            if not (Path(item.path) / ".git").exists():  # A submodule is no part of its parent's commit.
+                yield from _walk(Path(item.path), path, follow)
+        elif not follow or item.is_file():
+            yield checked_path(path), Path(item.path)
+
+
+def _streamed_blob_id(path: Path, size: int) -> str:
+    digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
+    """The commit that a work tree stands on, and the tree hash of the package roots in it.
+
+    Dirty is decided by comparing hashes, so it means exactly: these files are not that commit's.
+    """
+    for above in (top, *top.parents):
+        if (above / ".git").exists():
+            break
+    else:
+        return None, None
+    try:
+        git_dir = _git_dir(above)
+        finished = run(git_dir, "rev-parse", "--verify", "HEAD^{commit}")
+        if finished.status:
+            return None, None
+        commit = finished.out.decode("ascii").strip()
+        prefix = top.relative_to(above).as_posix()
+        tree = commit if prefix == "." else f"{commit}:{prefix}"
+        entries, _ = objects.entries(git_dir, tree, [root.path for root in target.roots])
+    except (SentinelError, OSError):
+        return None, None
+    return (commit, tree_hash(entries)) if entries else (None, None)
+
+
+def _git_dir(top: Path) -> Path:
+    dot = top / ".git"
+    if dot.is_dir():
+        return dot
+    named = dot.read_text(encoding="utf-8").strip().removeprefix("gitdir:").strip()
+    return Path(os.path.normpath(top / named))

@@ -1,0 +1,170 @@
+"""``pypi:…``: a release, downloaded by pip (so that the user's index settings hold), unpacked and never installed."""
+
+from __future__ import annotations
+
+import email.parser
+import hashlib
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sentinel.checkout import Checkout, LeftOut
+from sentinel.errors import Unavailable
+from sentinel.refs import Ref
+from sentinel.sources import checkouts
+from sentinel.sources.gitsource import too_large
+from sentinel.sources.home import Home, Progress, remove_tree, safe_name, writing
+from sentinel.sources.transfers import BLOB_LIMIT
+from sentinel.sources.trees import FILE, Entry, blob_id, checked_path, ignored, is_source
+from sentinel.sources.urls import redacted
+from sentinel.targets import Target
+
+_MAX_BYTES = 2 << 30
+_OPTIONS = (
+    "--no-deps",
+    "--only-binary=:all:",
+    "--ignore-requires-python",
+    "--no-input",
+    "--disable-pip-version-check",
+    "--progress-bar=off",
+)
+#: What pip said to a question, for this run: ten recipes on one release ask the index once.
+_answers: dict[tuple[str, str, Path], Path | str] = {}
+
+
+def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = None) -> Checkout:
+    """The checkout of a release. A version that was had before needs no network; ``latest`` always asks the index.
+
+    :raises Unavailable: where the target has no releases, or this one cannot be had.
+    """
+    if target.pypi is None:
+        raise Unavailable(f"{target.name} has no releases on PyPI; use git:, path: or installed")
+    key = checkouts.index_key(target, f"pypi-{safe_name(target.pypi)}-{re.sub('[^A-Za-z0-9._-]', '_', ref.name)}")
+    if ref.name != "latest":
+        known = checkouts.cached(home, target, ref, key)
+        if known is not None:
+            return known
+    wheel = _wheel(target.pypi, ref.name, home, progress)
+    try:
+        made = _unpack(target, ref, home, wheel)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, KeyError) as error:
+        wheel.unlink(missing_ok=True)
+        raise Unavailable(f"{target.name}: {wheel.name} is not a whole wheel ({error}); run again") from error
+    if ref.name != "latest":
+        checkouts.remember(home, target, key, made.tree, {"version": made.version, "digest": made.digest})
+    return made
+
+
+def _wheel(distribution: str, version: str, home: Home, progress: Progress | None) -> Path:
+    folder = home.wheels / safe_name(distribution)
+    for path in sorted(folder.glob("*.whl")) if version != "latest" else ():
+        if path.name.split("-")[1] == version.lower():
+            os.utime(path)
+            return path
+    question = (distribution, version, home.path)
+    answer = _answers.get(question)
+    if isinstance(answer, str):
+        raise Unavailable(answer)
+    if answer is not None and answer.is_file():
+        return answer
+    if progress:
+        progress(f"downloading {distribution} {version}")
+    try:
+        with writing(home.path):
+            _answers[question] = path = _download(distribution, version, folder)
+    except Unavailable as error:
+        _answers[question] = error.reason
+        raise
+    return path
+
+
+def _download(distribution: str, version: str, folder: Path) -> Path:
+    requirement = distribution if version == "latest" else f"{distribution}=={version}"
+    folder.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+    try:
+        finished = subprocess.run(
+            [sys.executable, "-m", "pip", "download", *_OPTIONS, "--dest", str(part), "--", requirement],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            cwd=part,  # ``-m`` looks in the current folder first: nobody's pip.py may lie there.
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        wheels = list(part.glob("*.whl"))
+        if finished.returncode or len(wheels) != 1:
+            raise Unavailable(f"pypi:{version} of {distribution} cannot be had: {_complaint(finished.stderr)}")
+        place = folder / wheels[0].name
+        os.replace(wheels[0], place)
+        return place
+    finally:
+        remove_tree(part)
+
+
+def _complaint(said: str) -> str:
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines() if line.strip()]
+    if any("No module named pip" in line for line in lines):
+        return f"this environment has no pip; run `{Path(sys.executable).name} -m ensurepip`"
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines[-1:]
+    reason = errors[-1] if errors else "pip gave no reason"
+    unreachable = any("Retrying (" in line or "connection" in line.lower() for line in lines)
+    return redacted(f"{reason} (the package index could not be reached)" if unreachable else reason)
+
+
+def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
+    # A wheel has each package at its top; the checkout has it where the repository has it.
+    places = {root.package: root.path for root in target.roots}
+    entries: list[Entry] = []
+    left_out: list[LeftOut] = []
+    members: dict[str, zipfile.ZipInfo] = {}
+    with zipfile.ZipFile(wheel) as archive:
+        if sum(info.file_size for info in archive.infolist()) > _MAX_BYTES:
+            raise Unavailable(f"{target.name}: {wheel.name} unpacks to more than {_MAX_BYTES} bytes; it is not used")
+        for info in archive.infolist():
+            top, _, rest = info.filename.partition("/")
+            if info.is_dir() or top not in places or not rest:
+                checked_path(info.filename.rstrip("/"))
+                continue
+            path = checked_path(f"{places[top]}/{rest}")
+            if ignored(path):
+                continue
+            if path in members:
+                raise Unavailable(f"{target.name}: {wheel.name} holds {info.filename!r} twice; it is not used")
+            if stat.S_ISLNK(info.external_attr >> 16):
+                left_out.append(LeftOut(path, None, "a symbolic link in a wheel"))
+                continue
+            members[path] = info
+            entries.append(Entry(path, FILE, blob_id(archive.read(info)), info.file_size))
+            if info.file_size > BLOB_LIMIT and not is_source(path):
+                left_out.append(LeftOut(path, info.file_size, too_large()))
+
+        def contents(asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+            return ((entry, archive.read(members[entry.path])) for entry in asked)
+
+        return checkouts.materialise(
+            home, target, ref, entries, contents, left_out, version=_version(archive, wheel), digest=_digest(wheel)
+        )
+
+
+def _version(archive: zipfile.ZipFile, wheel: Path) -> str:
+    for name in archive.namelist():
+        if re.fullmatch(r"[^/]+\.dist-info/METADATA", name):
+            said = email.parser.BytesParser().parsebytes(archive.read(name), headersonly=True)["Version"]
+            if said:
+                return str(said)
+    return wheel.name.split("-")[1]
+
+
+def _digest(wheel: Path) -> str:
+    digest = hashlib.sha256()
+    with wheel.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"
