@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sentinel.addresses import Address, AddressError, parse_address
+from sentinel.errors import RecipeError, SentinelError
 from sentinel.refs import Ref
+from sentinel.wording import nearest
+
+if TYPE_CHECKING:
+    from sentinel.catalog import Catalog
+
+__all__ = [
+    "Address",
+    "AddressError",
+    "Expected",
+    "Pin",
+    "Recipe",
+    "Tolerance",
+    "adopt_pins",
+    "find_recipes",
+    "load_folder",
+    "load_recipe",
+    "parse_address",
+    "recipe_files",
+]
+
+#: What a folder of recipes is searched for.
+SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True)
@@ -79,3 +104,161 @@ class Recipe:
     published: bool = False
     document: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+# What reads YAML, JSON Schemas and tensors is imported only when a recipe is loaded: a pytest run that does not ask for
+# Sentinel must not pay for it.
+
+
+def load_recipe(path: Path, catalog: Catalog) -> Recipe:
+    """Load one file.
+
+    :raises RecipeError: where it is no good recipe; one line for each error, each with file, line and column.
+    """
+    from sentinel.recipe_check import examine
+
+    recipe, problems = examine(Path(path), catalog)
+    if recipe is None:
+        raise RecipeError("\n".join(str(problem) for problem in problems if problem.severity == "error"))
+    return recipe
+
+
+def recipe_files(folder: Path) -> list[Path]:
+    """The files below a folder that may be recipes, in order; hidden folders and links to folders are not entered.
+
+    :raises SentinelError: where there is no such folder.
+    """
+    if not folder.is_dir():
+        raise SentinelError(f"{folder}: no such folder of recipes")
+    return sorted(_files_below(folder))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for entry in folder.iterdir():
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            if not entry.is_symlink():
+                yield from _files_below(entry)
+        elif entry.suffix.lower() in SUFFIXES:
+            yield entry
+
+
+def load_folder(folder: Path, catalog: Catalog) -> list[Recipe]:
+    """Every recipe below a folder, in the order of their paths.
+
+    A JSON file that does not say of itself that it is a recipe (evidence, say) is passed over.
+
+    :raises RecipeError: with the errors of all files, two files of one bug id among them.
+    :raises SentinelError: where there is no such folder.
+    """
+    return _distinct(_load_all(recipe_files(folder), catalog))
+
+
+def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Iterable[str] = ()) -> list[Recipe]:
+    """The recipes of the catalog's folders, sorted by target and bug id.
+
+    A published recipe takes the place of a bundled one with its bug id, and adopts its pins.
+
+    :param targets: only of these targets; all where empty.
+    :param bug_globs: only bug ids that match one of these; all where empty.
+    :raises RecipeError: with the errors of all files.
+    :raises SentinelError: for a target or bug id that nothing has, with the nearest.
+    """
+    from sentinel.catalog import bundled
+
+    wanted, globs, known = set(targets), list(bug_globs), catalog.targets
+    for name in sorted(wanted - known.keys()):
+        raise SentinelError(f"unknown target {name!r}{nearest(name, known, 'the targets are')}")
+    files: dict[Path, Path] = {}
+    for folder in dict.fromkeys(catalog.recipe_folders):
+        if folder == bundled("recipes") and not folder.is_dir():
+            continue
+        for path in recipe_files(folder):
+            home = path.relative_to(folder).parts[0]
+            # <folder>/<target>/<BUG-ID>.yaml: a recipe in another target's folder need not be read
+            if not wanted or home in wanted or home not in known:
+                files.setdefault(path.resolve(), path)
+    found = _distinct(_load_all(files.values(), catalog))
+    found = sorted(
+        (item for item in found if not wanted or item.target in wanted), key=lambda item: (item.target, item.bug_id)
+    )
+    for glob in globs:
+        if not any(fnmatchcase(item.bug_id, glob) for item in found):
+            raise SentinelError(
+                f"no recipe matches {glob!r}{nearest(glob, [item.bug_id for item in found], 'there are')}"
+            )
+    return [item for item in found if not globs or any(fnmatchcase(item.bug_id, glob) for glob in globs)]
+
+
+def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
+    from sentinel.recipe_check import examine_document, read_or_problem
+
+    recipes: list[Recipe] = []
+    errors: list[str] = []
+    for path in files:
+        document, problem = read_or_problem(path)
+        if document is None:
+            errors.append(str(problem))
+            continue
+        if path.suffix.lower() == ".json" and not _claims_to_be_a_recipe(document.data):
+            continue
+        recipe, problems = examine_document(document, path, catalog)
+        errors += [str(item) for item in problems if item.severity == "error"]
+        if recipe is not None:
+            recipes.append(recipe)
+    if errors:
+        raise RecipeError("\n".join(errors))
+    return recipes
+
+
+def _claims_to_be_a_recipe(data: Any) -> bool:
+    return isinstance(data, dict) and ("recipe_version" in data or "validation_mode" in data)
+
+
+def _distinct(recipes: list[Recipe]) -> list[Recipe]:
+    """The recipes with a published one in the place of the native one it is about.
+
+    :raises RecipeError: where two files have one bug id (upper and lower case alike: it names files).
+    """
+    by_id: dict[str, list[Recipe]] = {}
+    for recipe in recipes:
+        by_id.setdefault(recipe.bug_id.casefold(), []).append(recipe)
+    errors = []
+    distinct = []
+    for same in by_id.values():
+        published = [recipe for recipe in same if recipe.published]
+        native = [recipe for recipe in same if not recipe.published]
+        if len(published) > 1 or len(native) > 1:
+            first, second = (published if len(published) > 1 else native)[:2]
+            errors.append(_duplicate(first, second))
+        elif published and native:
+            distinct.append(adopt_pins(published[0], {native[0].bug_id: native[0]}))
+        else:
+            distinct.append(same[0])
+    if errors:
+        raise RecipeError("\n".join(errors))
+    return distinct
+
+
+def _duplicate(first: Recipe, second: Recipe) -> str:
+    from sentinel.findings import shown
+    from sentinel.yamldoc import read
+
+    line, column = read(second.path).at(("bug_id",))
+    return (
+        f"{shown(second.path)}:{line}:{column}: duplicate bug id {second.bug_id!r}; it is also in {shown(first.path)}"
+    )
+
+
+def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
+    """The recipe with the pins, watched refs and upstream numbers of the bundled one about the same bug, if it has none.
+
+    :param bundled: bug id -> recipe.
+    """
+    other = bundled.get(recipe.bug_id)
+    if other is None or other.target != recipe.target or recipe.pins:
+        return recipe
+    return replace(
+        recipe, pins=other.pins, watch=recipe.watch or other.watch, upstream=recipe.upstream or other.upstream
+    )

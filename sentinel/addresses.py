@@ -1,0 +1,85 @@
+"""Addresses: how a recipe names one value of an observation.
+
+``loss`` where the scenario has no variants, ``baseline.advantages`` where it has, and
+``difference(outlier, baseline).advantages`` for the first variant's value minus the second's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sentinel.wording import nearest
+
+_DIFFERENCE = re.compile(r"difference\s*\(\s*([^\s,()]*)\s*,\s*([^\s,()]*)\s*\)\s*\.\s*(.*)", re.DOTALL)
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_-]+)*")
+
+
+class AddressError(ValueError):
+    """An address that names nothing."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """:ivar kind: ``value`` of one variant, or ``difference`` of two.
+    :ivar variants: the variants it takes, ``("",)`` where the scenario has none.
+    :ivar key: the observation key.
+    """
+
+    kind: Literal["value", "difference"]
+    variants: tuple[str, ...]
+    key: str
+
+    def __str__(self) -> str:
+        if self.kind == "difference":
+            return f"difference({', '.join(self.variants)}).{self.key}"
+        return f"{self.variants[0]}.{self.key}" if self.variants[0] else self.key
+
+
+def parse_address(
+    text: str,
+    variants: Collection[str] = ("",),
+    keys: Collection[str] | None = None,
+    aliases: Mapping[str, str] | None = None,
+) -> Address:
+    """Read an address.
+
+    :param variants: the names that the scenario has; ``""`` alone where it has none.
+    :param keys: the observation keys that there are; None where a boundary may add its own.
+    :param aliases: other names of keys.
+    :raises AddressError: where it names no variant or no key; says the nearest.
+    """
+    names = [name for name in variants if name]
+    match = _DIFFERENCE.fullmatch(text.strip())
+    if match:
+        left, right, key = match.groups()
+        if not names:
+            raise AddressError(f"{text!r} takes a difference, but the scenario has no variants")
+        for name in (left, right):
+            if name not in names:
+                raise AddressError(f"unknown variant {name!r} in {text!r}{nearest(name, names, 'the variants are')}")
+        if left == right:
+            raise AddressError(f"{text!r} takes the difference of a variant and itself, which is always zero")
+        return Address("difference", (left, right), _key(key, keys, aliases or {}, text))
+    if not names:
+        return Address("value", ("",), _key(text, keys, aliases or {}, text))
+    variant, dot, key = (part.strip() for part in text.partition("."))
+    if variant not in names:
+        some = f"{names[0]}.{text.strip()}"
+        hint = nearest(variant, names) if dot else ""
+        raise AddressError(f"{text!r} does not say of which variant ({', '.join(names)}); write {some}{hint}")
+    return Address("value", (variant,), _key(key, keys, aliases or {}, text))
+
+
+def _key(written: str, keys: Collection[str] | None, aliases: Mapping[str, str], text: str) -> str:
+    key = written.strip()
+    if not _KEY.fullmatch(key):
+        raise AddressError(f"{text!r} is not an address; write key, variant.key or difference(variant, variant).key")
+    if keys is not None and key in keys:
+        return key
+    key = aliases.get(key, key)
+    if keys is not None and key not in keys:
+        raise AddressError(f"unknown observation {key!r}{nearest(key, {*keys, *aliases}, 'declared are')}")
+    return key

@@ -1,0 +1,126 @@
+"""The expected values of a recipe: addresses, values, tolerances, and whether the two sets can be told apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sentinel.addresses import AddressError, parse_address
+from sentinel.closeness import agree
+from sentinel.contracts.contract import Contract
+from sentinel.findings import Findings
+from sentinel.recipes import Expected, Tolerance
+from sentinel.tensor_literals import LiteralError, make_tensor, numbers, untagged
+from sentinel.yamldoc import Place
+
+
+def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
+    """The tolerance that a mapping writes."""
+    if not isinstance(written, Mapping):
+        return Tolerance()
+    for name in ("relative", "absolute"):
+        if name in written and not math.isfinite(written[name]):
+            findings.error((*place, name), f"{name} must be a finite number, found {written[name]}")
+    exact = written.get("exact", False)
+    if exact and ("relative" in written or "absolute" in written):
+        findings.error(
+            (*place, "exact"), "exact: true leaves no tolerance; drop it, or relative and absolute", key=True
+        )
+    return Tolerance(written.get("relative"), written.get("absolute"), exact)
+
+
+def read_expectations(
+    findings: Findings, contract: Contract, variants: Collection[str], written: Mapping[str, Any], place: Place
+) -> dict[str, Expected]:
+    """Expected values by their addresses in canonical form."""
+    found: dict[str, Expected] = {}
+    keys = None if contract.open_keys else contract.keys
+    observed = set(contract.keys)
+    aliases = {alias: name for alias, name in contract.aliases.items() if contract.open_keys or name in observed}
+    for text, value in written.items():
+        here = (*place, text)
+        try:
+            address = str(parse_address(text, variants, keys, aliases))
+        except AddressError as error:
+            findings.error(here, str(error), key=True)
+            continue
+        if address in found:
+            findings.error(here, f"{text!r} is {address!r}, which is already expected above", key=True)
+            continue
+        try:
+            found[address] = _expected(findings, value, here)
+        except LiteralError as error:
+            findings.error((*here, *error.place), f"{text}: {error.message}")
+    return found
+
+
+def _expected(findings: Findings, written: Any, place: Place) -> Expected:
+    if not isinstance(written, Mapping):
+        return Expected(_value(written))
+    forms = [form for form in ("value", "tensor") if form in written]
+    if len(forms) != 1:
+        raise LiteralError(
+            "an expected value is plain, or {value: ...} or {tensor: ...} with dtype, tolerance or exact"
+        )
+    form = forms[0]
+    tolerance = read_tolerance(findings, written.get("tolerance"), (*place, "tolerance"))
+    if written.get("exact") is True:
+        if tolerance != Tolerance():
+            findings.error((*place, "exact"), "exact: true leaves no tolerance; drop one of them", key=True)
+        tolerance = Tolerance(exact=True)
+    try:
+        if "dtype" in written:
+            return Expected(make_tensor(written[form], written["dtype"]), tolerance)
+        value = _value(written[form])
+        if form == "tensor":
+            numbers(value)
+        return Expected(value, tolerance)
+    except LiteralError as error:
+        raise error if error.place[:1] == ("dtype",) else error.below(form) from None
+
+
+def _value(written: Any) -> Any:
+    if isinstance(written, Mapping):
+        return {key: _value(item) for key, item in written.items()}
+    if isinstance(written, list):
+        return [_value(item) for item in written]
+    return untagged(written)
+
+
+def indistinguishable(
+    unpatched: Mapping[str, Expected], fixed: Mapping[str, Expected], tolerance: Tolerance
+) -> str | None:
+    """Why no observation could tell the two sets apart, or None where one can.
+
+    They can be told apart by a key of both whose values differ by more than their tolerance, or where each has a key
+    that the other has not. Where one set has all keys of the other, with equal values, what matches the larger matches
+    both.
+    """
+    common = [key for key in unpatched if key in fixed]
+    if any(not _same(unpatched[key], fixed[key], tolerance) for key in common):
+        return None
+    only_unpatched = [key for key in unpatched if key not in fixed]
+    only_fixed = [key for key in fixed if key not in unpatched]
+    if only_unpatched and only_fixed:
+        return None
+    reason = "expected_unpatched and expected_fixed cannot be told apart: "
+    equal = (
+        f"{', '.join(common)} agree{'s' if len(common) == 1 else ''} within the tolerance"
+        if common
+        else "no key in common"
+    )
+    extra = only_unpatched or only_fixed
+    if not extra:
+        return f"{reason}{equal}"
+    missing = "expected_fixed" if only_unpatched else "expected_unpatched"
+    return f"{reason}{equal}, and {missing} says nothing of {', '.join(extra)}"
+
+
+def _same(one: Expected, other: Expected, default: Tolerance) -> bool:
+    """Whether an observation that equals one value also matches the other expectation."""
+    return _matches(one.value, other, default) or _matches(other.value, one, default)
+
+
+def _matches(observed: Any, expected: Expected, default: Tolerance) -> bool:
+    return agree(observed, expected.value, expected.tolerance if expected.tolerance != Tolerance() else default).agrees

@@ -1,0 +1,67 @@
+"""What is wrong with a recipe and where: every stage of loading adds to one list, so that one look shows it all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from sentinel.yamldoc import Document, Place
+
+
+@dataclass(frozen=True)
+class Problem:
+    """:ivar severity: an ``error`` keeps the recipe from loading, a ``warning`` does not.
+    :ivar file: as messages show it.
+    """
+
+    severity: Literal["error", "warning"]
+    file: str
+    line: int
+    column: int
+    message: str
+
+    def __str__(self) -> str:
+        prefix = "" if self.severity == "error" else "warning: "
+        return f"{self.file}:{self.line}:{self.column}: {prefix}{self.message}"
+
+
+@dataclass
+class Findings:
+    """The problems of one document.
+
+    :ivar file: as messages show it.
+    """
+
+    file: str
+    document: Document
+    problems: list[Problem] = field(default_factory=list)
+
+    def error(self, place: Place, message: str, key: bool = False) -> None:
+        """:param key: whether the key at this place is what is wrong, rather than its value."""
+        self._add("error", place, message, key)
+
+    def warn(self, place: Place, message: str, key: bool = False) -> None:
+        self._add("warning", place, message, key)
+
+    def _add(self, severity: Literal["error", "warning"], place: Place, message: str, key: bool) -> None:
+        line, column = self.document.at(place, key)
+        problem = Problem(severity, self.file, line, column, message)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    @property
+    def errors(self) -> list[Problem]:
+        return [problem for problem in self.problems if problem.severity == "error"]
+
+    @property
+    def warnings(self) -> list[Problem]:
+        return [problem for problem in self.problems if problem.severity == "warning"]
+
+
+def shown(path: Path) -> str:
+    """The path as messages show it: relative to the current folder where it lies below it."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)

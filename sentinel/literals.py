@@ -1,0 +1,260 @@
+"""Values of the recipe language to :mod:`sentinel.values` literals, by the kind of the input they are for.
+
+=========================================================  ==========================================================
+``[[1.0, .nan]]``                                          a tensor of the contract's dtype (inputs of kind ``tensor``)
+``{tensor: [[1.0]], dtype: float32, requires_grad: true}``   a tensor
+``{full: 0.0, shape: [2, 3], dtype: float32}``             a tensor of one value
+``{array: [a, b], dtype: object}``                         a numpy array
+``{tuple: [...]}``, ``{mapping: {...}}``                   a tuple; a dictionary whose keys would read as a literal
+``{namespace: {...}}``                                     an object with these attributes
+``{new: dotted.path, arguments: {...}}``                   an object of the target's, made by a real call
+``{attribute: dotted.path}``                               a function, class or enum member of the target's
+``{device: cpu}``                                          a torch device
+=========================================================  ==========================================================
+
+All but the tensors are for inputs of kind ``any``. JSON has no NaN: ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` stand for
+those floats wherever a number is expected, as they do in evidence.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import Input
+from sentinel.tensor_literals import TAGGED, LiteralError, make_tensor, natural_dtype, untagged
+from sentinel.values import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.wording import describe, nearest
+
+#: The largest tensor that ``full`` makes: a recipe is small, and so must be what it asks for.
+MAX_ELEMENTS = 1_000_000
+
+_TENSOR_KEYS = {"tensor": ("tensor", "dtype", "requires_grad"), "full": ("full", "shape", "dtype", "requires_grad")}
+_FORMS: dict[str, tuple[str, ...]] = {
+    **_TENSOR_KEYS,
+    "array": ("array", "dtype"),
+    "tuple": ("tuple",),
+    "mapping": ("mapping",),
+    "namespace": ("namespace",),
+    "new": ("new", "arguments"),
+    "attribute": ("attribute",),
+    "device": ("device",),
+}
+_ARRAY_DTYPES = ("object", *(name for name in STORAGE if name != "bfloat16"))
+_DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+_DEVICE = re.compile(r"[a-z]{1,16}(:[0-9]{1,3})?")
+
+
+def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
+    """The literal that a recipe's value means for one input of a contract.
+
+    :param packages: the target's packages, inside which ``new`` and ``attribute`` must lie.
+    :raises LiteralError: where the value does not fit; says what was expected and where it differs.
+    """
+    return _READERS[spec.kind](spec, value, tuple(packages))
+
+
+def inside(path: Any, packages: Collection[str]) -> str | None:
+    """Why a dotted path is not one inside these packages, or None where it is."""
+    if not isinstance(path, str) or not _DOTTED.fullmatch(path):
+        return f"{describe(path)} is not a dotted path such as {next(iter(packages), 'package')}.module.name"
+    if path.partition(".")[0] not in packages:
+        return f"{path!r} is outside the target's package{'s' if len(packages) > 1 else ''} {', '.join(packages)}"
+    return None
+
+
+def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
+    """Which literal a mapping writes.
+
+    :raises LiteralError: where it is none of these, or has a key that this one does not take.
+    """
+    form = next((name for name in forms if name in value), None)
+    if form is None:
+        wrong = next(iter(value), "")
+        raise LiteralError(
+            f"expected {otherwise}, found a mapping{f' with {wrong!r}' + nearest(wrong, forms) if wrong else ''}"
+        )
+    for key in value:
+        if key not in forms[form]:
+            escape = "" if forms is _TENSOR_KEYS else "; a dictionary that has such keys is written {mapping: {...}}"
+            raise LiteralError(f"{{{form}: ...}} takes no {key!r}{nearest(key, forms[form], 'only')}{escape}", (key,))
+    return form
+
+
+def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
+    """The tensor that ``{tensor: ...}`` or ``{full: ..., shape: ...}`` writes.
+
+    :param dtype: of one that names none; None for what torch would give.
+    :raises LiteralError: where it does not.
+    """
+    form = _form(value, _TENSOR_KEYS, "a tensor: nested lists, {tensor: [...]} or {full: 0.0, shape: [...]}")
+    content = untagged(value[form]) if form == "tensor" else _full(value)
+    try:
+        return make_tensor(
+            content, value.get("dtype", dtype or natural_dtype(content)), value.get("requires_grad", False)
+        )
+    except LiteralError as error:
+        raise error if error.place[:1] in (("dtype",), ("requires_grad",)) else error.below(form) from None
+
+
+def _full(value: Mapping[str, Any]) -> Any:
+    fill, shape = untagged(value["full"]), value.get("shape")
+    if not isinstance(fill, (bool, int, float)):
+        raise LiteralError(f"full takes a number, found {describe(fill)}", ("full",))
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise LiteralError("{full: ...} needs a shape, such as shape: [2, 3]", ("shape",) if "shape" in value else ())
+    if math.prod(shape) > MAX_ELEMENTS or len(shape) > 16 or max(shape, default=0) > MAX_ELEMENTS:
+        raise LiteralError(f"shape {shape} has more than {MAX_ELEMENTS:,} elements", ("shape",))
+    return np.full(shape, fill, dtype=None if isinstance(fill, (bool, float)) else object).tolist()
+
+
+def _read_tensor(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
+    if isinstance(value, Mapping):
+        return tensor_literal(value, spec.dtype)
+    if isinstance(value, (list, bool, int, float)) or value in TAGGED:
+        return make_tensor(value, spec.dtype)
+    raise LiteralError(f"expected a tensor (nested lists or {{tensor: [...]}}), found {describe(value)}")
+
+
+def _read_ragged(spec: Input, value: Any, packages: tuple[str, ...]) -> list[Tensor]:
+    if not isinstance(value, list):
+        raise LiteralError(f"expected a list of one-dimensional lists, found {describe(value)}")
+    rows: list[Tensor] = []
+    for index, item in enumerate(value):
+        try:
+            row = _read_tensor(spec, item, packages)
+        except LiteralError as error:
+            raise error.below(index) from None
+        if len(row.shape) != 1:
+            raise LiteralError(f"expected a one-dimensional list at [{index}], found shape {list(row.shape)}", (index,))
+        rows.append(row)
+    return rows
+
+
+def _scalar(kinds: tuple[type, ...], expected: str) -> Callable[[Input, Any, tuple[str, ...]], Any]:
+    def read(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
+        if float in kinds:
+            value = untagged(value)
+        if int in kinds and isinstance(
+            value, Mapping
+        ):  # some code takes a zero-dimensional tensor where a number would do
+            return tensor_literal(value, "float32" if float in kinds else "int64")
+        if type(value) not in kinds:
+            raise LiteralError(f"expected {expected}, found {describe(value)}")
+        return value
+
+    return read
+
+
+def _read_labels(spec: Input, value: Any, packages: tuple[str, ...]) -> list[Any]:
+    if not isinstance(value, list):
+        raise LiteralError(f"expected a list with one string or number a row, found {describe(value)}")
+    for index, item in enumerate(value):
+        if type(item) not in (str, int, float):
+            raise LiteralError(f"expected a string or a number at [{index}], found {describe(item)}", (index,))
+    return list(value)
+
+
+def _read_mapping(spec: Input, value: Any, packages: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise LiteralError(f"expected a mapping, found {describe(value)}")
+    return dict(value)
+
+
+def _read_any(spec: Input, value: Any, packages: tuple[str, ...]) -> Any:
+    return read_any(value, packages)
+
+
+def read_any(value: Any, packages: Collection[str]) -> Any:
+    """A typed literal: lists and mappings are walked, a mapping that has a literal's key is that literal.
+
+    :raises LiteralError: where a literal is not well formed.
+    """
+    if isinstance(value, list):
+        return [_below(item, packages, index) for index, item in enumerate(value)]
+    if not isinstance(value, Mapping):
+        return value
+    if not any(name in value for name in _FORMS):
+        return {key: _below(item, packages, key) for key, item in value.items()}
+    form = _form(value, _FORMS, "a literal")
+    if form in _TENSOR_KEYS:
+        return tensor_literal(value, None)
+    content = value[form]
+    expected = {"array": list, "tuple": list, "namespace": Mapping, "mapping": Mapping}.get(form, str)
+    if not isinstance(content, expected):
+        kind = {list: "a list", str: "a string"}.get(expected, "a mapping")
+        raise LiteralError(f"{form} takes {kind}, found {describe(content)}", (form,))
+    return _MAKERS[form](value, packages)
+
+
+def _below(value: Any, packages: Collection[str], *outer: Any) -> Any:
+    try:
+        return read_any(value, packages)
+    except LiteralError as error:
+        raise error.below(*outer) from None
+
+
+def _members(value: Any, packages: Collection[str], form: str) -> dict[str, Any]:
+    return {key: _below(item, packages, form, key) for key, item in value.items()}
+
+
+def _array(value: Mapping[str, Any], packages: Collection[str]) -> Array:
+    dtype = value.get("dtype", "object")
+    if dtype not in _ARRAY_DTYPES:
+        raise LiteralError(f"unknown dtype {describe(dtype)}{nearest(str(dtype), _ARRAY_DTYPES, 'one of')}", ("dtype",))
+    if dtype == "object":
+        return Array(tuple(_below(item, packages, "array", index) for index, item in enumerate(value["array"])))
+    try:
+        make_tensor(value["array"], dtype)
+    except LiteralError as error:
+        raise error.below("array") from None
+    return Array(tuple(untagged(value["array"])), dtype)
+
+
+def _path(value: Mapping[str, Any], packages: Collection[str], form: str) -> str:
+    problem = inside(value[form], packages)
+    if problem:
+        raise LiteralError(problem, (form,))
+    return str(value[form])
+
+
+def _new(value: Mapping[str, Any], packages: Collection[str]) -> New:
+    arguments = value.get("arguments") or {}
+    if not isinstance(arguments, Mapping):
+        raise LiteralError(f"arguments takes a mapping, found {describe(arguments)}", ("arguments",))
+    return New(_path(value, packages, "new"), _members(arguments, packages, "arguments"))
+
+
+def _device(value: Mapping[str, Any], packages: Collection[str]) -> Device:
+    if not _DEVICE.fullmatch(value["device"]):
+        raise LiteralError(f"{value['device']!r} is no device such as cpu or cuda:0", ("device",))
+    return Device(value["device"])
+
+
+_MAKERS: dict[str, Callable[[Mapping[str, Any], Collection[str]], Any]] = {
+    "array": _array,
+    "tuple": lambda value, packages: Tuple(
+        tuple(_below(item, packages, "tuple", index) for index, item in enumerate(value["tuple"]))
+    ),
+    "mapping": lambda value, packages: _members(value["mapping"], packages, "mapping"),
+    "namespace": lambda value, packages: Namespace(_members(value["namespace"], packages, "namespace")),
+    "new": _new,
+    "attribute": lambda value, packages: Attribute(_path(value, packages, "attribute")),
+    "device": _device,
+}
+
+_READERS: dict[str, Callable[[Input, Any, tuple[str, ...]], Any]] = {
+    "tensor": _read_tensor,
+    "ragged": _read_ragged,
+    "number": _scalar((int, float), "a number"),
+    "integer": _scalar((int,), "an integer"),
+    "boolean": _scalar((bool,), "true or false"),
+    "string": _scalar((str,), "a string"),
+    "labels": _read_labels,
+    "mapping": _read_mapping,
+    "any": _read_any,
+}

@@ -1,0 +1,301 @@
+"""YAML and JSON documents as plain data, with the line and column of every key and value.
+
+Only data comes out of it: scalars by the YAML 1.2 core schema (``1e-6`` is a float, ``no`` a string, a date a string),
+no anchors, aliases, merge keys or tags of other kinds, no key twice, and nothing without a bound: a bomb is refused
+while it is read. The parser's events are walked in a loop, because PyYAML's own composer recurses, and the one in C
+overflows the stack on a deep document, which kills the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 64
+MAX_NODES = 200_000
+MAX_DIGITS = 400
+
+#: Where something stands in a document: keys of mappings and indices of lists, from the top.
+Place = tuple[Any, ...]
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_CORE = "tag:yaml.org,2002:"
+_SCALAR_TAGS = frozenset(_CORE + name for name in ("str", "int", "float", "bool", "null"))
+
+_INT = re.compile(r"[-+]?[0-9]+")
+_OCTAL = re.compile(r"0o[0-7]+")
+_HEX = re.compile(r"0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+
+
+class DocumentError(ValueError):
+    """A document that cannot be read.
+
+    :ivar line, column: where, counted from one.
+    """
+
+    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(message)
+        self.message, self.line, self.column = message, line, column
+
+
+@dataclass
+class Document:
+    """Plain data and where each part of it stands.
+
+    :ivar values: place -> (line, column) of the value.
+    :ivar keys: place -> (line, column) of the key that leads to it.
+    :ivar digest: ``sha256:<hex>`` of the file's bytes.
+    """
+
+    data: Any
+    values: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    digest: str = ""
+
+    def at(self, place: Place, key: bool = False) -> tuple[int, int]:
+        """Line and column of a place; of the nearest thing around it where there is no such place.
+
+        :param key: the key rather than the value.
+        """
+        while place:
+            found = self.keys.get(place) if key else self.values.get(place)
+            if found:
+                return found
+            place, key = place[:-1], False
+        return self.values.get((), (1, 1))
+
+
+def read(path: Path) -> Document:
+    """Read a ``.json`` file as JSON and any other as YAML.
+
+    :raises DocumentError: where it cannot be read, or is more than plain data.
+    """
+    return read_text(_bytes(path), json=path.suffix.lower() == ".json")
+
+
+def read_text(raw: bytes, json: bool = False) -> Document:
+    """As :func:`read`, for the bytes of a file.
+
+    :raises DocumentError: where they are no document.
+    """
+    if len(raw) > MAX_BYTES:
+        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB, which no recipe needs to be")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start]
+        line = before.count(b"\n") + 1
+        column = error.start - (before.rfind(b"\n") + 1) + 1
+        raise DocumentError(f"not UTF-8: byte 0x{raw[error.start]:02x}; save the file as UTF-8", line, column) from None
+    if not text.strip():
+        raise DocumentError("the file is empty; 'sentinel recipe new' writes a template")
+    if json:
+        from sentinel.jsondoc import parse_json
+
+        document = parse_json(text)
+    else:
+        document = parse_yaml(text)
+    document.digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    return document
+
+
+def _bytes(path: Path) -> bytes:
+    """The file's bytes, at most one more than is allowed: a 100 MB file is never read whole, a pipe never opened."""
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise DocumentError("a directory, not a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise DocumentError("not a regular file")
+        if status.st_size > MAX_BYTES:
+            raise DocumentError(f"{status.st_size:,} bytes; a recipe is at most {MAX_BYTES >> 20} MiB")
+        with path.open("rb") as handle:
+            return handle.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DocumentError(f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        if isinstance(error, DocumentError):
+            raise
+        raise DocumentError(f"cannot be read: {error}") from None  # a NUL in the path
+
+
+@dataclass
+class _Open:
+    """A collection whose end has not come yet. ``key`` is the key whose value comes next, or None."""
+
+    place: Place
+    value: Any
+    key: str | None = None
+
+
+def parse_yaml(text: str, loader: Any = _LOADER) -> Document:
+    """Read one YAML document.
+
+    :raises DocumentError: where the text is not YAML, or more than plain data.
+    """
+    try:
+        return _build(yaml.parse(text, Loader=loader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise DocumentError(f"not YAML: {error.problem or error.context}", line, column) from None
+    except yaml.YAMLError as error:
+        line, column = _position_of_character(text, getattr(error, "position", None))
+        raise DocumentError(f"not YAML: {getattr(error, 'reason', error)}", line, column) from None
+
+
+def _position_of_character(text: str, offset: int | None) -> tuple[int, int]:
+    """Where the first character stands that YAML does not allow. The C reader counts bytes, so it is looked for."""
+    found = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+    start = found.start() if found else min(offset or 0, len(text))
+    return text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1) + 1
+
+
+def _build(events: Any) -> Document:
+    document = Document(None)
+    stack: list[_Open] = []
+    documents = nodes = 0
+    for event in events:
+        line, column = (event.start_mark.line + 1, event.start_mark.column + 1) if event.start_mark else (1, 1)
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise DocumentError("a second document in one file; write one recipe a file", line, column)
+        if isinstance(event, yaml.CollectionEndEvent):
+            stack.pop()
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        if event.anchor is not None:
+            what = "alias" if isinstance(event, yaml.AliasEvent) else "anchor"
+            raise DocumentError(
+                f"{what} {event.anchor!r}: recipes have no anchors or aliases; write the value out", line, column
+            )
+        nodes += 1
+        if nodes > MAX_NODES:
+            raise DocumentError(f"more than {MAX_NODES:,} values, which no recipe needs", line, column)
+        parent = stack[-1] if stack else None
+        if parent and isinstance(parent.value, dict) and parent.key is None:
+            parent.key = _key(event, parent, document, line, column)
+            continue
+        place = _place(parent)
+        document.values[place] = (line, column)
+        value = _value(event, line, column)
+        if isinstance(event, yaml.CollectionStartEvent):
+            if len(stack) >= MAX_DEPTH:
+                raise DocumentError(f"nested deeper than {MAX_DEPTH} levels", line, column)
+            stack.append(_Open(place, value))
+        if parent is None:
+            document.data = value
+        else:
+            _put(parent, value)
+    if not documents:
+        raise DocumentError("the file holds no document")
+    return document
+
+
+def _place(parent: _Open | None) -> Place:
+    if parent is None:
+        return ()
+    return (*parent.place, parent.key if isinstance(parent.value, dict) else len(parent.value))
+
+
+def _put(parent: _Open, value: Any) -> None:
+    if isinstance(parent.value, dict):
+        parent.value[parent.key] = value
+        parent.key = None
+    else:
+        parent.value.append(value)
+
+
+def _key(event: Any, parent: _Open, document: Document, line: int, column: int) -> str:
+    if not isinstance(event, yaml.ScalarEvent):
+        raise DocumentError("a key must be a string, not a list or a mapping", line, column)
+    if event.value == "<<" and _plain(event):
+        raise DocumentError("merge keys (<<) are not part of the recipe language; write the keys out", line, column)
+    key = scalar(event, line, column)
+    if not isinstance(key, str):
+        raise DocumentError(f"a key must be a string; quote it: '{event.value}'", line, column)
+    if key in parent.value:
+        first = document.keys[(*parent.place, key)]
+        raise DocumentError(f"duplicate key {key!r}; it is already on line {first[0]}", line, column)
+    document.keys[(*parent.place, key)] = (line, column)
+    return key
+
+
+def _value(event: Any, line: int, column: int) -> Any:
+    if isinstance(event, yaml.ScalarEvent):
+        return scalar(event, line, column)
+    wanted = "map" if isinstance(event, yaml.MappingStartEvent) else "seq"
+    if event.tag not in (None, "!", _CORE + wanted):
+        raise DocumentError(_unknown_tag(event.tag), line, column)
+    return {} if wanted == "map" else []
+
+
+def scalar(event: Any, line: int, column: int) -> Any:
+    """The value of a scalar by the YAML 1.2 core schema."""
+    text: str = event.value
+    tag: str | None = event.tag
+    if not tag:
+        return _resolve(text, line, column) if _plain(event) else text
+    if tag in ("!", _CORE + "str"):
+        return text
+    if tag not in _SCALAR_TAGS:
+        raise DocumentError(_unknown_tag(str(tag)), line, column)
+    value, name = _resolve(text, line, column), str(tag)[len(_CORE) :]
+    if name == "float" and type(value) is int:
+        return float(value)
+    if type(value).__name__ != {"null": "NoneType"}.get(name, name):
+        raise DocumentError(f"{text!r} is no {name}", line, column)
+    return value
+
+
+def _plain(event: Any) -> bool:
+    """Whether a scalar is written without quotes. The parser in C says an empty style where the other says None."""
+    return not event.style and bool(event.implicit[0])
+
+
+def _unknown_tag(tag: str) -> str:
+    return f"tag {tag!r}: a recipe is plain data; only YAML's core tags are read"
+
+
+def _resolve(text: str, line: int, column: int) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] in "+-.0123456789":
+        for pattern, base in ((_INT, 10), (_OCTAL, 8), (_HEX, 16)):
+            if pattern.fullmatch(text):
+                return integer(text, base, line, column)
+        if _FLOAT.fullmatch(text):
+            return real(text, line, column)
+    return text
+
+
+def integer(text: str, base: int, line: int, column: int) -> int:
+    """:raises DocumentError: where it has more digits than any dtype could hold."""
+    if len(text) > MAX_DIGITS:
+        raise DocumentError(f"a number of {len(text)} digits", line, column)
+    return int(text, base)
+
+
+def real(text: str, line: int, column: int) -> float:
+    """:raises DocumentError: where it is beyond a float; an infinity must be meant."""
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise DocumentError(f"{text[:40]} does not fit a float; write .inf for an infinity", line, column)
+    return value
