@@ -17,15 +17,16 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     theta = torch.nn.Parameter(torch.tensor(float(inputs["theta"]), dtype=loss_mat.dtype, device=loss_mat.device))
     loss = call(loss_mat=theta * loss_mat, **arguments)["loss"]
     loss.backward()
-    theta_gradient = float(theta.grad.item())
+    assert theta.grad is not None, "the loss does not depend on theta"
 
     leaf = loss_mat.detach().clone().requires_grad_(True)
     call(loss_mat=leaf, **arguments)["loss"].backward()
+    assert leaf.grad is not None
     masked = inputs["response_mask"].to(torch.bool).logical_not()
     return {
         "loss": loss.detach(),
         "theta_gradient": theta.grad,
-        "parameter_update_delta": -float(inputs["learning_rate"]) * theta_gradient,
+        "parameter_update_delta": -float(inputs["learning_rate"]) * theta.grad.item(),
         "per_token_gradient": leaf.grad,
         "masked_token_gradient_abs_sum": leaf.grad[masked].abs().sum(),
     }

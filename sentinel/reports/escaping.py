@@ -27,11 +27,12 @@ LONGEST = 20_000
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 _COMPONENT = r"[^\s/\"'`:;,()<>|]+"
+_FOLDERS = rf"(?:/{_COMPONENT}){{1,40}}"  # bounded: a hostile text must not cost quadratic time
 _BEGINS = r"(?:(?<=file://)|(?<![\w/.>~-]))"
-_SITE_PACKAGES = re.compile(rf"{_BEGINS}(?:/{_COMPONENT})+/(?:site|dist)-packages(?=/)")
-_STANDARD_LIBRARY = re.compile(rf"{_BEGINS}(?:/{_COMPONENT})*/lib(?:64)?/python3\.\d+(?=/)")
+_SITE_PACKAGES = re.compile(rf"{_BEGINS}{_FOLDERS}/(?:site|dist)-packages(?=/)")
+_STANDARD_LIBRARY = re.compile(rf"{_BEGINS}(?:{_FOLDERS})?/lib(?:64)?/python3\.\d+(?=/)")
 _HOME = re.compile(rf"{_BEGINS}/(?:home|Users)/{_COMPONENT}")
-_ABSOLUTE = re.compile(rf"{_BEGINS}(?:/{_COMPONENT})+/({_COMPONENT})")
+_ABSOLUTE = re.compile(rf"{_BEGINS}{_FOLDERS}/({_COMPONENT})")
 _WINDOWS = re.compile(r"(?<!\w)[A-Za-z]:\\(?:[^\s\"'<>|\\]+\\)*([^\s\"'<>|\\]+)")
 
 
@@ -54,11 +55,15 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def shorten(text: str, limit: int = LONGEST) -> str:
-    """The text, with its middle left out where it is longer than the limit."""
+    """The text, with its middle left out where it is longer than the limit.
+
+    It is cut between words: half of a path would no longer be seen to be one.
+    """
     if len(text) <= limit:
         return text
-    head, tail = limit // 4, limit - limit // 4
-    return f"{text[:head]}\n[... {len(text) - limit} characters left out ...]\n{text[-tail:]}"
+    head = re.sub(r"\S{1,400}$", "", text[: limit // 4])
+    tail = re.sub(r"^\S{1,400}", "", text[limit // 4 - limit :])
+    return f"{head}\n[... {len(text) - len(head) - len(tail)} characters left out ...]\n{tail}"
 
 
 def portable(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
@@ -82,12 +87,12 @@ def portable(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
 
 def message(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
     """One line for a person, safe and portable."""
-    return visible(shorten(portable(text, known)).strip())
+    return visible(portable(shorten(text), known).strip())
 
 
 def passage(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
     """Several lines for a person, such as a traceback, safe and portable."""
-    return visible(shorten(portable(text, known)).strip("\n"), lines=True)
+    return visible(portable(shorten(text), known).strip("\n"), lines=True)
 
 
 @lru_cache(maxsize=1)

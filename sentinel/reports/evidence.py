@@ -50,7 +50,7 @@ def evidence(decision: Decision) -> Document:
         "contract": recipe.contract,
         "verdict": verdict.name,
         "kind": verdict.kind,
-        "reason": message(verdict.reason, known),
+        "reason": reason(decision),
         "expect": decision.expect,
         "law": decision.law,
         **behaviour(decision),
@@ -126,6 +126,12 @@ def validate(document: Any) -> None:
     error = next(iter(_validator().iter_errors(document)), None)
     if error is not None:
         raise SentinelError(f"not valid evidence: at {error.json_path}: {message(error.message)[:300]}")
+
+
+def reason(decision: Decision) -> str:
+    """Why this verdict, safe to show; the failure's own words where the verdict adds none."""
+    said = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
+    return message(said, known_places(decision))
 
 
 def ref_text(ref: Ref) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from sentinel.outcomes import Comparison, Decision
 from sentinel.reports.behaviour import expected
 from sentinel.reports.escaping import message, passage
-from sentinel.reports.evidence import Known, known_places
+from sentinel.reports.evidence import Known, known_places, reason
 from sentinel.reports.rows import MEANING
 from sentinel.reports.summary import aligned
 from sentinel.values import Tensor, plain
@@ -24,7 +24,7 @@ def explain(decision: Decision, command: str = "") -> str:
     known = known_places(decision)
     parts = [
         _headline(decision),
-        _reason(decision, known),
+        _reason(decision),
         _where(decision, known),
         _table(decision),
         _details(decision),
@@ -44,9 +44,8 @@ def _headline(decision: Decision) -> str:
     return f"{what} at {message(decision.ref.short)}: {verdict.name} ({MEANING[verdict.name]}){wanted}{title}"
 
 
-def _reason(decision: Decision, known: Known) -> str:
-    verdict = decision.verdict
-    said = ": ".join(part for part in (verdict.kind, message(verdict.reason, known)) if part)
+def _reason(decision: Decision) -> str:
+    said = ": ".join(part for part in (decision.verdict.kind, reason(decision)) if part)
     law = f"law: {decision.law}" if decision.law else ""
     return "\n".join(part for part in (said and f"reason: {said}", law) if part)
 

@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.outcomes import Decision
 from sentinel.refs import Ref
 from sentinel.reports.escaping import message
-from sentinel.reports.evidence import known_places, ref_text
+from sentinel.reports.evidence import reason, ref_text
 
 #: In the order in which a reader wants to hear of them.
 VERDICTS = ("reproduced", "changed", "inconclusive", "unavailable", "fixed")
@@ -56,7 +56,7 @@ def _of_decision(decision: Decision, outcome: str) -> Row:
         message(decision.ref.short if decision.ref.kind in ("git", "pypi") else ref_text(decision.ref)),
         verdict.name,
         outcome,
-        _reason(verdict.name, verdict.kind, message(verdict.reason, known_places(decision)), decision.expect),
+        _reason(verdict.name, verdict.kind, reason(decision), decision.expect),
     )
 
 
@@ -72,9 +72,9 @@ def _of_document(document: Mapping[str, Any], outcome: str) -> Row:
     )
 
 
-def _reason(verdict: str, kind: str, reason: str, expect: str | None) -> str:
+def _reason(verdict: str, kind: str, why: str, expect: str | None) -> str:
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
-    said = f"{kind}: {reason}" if kind and not reason.startswith(f"{kind}:") else reason
+    said = f"{kind}: {why}" if kind and not why.startswith(f"{kind}:") else why
     return "; ".join([*parts, said] if said else parts)
 
 

@@ -6,10 +6,12 @@ import contextlib
 import ctypes
 import os
 import signal
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
+_prctl: Any
 try:
     _prctl = ctypes.CDLL(None, use_errno=True).prctl
 except (OSError, AttributeError):  # not Linux: fresh processes are the rule there, and nothing is inherited

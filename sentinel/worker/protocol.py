@@ -55,7 +55,8 @@ def frame_length(start: bytes | bytearray) -> int | None:
     """The whole length of the frame that begins with these bytes; None while its header is not complete."""
     if len(start) < _HEADER.size:
         return None
-    return _HEADER.size + sum(_HEADER.unpack_from(start))
+    text_length, body_length = _HEADER.unpack_from(start)
+    return int(_HEADER.size + text_length + body_length)
 
 
 def send(channel: socket.socket, value: Any) -> None:

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,9 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
                 _import(name, roots)
             answer: Any = {"imported": True}
         elif request["op"] == "probe":
-            answer = _forked(channel, lambda request=request: probe.run(request, roots, recorder), request["timeout"])
+            answer = _forked(channel, partial(probe.run, request, roots, recorder), request["timeout"])
         else:
-            answer = _forked(channel, lambda request=request: probe.run_oracle(request), request["timeout"])
+            answer = _forked(channel, partial(probe.run_oracle, request), request["timeout"])
         if isinstance(answer, bytes):
             channel.sendall(answer)
         else:

@@ -1,0 +1,91 @@
+"""Recipes as pytest items: one file a collector, one item a ref."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sentinel.errors import RecipeError, SentinelError
+from sentinel.outcomes import Decision
+from sentinel.recipes import Recipe
+from sentinel.runner import Job
+
+if TYPE_CHECKING:
+    from sentinel.run import Run
+
+
+class SentinelWarning(pytest.PytestWarning):
+    """Something in a recipe that is not used."""
+
+
+class VerdictError(Exception):
+    """The verdict is not the one that passes; carries what a failure shows."""
+
+    def __init__(self, decision: Decision, headline: str) -> None:
+        super().__init__(headline)
+        self.decision = decision
+        self.headline = headline
+
+
+class RecipeFile(pytest.File):
+    """A recipe file. The recipe itself, where the run has loaded it already, saves loading it twice."""
+
+    run: Run
+    recipe: Recipe | None
+
+    @classmethod
+    def make(cls, parent: pytest.Collector, path: Path, nodeid: str | None, run: Run, recipe: Recipe | None) -> RecipeFile:
+        extra: dict[str, Any] = {} if nodeid is None else {"nodeid": nodeid}
+        file: RecipeFile = cls.from_parent(parent, path=path, **extra)
+        file.run, file.recipe = run, recipe
+        return file
+
+    def collect(self) -> Iterable[pytest.Item]:
+        try:
+            recipe = self.recipe or self.run.load(self.path)
+            for note in recipe.notes:
+                self.warn(SentinelWarning(note))
+            for job in self.run.jobs(recipe):
+                item: RecipeItem = RecipeItem.from_parent(self, name=job.ref.short)
+                item.job, item.run = job, self.run
+                item.add_marker(pytest.mark.sentinel)
+                item.add_marker(recipe.target)
+                if recipe.invariant:
+                    item.add_marker(recipe.invariant)
+                yield item
+        except (RecipeError, SentinelError) as error:
+            raise self.CollectError(str(error)) from None
+
+
+class RecipeItem(pytest.Item):
+    """The verdict of one recipe at one ref."""
+
+    job: Job
+    run: Run
+    evidence_file: Path | None = None
+
+    def runtest(self) -> None:
+        decision = self.run.decide(self.job)
+        self.evidence_file = self.run.record(decision)
+        headline = self.run.complaint(decision)
+        if headline is not None:
+            raise VerdictError(decision, headline)
+        if decision.verdict.name == "unavailable" and not self.run.expected_unavailable(decision):
+            pytest.skip(decision.verdict.reason)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        error = excinfo.value
+        if isinstance(error, VerdictError):
+            from sentinel.reports.explain import explain
+
+            return f"{error.headline}\n\n{explain(error.decision, self.run.command(self.nodeid))}"
+        if isinstance(error, SentinelError):
+            return f"sentinel: {error}"
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        return self.path, 0, f"{self.job.recipe.bug_id} at {self.job.ref.short}"

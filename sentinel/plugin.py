@@ -1,0 +1,151 @@
+"""The pytest side: options, collection, items, reporting. Every module of Sentinel is imported only when it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from sentinel.items import RecipeFile
+    from sentinel.run import Run
+
+#: option name -> (metavar, help); all may be given several times unless marked as single.
+_OPTIONS: dict[str, tuple[str, str]] = {
+    "target": ("NAME", "check these targets (comma list, repeatable; 'all')"),
+    "bug": ("GLOB", "only recipes whose bug id matches (comma list, repeatable)"),
+    "ref": (
+        "[TARGET=]REF",
+        "judge these refs instead of the recipes' pins: git:<sha|tag|branch|pull/N/head>, pypi:<version|latest>, "
+        "path:<dir>, installed",
+    ),
+    "repo": ("[TARGET=]DIR", "judge a working tree, uncommitted changes included"),
+    "recipes": ("DIR", "also load the recipes of this folder"),
+    "python": ("[TARGET=]PYTHON", "probe in the environment of this interpreter"),
+    "repo-url": ("[TARGET=]URL", "fetch from a fork instead of upstream"),
+}
+_SINGLE: dict[str, tuple[str, str]] = {
+    "report-dir": ("DIR", "write evidence here (default: sentinel-reports)"),
+    "baseline": ("DIR", "fail only where a verdict or an observation differs from the evidence recorded here"),
+    "device": ("DEVICE", "cpu (default), cuda or cuda:N"),
+    "timeout": ("SECONDS", "for one probe (default: 60)"),
+    "sandbox": ("LEVEL", "basic (default) or off"),
+}
+
+_RUN = pytest.StashKey["Run | None"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("sentinel", "sentinel: conformance of LLM reinforcement-learning frameworks")
+    for name, (metavar, text) in _OPTIONS.items():
+        group.addoption(f"--sentinel-{name}", action="append", default=None, metavar=metavar, help=text)
+    for name, (metavar, text) in _SINGLE.items():
+        group.addoption(f"--sentinel-{name}", default=None, metavar=metavar, help=text)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from sentinel import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sentinel: an item of Sentinel; also marked with its target and its law")
+    config.stash[_RUN] = None
+    if not _asked(config):
+        return
+    from sentinel.errors import SentinelError
+    from sentinel.run import Run
+
+    given = {name: config.getoption(f"--sentinel-{name}") for name in (*_OPTIONS, *_SINGLE)}
+    try:
+        config.stash[_RUN] = Run.configure(config, given)
+    except SentinelError as error:
+        raise pytest.UsageError(f"sentinel: {error}") from None
+
+
+def _asked(config: pytest.Config) -> bool:
+    """Whether anything in this run is for Sentinel: cheap, because every pytest run of the environment comes by here."""
+    names = ("target", "recipes", "bug", "ref", "repo", "baseline")
+    if any(config.getoption(f"--sentinel-{name}") for name in names):
+        return True
+    if any(".yaml" in arg or ".yml" in arg or ".json" in arg or arg.startswith("recipes/") for arg in config.args):
+        return True
+    if (config.rootpath / "sentinel.toml").is_file():
+        return True
+    project = config.rootpath / "pyproject.toml"
+    return project.is_file() and b"[tool.sentinel]" in project.read_bytes()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    run = config.stash.get(_RUN, None)
+    if run is not None:
+        run.close()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    run = config.stash.get(_RUN, None)
+    return run.header() if run is not None else []
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    run = session.config.stash.get(_RUN, None)
+    if run is not None:
+        run.warm_up()
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> RecipeFile | None:
+    run = parent.config.stash.get(_RUN, None)
+    if run is None or file_path.suffix not in (".yaml", ".yml", ".json") or not parent.session.isinitpath(file_path):
+        return None
+    return run.collector(file_path, parent)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    run = session.config.stash.get(_RUN, None)
+    if run is not None:
+        run.plan(session.items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    place = getattr(item, "evidence_file", None)
+    if call.when == "call" and place is not None:
+        report.__dict__["sentinel_evidence"] = str(place)  # travels from an xdist worker to the controller with the report
+    return report
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    evidence = getattr(report, "sentinel_evidence", None)
+    if evidence is not None and _reporting is not None:
+        _reporting.collect(report, Path(evidence))
+
+
+#: The run whose reports this process shows; pytest gives ``pytest_runtest_logreport`` no config to find it by.
+_reporting: Run | None = None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    global _reporting
+    _reporting = session.config.stash.get(_RUN, None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    run = session.config.stash.get(_RUN, None)
+    if run is not None:
+        run.finish(session, exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    run = terminalreporter.config.stash.get(_RUN, None)
+    if run is not None:
+        run.summarise(terminalreporter)

@@ -1,0 +1,325 @@
+"""One pytest run of Sentinel: what it selected, what it decided, what it wrote."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sentinel.catalog import Catalog, bundled, bundled_catalog
+from sentinel.errors import SentinelError
+from sentinel.items import RecipeFile, RecipeItem
+from sentinel.outcomes import Decision
+from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_recipe
+from sentinel.refs import Ref
+from sentinel.runner import Job, Runner
+from sentinel.settings import Settings, nearest, read_file, settle
+from sentinel.worker.client import Options
+
+if TYPE_CHECKING:
+    from sentinel.checkout import Checkout
+    from sentinel.targets import Target
+
+
+def catalog_of(config: pytest.Config) -> Catalog:
+    """What Sentinel ships and what this pytest run's plugins add."""
+    hook = config.hook
+
+    def flat(answers: Any) -> list[Any]:
+        return [item for answer in answers for item in (answer or ())]
+
+    return bundled_catalog().with_(
+        adapters=flat(hook.pytest_sentinel_adapters()),
+        contracts=flat(hook.pytest_sentinel_contracts()),
+        invariants=flat(hook.pytest_sentinel_invariants()),
+        recipe_folders=flat(hook.pytest_sentinel_recipe_folders()),
+    )
+
+
+class Run:
+    """The state of one run; the plugin's hooks call it and hold none of their own."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, catalog: Catalog, recipes: Sequence[Recipe]) -> None:
+        self.config = config
+        self.settings = settings
+        self.catalog = catalog
+        self.recipes = {recipe.path.resolve(): recipe for recipe in recipes}
+        self.results: list[tuple[Path, str, float, str]] = []
+        self._runner: Runner | None = None
+        self._started = time.monotonic()
+        self._when = datetime.now(timezone.utc)
+        self._announce = threading.Lock()
+        worker_input = getattr(config, "workerinput", None)
+        self.is_worker = worker_input is not None
+        self.is_controller = not self.is_worker and getattr(config.option, "dist", "no") != "no"
+
+    # -- configuring --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def configure(cls, config: pytest.Config, given: Mapping[str, Any]) -> Run:
+        """Read the settings, select recipes, and put their files among what pytest collects.
+
+        :raises SentinelError: for anything that the user got wrong.
+        """
+        catalog = catalog_of(config)
+        values, file = read_file(config.rootpath)
+        settings = settle(given, values, list(catalog.adapters), file.parent if file else Path.cwd())
+        catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
+        selected: list[Recipe] = []
+        if settings.targets:
+            selected = [r for r in find_recipes(catalog, settings.targets, settings.bugs)]
+        elif settings.recipes:
+            own = replace(catalog, recipe_folders=settings.recipes)
+            selected = [r for r in find_recipes(own, (), settings.bugs)]
+        _require_bugs(settings, catalog, selected)
+        run = cls(config, settings, catalog, selected)
+        for name in (*catalog.adapters, *catalog.invariants):
+            config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
+        run._point_pytest_at(selected)
+        return run
+
+    def _point_pytest_at(self, selected: Sequence[Recipe]) -> None:
+        config = self.config
+        config.args[:] = [self._bundled_id(arg) for arg in config.args]
+        if self.is_worker:
+            return  # the controller's arguments arrive complete
+        files = [str(recipe.path) for recipe in selected]
+        if not files and not self.settings.asked:
+            return
+        config.args[:] = [*config.args, *files] if config.option.file_or_dir else files
+
+    def _bundled_id(self, arg: str) -> str:
+        """An item id of a bundled recipe, from whatever folder: its file's real place."""
+        path, separator, rest = arg.partition("::")
+        if path.startswith("recipes/") and not (self.config.invocation_params.dir / path).exists():
+            place = bundled("recipes") / path.removeprefix("recipes/")
+            if not place.resolve().is_relative_to(bundled("recipes").resolve()):
+                return arg
+            if place.is_file():
+                return f"{place}{separator}{rest}"
+        return arg
+
+    # -- collecting ---------------------------------------------------------------------------------------------------
+
+    def collector(self, path: Path, parent: pytest.Collector) -> RecipeFile:
+        folder = bundled("recipes").resolve()
+        nodeid = None
+        if path.resolve().is_relative_to(folder):
+            nodeid = f"recipes/{path.resolve().relative_to(folder).as_posix()}"
+        return RecipeFile.make(parent, path, nodeid, self, self.recipes.get(path.resolve()))
+
+    def load(self, path: Path) -> Recipe:
+        return load_recipe(path, self.catalog)
+
+    def jobs(self, recipe: Recipe) -> list[Job]:
+        """The questions that this run asks about a recipe.
+
+        :raises SentinelError: where nothing says at which ref.
+        """
+        refs = list(self.settings.refs_of(recipe.target))
+        if refs:
+            return [Job(recipe, ref) for ref in refs]
+        if recipe.published:
+            repository = _environment_repo()
+            if repository is not None:
+                return [Job(recipe, repository)]
+            recipe = adopt_pins(recipe, {r.bug_id: r for r in find_recipes(bundled_catalog(), (recipe.target,), ())})
+        jobs = [Job(recipe, pin.ref, pin.expect) for pin in recipe.pins]
+        if self.settings.baseline is not None:
+            jobs += [Job(recipe, ref) for ref in recipe.watch]
+        if not jobs:
+            raise SentinelError(
+                f"{recipe.path.name}: {recipe.bug_id} has no pins; give a ref (--sentinel-ref=git:main, "
+                "--sentinel-repo=DIR, or TARGET_REPO in the environment)"
+            )
+        return jobs
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Start loading torch while pytest collects."""
+        if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
+            self._the_runner().start(self.settings.targets)
+
+    def plan(self, items: Sequence[pytest.Item]) -> None:
+        """Let the machine's cores work ahead; under xdist the workers are the parallelism."""
+        if self.config.option.collectonly or self.is_controller or self.is_worker:
+            return
+        jobs = [item.job for item in items if isinstance(item, RecipeItem)]
+        if jobs:
+            self._the_runner().plan(jobs)
+
+    def decide(self, job: Job) -> Decision:
+        return self._the_runner().decide(job)
+
+    def _the_runner(self) -> Runner:
+        if self._runner is None:
+            settings = self.settings
+            options = Options(timeout=settings.timeout, sandbox=settings.sandbox, device=settings.device)
+            by_target = {
+                target: replace(options, python=settings.pythons.get(target, settings.pythons.get(None)))
+                for target in self.catalog.adapters
+                if settings.pythons
+            }
+            self._runner = Runner(self.catalog, self._open_checkout, options, by_target)
+        return self._runner
+
+    def _open_checkout(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
+        from sentinel.sources import open_checkout
+
+        settings = self.settings
+        return open_checkout(
+            target,
+            ref,
+            pull=pull,
+            python=settings.pythons.get(target.name, settings.pythons.get(None)),
+            url=settings.repo_urls.get(target.name, settings.repo_urls.get(None)),
+            progress=self.progress,
+        )
+
+    def progress(self, message: str) -> None:
+        """Tell the user about a step that takes a while."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and self.config.get_verbosity() >= 0:
+            with self._announce:
+                reporter.ensure_newline()
+                reporter.write_line(f"sentinel: {message}")
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    # -- judging and recording ----------------------------------------------------------------------------------------
+
+    def record(self, decision: Decision) -> Path:
+        """Write the evidence of a decision and tell other plugins."""
+        from sentinel.reports.store import write
+
+        place = write(self.settings.report_dir, decision)
+        self.config.hook.pytest_sentinel_decided(decision=decision)
+        return place
+
+    def expected_unavailable(self, decision: Decision) -> bool:
+        """Whether ``unavailable`` is what the pin expects, and was established by looking at the code."""
+        return decision.expect == "unavailable" and decision.verdict.kind == "not-in-this-version"
+
+    def complaint(self, decision: Decision) -> str | None:
+        """Why the item fails; None where it passes or is skipped."""
+        verdict = decision.verdict
+        if self.settings.baseline is not None:
+            return self._against_baseline(decision)
+        if decision.expect is not None:
+            if verdict.name == decision.expect or (verdict.name == "unavailable" and verdict.kind != "not-in-this-version"):
+                return None
+            return f"{decision.recipe.bug_id} at {decision.ref.short}: expected {decision.expect}, got {verdict.name}"
+        if verdict.name in ("fixed", "unavailable"):
+            return None
+        return f"{decision.recipe.bug_id} at {decision.ref.short}: {verdict.name}"
+
+    def _against_baseline(self, decision: Decision) -> str | None:
+        from sentinel.reports.baseline import difference
+        from sentinel.reports.evidence import evidence
+        from sentinel.reports.store import find
+
+        assert self.settings.baseline is not None
+        head = f"{decision.recipe.bug_id} at {decision.ref.short}"
+        recorded = find(self.settings.baseline, decision)
+        if recorded is None:
+            if decision.verdict.name == "unavailable":
+                return None
+            return f"{head}: nothing is recorded in {self.settings.baseline}; accept it with `sentinel baseline update`"
+        if decision.verdict.kind == "ref":
+            return None  # not to be had on this machine: no statement about the code, so no difference
+        changes = difference(recorded, evidence(decision))
+        return f"{head}: " + "; ".join(changes) if changes else None
+
+    def command(self, nodeid: str) -> str:
+        """The command that repeats one item alone."""
+        settings = self.settings
+        parts = ["pytest", nodeid]
+        for name, ref in settings.refs:
+            parts.append(f"--sentinel-ref={name + '=' if name else ''}{ref}")
+        parts += [f"--sentinel-device={settings.device}"] if settings.device != "cpu" else []
+        parts += [f"--sentinel-baseline={settings.baseline}"] if settings.baseline else []
+        parts += [f"--sentinel-recipes={folder}" for folder in settings.recipes]
+        return shlex.join(parts)
+
+    # -- reporting ----------------------------------------------------------------------------------------------------
+
+    def header(self) -> list[str]:
+        targets = ", ".join(self.settings.targets) or "as the given paths say"
+        return [f"sentinel: targets {targets}; evidence in {self.settings.report_dir}"]
+
+    def collect(self, report: pytest.TestReport, evidence: Path) -> None:
+        self.results.append((evidence, report.outcome, report.duration, report.nodeid))
+
+    def documents(self) -> list[tuple[dict[str, Any], str]]:
+        from sentinel.reports.store import load
+
+        return [(load(evidence), outcome) for evidence, outcome, _, _ in self.results]
+
+    def summarise(self, reporter: pytest.TerminalReporter) -> None:
+        if not self.results or self.config.get_verbosity() < -1:
+            return
+        from sentinel.reports.summary import summary
+
+        reporter.section("sentinel")
+        writer = reporter._tw
+        text = summary(
+            self.documents(), str(self.settings.report_dir), terminal=writer.hasmarkup, width=writer.fullwidth
+        )
+        writer.write(text.rstrip("\n") + "\n", flush=True)
+
+    def finish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write ``run.json``; turn a run in which nothing was decided into a failure."""
+        self.close()
+        if self.is_worker or not self.results:
+            return
+        from sentinel.reports.store import RunItem, write_run
+
+        documents = self.documents()
+        items = [
+            RunItem(nodeid, outcome, document["verdict"], duration, evidence.name)
+            for (document, _), (evidence, outcome, duration, nodeid) in zip(documents, self.results)
+        ]
+        write_run(
+            self.settings.report_dir,
+            items,
+            started=self._when,
+            duration=time.monotonic() - self._started,
+            command=["pytest", *map(str, self.config.invocation_params.args)],
+        )
+        decided = any(document["verdict"] not in ("unavailable", "inconclusive") for document, _ in documents)
+        expected = any(outcome == "passed" for _, outcome in documents)
+        if exitstatus == pytest.ExitCode.OK and not decided and not expected:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+            self.progress("nothing was decided: every item was unavailable; see the reasons above")
+
+
+def _environment_repo() -> Ref | None:
+    import os
+
+    path = os.environ.get("TARGET_REPO")
+    return Ref("path", os.path.abspath(path)) if path else None
+
+
+def _require_bugs(settings: Settings, catalog: Catalog, selected: Sequence[Recipe]) -> None:
+    """Every ``--sentinel-bug`` pattern must select something: a typo must not look like a success."""
+    from fnmatch import fnmatchcase
+
+    ids = [recipe.bug_id for recipe in selected]
+    for pattern in settings.bugs:
+        if not any(fnmatchcase(bug_id, pattern) for bug_id in ids):
+            known = [r.bug_id for r in find_recipes(catalog, settings.targets, ())]
+            listing = f"; the recipes there are {', '.join(known)}" if len(known) <= 20 else "; see `sentinel list recipes`"
+            raise SentinelError(f"no recipe matches --sentinel-bug={pattern}{nearest(pattern, known)}{listing}")
+
+
