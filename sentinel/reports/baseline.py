@@ -13,9 +13,10 @@ from typing import Any
 
 from sentinel.errors import SentinelError
 from sentinel.outcomes import Decision
+from sentinel.recipes import Tolerance
 from sentinel.reports import store
 from sentinel.reports.behaviour import address
-from sentinel.reports.closeness import Difference, Tolerances, compare
+from sentinel.reports.drift import Difference, compare
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import Document, dumps, evidence
 
@@ -115,7 +116,7 @@ def _compared(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Dif
             words = ("there", "absent") if key in there else ("absent", "there")
             yield key, [Difference(key, *words)]
         else:
-            yield key, list(compare(there[key], here[key], key, _tolerances(recorded, key)))
+            yield key, list(compare(there[key], here[key], key, _tolerance(recorded, key)))
 
 
 def _flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def _flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]
     }
 
 
-def _tolerances(recorded: Recorded, key: str) -> Tolerances:
+def _tolerance(recorded: Recorded, key: str) -> Tolerance:
     """The recipe's own word on a key (or on all keys) goes before the default of its dtype."""
     expectation = recorded["expectation"]
     chosen = expectation["tolerance"]
@@ -132,7 +133,7 @@ def _tolerances(recorded: Recorded, key: str) -> Tolerances:
         own = expectation[side].get(key, {}).get("tolerance", {})
         if any(own.values()):
             chosen = own
-    return Tolerances(chosen["relative"], chosen["absolute"], chosen["exact"])
+    return Tolerance(chosen["relative"], chosen["absolute"], chosen["exact"])
 
 
 def _circumstances(document: Recorded) -> dict[str, Any]:

@@ -77,8 +77,8 @@ def _table(decision: Decision) -> str:
 
 
 def _values(item: Comparison) -> tuple[str, str, str]:
-    unpatched = "-" if item.matches_unpatched is None and item.unpatched is None else show(expected(item.unpatched))
-    fixed = "-" if item.matches_fixed is None and item.fixed is None else show(expected(item.fixed))
+    unpatched = "" if item.matches_unpatched is None and item.unpatched is None else show(expected(item.unpatched))
+    fixed = "" if item.matches_fixed is None and item.fixed is None else show(expected(item.fixed))
     return show(item.observed), unpatched, fixed
 
 

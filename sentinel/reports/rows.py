@@ -56,7 +56,7 @@ def _of_decision(decision: Decision, outcome: str) -> Row:
         message(decision.ref.short if decision.ref.kind in ("git", "pypi") else ref_text(decision.ref)),
         verdict.name,
         outcome,
-        _reason(verdict.name, verdict.kind, reason(decision), decision.expect),
+        _reason(verdict.name, verdict.kind, reason(decision), decision.expect, outcome),
     )
 
 
@@ -68,14 +68,16 @@ def _of_document(document: Mapping[str, Any], outcome: str) -> Row:
         message(Ref("git", name).short if kind == "git" else kind + colon + name),
         document["verdict"],
         outcome,
-        _reason(document["verdict"], document["kind"], message(document["reason"]), document["expect"]),
+        _reason(document["verdict"], document["kind"], message(document["reason"]), document["expect"], outcome),
     )
 
 
-def _reason(verdict: str, kind: str, why: str, expect: str | None) -> str:
+def _reason(verdict: str, kind: str, why: str, expect: str | None, outcome: str) -> str:
+    """Nothing where all is as it should be: a table that explains every line explains none."""
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
-    said = f"{kind}: {why}" if kind and not why.startswith(f"{kind}:") else why
-    return "; ".join([*parts, said] if said else parts)
+    if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):
+        parts.append(f"{kind}: {why}" if kind and not why.startswith(f"{kind}:") else why)
+    return "; ".join(parts)
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:

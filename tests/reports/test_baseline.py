@@ -61,8 +61,8 @@ def test_another_reason_is_a_difference_and_other_words_are_not(decide: Build) -
     [
         ("float64", 1.0 + 1e-10, 1.0 + 1e-8),
         ("float32", 1.0 + 4e-6, 1.0 + 1e-4),
-        ("float16", 1.0 + 2**-10, 1.0 + 2**-8),
-        ("bfloat16", 1.0 + 2**-7, 1.0 + 2**-5),
+        ("float16", 1.0 + 2**-8, 1.0 + 2**-5),
+        ("bfloat16", 1.0 + 2**-5, 1.0 + 2**-2),
     ],
 )
 def test_numbers_agree_within_the_tolerance_of_their_dtype(decide: Build, dtype: str, near: float, far: float) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,14 @@ def test_a_very_long_text_keeps_its_beginning_and_its_end() -> None:
 
 def test_a_message_is_one_line() -> None:
     assert message("  a\nb  ") == "a\\nb"
+
+
+@pytest.mark.parametrize("unit", ["/#", "/a", "a/", "//", "C:\\", "://a@", "0x1", "\x1b", " /a/", "/" + "a" * 50])
+def test_hostile_text_costs_no_more_than_its_length(unit: str) -> None:
+    started = time.perf_counter()
+    passage(unit * 1_000_000)
+    assert time.perf_counter() - started < 2
+
+
+def test_a_long_text_is_not_cut_inside_a_path() -> None:
+    assert "zoe" not in passage(" /srv/zoe/private/x" * 10_000)

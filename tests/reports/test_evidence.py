@@ -85,6 +85,11 @@ def test_what_is_not_there_is_null(decide: Build) -> None:
     assert document["boundary"]["file"] is None
 
 
+def test_the_failures_own_words_where_the_verdict_adds_none(decide: Build) -> None:
+    document = evidence(decide("inconclusive", verdict=Verdict("inconclusive", "", "timeout")))
+    assert document["reason"] == "took longer than 60 s"
+
+
 def test_the_same_decision_gives_the_same_bytes(decide: Build) -> None:
     decision = decide()
     shuffled = replace(

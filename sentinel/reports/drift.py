@@ -7,39 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sentinel.closeness import DEFAULTS
+from sentinel.recipes import Tolerance
 from sentinel.reports.escaping import message
 
-#: dtype -> (relative, absolute). bfloat16 and float16: their machine epsilon, and the least step near zero that
-#: a sum of a few such numbers can be off by.
-DEFAULTS = {
-    "float64": (1e-9, 1e-12),
-    "float32": (1e-5, 1e-6),
-    "float16": (2.0**-10, 1e-5),
-    "bfloat16": (2.0**-7, 1e-5),
-}
-
-#: A number without a dtype is most often ``tensor.item()`` of a float32 tensor.
+#: A number without a dtype is most often ``tensor.item()`` of a float32 tensor, which another CPU rounds otherwise.
 _BARE = "float32"
 _TAGS = ("NaN", "Infinity", "-Infinity")
 _TYPED = {"dtype", "shape", "tensor"}
-
-
-@dataclass(frozen=True)
-class Tolerances:
-    """What the recipe says about closeness; None stands for the default of the dtype."""
-
-    relative: float | None = None
-    absolute: float | None = None
-    exact: bool = False
-
-    def of(self, dtype: str) -> tuple[float, float]:
-        if self.exact or dtype not in DEFAULTS:
-            return 0.0, 0.0
-        relative, absolute = DEFAULTS[dtype]
-        return (
-            relative if self.relative is None else self.relative,
-            absolute if self.absolute is None else self.absolute,
-        )
 
 
 @dataclass(frozen=True)
@@ -63,30 +38,30 @@ class Difference:
         return f"{message(self.where)}: {self.brief}"
 
 
-def compare(recorded: Any, now: Any, where: str, tolerances: Tolerances, dtype: str = _BARE) -> Iterator[Difference]:
+def compare(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str = _BARE) -> Iterator[Difference]:
     """Every element that is not identical, those within tolerance too."""
     if _is_tensor(recorded) and _is_tensor(now):
         for part in ("dtype", "shape"):
             if recorded[part] != now[part]:
                 yield Difference(f"{where} ({part})", _show(recorded[part]), _show(now[part]))
                 return
-        yield from compare(recorded["tensor"], now["tensor"], where, tolerances, recorded["dtype"])
+        yield from compare(recorded["tensor"], now["tensor"], where, tolerance, recorded["dtype"])
     elif isinstance(recorded, dict) and isinstance(now, dict) and set(recorded) == set(now):
         for key in sorted(recorded):
-            yield from compare(recorded[key], now[key], f"{where}.{key}", tolerances, dtype)
+            yield from compare(recorded[key], now[key], f"{where}.{key}", tolerance, dtype)
     elif isinstance(recorded, list) and isinstance(now, list) and len(recorded) == len(now):
         for index, (one, other) in enumerate(zip(recorded, now, strict=True)):
-            yield from compare(one, other, f"{where}[{index}]", tolerances, dtype)
+            yield from compare(one, other, f"{where}[{index}]", tolerance, dtype)
     elif type(recorded) is not type(now) or recorded != now:
-        yield _leaf(recorded, now, where, tolerances, dtype)
+        yield _leaf(recorded, now, where, tolerance, dtype)
 
 
-def _leaf(recorded: Any, now: Any, where: str, tolerances: Tolerances, dtype: str) -> Difference:
+def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str) -> Difference:
     left, right = number(recorded), number(now)
     shown = _show(recorded), _show(now)
     if left is None or right is None:
         return Difference(where, *shown)
-    relative, absolute = tolerances.of(dtype)
+    relative, absolute = _bounds(dtype, tolerance)
     apart = abs(left - right)
     within = math.isfinite(apart) and apart <= absolute + relative * abs(left)
     note = f"{apart:.3g} apart; allowed {relative:g} relative, {absolute:g} absolute" if math.isfinite(apart) else ""
@@ -98,6 +73,16 @@ def number(value: Any) -> float | None:
     if isinstance(value, float):
         return value
     return float(value) if isinstance(value, str) and value in _TAGS else None
+
+
+def _bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
+    if tolerance.exact or dtype not in DEFAULTS:
+        return 0.0, 0.0
+    relative, absolute = DEFAULTS[dtype]
+    return (
+        relative if tolerance.relative is None else tolerance.relative,
+        absolute if tolerance.absolute is None else tolerance.absolute,
+    )
 
 
 def _is_tensor(value: Any) -> bool:
