@@ -1,0 +1,93 @@
+"""Synthetic repositories: a target ``fake`` with two package roots, made with git in a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sentinel.sources import Home, MirrorStore
+from sentinel.targets import PackageRoot, Target
+
+Git = Callable[..., str]
+
+LARGE = 3 << 20
+
+
+@pytest.fixture(autouse=True)
+def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(("GIT_", "SENTINEL_"))]:
+        monkeypatch.delenv(name)
+    (tmp_path / "user").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+
+
+@pytest.fixture
+def git() -> Git:
+    def run(folder: Path, *arguments: str) -> str:
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+        command = ["git", "-C", str(folder), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    return run
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, git: Git) -> Path:
+    """A clone with a work tree: main has two commits, a tag, ``refs/pull/7/head`` and ``refs/pins/one``."""
+    folder = tmp_path / "upstream"
+    (folder / "fake" / "deep").mkdir(parents=True)
+    (folder / "gym" / "fake_gym").mkdir(parents=True)
+    (folder / "fake" / "__init__.py").write_text("VALUE = 1\n")
+    (folder / "fake" / "deep" / "loss.py").write_text("def loss(): return 1\n")
+    (folder / "fake" / "deep" / "run.sh").write_text("echo\n")
+    (folder / "fake" / "deep" / "run.sh").chmod(0o755)
+    (folder / "gym" / "fake_gym" / "__init__.py").write_text("GYM = True\n")
+    (folder / "README.md").write_text("outside the roots\n")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "one")
+    git(folder, "tag", "-a", "v1", "-m", "v1")
+    git(folder, "update-ref", "refs/pins/one", "HEAD")
+    (folder / "fake" / "__init__.py").write_text("VALUE = 2\n")
+    git(folder, "commit", "-qam", "two")
+    git(folder, "checkout", "-q", "--detach")
+    (folder / "fake" / "__init__.py").write_text("VALUE = 7\n")
+    git(folder, "commit", "-qam", "seven")
+    git(folder, "update-ref", "refs/pull/7/head", "HEAD")
+    git(folder, "checkout", "-q", "main")
+    # A server that takes part in partial clones, as the public hosts do.
+    git(folder, "config", "uploadpack.allowFilter", "true")
+    git(folder, "config", "uploadpack.allowAnySHA1InWant", "true")
+    return folder
+
+
+@pytest.fixture
+def with_large_files(upstream: Path, git: Git) -> Path:
+    """Upstream, with a large asset and a large source file in its newest commit."""
+    (upstream / "fake" / "asset.bin").write_bytes(os.urandom(LARGE))
+    (upstream / "fake" / "tables.py").write_bytes(b"# " + os.urandom(LARGE).hex().encode() + b"\nTABLE = 3\n")
+    git(upstream, "add", ".")
+    git(upstream, "commit", "-qm", "large")
+    return upstream
+
+
+@pytest.fixture
+def target(upstream: Path) -> Target:
+    roots = (PackageRoot("fake"), PackageRoot("gym/fake_gym", "gym"), PackageRoot("never/was_here", "never"))
+    return Target("fake", f"file://{upstream}", roots, pypi="fake-dist")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def store(home: Home) -> MirrorStore:
+    return MirrorStore(home)

@@ -1,0 +1,390 @@
+"""The mirror store: every kind of origin, whole or not at all, and no read that touches the network."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.refs import Ref
+from sentinel.sources import Home, MirrorStore, gitbinary, gitrefs, mirrors, objects, open_checkout
+from sentinel.sources.gitbinary import GitError
+from sentinel.sources.origins import open_tar
+from sentinel.targets import Target
+
+
+@pytest.fixture(params=["clone", "bare", "bare without config", "tar", "linked work tree", "url"])
+def origin(request: pytest.FixtureRequest, tmp_path: Path, upstream: Path, git) -> str:
+    kind = request.param
+    bare = tmp_path / "bare.git"
+    if kind == "clone":
+        return str(upstream)
+    if kind == "url":
+        return f"file://{upstream}"
+    if kind == "linked work tree":
+        git(upstream, "worktree", "add", "-q", "--detach", str(tmp_path / "linked"))
+        return str(tmp_path / "linked")
+    git(tmp_path, "clone", "-q", "--mirror", str(upstream), str(bare))
+    if kind == "bare without config":
+        for name in ("config", "description", "hooks", "info", "branches"):
+            path = bare / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if kind != "tar":
+        return str(bare)
+    with tarfile.open(tmp_path / "bare.tar", "w") as tar:
+        tar.add(bare, "fake.git")
+    return str(tmp_path / "bare.tar")
+
+
+def test_add_takes_every_kind_of_origin(store: MirrorStore, target: Target, origin: str, upstream: Path, git) -> None:
+    mirror = store.add(target, origin)
+    assert mirror.whole
+    assert mirror.url == f"file://{upstream}"
+    assert mirror.references == ()
+    main = git(upstream, "rev-parse", "main")
+    assert store.resolve(target, "main") == main
+    assert store.resolve(target, "HEAD") == main
+    assert store.resolve(target, main[:9]) == main
+    assert store.resolve(target, "v1") == git(upstream, "rev-parse", "v1^{commit}")
+    if not origin.startswith("file:"):
+        refs = gitrefs.read_refs(mirror.path)
+        assert refs["refs/pins/one"] == store.resolve(target, "v1")
+        assert refs["refs/pull/7/head"] == git(upstream, "rev-parse", "refs/pull/7/head")
+    if not origin.startswith("file:"):
+        assert store.resolve(target, "pull/7/head") == git(upstream, "rev-parse", "refs/pull/7/head")
+        # The store is its own: the origin may go.
+        shutil.rmtree(upstream)
+        for path in (Path(origin), store.home.path.parent / "bare.git"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        assert open_checkout(target, Ref.parse("git:main"), store=store).commit == main
+
+
+def test_the_origin_stays_as_it_was(store: MirrorStore, target: Target, upstream: Path) -> None:
+    def snapshot() -> list[tuple[str, int, int]]:
+        return sorted((str(p), p.lstat().st_size, p.lstat().st_mtime_ns) for p in upstream.rglob("*"))
+
+    before = snapshot()
+    store.add(target, str(upstream))
+    open_checkout(target, Ref.parse("git:main"), store=store)
+    assert snapshot() == before
+
+
+def test_reference_keeps_a_link_and_shows_it(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    mirror = store.add(target, str(upstream), reference=True)
+    assert mirror.references == (upstream / ".git" / "objects",)
+    assert store.list()[0].references == mirror.references
+    assert open_checkout(target, Ref.parse("git:main"), store=store).roots == ("fake", "gym/fake_gym")
+    assert not list(mirror.path.glob("objects/pack/*.pack"))
+    moved = upstream.rename(upstream.with_name("elsewhere"))
+    with pytest.raises(Unavailable, match=r"refers to .* which is gone; run `sentinel mirror add fake`"):
+        store.resolve(target, "main")
+    assert store.add(target, str(moved)).references == ()
+    assert store.resolve(target, "main") == git(moved, "rev-parse", "main")
+
+
+@pytest.mark.parametrize("origin", ["tar", "url"])
+def test_reference_needs_a_directory(store: MirrorStore, target: Target, tmp_path: Path, origin: str) -> None:
+    (tmp_path / "x.tar").touch()
+    with pytest.raises(SentinelError, match="--reference needs"):
+        store.add(target, str(tmp_path / "x.tar") if origin == "tar" else target.repository, reference=True)
+
+
+def test_a_second_origin_is_merged(store: MirrorStore, target: Target, upstream: Path, tmp_path: Path, git) -> None:
+    shallow = tmp_path / "shallow.git"
+    git(tmp_path, "clone", "-q", "--bare", "--depth=1", f"file://{upstream}", str(shallow))
+    git(shallow, "update-ref", "refs/pins/kept", "main")
+    first = git(upstream, "rev-parse", "main~1")
+    store.add(target, str(shallow))
+    path = store.path("fake")
+    assert gitrefs.read_shallow(path)
+    with pytest.raises(Unavailable, match=f"commit {first} is not in the mirror"):
+        store.resolve(target, first)
+    mirror = store.add(target, str(upstream))
+    assert store.resolve(target, first) == first
+    assert {"refs/pins/kept", "refs/pins/one"} <= set(gitrefs.read_refs(path))
+    assert not gitrefs.read_shallow(path), "the history is whole now"
+    assert mirror.origins == (str(shallow), str(upstream))
+
+
+def test_refs_whose_names_are_in_each_others_way(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    git(upstream, "branch", "topic")
+    store.add(target, str(upstream))
+    git(upstream, "branch", "-D", "topic")
+    git(upstream, "branch", "topic/one")
+    store.add(target, str(upstream))
+    refs = gitrefs.read_refs(store.path("fake"))
+    assert "refs/heads/topic/one" in refs
+    assert "refs/heads/topic" not in refs
+
+
+def test_a_partial_origin_keeps_its_promise(store, target: Target, with_large_files: Path, tmp_path: Path, git) -> None:
+    bare = tmp_path / "partial.git"
+    git(tmp_path, "clone", "-q", "--bare", "--filter=blob:limit=1m", f"file://{with_large_files}", str(bare))
+    (bare / "config").unlink()
+    mirror = store.add(target, str(bare))
+    assert mirror.absent == 2
+    packs = list(mirror.path.glob("objects/pack/*.pack"))
+    assert packs
+    assert all(pack.with_suffix(".promisor").exists() for pack in packs)
+    blob = git(with_large_files, "rev-parse", "main:fake/asset.bin")
+    assert blob in (mirror.path / "absent").read_text().split()
+
+
+def test_a_missing_blob_is_an_error_and_no_network_access(
+    store: MirrorStore, target: Target, with_large_files: Path, git, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the remote there and reachable: were a read to fetch lazily, it would succeed here."""
+    store.add(target)
+    blob = git(with_large_files, "rev-parse", "main:fake/asset.bin")
+    mirror = store.path("fake")
+    trace = tmp_path / "trace"
+    monkeypatch.setitem(gitbinary._ENVIRONMENT, "GIT_TRACE", str(trace))
+    monkeypatch.delitem(gitbinary._ENVIRONMENT, "GIT_NO_LAZY_FETCH")  # As git older than 2.45 sees it.
+    assert objects.sizes(mirror, [blob]) == {blob: None}
+    with pytest.raises(GitError, match=f"object {blob} is absent"):
+        list(objects.contents(mirror, [blob]))
+    assert gitbinary.run(mirror, "cat-file", "-p", blob).status != 0
+    assert gitbinary.run(mirror, "archive", "main").status != 0
+    assert "cat-file" in trace.read_text()
+    assert "fetch" not in trace.read_text()
+    assert "remote" not in (mirror / "config").read_text()
+
+
+def test_update_brings_what_is_new(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    store.add(target, str(upstream))
+    (upstream / "fake" / "__init__.py").write_text("VALUE = 3\n")
+    git(upstream, "commit", "-qam", "three")
+    git(upstream, "update-ref", "refs/pull/7/head", "main")
+    git(upstream, "update-ref", "refs/pull/8/head", "main")
+    main = git(upstream, "rev-parse", "main")
+    store.update(target)
+    assert store.resolve(target, "main") == main
+    assert store.resolve(target, "pull/7/head") == main
+    assert "refs/pull/8/head" not in gitrefs.read_refs(store.path("fake")), "nobody asked for it yet"
+    assert "remote" not in (store.path("fake") / "config").read_text()
+
+
+def test_update_without_a_mirror_or_network(store: MirrorStore, target: Target, upstream: Path) -> None:
+    with pytest.raises(SentinelError, match="no mirror of fake; run `sentinel mirror add fake`"):
+        store.update(target)
+    store.add(target, str(upstream))
+    shutil.rmtree(upstream)
+    with pytest.raises(SentinelError, match="cannot update the mirror of fake from file://"):
+        store.update(target)
+    assert store.resolve(target, "main")
+
+
+def test_a_fork_instead_of_upstream(store: MirrorStore, target: Target, upstream: Path, tmp_path: Path, git) -> None:
+    fork = tmp_path / "fork"
+    git(tmp_path, "clone", "-q", str(upstream), str(fork))
+    (fork / "fake" / "__init__.py").write_text("VALUE = 9\n")
+    git(fork, "commit", "-qam", "nine")
+    assert store.add(target, url=f"file://{fork}").url == f"file://{fork}"
+    assert store.resolve(target, "main") == git(fork, "rev-parse", "main")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "--upload-pack=touch owned", "-oProxyCommand=x", "ext::sh -c touch% owned", "https://x/y;touch owned",
+        "https://x/$(id)", "https://x/`id`", "ssh://-oProxyCommand=x/y", "git@-oProxyCommand:x", "ftp://x/y",
+        "https://", "https://x/y\nz", "foo::bar", "file://x|y", "plain words",
+    ],
+)  # fmt: skip
+def test_a_url_that_is_an_option_or_a_command_is_refused(store: MirrorStore, target: Target, url: str) -> None:
+    with pytest.raises(SentinelError, match="not a repository URL"):
+        store.add(target, url=url)
+    if url.startswith("-") or "::" in url:
+        with pytest.raises(SentinelError, match="not a "):
+            store.add(target, url)
+    assert store.list() == []
+
+
+def test_a_password_in_a_url_is_not_shown(store: MirrorStore, target: Target, upstream: Path) -> None:
+    mirror = store.add(target, str(upstream), url="https://me:secret@localhost:1/x")
+    assert mirror.url == "https://localhost:1/x"
+    with pytest.raises(SentinelError) as error:
+        store.update(target)
+    assert "secret" not in str(error.value)
+
+
+def test_an_origin_that_cannot_be_used(store: MirrorStore, target: Target, tmp_path: Path, git) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("no tar")
+    git(tmp_path, "init", "-q", "--bare", "nothing.git")
+    for origin, says in [
+        ("absent", "there is no such file or directory"),
+        ("empty", "is not a git directory"),
+        ("file", "is not a whole tar"),
+        ("nothing.git", "no ref whose commit is in it"),
+    ]:
+        with pytest.raises(SentinelError, match=says):
+            store.add(target, str(tmp_path / origin))
+    with pytest.raises(SentinelError, match="cannot mirror file://"):
+        store.add(target, f"file://{tmp_path}/absent")
+    assert store.list() == []
+    assert [path.name for path in store.home.mirrors.iterdir()] == [".fake.lock"]
+
+
+def test_a_pack_that_is_cut_off(store: MirrorStore, target: Target, upstream: Path, tmp_path: Path, git) -> None:
+    bare = tmp_path / "bare.git"
+    git(tmp_path, "clone", "-q", "--mirror", f"file://{upstream}", str(bare))
+    git(bare, "repack", "-qad")
+    [pack] = bare.glob("objects/pack/*.pack")
+    pack.chmod(0o644)
+    pack.write_bytes(pack.read_bytes()[:-50])
+    with pytest.raises(SentinelError, match="is cut off"):
+        store.add(target, str(bare))
+    with tarfile.open(tmp_path / "cut.tar", "w") as tar:
+        tar.add(bare, "fake.git")
+    with pytest.raises(SentinelError, match="is damaged or cut off"):
+        store.add(target, str(tmp_path / "cut.tar"))
+    assert store.list() == []
+
+
+def test_a_history_that_is_torn(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    first = git(upstream, "rev-parse", "main~1")
+    (upstream / ".git" / "objects" / first[:2] / first[2:]).unlink()
+    with pytest.raises(SentinelError, match="is not whole"):
+        store.add(target, str(upstream))
+    assert store.list() == []
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, link
+    return member
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        _member("../out"), _member("/out"), _member("x/../../out"), _member("x\\..\\out"), _member("c:/out"),
+        _member("x.git/objects", tarfile.SYMTYPE, "/tmp"), _member("x.git/HEAD", tarfile.LNKTYPE, "/etc/passwd"),
+        _member("x.git/HEAD", tarfile.FIFOTYPE), _member("x.git/HEAD", tarfile.CHRTYPE),
+    ],
+    ids=lambda member: f"{member.name}-{member.type.decode()}",
+)  # fmt: skip
+def test_a_tar_is_not_trusted(store: MirrorStore, target: Target, tmp_path: Path, member: tarfile.TarInfo) -> None:
+    with tarfile.open(tmp_path / "bad.tar", "w") as tar:
+        tar.addfile(member, io.BytesIO())
+    with pytest.raises(SentinelError, match=r"leads out of the tar|is a link or a device"):
+        store.add(target, str(tmp_path / "bad.tar"))
+    assert not (tmp_path / "out").exists()
+    assert store.list() == []
+
+
+def test_a_tar_cannot_borrow_objects_or_call_one_by_anothers_name(upstream: Path, tmp_path: Path, git) -> None:
+    bare = tmp_path / "bare.git"
+    git(tmp_path, "clone", "-q", "--mirror", f"file://{upstream}", str(bare))
+    [index] = bare.glob("objects/pack/*.idx")
+    honest = index.read_bytes()
+    name = bytes.fromhex(git(upstream, "rev-parse", "main"))
+    index.chmod(0o644)
+    index.write_bytes(honest.replace(name, name[:-1] + bytes([name[-1] ^ 1])))
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.add(bare, "fake.git")
+    (tmp_path / "scratch").mkdir()
+    found = open_tar(tmp_path / "x.tar", tmp_path / "scratch")
+    assert next(found.git_dir.glob("objects/pack/*.idx")).read_bytes() == honest
+    (bare / "objects" / "info" / "alternates").write_text(f"{upstream}/.git/objects\n")
+    with tarfile.open(tmp_path / "y.tar", "w") as tar:
+        tar.add(bare, "fake.git")
+    (tmp_path / "other").mkdir()
+    with pytest.raises(SentinelError, match="borrows objects"):
+        open_tar(tmp_path / "y.tar", tmp_path / "other")
+
+
+def test_a_mirror_that_was_cut_off_is_never_used_half(store: MirrorStore, target: Target, upstream: Path) -> None:
+    half = store.home.mirror("fake")
+    (half / "objects" / "pack").mkdir(parents=True)
+    (half / "HEAD").write_text("ref: refs/heads/main\n")
+    leftover = store.home.mirrors / ".part-fake-killed"
+    leftover.mkdir()
+    [shown] = store.list()
+    assert not shown.whole
+    with pytest.raises(Unavailable, match=r"cut off half-way\); run `sentinel mirror add fake`"):
+        open_checkout(target, Ref.parse("git:main"), store=store)
+    assert store.add(target, str(upstream)).whole
+    assert not leftover.exists()
+
+
+def test_a_run_killed_while_it_adds_leaves_nothing_to_be_used(
+    store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mirrors, "write_record", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.add(target, str(upstream))
+    assert store.list() == []
+    assert store.add(target, str(upstream)).whole
+
+
+def test_two_processes_add_at_once(home: Home, target: Target, upstream: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
+        "t = Target('fake', sys.argv[2], (PackageRoot('fake'),))\n"
+        "print(MirrorStore(Home(Path(sys.argv[1]))).add(t, sys.argv[3]).refs)"
+    )
+    command = [sys.executable, "-c", code, str(home.path), target.repository, str(upstream)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    counts = {process.communicate()[0] for process in running}
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert len(counts) == 1
+    assert gitbinary.run(home.mirror("fake"), "fsck", "--connectivity-only").status == 0
+
+
+def test_no_git(store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.add(target, str(upstream))
+    for name in [name for name in sys.modules if name == "git" or name.startswith("git.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("PATH", str(upstream))
+    with pytest.raises(SentinelError, match="git is not installed"):
+        store.add(target, str(upstream))
+    with pytest.raises(Unavailable, match="git is not installed"):
+        open_checkout(target, Ref.parse("git:main"), store=store)
+
+
+def test_a_home_that_cannot_be_written(target: Target, upstream: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SentinelError, match=r"cannot write to .*file.*; set SENTINEL_HOME"):
+        MirrorStore(Home(tmp_path / "file")).add(target, str(upstream))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_no_disk_space(store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        with open("/dev/full", "wb") as file:
+            file.write(b"x" * 100_000)
+
+    monkeypatch.setattr("sentinel.sources.origins.os.link", full)
+    monkeypatch.setattr("sentinel.sources.origins.shutil.copyfile", full)
+    with pytest.raises(SentinelError, match=r"no space left on the disk that holds .*sentinel cache prune"):
+        store.add(target, str(upstream))
+    assert store.list() == []
+
+
+def test_foreign_git_settings_change_nothing(
+    store: MirrorStore, target: Target, upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, git
+) -> None:
+    """The tests may run inside a git hook, which sets these for its own repository."""
+    main = git(upstream, "rev-parse", "main")
+    git(upstream, "replace", main, "main~1")
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_WORK_TREE"):
+        monkeypatch.setenv(name, str(tmp_path / "nowhere"))
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.bare")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "nonsense")
+    store.add(target, str(upstream))
+    made = open_checkout(target, Ref.parse("git:main"), store=store)
+    assert (made.path / "fake" / "__init__.py").read_text() == "VALUE = 2\n"

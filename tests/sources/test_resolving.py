@@ -1,0 +1,117 @@
+"""Names to commits: what is fetched for a name, what never is, and what each failure says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import Unavailable
+from sentinel.refs import Ref
+from sentinel.sources import MirrorStore, gitrefs, open_checkout
+from sentinel.targets import Target
+
+
+def test_no_mirror(store: MirrorStore, target: Target) -> None:
+    with pytest.raises(Unavailable, match=r"^no mirror of fake; run `sentinel mirror add fake`$") as error:
+        open_checkout(target, Ref.parse("git:main"), store=store)
+    assert error.value.kind == "ref"
+    assert not store.home.path.exists(), "nothing is cloned, nothing is made"
+
+
+def test_a_branch_is_preferred_to_a_remote_branch_and_that_to_a_tag(store: MirrorStore, target: Target, upstream, git):
+    one, two = git(upstream, "rev-parse", "v1^{commit}"), git(upstream, "rev-parse", "main")
+    seven = git(upstream, "rev-parse", "refs/pull/7/head")
+    git(upstream, "tag", "topic", one)
+    store.add(target, str(upstream))
+    assert store.resolve(target, "topic") == one
+    git(upstream, "update-ref", "refs/remotes/origin/topic", seven)
+    store.add(target, str(upstream))
+    assert store.resolve(target, "topic") == seven
+    assert store.resolve(target, "origin/topic") == seven
+    git(upstream, "branch", "topic", two)
+    store.add(target, str(upstream))
+    assert store.resolve(target, "topic") == two
+
+
+def test_pull_heads_are_fetched_on_demand(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    store.add(target)
+    assert "refs/pull/7/head" not in gitrefs.read_refs(store.path("fake"))
+    seven = git(upstream, "rev-parse", "refs/pull/7/head")
+    said: list[str] = []
+    made = open_checkout(target, Ref.parse("git:pull/7/head"), store=store, progress=said.append)
+    assert made.commit == seven
+    assert any(line.startswith("fetching from file://") for line in said)
+    shutil.rmtree(upstream)
+    assert store.resolve(target, "pull/7/head") == seven, "it is kept"
+
+
+def test_an_absent_pin_is_looked_for_under_its_pull_request(store: MirrorStore, target: Target, upstream, git) -> None:
+    store.add(target)
+    seven = git(upstream, "rev-parse", "refs/pull/7/head")
+    with pytest.raises(Unavailable, match=f"commit {seven} is not in the mirror; run `sentinel mirror update fake`"):
+        open_checkout(target, Ref.parse(f"git:{seven}"), store=store)
+    assert open_checkout(target, Ref.parse(f"git:{seven}"), store=store, pull=7).commit == seven
+
+
+def test_a_pin_whose_pull_request_was_rebased(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    store.add(target)
+    seven = git(upstream, "rev-parse", "refs/pull/7/head")
+    git(upstream, "update-ref", "refs/pull/7/head", "main")
+    assert store.resolve(target, seven, pull=7) == seven
+
+
+def test_a_pin_that_is_nowhere(store: MirrorStore, target: Target, upstream: Path) -> None:
+    store.add(target, str(upstream))
+    with pytest.raises(Unavailable, match="looking for it under pull request 7"):
+        store.resolve(target, "a" * 40, pull=7)
+    with pytest.raises(Unavailable, match=r"pull/8/head is not in the mirror and .* could not be fetched from file://"):
+        store.resolve(target, "pull/8/head")
+
+
+def test_a_network_failure_says_so_and_is_not_tried_again(
+    store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add(target, str(upstream))
+    shutil.rmtree(upstream)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"could not be fetched from file://.*upstream") as error:
+            store.resolve(target, "a" * 40, pull=9)
+        monkeypatch.setattr("sentinel.sources.transfers.fetch", None)
+    assert "\n" not in error.value.reason
+
+
+@pytest.mark.parametrize("name", ["mian", "deadbee", "v2", "refs/heads/mian", "nothing/like/it"])
+def test_an_unknown_name(store: MirrorStore, target: Target, upstream: Path, name: str) -> None:
+    store.add(target, str(upstream))
+    with pytest.raises(Unavailable, match=f"no branch, tag or commit '{name}'") as error:
+        store.resolve(target, name)
+    if name == "mian":
+        assert "the nearest names are main" in error.value.reason
+
+
+def test_a_short_sha_of_several_commits(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    tree = git(upstream, "rev-parse", "main^{tree}")
+    seen: dict[str, str] = {}
+    number = 0
+    while True:  # Some fifty commits until two begin alike in four digits would be luck: it takes about 300.
+        commit = git(upstream, "commit-tree", tree, "-m", str(number))
+        if commit[:4] in seen:
+            break
+        seen[commit[:4]] = commit
+        number += 1
+        if number == 2000:
+            pytest.skip("no two commits alike")
+    git(upstream, "branch", "first", seen[commit[:4]])
+    git(upstream, "branch", "second", commit)
+    store.add(target, str(upstream))
+    with pytest.raises(Unavailable, match="is the beginning of several commits"):
+        store.resolve(target, commit[:4])
+
+
+def test_a_tag_that_names_no_commit(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    git(upstream, "tag", "blob", "main:README.md")
+    store.add(target, str(upstream))
+    with pytest.raises(Unavailable, match=r"blob names .* which is not a commit"):
+        store.resolve(target, "blob")
