@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.outcomes import Comparison, Decision
 from sentinel.reports.behaviour import expected
-from sentinel.reports.escaping import message, passage
+from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import Known, known_places, reason
 from sentinel.reports.rows import MEANING
 from sentinel.reports.summary import aligned
@@ -32,7 +32,7 @@ def explain(decision: Decision, command: str = "") -> str:
     if decision.failure is not None and decision.failure.traceback:
         parts.append("upstream's traceback:\n" + _indented(passage(decision.failure.traceback, known)))
     if command:
-        parts.append(f"repeat: {message(command)}")
+        parts.append(f"repeat: {visible(command)}")
     return "\n\n".join(part for part in parts if part)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sentinel.outcomes import Decision
-from sentinel.reports.escaping import message
+from sentinel.reports.escaping import visible
 from sentinel.reports.rows import Row, counts, legend, ordered, row
 
 _HEADINGS = ("target", "bug", "ref", "verdict", "", "reason")
@@ -40,7 +40,7 @@ def summary(
     table = _rich(rows, width) if styled else _plain(rows)
     last = [counts(rows), legend()]
     if report_dir:
-        last.append(f"evidence: {message(report_dir)}")
+        last.append(f"evidence: {visible(report_dir)}")
     return "\n".join([table, *last]) if rows else "\n".join(["nothing was decided", *last[2:]])
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +131,11 @@ def test_a_failure_is_explained(decide: Build) -> None:
         "",
         "repeat: pytest 'recipes/roll/X.yaml::git:c09bc8b'",
     ]
+
+
+def test_the_users_own_paths_are_shown_to_the_user(decide: Build, tmp_path: Path) -> None:
+    assert explain(decide(), f"pytest {tmp_path}/x").endswith(f"repeat: pytest {tmp_path}/x")
+    assert summary([(decide(), "passed")], str(tmp_path)).endswith(f"evidence: {tmp_path}")
 
 
 def test_an_exception_shows_upstreams_traceback(decide: Build) -> None:
