@@ -1,19 +1,18 @@
 """Values of the recipe language to :mod:`sentinel.values` literals, by the kind of the input they are for.
 
-=========================================================  ==========================================================
-``[[1.0, .nan]]``                                          a tensor of the contract's dtype (inputs of kind ``tensor``)
-``{tensor: [[1.0]], dtype: float32, requires_grad: true}``   a tensor
-``{full: 0.0, shape: [2, 3], dtype: float32}``             a tensor of one value
-``{array: [a, b], dtype: object}``                         a numpy array
-``{tuple: [...]}``, ``{mapping: {...}}``                   a tuple; a dictionary whose keys would read as a literal
-``{namespace: {...}}``                                     an object with these attributes
-``{new: dotted.path, arguments: {...}}``                   an object of the target's, made by a real call
-``{attribute: dotted.path}``                               a function, class or enum member of the target's
-``{device: cpu}``                                          a torch device
-=========================================================  ==========================================================
+* ``[[1.0, .nan]]``: a tensor of the contract's dtype (inputs of kind ``tensor``)
+* ``{tensor: [[1.0]], dtype: float32, requires_grad: true}``: a tensor
+* ``{full: 0.0, shape: [2, 3], dtype: float32}``: a tensor of one value
+* ``{array: [a, b], dtype: object}``: a numpy array
+* ``{tuple: [...]}``: a tuple
+* ``{mapping: {...}}``: a dictionary whose keys would read as a literal
+* ``{namespace: {...}}``: an object with these attributes
+* ``{new: dotted.path, arguments: {...}}``: an object of the target's, made by a real call
+* ``{attribute: dotted.path}``: a function, class or enum member of the target's
+* ``{device: cpu}``: a torch device
 
-All but the tensors are for inputs of kind ``any``. JSON has no NaN: ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` stand for
-those floats wherever a number is expected, as they do in evidence.
+All but the tensors are for inputs of kind ``any``. JSON has no NaN: ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` stand
+for those floats wherever a number is expected, as they do in evidence.
 """
 
 from __future__ import annotations

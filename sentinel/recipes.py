@@ -115,7 +115,7 @@ def load_recipe(path: Path, catalog: Catalog) -> Recipe:
 
     :raises RecipeError: where it is no good recipe; one line for each error, each with file, line and column.
     """
-    from sentinel.recipe_check import examine
+    from sentinel.recipe_reading import examine
 
     recipe, problems = examine(Path(path), catalog)
     if recipe is None:
@@ -192,7 +192,7 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
 
 
 def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
-    from sentinel.recipe_check import examine_document, read_or_problem
+    from sentinel.recipe_reading import examine_document, read_or_problem
 
     recipes: list[Recipe] = []
     errors: list[str] = []
@@ -246,9 +246,8 @@ def _duplicate(first: Recipe, second: Recipe) -> str:
     from sentinel.yamldoc import read
 
     line, column = read(second.path).at(("bug_id",))
-    return (
-        f"{shown(second.path)}:{line}:{column}: duplicate bug id {second.bug_id!r}; it is also in {shown(first.path)}"
-    )
+    place = f"{shown(second.path)}:{line}:{column}"
+    return f"{place}: duplicate bug id {second.bug_id!r}; it is also in {shown(first.path)}"
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:

@@ -231,10 +231,10 @@ def _key(event: Any, parent: _Open, document: Document, line: int, column: int) 
     key = scalar(event, line, column)
     if not isinstance(key, str):
         raise DocumentError(f"a key must be a string; quote it: '{event.value}'", line, column)
+    here = (*parent.place, key)
     if key in parent.value:
-        first = document.keys[(*parent.place, key)]
-        raise DocumentError(f"duplicate key {key!r}; it is already on line {first[0]}", line, column)
-    document.keys[(*parent.place, key)] = (line, column)
+        raise DocumentError(f"duplicate key {key!r}; it is already on line {document.keys[here][0]}", line, column)
+    document.keys[here] = (line, column)
     return key
 
 

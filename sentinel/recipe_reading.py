@@ -1,0 +1,281 @@
+"""From a document to a recipe: every rule of the recipe language that needs the catalog.
+
+A recipe gives both sets of expected values, or neither; then a law decides, the one it names or its contract's. One set
+alone is an error: half an expectation could only ever say "changed" of the other half.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.contracts.contract import Contract
+from sentinel.expectations import indistinguishable, read_expectations, read_tolerance
+from sentinel.findings import Findings, Problem, shown
+from sentinel.literals import inside
+from sentinel.recipe_pins import read_pins, read_requires, read_watch
+from sentinel.recipe_structure import check_structure, schema
+from sentinel.recipes import Recipe
+from sentinel.scenarios import build, published_scenario, written_scenario
+from sentinel.targets import Binding, Target
+from sentinel.wording import nearest
+from sentinel.yamldoc import Document, DocumentError, read
+
+if TYPE_CHECKING:
+    from sentinel.catalog import Catalog
+
+#: What names a recipe, its file and its folder of evidence.
+BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
+    """The recipe of a file, or None where it has errors, with every problem that was found in it."""
+    document, problem = read_or_problem(path)
+    if document is None:
+        return None, [problem] if problem else []
+    return examine_document(document, path, catalog)
+
+
+def read_or_problem(path: Path) -> tuple[Document | None, Problem | None]:
+    """The document of a file, or why it cannot be read."""
+    try:
+        return read(path), None
+    except DocumentError as error:
+        return None, Problem("error", shown(path), error.line, error.column, error.message)
+
+
+def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
+    """As :func:`examine`, for a document that was read before.
+
+    :param path: where it came from, for messages and evidence.
+    """
+    findings = Findings(shown(path), document)
+    broken = check_structure(findings)
+    if not isinstance(document.data, dict):
+        return None, findings.problems
+    recipe = _Reading(findings, path, catalog, broken).recipe()
+    return (None if findings.errors else recipe), findings.problems
+
+
+def is_published(data: Any) -> bool:
+    """Whether a document is a recipe as published in a pull request."""
+    return isinstance(data, Mapping) and "validation_mode" in data and "recipe_version" not in data
+
+
+class _Reading:
+    """One pass over a document whose structure was checked. Keys in which that found something are not read again."""
+
+    def __init__(self, findings: Findings, path: Path, catalog: Catalog, broken: set[str]) -> None:
+        self.findings, self.path, self.catalog, self.broken = findings, path, catalog, broken
+        self.whole: dict[str, Any] = findings.document.data
+        self.data = {key: value for key, value in self.whole.items() if key not in broken}
+        self.published = is_published(self.whole)
+        self.boundary_key = "hooked_boundary" if self.published else "boundary"
+
+    def recipe(self) -> Recipe | None:
+        bug_id = self.data.get("bug_id", "")
+        if bug_id and not BUG_ID.fullmatch(bug_id):  # the schema's $ lets a line feed at the end through
+            self.findings.error(("bug_id",), f"{bug_id!r} is no bug id: letters, digits and . _ - only")
+        target = self._target()
+        native = {} if self.published else self.data
+        pins = read_pins(self.findings, native.get("pins", ()), target)
+        watch = read_watch(self.findings, native.get("watch", ()))
+        if target is None:
+            return None
+        requires = read_requires(self.findings, native.get("requires", []), target)
+        contract = self._contract(target)
+        if contract is None:
+            return None
+        if self.published:
+            self._warn_of_unknown_keys()
+        variants, defaulted = self._scenario(contract, target)
+        tolerance = read_tolerance(self.findings, native.get("tolerance"), ("tolerance",))
+        names = self._variant_names(variants)
+        unpatched, fixed = (
+            self._expectations(contract, names, key) for key in ("expected_unpatched", "expected_fixed")
+        )
+        if unpatched and fixed and not self.findings.errors:
+            reason = indistinguishable(unpatched, fixed, tolerance)
+            if reason:
+                self.findings.error(("expected_fixed",), reason, key=True)
+        invariant = self._invariant(contract, bool(unpatched or fixed))
+        story = self.data.get("expected_invariant" if self.published else "story", "")
+        if self.findings.errors:
+            return None
+        return Recipe(
+            bug_id=bug_id,
+            title=str(self.data.get("title") or bug_id).strip(),
+            target=target.name,
+            contract=contract.name,
+            boundary=str(self.data[self.boundary_key]),
+            variants=variants,
+            path=self.path,
+            digest=self.findings.document.digest,
+            expected_unpatched=unpatched,
+            expected_fixed=fixed,
+            defaulted=defaulted,
+            invariant=invariant,
+            tolerance=tolerance,
+            upstream={
+                key: int(item) if isinstance(item, float) else item
+                for key, item in self.data.get("upstream", {}).items()
+            },
+            requires=requires,
+            pins=pins,
+            watch=watch,
+            affects=tuple(native.get("affects", ())),
+            story=story.strip(),
+            published=self.published,
+            document=self.whole,
+            notes=tuple(map(str, self.findings.warnings)),
+        )
+
+    def _target(self) -> Target | None:
+        targets = self.catalog.targets
+        name = self.data.get("target")
+        if name is not None:
+            if name not in targets:
+                self.findings.error(("target",), f"unknown target {name!r}{nearest(name, targets, 'the targets are')}")
+            return targets.get(name)
+        boundary = self.data.get(self.boundary_key)
+        if not self.published or boundary is None:
+            return None  # the schema has said that it is missing
+        package = boundary.partition(".")[0]
+        owners = [target for target in targets.values() if package in target.packages]
+        if len(owners) != 1:
+            packages = [name for target in targets.values() for name in target.packages]
+            hint = nearest(package, packages, "the packages are")
+            self.findings.error((self.boundary_key,), f"{boundary!r} is in no known target's package{hint}")
+            return None
+        return owners[0]
+
+    def _contract(self, target: Target) -> Contract | None:
+        """The contract that the recipe means, where its boundary is one of the target's and bound to that contract."""
+        boundary, name = self.data.get(self.boundary_key), None if self.published else self.data.get("contract")
+        contracts, place = self.catalog.contracts, (self.boundary_key,)
+        if name is not None and name not in contracts:
+            hint = nearest(name, contracts, "the contracts are")
+            self.findings.error(("contract",), f"unknown contract {name!r}{hint}")
+        if boundary is None:
+            return None
+        problem = inside(boundary, target.packages) or (
+            "" if "." in boundary else f"{boundary!r} is a package, no function"
+        )
+        if problem:
+            self.findings.error(place, f"{self.boundary_key}: {problem}")
+            return None
+        if "contract" in self.broken or (name is not None and name not in contracts):
+            return None
+        if name is not None and contracts[name].open_keys:
+            return contracts[name]
+        bindings = [binding for binding in target.bindings if boundary in binding.paths]
+        fitting = [binding for binding in bindings if name in (None, binding.contract)]
+        if not bindings:
+            self.findings.error(place, _unknown_boundary(boundary, target, name))
+        elif not fitting:
+            bound = ", ".join(sorted({binding.contract for binding in bindings}))
+            self.findings.error(("contract",), f"adapter {target.name} binds {boundary} to {bound}, not to {name}")
+        elif len({binding.contract for binding in fitting}) > 1 and not self.published:
+            bound = ", ".join(sorted({binding.contract for binding in fitting}))
+            self.findings.error(
+                place, f"{boundary} is bound to several contracts ({bound}): add contract: with one of them"
+            )
+        else:
+            return self._bound(fitting, place)
+        return None
+
+    def _bound(self, bindings: list[Binding], place: tuple[str, ...]) -> Contract | None:
+        known = [self.catalog.contracts[item.contract] for item in bindings if item.contract in self.catalog.contracts]
+        if not known:
+            self.findings.error(place, f"the adapter binds it to contract {bindings[0].contract!r}, which is not there")
+            return None
+        written = {key for name in _PUBLISHED_VALUES for key in (self.data.get(name) or ())}
+        return max(known, key=lambda contract: len(written & {*contract.aliases, *contract.keys, *_inputs(contract)}))
+
+    def _scenario(self, contract: Contract, target: Target) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+        both = [key for key in ("scenario", "constructed_scenario") if key in self.data and not self.published]
+        if len(both) > 1:
+            self.findings.error(
+                (both[1],), "scenario and constructed_scenario are two names of one thing; keep one", key=True
+            )
+        place = ("constructed_scenario",) if self.published or both == ["constructed_scenario"] else ("scenario",)
+        if self.broken & {"scenario", "constructed_scenario", "variants"}:
+            return {}, ()
+        written = self.data.get(place[0]) or {}
+        scenario = (
+            published_scenario(self.findings, contract, written, place)
+            if self.published
+            else written_scenario(self.findings, contract, written, place, self.data.get("variants"))
+        )
+        return build(self.findings, contract, scenario, target.packages, place)
+
+    def _variant_names(self, built: Mapping[str, Any]) -> tuple[str, ...]:
+        """The variants' names, known even where their inputs are not good."""
+        if self.published:
+            return tuple(built)
+        return tuple(self.data.get("variants") or ("",))
+
+    def _expectations(self, contract: Contract, variants: tuple[str, ...], key: str) -> dict[str, Any]:
+        if not variants or ("variants" in self.broken):
+            return {}
+        return read_expectations(self.findings, contract, variants, self.data.get(key) or {}, (key,))
+
+    def _invariant(self, contract: Contract, has_values: bool) -> str | None:
+        """The law by name: the one written, else the contract's where no values are expected."""
+        given = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
+        if len(given) == 1:
+            other = "expected_fixed" if given[0] == "expected_unpatched" else "expected_unpatched"
+            message = f"{given[0]} without {other}: give both, or neither and let a law decide (invariant: ...)"
+            self.findings.error((given[0],), message, key=True)
+        known = self.catalog.invariants
+        written: str | None = self.data.get("invariant") if not self.published else None
+        if written is not None:
+            if written not in known:
+                self.findings.error(
+                    ("invariant",), f"unknown invariant {written!r}{nearest(written, known, 'the laws are')}"
+                )
+            return written
+        if given or has_values or "invariant" in self.broken:
+            return None
+        if contract.law is None:
+            nothing = "no expected values, no invariant"
+            message = f"nothing to decide by: {nothing}, and contract {contract.name} has no law of its own"
+            self.findings.error((), message)
+        elif contract.law not in known:
+            self.findings.error((), f"contract {contract.name} names the law {contract.law!r}, which is not there")
+        return contract.law
+
+    def _warn_of_unknown_keys(self) -> None:
+        known = schema()["$defs"]["published"]["properties"]
+        for key in self.whole:
+            if key not in known:
+                self.findings.warn((key,), f"unknown key {key!r} is left aside{nearest(key, known)}", key=True)
+
+
+_PUBLISHED_VALUES = ("constructed_scenario", "expected_unpatched", "expected_fixed")
+
+
+def _inputs(contract: Contract) -> list[str]:
+    return [item.name for item in contract.inputs]
+
+
+def _unknown_boundary(boundary: str, target: Target, contract: str | None) -> str:
+    """Say the nearest bound name, its last part alone where the module is right."""
+    known = {path for item in target.bindings if contract in (None, item.contract) for path in item.paths}
+    known = known or {path for item in target.bindings for path in item.paths}
+    module, _, name = boundary.rpartition(".")
+    siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == module]
+    hint = (
+        nearest(name, siblings)
+        or nearest(boundary, known)
+        or nearest(name, {path.rpartition(".")[2] for path in known})
+    )
+    unbound = f"; adapter {target.name} does not bind it (contract: call needs no binding)"
+    return f"unknown boundary {boundary!r}{hint or unbound}"
+
+
+def _whole_numbers(upstream: Mapping[str, Any]) -> dict[str, Any]:
+    """``444.0`` is an integer to a JSON Schema, and must be one in ``pull/444/head``."""
+    return {key: int(item) if isinstance(item, float) else item for key, item in upstream.items()}

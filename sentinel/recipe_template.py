@@ -1,0 +1,118 @@
+"""The commented template that ``sentinel recipe new`` writes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sentinel.contracts.contract import REQUIRED, Contract, Input
+from sentinel.errors import SentinelError
+from sentinel.recipe_reading import BUG_ID
+
+#: What a template leaves to its user; a recipe that still has it does not check.
+TODO = "TODO"
+
+_EXAMPLES: dict[str, str] = {
+    "tensor": "[[1.0, 100.0], [1.0, -50.0]]",
+    "ragged": "[[1.0, 2.0], [3.0]]",
+    "number": "0.5",
+    "integer": "2",
+    "boolean": "true",
+    "string": "some-name",
+    "labels": "[p, p, q]",
+    "mapping": "{name: value}",
+    "any": "{tensor: [1.0, 2.0], dtype: float32}",
+}
+
+
+def template(bug_id: str, target: str, boundary: str = TODO, contract: Contract | None = None) -> str:
+    """A recipe with every key explained, and ``TODO`` where something must be said.
+
+    :param contract: lists its inputs and its observation keys; without one the template says where to find them.
+    :raises SentinelError: where the bug id is none.
+    """
+    if not BUG_ID.fullmatch(bug_id):
+        raise SentinelError(f"{bug_id!r} is no bug id: letters, digits and . _ -, beginning with a letter or digit")
+    name = contract.name if contract else TODO
+    return f"""\
+# A recipe of Sentinel: one known bug, pinned. Data only; 'sentinel recipe check FILE' says what is not right yet.
+# Editors that read JSON Schema: 'sentinel schema recipe' prints it.
+recipe_version: 1
+bug_id: {_word(bug_id)}  # the file is called {bug_id}.yaml
+title: {TODO}  # the bug in one line
+target: {_word(target)}
+contract: {_word(name)}  # what the boundary means; contract: call takes any function or method
+boundary: {_word(boundary)}  # dotted path of the real function or method
+
+story: |
+  {TODO}: what goes wrong, told to someone who has not seen the code.
+# root_cause, fix, severity, effect, introduced_by, fixed_by: one string each, if you know
+# affects: [what trains wrongly because of it]
+# upstream: {{pull: 123, status: open, url: https://github.com/...}}
+
+# The smallest inputs that show the bug. A bare list takes the contract's dtype, {{tensor: [[1.0, .nan]], dtype: float64}}
+# another; {{full: 0.0, shape: [2, 3]}} repeats one value.
+scenario:
+{_inputs(contract)}
+# Where the bug shows as a difference: each variant is the scenario with these inputs instead. Addresses below then read
+# baseline.loss or difference(outlier, baseline).loss.
+# variants:
+#   baseline: {{rewards: [1.0, 1.0]}}
+#   outlier: {{rewards: [1.0, 100.0]}}
+
+# What the boundary gives with the bug and without, in full precision. Leave out both and a law decides.
+{_keys(contract)}\
+expected_unpatched:
+  {_first_key(contract)}: {TODO}
+expected_fixed:
+  {_first_key(contract)}: {TODO}  # or {{value: 1.0, tolerance: {{relative: 1e-3}}}}, or {{value: 1.0, exact: true}}
+# invariant: masked_values_have_no_influence  # instead of the two above; by default the contract's own law
+# requires: package.module.Config.field  # where this is absent, the version is not about this bug
+
+pins:  # immutable refs only
+  - ref: git:{TODO}  # all 40 hex digits of a commit with the bug
+    expect: reproduced
+  - ref: git:{TODO}  # all 40 hex digits of a commit with the fix
+    expect: fixed
+# - {{ref: pypi:1.2.3, expect: reproduced}}
+watch: [git:main]  # decided only when asked for
+"""
+
+
+def _word(text: str) -> str:
+    """A string as a YAML scalar: quoted where it would read as something else, or could end the line."""
+    plain = text.replace("_", "a").replace(".", "a").replace("-", "a").isalnum() and text[0].isalpha()
+    return text if plain and text.lower() not in ("null", "true", "false") else json.dumps(text)
+
+
+def _inputs(contract: Contract | None) -> str:
+    if contract is None:
+        return f"  {TODO}: {TODO}  # 'sentinel list boundaries' shows the contracts with their inputs\n"
+    lines = []
+    for item in contract.inputs:
+        note = f"{item.meaning} ({_kind(item)})"
+        if item.default is REQUIRED:
+            lines.append(f"  {item.name}: {TODO}  # {note}, such as {_EXAMPLES[item.kind]}")
+        else:
+            lines.append(f"  # {item.name}: {_default(item)}  # {note}")
+    return "\n".join(" ".join(line.splitlines()) for line in lines).replace("\r", " ") + "\n"
+
+
+def _kind(item: Input) -> str:
+    dtype = f" of {item.dtype}" if item.kind in ("tensor", "ragged") else ""
+    return f"{item.kind}{dtype}{' [' + ', '.join(item.shape) + ']' if item.shape else ''}"
+
+
+def _default(item: Input) -> str:
+    value: Any = item.default
+    return "filled in from the others" if callable(value) else json.dumps(value, default=str)
+
+
+def _keys(contract: Contract | None) -> str:
+    if contract is None:
+        return ""
+    return "".join(f"#   {item.key}: {' '.join(item.meaning.split())}\n" for item in contract.observes)
+
+
+def _first_key(contract: Contract | None) -> str:
+    return contract.keys[0] if contract and contract.keys else TODO

@@ -1,0 +1,204 @@
+"""Values of the recipe language to literals, and addresses."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.addresses import Address, AddressError, parse_address
+from sentinel.contracts.contract import Input
+from sentinel.literals import read_any, read_input
+from sentinel.tensor_literals import LiteralError
+from sentinel.values import Array, Attribute, Device, Namespace, New, Tensor, Tuple, tensor
+
+PACKAGES = ("toy", "toy_plugins")
+
+
+def spec(kind: str, dtype: str = "float32") -> Input:
+    return Input("x", kind, "an input", dtype=dtype)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "written", "literal"),
+    [
+        ("tensor", "int64", [[1, 0]], tensor([[1, 0]], "int64")),
+        ("tensor", "bool", [1, 0], tensor([True, False], "bool")),
+        ("tensor", "float32", 2, tensor(2.0, "float32")),
+        ("tensor", "float32", {"tensor": [1.0]}, tensor([1.0], "float32")),
+        ("tensor", "float32", {"tensor": [1], "dtype": "int32"}, tensor([1], "int32")),
+        ("tensor", "float32", {"tensor": [1.0], "requires_grad": True}, tensor([1.0], "float32", True)),
+        ("tensor", "float32", {"full": 0.5, "shape": [2, 1]}, tensor([[0.5], [0.5]], "float32")),
+        ("tensor", "int64", {"full": 7, "shape": []}, tensor(7, "int64")),
+        ("ragged", "float32", [[1.0, 2.0], []], [tensor([1.0, 2.0], "float32"), tensor([], "float32")]),
+        ("ragged", "float32", [{"tensor": [1], "dtype": "int64"}], [tensor([1], "int64")]),
+        ("number", "", 3, 3),
+        ("number", "", "Infinity", math.inf),
+        ("number", "", {"tensor": 2.0}, tensor(2.0, "float32")),
+        ("integer", "", 3, 3),
+        ("boolean", "", False, False),
+        ("string", "", "NaN", "NaN"),
+        ("labels", "", ["p", 1], ["p", 1]),
+        ("mapping", "", {"device": "cpu", "tensor": None}, {"device": "cpu", "tensor": None}),
+    ],
+)
+def test_a_value_takes_the_form_of_its_input(kind, dtype, written, literal):
+    assert read_input(spec(kind, dtype), written, PACKAGES) == literal
+
+
+def test_json_writes_nan_as_a_string():
+    values = read_input(spec("tensor"), ["NaN", "-Infinity", 1.0]).nested()
+    assert math.isnan(values[0])
+    assert values[1:] == [-math.inf, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "words", "place"),
+    [
+        ("tensor", [[1.0], [1.0, 2.0]], "ragged: [1] has length 2 where [0] has length 1", (1,)),
+        ("tensor", [[[1], [2]], [[1], [2, 3]]], "ragged: [1] has length 2", (1, 1)),
+        ("tensor", [1.0, [2.0]], "ragged: [1] has length 1 where [0] is a number", (1,)),
+        ("tensor", [[1.0, "a"]], "expected a number, found the string 'a'", (0, 1)),
+        ("tensor", [[1.0, None]], "found null", (0, 1)),
+        ("tensor", "abc", "expected a tensor", ()),
+        ("tensor", None, "expected a tensor", ()),
+        ("tensor", {"tensr": [1.0]}, "did you mean 'tensor'?", ()),
+        ("tensor", {"tensor": [1.0], "dtyp": "float32"}, "did you mean 'dtype'?", ("dtyp",)),
+        ("tensor", {"tensor": [1.0], "dtype": "float3"}, "did you mean 'float32'?", ("dtype",)),
+        ("tensor", {"tensor": [1, 1.5], "dtype": "int64"}, "the number 1.5 does not fit dtype int64", ("tensor", 1)),
+        ("tensor", {"tensor": [300], "dtype": "uint8"}, "the number 300 does not fit dtype uint8", ("tensor", 0)),
+        ("tensor", {"tensor": [10**30], "dtype": "int64"}, "does not fit dtype int64", ("tensor", 0)),
+        ("tensor", {"tensor": [1], "dtype": "int64", "requires_grad": True}, "needs a float dtype", ("requires_grad",)),
+        ("tensor", {"tensor": [1.0], "requires_grad": "yes"}, "must be true or false", ("requires_grad",)),
+        ("tensor", {"full": 0.0}, "needs a shape", ()),
+        ("tensor", {"full": 0.0, "shape": [2, -1]}, "needs a shape", ("shape",)),
+        ("tensor", {"full": 0.0, "shape": [10**9, 10**9]}, "more than 1,000,000 elements", ("shape",)),
+        ("tensor", {"full": 0.0, "shape": [0, 10**12]}, "more than 1,000,000 elements", ("shape",)),
+        ("tensor", {"full": [1.0], "shape": [1]}, "full takes a number", ("full",)),
+        ("ragged", [[1.0], [[1.0]]], "expected a one-dimensional list at [1]", (1,)),
+        ("ragged", 1.0, "expected a list of one-dimensional lists", ()),
+        ("ragged", [[1.0], ["x"]], "expected a number", (1, 0)),
+        ("number", True, "expected a number, found the boolean true", ()),
+        ("number", "0.1", "expected a number, found the string '0.1'", ()),
+        ("integer", 2.0, "expected an integer", ()),
+        ("boolean", 1, "expected true or false", ()),
+        ("string", 1, "expected a string", ()),
+        ("labels", ["p", None], "expected a string or a number at [1]", (1,)),
+        ("labels", "ppq", "expected a list", ()),
+        ("mapping", [1], "expected a mapping", ()),
+        ("any", {"new": "os.system", "arguments": {}}, "outside the target's packages toy, toy_plugins", ("new",)),
+        ("any", {"a": [{"attribute": "toy.x.__import__('os')"}]}, "is not a dotted path", ("a", 0, "attribute")),
+        ("any", {"attribute": "../etc"}, "is not a dotted path", ("attribute",)),
+        ("any", {"new": "toy.A", "argument": {}}, "did you mean 'arguments'?", ("argument",)),
+        ("any", {"device": "cpu; rm"}, "is no device", ("device",)),
+        ("any", {"device": "cpu", "n": 1}, "written {mapping: {...}}", ("n",)),
+        ("any", {"tuple": 1}, "tuple takes a list", ("tuple",)),
+        ("any", {"array": [1, "x"], "dtype": "int64"}, "expected a number", ("array", 1)),
+        ("any", {"array": [1], "dtype": "bfloat16"}, "unknown dtype", ("dtype",)),
+        ("any", {"namespace": {"a": {"tensor": [[1], [1, 2]]}}}, "ragged", ("namespace", "a", "tensor", 1)),
+    ],
+)
+def test_what_does_not_fit_says_what_was_expected_and_where(kind, written, words, place):
+    with pytest.raises(LiteralError) as caught:
+        read_input(spec(kind), written, PACKAGES)
+    assert words in caught.value.message
+    assert caught.value.place == place
+
+
+def test_typed_literals_nest():
+    written = {
+        "data": {"new": "toy.batch.Batch", "arguments": {"mask": {"tensor": [True]}, "n": 2}},
+        "config": {"namespace": {"eps": 0.2, "mode": {"attribute": "toy.modes.Mode.MEAN"}}},
+        "uid": {"array": ["p", "q"], "dtype": "object"},
+        "sizes": {"tuple": [1, {"tensor": [1, 2]}]},
+        "where": {"mapping": {"device": {"device": "cuda:0"}}},
+        "plain": [1, None, {"k": "v"}],
+        "count": {"array": [1, 2], "dtype": "int64"},
+    }
+    assert read_any(written, PACKAGES) == {
+        "data": New("toy.batch.Batch", {"mask": tensor([True], "bool"), "n": 2}),
+        "config": Namespace({"eps": 0.2, "mode": Attribute("toy.modes.Mode.MEAN")}),
+        "uid": Array(("p", "q")),
+        "sizes": Tuple((1, tensor([1, 2], "int64"))),
+        "where": {"device": Device("cuda:0")},
+        "plain": [1, None, {"k": "v"}],
+        "count": Array((1, 2), "int64"),
+    }
+
+
+_numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.booleans()
+_shapes = st.lists(st.integers(1, 3), max_size=3)
+
+
+@st.composite
+def _nested(draw):
+    def fill(shape):
+        return draw(_numbers) if not shape else [fill(shape[1:]) for _ in range(shape[0])]
+
+    return fill(draw(_shapes))
+
+
+@given(_nested())
+def test_a_float64_tensor_holds_exactly_what_the_recipe_says(values):
+    literal = read_input(spec("tensor", "float64"), values)
+    assert isinstance(literal, Tensor)
+    assert literal.nested() == values
+
+
+_words = st.text("abcdefgh_", min_size=1, max_size=6)
+
+
+@given(
+    st.lists(
+        _words.filter(lambda word: word[0].isalpha() and word != "difference"), min_size=2, unique=True, max_size=4
+    ),
+    _words,
+)
+def test_an_address_reads_back_as_itself(names, key):
+    for address in (Address("value", (names[0],), key), Address("difference", (names[1], names[0]), key)):
+        assert parse_address(str(address), names) == address
+    assert parse_address(str(Address("value", ("",), key))) == Address("value", ("",), key)
+
+
+@pytest.mark.parametrize(
+    ("text", "variants", "canonical"),
+    [
+        ("loss", ("",), "loss"),
+        ("the_loss", ("",), "loss"),
+        (" loss ", ("",), "loss"),
+        ("baseline.the_loss", ("baseline", "outlier"), "baseline.loss"),
+        ("difference( outlier ,baseline ) . loss", ("baseline", "outlier"), "difference(outlier, baseline).loss"),
+    ],
+)
+def test_addresses_have_one_form(text, variants, canonical):
+    assert str(parse_address(text, variants, ("loss",), {"the_loss": "loss"})) == canonical
+
+
+@pytest.mark.parametrize(
+    "text", ["returned", "returned.0", "returned.advantages", "gradients.logits", "mutated.x", "raised"]
+)
+def test_open_keys_are_dotted(text):
+    assert parse_address(text).key == text
+
+
+@pytest.mark.parametrize(
+    ("text", "variants", "words"),
+    [
+        ("los", ("",), "did you mean 'loss'?"),
+        ("loss", ("baseline", "outlier"), "write baseline.loss"),
+        ("basline.loss", ("baseline", "outlier"), "did you mean 'baseline'?"),
+        ("difference(outlier, basline).loss", ("baseline", "outlier"), "unknown variant 'basline'"),
+        ("difference(outlier, outlier).loss", ("baseline", "outlier"), "always zero"),
+        ("difference(a, b).loss", ("",), "has no variants"),
+        ("baseline.", ("baseline",), "is not an address"),
+        ("", ("",), "is not an address"),
+        ("a b", ("",), "is not an address"),
+        ("__import__('os')", ("",), "is not an address"),
+    ],
+)
+def test_an_address_of_nothing_says_so(text, variants, words):
+    with pytest.raises(AddressError) as caught:
+        parse_address(text, variants, ("loss",))
+    assert words in str(caught.value)
