@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import os
 import random
 import sys
@@ -32,7 +33,19 @@ def load_contract(file: str, name: str) -> Contract:
 def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
     """The adapter's binding of a boundary; a plain one where the adapter says nothing about it (contract ``call``)."""
     target: Target = load_file(Path(adapter)).TARGET
-    return target.binding(boundary, contract) or Binding(boundary, contract)
+    return target.binding(boundary, contract) or Binding(boundary, contract, call=_plain_call)
+
+
+def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The generic contract's call: the arguments as the recipe names them, nothing translated."""
+    leading = [inputs["self"]] if inputs["self"] is not None else []
+    positional = [*leading, *inputs["positional"]]
+    signature = inspect.signature(boundary.function)
+    try:
+        signature.bind(*positional, **inputs["arguments"])
+    except TypeError as error:
+        raise DriftError(f"{boundary.path}{signature} cannot be called so: {error}") from None
+    return {"returned": boundary.function(*positional, **inputs["arguments"])}
 
 
 def settle(device: str) -> None:
