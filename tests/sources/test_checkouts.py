@@ -1,0 +1,301 @@
+"""Checkouts of commits: what is in them, how they are made once, and what is left out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sentinel.checkout import Checkout
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.refs import Ref
+from sentinel.sources import Home, MirrorStore, checkouts, gitbinary, open_checkout
+from sentinel.sources.trees import FILE, LINK, Entry, blob_id, tree_hash
+from sentinel.targets import PackageRoot, Target
+
+MAIN = Ref.parse("git:main")
+
+
+def _full(upstream: Path, git, name: str = "main") -> Ref:
+    return Ref.parse(f"git:{git(upstream, 'rev-parse', name + '^{commit}')}")
+
+
+def test_package_roots_at_their_repository_paths(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    store.add(target, str(upstream))
+    made = open_checkout(target, MAIN, store=store)
+    assert made.roots == ("fake", "gym/fake_gym")
+    assert made.import_roots == (made.path, made.path / "gym")
+    assert made.commit == git(upstream, "rev-parse", "main")
+    assert made.left_out == ()
+    found = sorted(path.relative_to(made.path).as_posix() for path in made.path.rglob("*") if path.is_file())
+    assert found == ["fake/__init__.py", "fake/deep/loss.py", "fake/deep/run.sh", "gym/fake_gym/__init__.py"]
+    assert checkouts.files(made)["fake/__init__.py"] == git(upstream, "rev-parse", "main:fake/__init__.py")
+    code = "import fake, fake_gym; print(fake.VALUE, fake_gym.GYM)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, made.import_roots))}
+    assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip() == "2 True"
+
+
+def test_which_roots_a_commit_has_is_seen_in_its_tree(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    git(upstream, "mv", "gym", "moved")
+    git(upstream, "commit", "-qm", "moved")
+    store.add(target, str(upstream))
+    assert open_checkout(target, MAIN, store=store).roots == ("fake",)
+    assert open_checkout(target, Ref.parse("git:v1"), store=store).roots == ("fake", "gym/fake_gym")
+    nothing = Target("fake", target.repository, (PackageRoot("no/such"),))
+    with pytest.raises(Unavailable, match="git:main has none of its package roots; looked for no/such"):
+        open_checkout(nothing, MAIN, store=store)
+
+
+def test_read_only(store: MirrorStore, target: Target, upstream: Path) -> None:
+    store.add(target, str(upstream))
+    made = open_checkout(target, MAIN, store=store)
+    for path in (made.path, *made.path.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o555 if path.is_dir() else 0o444), path
+
+
+def test_the_same_files_are_one_checkout(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    (upstream / "README.md").write_text("changed outside of the roots\n")
+    git(upstream, "commit", "-qam", "doc")
+    store.add(target, str(upstream))
+    first, second = (open_checkout(target, Ref.parse(f"git:{name}"), store=store) for name in ("main", "main~1"[:4]))
+    before = open_checkout(target, _full(upstream, git, "main~1"), store=store)
+    assert first.tree == second.tree == before.tree
+    assert first.path == before.path
+    assert first.commit != before.commit
+
+
+def test_a_warm_checkout_of_a_full_sha_runs_no_git(
+    store: MirrorStore, target: Target, upstream: Path, git, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.add(target, str(upstream))
+    ref = _full(upstream, git)
+    made = open_checkout(target, ref, store=store)
+    shutil.rmtree(store.home.mirrors)
+    monkeypatch.setattr(gitbinary, "_git", None)
+    assert open_checkout(target, ref, store=store) == made
+
+
+def test_other_package_roots_are_another_checkout(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    """An adapter that gains a package root must not be served what was remembered without it."""
+    store.add(target, str(upstream))
+    fewer = Target("fake", target.repository, target.roots[:1])
+    ref = _full(upstream, git)
+    assert open_checkout(fewer, ref, store=store).roots == ("fake",)
+    assert open_checkout(target, ref, store=store).roots == ("fake", "gym/fake_gym")
+
+
+def test_large_files(store: MirrorStore, target: Target, with_large_files: Path, git) -> None:
+    """A mirror of files has both; the asset is left out all the same, so that every mirror gives one checkout."""
+    store.add(target, str(with_large_files))
+    made = open_checkout(target, MAIN, store=store)
+    [gone] = made.left_out
+    assert (gone.path, gone.size) == ("fake/asset.bin", 3 << 20)
+    assert not (made.path / "fake" / "asset.bin").exists()
+    assert (made.path / "fake" / "tables.py").stat().st_size > 6 << 20
+    assert checkouts.files(made)["fake/asset.bin"] == git(with_large_files, "rev-parse", "main:fake/asset.bin")
+
+
+def test_an_absent_source_file_is_fetched_by_name(store, home: Home, target: Target, with_large_files: Path) -> None:
+    store.add(target)
+    said: list[str] = []
+    made = open_checkout(target, MAIN, store=store, progress=said.append)
+    assert "fetching 1 file from file://" in " ".join(said)
+    assert (made.path / "fake" / "tables.py").read_bytes().endswith(b"TABLE = 3\n")
+    assert [(gone.path, gone.reason) for gone in made.left_out] == [("fake/asset.bin", "absent from the mirror")]
+    assert "remote" not in (store.path("fake") / "config").read_text()
+    other = MirrorStore(Home(home.path.parent / "other"))
+    other.add(target, str(with_large_files))
+    assert open_checkout(target, MAIN, store=other).tree == made.tree
+
+
+def test_an_absent_source_file_that_cannot_be_fetched(store, target: Target, with_large_files: Path) -> None:
+    store.add(target)
+    shutil.rmtree(with_large_files)
+    with pytest.raises(Unavailable, match=r"git:main needs fake/tables.py, .* fetching it from file://.* failed"):
+        open_checkout(target, MAIN, store=store)
+    assert not list(store.home.checkouts.glob("*/*/checkout.json"))
+
+
+def test_links_out_of_the_tree_are_not_made(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    links = {
+        "inside": "deep/loss.py", "folder": "deep", "passwd": "/etc/passwd", "up": "../../../../etc/passwd",
+        "outside": "../README.md", "absent": "nothing", "chain": "up", "self": "self", "over": "folder/../../gym",
+    }  # fmt: skip
+    for name, points in links.items():
+        os.symlink(points, upstream / "fake" / name)
+    git(upstream, "add", ".")
+    git(upstream, "commit", "-qm", "links")
+    store.add(target, str(upstream))
+    made = open_checkout(target, MAIN, store=store)
+    assert {path.name for path in (made.path / "fake").iterdir() if path.is_symlink()} == {"inside", "folder", "over"}
+    assert {gone.path for gone in made.left_out} == {
+        "fake/passwd", "fake/up", "fake/outside", "fake/absent", "fake/chain", "fake/self",
+    }  # fmt: skip
+    for path in made.path.rglob("*"):
+        assert path.resolve().is_relative_to(made.path.resolve())
+    assert open_checkout(target, Ref.parse(f"path:{upstream}"), store=store).tree == made.tree
+
+
+def _entry(path: str, content: bytes, mode: str = FILE) -> tuple[Entry, bytes]:
+    return Entry(path, mode, blob_id(content), len(content)), content
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_link_and_a_folder_of_one_name(home: Home, target: Target, tmp_path: Path, order: int) -> None:
+    """No git writes such a tree, but somebody could: no file may be written through the link."""
+    both = [_entry("fake/x", os.fsencode(tmp_path / "user"), LINK), _entry("fake/x/owned.py", b"")][::order]
+    entries = [entry for entry, _ in both]
+    made = checkouts.materialise(home, target, MAIN, entries, lambda _: both)
+    assert not (tmp_path / "user" / "owned.py").exists()
+    assert [gone.path for gone in made.left_out] == ["fake/x"]
+
+
+@pytest.mark.parametrize("name", ["..", ".git"])
+def test_a_tree_whose_names_lead_out(store: MirrorStore, target: Target, upstream: Path, git, name: str) -> None:
+    blob = git(upstream, "rev-parse", "main:README.md")
+    inner = bytes.fromhex(git(upstream, "rev-parse", "main:fake"))
+
+    def write(kind: str, content: bytes) -> str:
+        command = ["git", "-C", str(upstream), "hash-object", "-t", kind, "-w", "--literally", "--stdin"]
+        return subprocess.run(command, input=content, capture_output=True, check=True).stdout.decode().strip()
+
+    bad = write("tree", b"100644 %s\0%s40000 deep\0%s" % (name.encode(), bytes.fromhex(blob), inner))
+    top = write("tree", b"40000 fake\0" + bytes.fromhex(bad))
+    git(upstream, "update-ref", "refs/heads/bad", git(upstream, "commit-tree", top, "-m", "bad"))
+    store.add(target, str(upstream))
+    if name == "..":
+        with pytest.raises(Unavailable, match="whose name leads out of its folder"):
+            open_checkout(target, Ref.parse("git:bad"), store=store)
+    else:
+        assert "fake/.git" not in checkouts.files(open_checkout(target, Ref.parse("git:bad"), store=store))
+
+
+def test_a_submodule_is_listed(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    commit = git(upstream, "rev-parse", "main")
+    git(upstream, "update-index", "--add", "--cacheinfo", f"160000,{commit},fake/vendored")
+    git(upstream, "commit", "-qm", "submodule")
+    store.add(target, str(upstream))
+    [gone] = open_checkout(target, MAIN, store=store).left_out
+    assert (gone.path, gone.reason) == ("fake/vendored", "a submodule")
+
+
+def test_files_left_behind_by_tools_do_not_count(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    store.add(target, str(upstream))
+    clean = open_checkout(target, MAIN, store=store)
+    (upstream / "fake" / "__pycache__").mkdir()
+    (upstream / "fake" / "__pycache__" / "x.cpython-311.pyc").write_bytes(b"x")
+    git(upstream, "add", "-f", ".")
+    git(upstream, "commit", "-qm", "pyc")
+    store.add(target, str(upstream))
+    again = open_checkout(target, MAIN, store=store)
+    assert again.commit != clean.commit
+    assert again.tree == clean.tree
+
+
+def test_two_processes_make_one_checkout(store: MirrorStore, target: Target, upstream: Path, tmp_path: Path) -> None:
+    for number in range(200):
+        (upstream / "fake" / f"module_{number}.py").write_text(f"N = {number}\n")
+    subprocess.check_call(["git", "-C", str(upstream), "add", "."])
+    subprocess.check_call(
+        ["git", "-C", str(upstream), "-c", "user.name=A", "-c", "user.email=a@b", "commit", "-qm", "many"]
+    )
+    store.add(target, str(upstream))
+    code = (
+        "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
+        "from sentinel.refs import Ref\n"
+        "t = Target('fake', sys.argv[2], (PackageRoot('fake'),)); sys.stdin.read()\n"
+        "c = open_checkout(t, Ref.parse('git:main'), store=MirrorStore(Home(Path(sys.argv[1]))))\n"
+        "print(c.path, len(list(c.path.rglob('*.py'))))"
+    )
+    command = [sys.executable, "-c", code, str(store.home.path), target.repository]
+    running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in running:  # All are waiting at the same line by now, or soon.
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+    said = {process.communicate()[0] for process in running}
+    assert [process.returncode for process in running] == [0] * 4
+    assert len(said) == 1
+    assert said.pop().split()[1] == "202"
+    assert not list(store.home.checkouts.glob("*/.new-*"))
+
+
+def test_the_loser_uses_the_winners(home: Home, target: Target) -> None:
+    files = [_entry("fake/__init__.py", b"VALUE = 1\n")]
+    entries = [entry for entry, _ in files]
+    winners: list[Checkout] = []
+
+    def slow(asked: object) -> list[tuple[Entry, bytes]]:
+        if not winners:
+            winners.append(checkouts.materialise(home, target, MAIN, entries, lambda _: files))
+        return files
+
+    assert checkouts.materialise(home, target, MAIN, entries, slow) == winners[0]
+    assert sorted(path.name for path in (home.checkouts / "fake").iterdir()) == [tree_hash(entries)]
+
+
+def test_a_run_that_is_cut_off_leaves_no_checkout(home: Home, target: Target) -> None:
+    entry, content = _entry("fake/__init__.py", b"VALUE = 1\n")
+
+    def killed(asked: object):
+        yield entry, content
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        checkouts.materialise(home, target, MAIN, [entry], killed)
+    assert list((home.checkouts / "fake").iterdir()) == []
+
+
+def test_a_checkout_that_was_half_deleted_is_made_again(store: MirrorStore, target: Target, upstream, git) -> None:
+    store.add(target, str(upstream))
+    ref = _full(upstream, git)
+    made = open_checkout(target, ref, store=store)
+    (made.path.parent / "checkout.json").unlink()
+    assert open_checkout(target, ref, store=store) == made
+    assert (made.path.parent / "checkout.json").is_file()
+
+
+def test_content_that_is_not_what_its_name_says(home: Home, target: Target) -> None:
+    entry, _ = _entry("fake/__init__.py", b"VALUE = 1\n")
+    with pytest.raises(Unavailable, match="fake/__init__.py changed or was damaged"):
+        checkouts.materialise(home, target, MAIN, [entry], lambda _: [(entry, b"VALUE = 2\n")])
+
+
+def test_a_damaged_blob_in_the_mirror(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    blob = git(upstream, "rev-parse", "main:fake/__init__.py")
+    other = git(upstream, "rev-parse", "main:README.md")
+    objects = upstream / ".git" / "objects"
+    (objects / blob[:2] / blob[2:]).chmod(0o644)
+    shutil.copyfile(objects / other[:2] / other[2:], objects / blob[:2] / blob[2:])
+    store.add(target, str(upstream))
+    with pytest.raises(Unavailable, match="is damaged"):
+        open_checkout(target, MAIN, store=store)
+
+
+def test_no_disk_space(store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.add(target, str(upstream))
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sentinel.sources.checkouts.os.fdopen", full)
+    with pytest.raises(SentinelError, match="no space left on the disk"):
+        open_checkout(target, MAIN, store=store)
+    monkeypatch.undo()
+    assert not list(store.home.checkouts.glob("*/*/checkout.json"))
+
+
+def test_warm_checkouts_are_fast(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    store.add(target, str(upstream))
+    ref = _full(upstream, git)
+    open_checkout(target, ref, store=store)
+    start = time.perf_counter()
+    for _ in range(15):
+        open_checkout(target, ref, store=store)
+    assert time.perf_counter() - start < 0.5

@@ -1,0 +1,56 @@
+"""Where ``SENTINEL_HOME`` is on each platform, and what is said where it cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import SentinelError
+from sentinel.sources import home as module
+from sentinel.sources.home import Home, safe_name, write_atomically, writing
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "expected"),
+    [
+        ("linux", {}, "user/.cache/rl-sentinel"),
+        ("linux", {"XDG_CACHE_HOME": "{}/xdg"}, "xdg/rl-sentinel"),
+        ("linux", {"XDG_CACHE_HOME": "relative"}, "user/.cache/rl-sentinel"),
+        ("darwin", {}, "user/Library/Caches/rl-sentinel"),
+        ("win32", {"LOCALAPPDATA": "{}/local"}, "local/rl-sentinel"),
+        ("linux", {"SENTINEL_HOME": "{}/chosen"}, "chosen"),
+    ],
+)
+def test_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str, variables: dict, expected: str):
+    monkeypatch.delenv("SENTINEL_HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(module.sys, "platform", platform)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(tmp_path))
+    assert Home.default().path == tmp_path / expected
+
+
+@pytest.mark.parametrize("name", ["..", "", "a/b", "-x", ".hidden", "a\0"])
+def test_a_name_that_leads_elsewhere(name: str) -> None:
+    with pytest.raises(SentinelError, match="not a usable name"):
+        safe_name(name)
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(28, "no space left"), (122, "no space left"), (30, "cannot write to"), (13, "cannot write to")],
+)
+def test_what_the_disk_says(tmp_path: Path, number: int, says: str) -> None:
+    with pytest.raises(SentinelError, match=f"{says}.*set SENTINEL_HOME"), writing(tmp_path):
+        raise OSError(number, "said the disk")
+
+
+def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "x.json"
+    write_atomically(file, "old")
+    monkeypatch.setattr(module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(OSError, match="full"):
+        write_atomically(file, "new")
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["x.json"]
+    assert file.read_text() == "old"

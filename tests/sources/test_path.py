@@ -1,0 +1,124 @@
+"""Working trees and installed copies: copied, never imported where they lie."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import Unavailable
+from sentinel.refs import Ref
+from sentinel.sources import MirrorStore, open_checkout
+from sentinel.targets import Target
+
+
+def _path(folder: Path) -> Ref:
+    return Ref.parse(f"path:{folder}")
+
+
+def test_a_clean_work_tree_is_its_commit(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+    store.add(target, str(upstream))
+    made = open_checkout(target, _path(upstream), store=store)
+    assert made.tree == open_checkout(target, Ref.parse("git:main"), store=store).tree
+    assert (made.commit, made.dirty) == (git(upstream, "rev-parse", "main"), False)
+    assert made.path.is_relative_to(store.home.path)
+
+
+def test_uncommitted_changes_count_inside_the_roots_only(store: MirrorStore, target: Target, upstream: Path) -> None:
+    clean = open_checkout(target, _path(upstream), store=store)
+    (upstream / "README.md").write_text("changed\n")
+    (upstream / "fake" / "__pycache__").mkdir()
+    (upstream / "fake" / "__pycache__" / "x.pyc").touch()
+    assert open_checkout(target, _path(upstream), store=store) == clean
+    (upstream / "fake" / "new.py").write_text("NEW = 1\n")
+    changed = open_checkout(target, _path(upstream), store=store)
+    assert changed.dirty
+    assert changed.commit == clean.commit
+    assert changed.tree != clean.tree
+    assert (changed.path / "fake" / "new.py").read_text() == "NEW = 1\n"
+    assert not (clean.path / "fake" / "new.py").exists()
+
+
+@pytest.mark.parametrize("kind", ["linked", "nested", "plain", "inside another", "no git"])
+def test_where_a_work_tree_stands(
+    store: MirrorStore, target: Target, upstream: Path, tmp_path: Path, git, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, folder = git(upstream, "rev-parse", "main"), tmp_path / "tree"
+    if kind == "linked":
+        git(upstream, "worktree", "add", "-q", "--detach", str(folder))
+    elif kind == "no git":
+        folder = upstream
+        for name in [name for name in sys.modules if name == "git" or name.startswith("git.")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        outer = tmp_path / "outer"
+        folder = folder if kind == "plain" else outer / "vendor"
+        shutil.copytree(upstream, folder, ignore=shutil.ignore_patterns(".git"))
+        if kind != "plain":
+            git(outer, "init", "-q")
+            (outer / "x").touch()
+            git(outer, "add", "." if kind == "nested" else "x")
+            git(outer, "commit", "-qm", "outer")
+            main = git(outer, "rev-parse", "HEAD")
+    made = open_checkout(target, _path(folder), store=store)
+    assert made.commit == (main if kind in ("linked", "nested") else None)
+    assert not made.dirty
+
+
+def test_what_cannot_be_had(store: MirrorStore, target: Target, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="fake: .*/absent is not a directory"):
+        open_checkout(target, _path(tmp_path / "absent"), store=store)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(Unavailable, match="none of its package roots; looked for fake, gym/fake_gym, never/was_here"):
+        open_checkout(target, _path(tmp_path / "empty"), store=store)
+    os.symlink("/usr", tmp_path / "empty" / "fake")
+    with pytest.raises(Unavailable, match="none of its package roots"):
+        open_checkout(target, _path(tmp_path / "empty"), store=store)
+
+
+def test_what_is_neither_file_nor_link_and_what_is_large(store: MirrorStore, target: Target, upstream: Path) -> None:
+    os.mkfifo(upstream / "fake" / "pipe")
+    (upstream / "fake" / "weights.bin").write_bytes(bytes(2 << 20))
+    os.symlink("/etc/passwd", upstream / "fake" / "passwd")
+    made = open_checkout(target, _path(upstream), store=store)
+    assert {gone.path for gone in made.left_out} == {"fake/pipe", "fake/weights.bin", "fake/passwd"}
+
+
+@pytest.fixture
+def environment(tmp_path: Path, upstream: Path) -> Path:
+    venv.create(tmp_path / "env", with_pip=False)
+    [site] = (tmp_path / "env").glob("lib/python*/site-packages")
+    shutil.copytree(upstream / "fake", site / "fake")
+    info = site / "fake_dist-4.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-dist\nVersion: 4.5\n")
+    return tmp_path / "env"
+
+
+def test_installed_in_another_environment(store: MirrorStore, target: Target, environment: Path) -> None:
+    [site] = environment.glob("lib/python*/site-packages")
+    (site / "fake" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    shutil.move(site / "fake" / "deep" / "loss.py", environment / "cached.py")
+    os.symlink(environment / "cached.py", site / "fake" / "deep" / "loss.py")  # As some installers do.
+    made = open_checkout(target, Ref.parse("installed"), store=store, python=str(environment / "bin" / "python"))
+    assert (made.roots, made.version, made.commit) == (("fake",), "4.5", None)
+    assert (made.path / "fake" / "deep" / "loss.py").read_text() == "def loss(): return 1\n"
+    assert not (made.path / "fake" / "deep" / "loss.py").is_symlink()
+
+
+def test_the_current_folder_is_not_installed(store: MirrorStore, target: Target, upstream: Path, monkeypatch) -> None:
+    monkeypatch.chdir(upstream)
+    monkeypatch.syspath_prepend(str(upstream))
+    with pytest.raises(Unavailable, match="fake is not installed for .*; looked for fake, fake_gym, was_here"):
+        open_checkout(target, Ref.parse("installed"), store=store)
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", "/bin/false", "/bin/echo"])
+def test_an_interpreter_that_does_not_run(store: MirrorStore, target: Target, python: str) -> None:
+    with pytest.raises(Unavailable, match=f"cannot run {python} to look for it"):
+        open_checkout(target, Ref.parse("installed"), store=store, python=python)

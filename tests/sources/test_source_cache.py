@@ -1,0 +1,106 @@
+"""Listing and pruning, beside runs that use what is there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sentinel.checkout import Checkout
+from sentinel.refs import Ref
+from sentinel.sources import Home, MirrorStore, cache, leases, open_checkout
+from sentinel.targets import Target
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def made(store: MirrorStore, target: Target, upstream: Path) -> list[Checkout]:
+    store.add(target, str(upstream))
+    return [open_checkout(target, Ref.parse(f"git:{name}"), store=store) for name in ("main", "v1")]
+
+
+def _end_of_this_run() -> None:
+    for handle, _ in leases._held.values():
+        os.close(handle)
+    leases._held.clear()
+
+
+def test_list(home: Home, made: list[Checkout]) -> None:
+    wheel = home.wheels / "fake-dist" / "fake_dist-1.0-py3-none-any.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.write_bytes(b"12345")
+    listed = {(entry.kind, entry.owner, entry.name): entry for entry in cache.entries(home)}
+    assert set(listed) == {("checkout", "fake", c.tree) for c in made} | {("wheel", "fake-dist", wheel.name)}
+    assert listed["wheel", "fake-dist", wheel.name].size == 5
+    assert all(listed["checkout", "fake", checkout.tree].in_use for checkout in made)
+    assert all(listed["checkout", "fake", checkout.tree].size > 50 for checkout in made)
+
+
+def test_an_empty_home(home: Home) -> None:
+    assert cache.entries(home) == []
+    assert cache.prune(home) == []
+    assert not home.path.exists()
+
+
+def test_what_a_live_run_uses_is_kept(home: Home, made: list[Checkout]) -> None:
+    assert cache.prune(home) == []
+    _end_of_this_run()
+    assert {entry.name for entry in cache.prune(home)} == {checkout.tree for checkout in made}
+    assert cache.entries(home) == []
+    assert not list(home.checkouts.glob("*/refs/*.json"))
+    assert home.mirror("fake").is_dir(), "somebody asked for the mirror"
+
+
+def test_what_another_process_uses_is_kept(home: Home, target: Target, made: list[Checkout]) -> None:
+    _end_of_this_run()
+    code = (
+        "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
+        "from sentinel.refs import Ref\n"
+        "t = Target('fake', sys.argv[2], (PackageRoot('fake'), PackageRoot('gym/fake_gym', 'gym')))\n"
+        "print(open_checkout(t, Ref.parse('git:v1'), store=MirrorStore(Home(Path(sys.argv[1])))).tree, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(home.path), target.repository]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        tree = other.stdout.readline().strip()
+        assert tree == made[1].tree
+        assert [entry.name for entry in cache.prune(home)] == [made[0].tree]
+        other.kill()
+    assert [entry.name for entry in cache.prune(home)] == [tree]
+    assert list((home.checkouts / ".users").iterdir()) == []
+
+
+def test_by_age(home: Home, store: MirrorStore, target: Target, made: list[Checkout]) -> None:
+    _end_of_this_run()
+    record = made[0].path.parent / "checkout.json"
+    used = record.stat().st_mtime
+    os.utime(record, (used - 10 * DAY, used - 10 * DAY))
+    assert cache.prune(home, older_than=20 * DAY, now=used) == []
+    assert [entry.name for entry in cache.prune(home, older_than=5 * DAY, now=used)] == [made[0].tree]
+    assert [entry.name for entry in cache.entries(home)] == [made[1].tree]
+    again = open_checkout(target, made[0].ref, store=store)
+    assert again == made[0], "what was pruned is made again"
+
+
+def test_use_counts_as_use(home: Home, store: MirrorStore, target: Target, made: list[Checkout]) -> None:
+    record = made[0].path.parent / "checkout.json"
+    os.utime(record, (0, 0))
+    open_checkout(target, made[0].ref, store=store)
+    assert record.stat().st_mtime > 0
+
+
+def test_leftovers_of_runs_that_were_cut_off(home: Home, made: list[Checkout]) -> None:
+    leftover = home.checkouts / "fake" / ".new-killed"
+    (leftover / "tree").mkdir(parents=True)
+    (leftover / "tree").chmod(0o555)
+    mine = home.checkouts / "fake" / ".new-mine"
+    mine.mkdir()
+    leases.take(home.checkouts, mine)
+    assert [entry.name for entry in cache.prune(home)] == [".new-killed"]
+    assert not leftover.exists()
+    assert mine.exists()
