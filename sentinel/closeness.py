@@ -12,13 +12,18 @@ import numpy as np
 from sentinel.recipes import Tolerance
 from sentinel.values import FLOATS, Tensor, tensor
 
-#: dtype -> (relative, absolute). The half precisions take 16 and 1 units of their epsilon.
+#: dtype -> (relative, absolute). bfloat16 and float16: four times and once their machine epsilon, what a sum of a few
+#: numbers near 1 can be off by.
 DEFAULTS: dict[str, tuple[float, float]] = {
     "float64": (1e-9, 1e-12),
     "float32": (1e-5, 1e-6),
-    "bfloat16": (16 * 2.0**-8, 2.0**-8),
-    "float16": (16 * 2.0**-11, 2.0**-11),
+    "float16": (4 * 2.0**-10, 2.0**-10),
+    "bfloat16": (4 * 2.0**-7, 2.0**-7),
 }
+
+
+#: A number without a dtype is most often ``tensor.item()`` of a float32 tensor.
+BARE = "float32"
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ def _scalars(observed: float, expected: float, tolerance: Tolerance) -> Agreemen
     if isinstance(observed, int):
         same = observed == expected
         return Agreement(same, "" if same else f"expected {expected!r}, observed {observed!r}")
-    relative, absolute = _bounds("float64", tolerance)
+    relative, absolute = _bounds(BARE, tolerance)
     if math.isnan(observed) or math.isnan(expected) or math.isinf(observed) or math.isinf(expected):
         same = (math.isnan(observed) and math.isnan(expected)) or observed == expected
     else:

@@ -52,6 +52,7 @@ class Run:
         self.catalog = catalog
         self.recipes = {recipe.path.resolve(): recipe for recipe in recipes}
         self.results: list[tuple[Path, str, float, str]] = []
+        self._documents: dict[Path, dict[str, Any]] = {}
         self._runner: Runner | None = None
         self._started = time.monotonic()
         self._when = datetime.now(timezone.utc)
@@ -263,7 +264,13 @@ class Run:
     def documents(self) -> list[tuple[dict[str, Any], str]]:
         from sentinel.reports.store import load
 
-        return [(load(evidence), outcome) for evidence, outcome, _, _ in self.results]
+        for evidence, _, _, _ in self.results:
+            if evidence not in self._documents:
+                self._documents[evidence] = load(evidence)
+        return [(self._documents[evidence], outcome) for evidence, outcome, _, _ in self.results]
+
+    def _below_reports(self, evidence: Path) -> str:
+        return evidence.resolve().relative_to(self.settings.report_dir.resolve()).as_posix()
 
     def summarise(self, reporter: pytest.TerminalReporter) -> None:
         if not self.results or self.config.get_verbosity() < -1:
@@ -286,7 +293,7 @@ class Run:
 
         documents = self.documents()
         items = [
-            RunItem(nodeid, outcome, document["verdict"], duration, evidence.name)
+            RunItem(nodeid, outcome, document["verdict"], duration, self._below_reports(evidence))
             for (document, _), (evidence, outcome, duration, nodeid) in zip(documents, self.results)
         ]
         write_run(

@@ -180,7 +180,8 @@ def plain(value: Any) -> Any:
 def typed(value: Any) -> Any:
     """As :func:`plain`, but a tensor keeps its dtype and shape beside its values, so nothing about it is lost."""
     if isinstance(value, Tensor):
-        return {"dtype": value.dtype, "shape": list(value.shape), "tensor": plain(value.nested())}
+        grad = {"requires_grad": True} if value.requires_grad else {}
+        return {"dtype": value.dtype, "shape": list(value.shape), "tensor": plain(value.nested()), **grad}
     if isinstance(value, Mapping):
         return {str(key): typed(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.closeness import DEFAULTS
+from sentinel.closeness import BARE, DEFAULTS
 from sentinel.recipes import Tolerance
 from sentinel.reports.escaping import message
 
-#: A number without a dtype is most often ``tensor.item()`` of a float32 tensor, which another CPU rounds otherwise.
-_BARE = "float32"
 _TAGS = ("NaN", "Infinity", "-Infinity")
 _TYPED = {"dtype", "shape", "tensor"}
 
@@ -38,7 +36,7 @@ class Difference:
         return f"{message(self.where)}: {self.brief}"
 
 
-def compare(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str = _BARE) -> Iterator[Difference]:
+def compare(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str = BARE) -> Iterator[Difference]:
     """Every element that is not identical, those within tolerance too."""
     if _is_tensor(recorded) and _is_tensor(now):
         for part in ("dtype", "shape"):
@@ -86,7 +84,7 @@ def _bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == _TYPED
+    return isinstance(value, dict) and _TYPED <= set(value)
 
 
 def _show(value: Any) -> str:
