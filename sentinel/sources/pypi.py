@@ -114,8 +114,11 @@ def _complaint(said: str) -> str:
         return f"this environment has no pip; run `{Path(sys.executable).name} -m ensurepip`"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines[-1:]
     reason = errors[-1] if errors else "pip gave no reason"
-    unreachable = any("Retrying (" in line or "connection" in line.lower() for line in lines)
-    return redacted(f"{reason} (the package index could not be reached)" if unreachable else reason)
+    if any("Retrying (" in line or "connection" in line.lower() for line in lines):
+        reason += " (the package index could not be reached)"
+    elif any("(from versions: none)" in line for line in lines):
+        reason += " (the index has no release of it, or could not be reached)"
+    return redacted(reason)
 
 
 def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:

@@ -263,7 +263,7 @@ def test_a_checkout_that_was_half_deleted_is_made_again(store: MirrorStore, targ
 
 def test_content_that_is_not_what_its_name_says(home: Home, target: Target) -> None:
     entry, _ = _entry("fake/__init__.py", b"VALUE = 1\n")
-    with pytest.raises(Unavailable, match="fake/__init__.py changed or was damaged"):
+    with pytest.raises(Unavailable, match=r"fake/__init__.py changed or was damaged"):
         checkouts.materialise(home, target, MAIN, [entry], lambda _: [(entry, b"VALUE = 2\n")])
 
 

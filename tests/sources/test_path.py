@@ -71,7 +71,7 @@ def test_where_a_work_tree_stands(
 
 
 def test_what_cannot_be_had(store: MirrorStore, target: Target, tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="fake: .*/absent is not a directory"):
+    with pytest.raises(Unavailable, match=r"fake: .*/absent is not a directory"):
         open_checkout(target, _path(tmp_path / "absent"), store=store)
     (tmp_path / "empty").mkdir()
     with pytest.raises(Unavailable, match="none of its package roots; looked for fake, gym/fake_gym, never/was_here"):
@@ -114,7 +114,7 @@ def test_installed_in_another_environment(store: MirrorStore, target: Target, en
 def test_the_current_folder_is_not_installed(store: MirrorStore, target: Target, upstream: Path, monkeypatch) -> None:
     monkeypatch.chdir(upstream)
     monkeypatch.syspath_prepend(str(upstream))
-    with pytest.raises(Unavailable, match="fake is not installed for .*; looked for fake, fake_gym, was_here"):
+    with pytest.raises(Unavailable, match=r"fake is not installed for .*; looked for fake, fake_gym, was_here"):
         open_checkout(target, Ref.parse("installed"), store=store)
 
 

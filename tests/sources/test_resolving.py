@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -93,21 +94,19 @@ def test_an_unknown_name(store: MirrorStore, target: Target, upstream: Path, nam
 
 def test_a_short_sha_of_several_commits(store: MirrorStore, target: Target, upstream: Path, git) -> None:
     tree = git(upstream, "rev-parse", "main^{tree}")
-    seen: dict[str, str] = {}
-    number = 0
-    while True:  # Some fifty commits until two begin alike in four digits would be luck: it takes about 300.
-        commit = git(upstream, "commit-tree", tree, "-m", str(number))
-        if commit[:4] in seen:
+    seen: dict[str, bytes] = {}
+    for number in range(1 << 16):
+        content = f"tree {tree}\nauthor A <a@b> {number} +0000\ncommitter A <a@b> 0 +0000\n\nx\n".encode()
+        start = hashlib.sha1(b"commit %d\0" % len(content) + content).hexdigest()[:4]
+        if start in seen:
             break
-        seen[commit[:4]] = commit
-        number += 1
-        if number == 2000:
-            pytest.skip("no two commits alike")
-    git(upstream, "branch", "first", seen[commit[:4]])
-    git(upstream, "branch", "second", commit)
+        seen[start] = content
+    for branch, commit in (("first", seen[start]), ("second", content)):
+        (upstream / "commit").write_bytes(commit)
+        git(upstream, "branch", branch, git(upstream, "hash-object", "-t", "commit", "-w", "commit"))
     store.add(target, str(upstream))
     with pytest.raises(Unavailable, match="is the beginning of several commits"):
-        store.resolve(target, commit[:4])
+        store.resolve(target, start)
 
 
 def test_a_tag_that_names_no_commit(store: MirrorStore, target: Target, upstream: Path, git) -> None:
