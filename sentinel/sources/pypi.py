@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.parser
 import hashlib
 import os
 import re
@@ -12,6 +11,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sentinel.checkout import Checkout, LeftOut
@@ -65,7 +65,8 @@ def _wheel(distribution: str, version: str, home: Home, progress: Progress | Non
     folder = home.wheels / safe_name(distribution)
     for path in sorted(folder.glob("*.whl")) if version != "latest" else ():
         if path.name.split("-")[1] == version.lower():
-            os.utime(path)
+            with suppress(OSError):  # When it was last used; a cache that is shared read-only cannot say.
+                os.utime(path)
             return path
     question = (distribution, version, home.path)
     answer = _answers.get(question)
@@ -159,9 +160,9 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
 def _version(archive: zipfile.ZipFile, wheel: Path) -> str:
     for name in archive.namelist():
         if re.fullmatch(r"[^/]+\.dist-info/METADATA", name):
-            said = email.parser.BytesParser().parsebytes(archive.read(name), headersonly=True)["Version"]
+            said = re.search(r"^Version: *(\S+)", archive.read(name).decode("utf-8", "replace"), re.MULTILINE)
             if said:
-                return str(said)
+                return said.group(1)
     return wheel.name.split("-")[1]
 
 
