@@ -112,7 +112,7 @@ def indistinguishable(
     )
     extra = only_unpatched or only_fixed
     if not extra:
-        return f"{reason}{equal}"
+        return f"{reason}{equal}; where the bug is that small, give a dtype, a tolerance or exact: true"
     missing = "expected_fixed" if only_unpatched else "expected_unpatched"
     return f"{reason}{equal}, and {missing} says nothing of {', '.join(extra)}"
 

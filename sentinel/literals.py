@@ -180,6 +180,9 @@ def read_any(value: Any, packages: Collection[str]) -> Any:
     if not any(name in value for name in _FORMS):
         return {key: _below(item, packages, key) for key, item in value.items()}
     form = _form(value, _FORMS, "a literal")
+    if isinstance(value[form], Mapping) and form not in ("namespace", "mapping"):
+        escape = f"a dictionary or arguments with the key {form!r} are written {{mapping: {{{form}: ...}}}}"
+        raise LiteralError(f"{form} takes no mapping; {escape}", (form,))
     if form in _TENSOR_KEYS:
         return tensor_literal(value, None)
     content = value[form]

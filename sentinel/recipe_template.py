@@ -50,8 +50,8 @@ story: |
 # affects: [what trains wrongly because of it]
 # upstream: {{pull: 123, status: open, url: https://github.com/...}}
 
-# The smallest inputs that show the bug. A bare list takes the contract's dtype, {{tensor: [[1.0, .nan]], dtype: float64}}
-# another; {{full: 0.0, shape: [2, 3]}} repeats one value.
+# The smallest inputs that show the bug. A bare list takes the contract's dtype,
+# {{tensor: [[1.0, .nan]], dtype: float64}} another; {{full: 0.0, shape: [2, 3]}} repeats one value.
 scenario:
 {_inputs(contract)}
 # Where the bug shows as a difference: each variant is the scenario with these inputs instead. Addresses below then read

@@ -251,7 +251,7 @@ def _duplicate(first: Recipe, second: Recipe) -> str:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """The recipe with the pins, watched refs and upstream numbers of the bundled one about the same bug, if it has none.
+    """The recipe with the pins, watched refs and upstream numbers of the bundled one of its bug id, if it has no pins.
 
     :param bundled: bug id -> recipe.
     """

@@ -27,6 +27,7 @@ Place = tuple[Any, ...]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _CORE = "tag:yaml.org,2002:"
+_NODES = frozenset((yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStartEvent, yaml.AliasEvent))
 _SCALAR_TAGS = frozenset(_CORE + name for name in ("str", "int", "float", "bool", "null"))
 
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -172,33 +173,36 @@ def _build(events: Any) -> Document:
     stack: list[_Open] = []
     documents = nodes = 0
     for event in events:
-        line, column = (event.start_mark.line + 1, event.start_mark.column + 1) if event.start_mark else (1, 1)
-        if isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
+        kind = type(event)
+        if kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
+            stack.pop()
+            continue
+        mark = event.start_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        if kind not in _NODES:
+            documents += kind is yaml.DocumentStartEvent
             if documents > 1:
                 raise DocumentError("a second document in one file; write one recipe a file", line, column)
-        if isinstance(event, yaml.CollectionEndEvent):
-            stack.pop()
-        if not isinstance(event, yaml.NodeEvent):
             continue
         if event.anchor is not None:
-            what = "alias" if isinstance(event, yaml.AliasEvent) else "anchor"
-            raise DocumentError(
-                f"{what} {event.anchor!r}: recipes have no anchors or aliases; write the value out", line, column
-            )
+            what = "alias" if kind is yaml.AliasEvent else "anchor"
+            message = f"{what} {event.anchor!r}: recipes have no anchors or aliases; write the value out"
+            raise DocumentError(message, line, column)
         nodes += 1
         if nodes > MAX_NODES:
             raise DocumentError(f"more than {MAX_NODES:,} values, which no recipe needs", line, column)
         parent = stack[-1] if stack else None
-        if parent and isinstance(parent.value, dict) and parent.key is None:
+        if parent and parent.key is None and type(parent.value) is dict:
             parent.key = _key(event, parent, document, line, column)
             continue
         place = _place(parent)
         document.values[place] = (line, column)
-        value = _value(event, line, column)
-        if isinstance(event, yaml.CollectionStartEvent):
+        if kind is yaml.ScalarEvent:
+            value = scalar(event, line, column)
+        else:
             if len(stack) >= MAX_DEPTH:
                 raise DocumentError(f"nested deeper than {MAX_DEPTH} levels", line, column)
+            value = _collection(event, line, column)
             stack.append(_Open(place, value))
         if parent is None:
             document.data = value
@@ -238,9 +242,7 @@ def _key(event: Any, parent: _Open, document: Document, line: int, column: int) 
     return key
 
 
-def _value(event: Any, line: int, column: int) -> Any:
-    if isinstance(event, yaml.ScalarEvent):
-        return scalar(event, line, column)
+def _collection(event: Any, line: int, column: int) -> Any:
     wanted = "map" if isinstance(event, yaml.MappingStartEvent) else "seq"
     if event.tag not in (None, "!", _CORE + wanted):
         raise DocumentError(_unknown_tag(event.tag), line, column)

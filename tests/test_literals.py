@@ -94,6 +94,7 @@ def test_json_writes_nan_as_a_string():
         ("any", {"new": "toy.A", "argument": {}}, "did you mean 'arguments'?", ("argument",)),
         ("any", {"device": "cpu; rm"}, "is no device", ("device",)),
         ("any", {"device": "cpu", "n": 1}, "written {mapping: {...}}", ("n",)),
+        ("any", {"tensor": {"tensor": [1.0]}}, "written {mapping: {tensor: ...}}", ("tensor",)),
         ("any", {"tuple": 1}, "tuple takes a list", ("tuple",)),
         ("any", {"array": [1, "x"], "dtype": "int64"}, "expected a number", ("array", 1)),
         ("any", {"array": [1], "dtype": "bfloat16"}, "unknown dtype", ("dtype",)),

@@ -111,7 +111,7 @@ def test_what_is_more_than_plain_data_is_refused_where_it_stands(loader, text, w
 @pytest.mark.parametrize("text", ["[" * 200_000, "{a: " * 100_000, "- " * 200_000, "? " * 200_000, "[[1]," * 100_000])
 def test_deep_documents_are_refused_at_once_and_do_not_kill_the_process(loader, text):
     start = time.perf_counter()
-    with pytest.raises(DocumentError, match="deeper|must be a string"):
+    with pytest.raises(DocumentError, match=r"deeper|must be a string"):
         parse_yaml(text, loader)
     assert time.perf_counter() - start < 5
 
@@ -228,8 +228,9 @@ def test_what_pyyaml_writes_with_tags_and_quotes_is_read_back(data):
 @given(st.text(max_size=60))
 def test_any_text_reads_or_is_refused_with_a_place(text):
     for parse in (parse_yaml, parse_json):
+        error = None
         try:
             parse(text)
-        except DocumentError as error:
-            assert error.line >= 1
-            assert error.column >= 1
+        except DocumentError as caught:
+            error = caught
+        assert error is None or (error.line >= 1 and error.column >= 1)

@@ -1,0 +1,634 @@
+# ruff: noqa: E501 (a sentence of an error is easier to compare on one line)
+"""Recipes: what a file becomes, what is refused and how that is said, folders, published blobs, lint, template."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.catalog import bundled_catalog
+from sentinel.errors import RecipeError, SentinelError
+from sentinel.recipe_check import check, check_files
+from sentinel.recipe_reading import examine_document
+from sentinel.recipe_structure import schema
+from sentinel.recipe_template import template
+from sentinel.recipes import (
+    Expected,
+    Recipe,
+    Tolerance,
+    adopt_pins,
+    find_recipes,
+    load_folder,
+    load_recipe,
+    recipe_files,
+)
+from sentinel.refs import Ref
+from sentinel.schema_subset import accepts
+from sentinel.values import New, tensor
+from sentinel.yamldoc import read_text
+
+_spec = importlib.util.spec_from_file_location("recipe_catalog", Path(__file__).with_name("recipe_catalog.py"))
+assert _spec is not None
+assert _spec.loader is not None
+toys: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(toys)
+
+CATALOG = toys.catalog()
+PUBLISHED = Path(__file__).parent / "data" / "published"
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+GOOD = f"""\
+recipe_version: 1
+bug_id: TOY-1
+title: masked losses are summed
+target: toy
+contract: aggregation
+boundary: toy.losses.agg_loss
+scenario:
+  loss_mat: [[1.0, 100.0]]
+  loss_mask: [[1, 0]]
+expected_unpatched: {{token_mean_loss: 101.0}}
+expected_fixed: {{loss: 1.0}}
+pins:
+  - {{ref: 'git:{SHA}', expect: reproduced}}
+"""
+
+
+def load(text: str, catalog: Any = CATALOG, name: str = "TOY-1.yaml", json: bool = False) -> Recipe:
+    recipe, problems = examine_document(read_text(text.encode(), json), Path(name), catalog)
+    if recipe is None:
+        raise RecipeError("\n".join(str(problem) for problem in problems))
+    return recipe
+
+
+def refusal(text: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        load(text)
+    return str(caught.value).splitlines()
+
+
+def dump(document: Any) -> str:
+    """As YAML without the aliases that PyYAML writes for one object in two places."""
+    return yaml.safe_dump(json.loads(json.dumps(document)), sort_keys=False)
+
+
+def changed(**keys: Any) -> str:
+    """The good recipe with other keys, as YAML; None takes a key away."""
+    document = yaml.safe_load(GOOD) | keys
+    return dump({key: value for key, value in document.items() if value is not None})
+
+
+def variants(**keys: Any) -> str:
+    return changed(
+        scenario={"response_mask": [[1, 0]]},
+        variants={"baseline": {"loss_mat": [[1.0, 0.0]]}, "outlier": {"loss_mat": [[1.0, 9.0]]}},
+        **({"expected_unpatched": {"outlier.loss": 10.0}, "expected_fixed": {"outlier.loss": 1.0}} | keys),
+    )
+
+
+# -- what a recipe becomes
+
+
+def test_a_recipe_has_canonical_names_and_defaults_filled_in():
+    recipe = load(GOOD)
+    assert recipe.variants == {
+        "": {
+            "loss_mat": tensor([[1.0, 100.0]], "float32"),
+            "response_mask": tensor([[1, 0]], "int64"),
+            "mode": "token-mean",
+            "old_log_probs": tensor([[0.0, 0.0]], "float32"),
+            "scale": None,
+            "theta": 1.0,
+        }
+    }
+    assert list(recipe.variants[""]) == [item.name for item in toys.AGGREGATION.inputs]
+    assert recipe.defaulted == ("mode", "old_log_probs", "scale", "theta")
+    assert recipe.expected_unpatched == {"loss": Expected(101.0)}
+    assert recipe.expected_fixed == {"loss": Expected(1.0)}
+    assert recipe.digest == f"sha256:{hashlib.sha256(GOOD.encode()).hexdigest()}"
+    assert [(pin.ref, pin.expect) for pin in recipe.pins] == [(Ref("git", SHA), "reproduced")]
+    assert recipe.invariant is None
+    assert recipe.notes == ()
+    assert recipe.document == yaml.safe_load(GOOD)
+
+
+def test_variants_are_the_scenario_with_overrides():
+    recipe = load(
+        variants(
+            expected_unpatched={"difference( outlier,baseline ).token_mean_loss": 9.0},
+            expected_fixed={"difference(outlier, baseline).loss": 0.0},
+        )
+    )
+    assert {name: inputs["loss_mat"].nested() for name, inputs in recipe.variants.items()} == {
+        "baseline": [[1.0, 0.0]],
+        "outlier": [[1.0, 9.0]],
+    }
+    assert list(recipe.expected_unpatched) == ["difference(outlier, baseline).loss"]
+
+
+def test_an_input_that_one_variant_gives_is_not_defaulted():
+    text = changed(variants={"a": None, "b": {"theta": 2}}, expected_unpatched=None, expected_fixed=None)
+    recipe = load(text)
+    assert "theta" not in recipe.defaulted
+    assert [inputs["theta"] for inputs in recipe.variants.values()] == [1.0, 2]
+
+
+def test_without_expected_values_a_law_decides():
+    bare = {"expected_unpatched": None, "expected_fixed": None}
+    assert load(changed(**bare)).invariant == "masked_values_have_no_influence"
+    assert load(changed(**bare, invariant="order_does_not_matter")).invariant == "order_does_not_matter"
+
+
+def test_expected_values_carry_dtype_and_tolerance():
+    recipe = load(
+        changed(
+            expected_unpatched={
+                "loss": {"value": 1, "tolerance": {"relative": 1e-3}},
+                "gradient": {"tensor": [[1, 2]]},
+            },
+            expected_fixed={"loss": {"tensor": 2.0, "dtype": "float64", "exact": True}, "gradient": [["NaN", 2]]},
+            tolerance={"absolute": 0.01},
+        )
+    )
+    assert recipe.tolerance == Tolerance(absolute=0.01)
+    assert recipe.expected_unpatched["loss"] == Expected(1, Tolerance(relative=1e-3))
+    assert recipe.expected_unpatched["gradient"].value == [[1, 2]]
+    assert recipe.expected_fixed["loss"] == Expected(tensor(2.0, "float64"), Tolerance(exact=True))
+    assert str(recipe.expected_fixed["gradient"].value) == "[[nan, 2]]"
+
+
+def test_the_contract_may_be_left_out_where_the_boundary_has_one():
+    assert load(changed(contract=None)).contract == "aggregation"
+    assert load(changed(contract=None, boundary="toy.old.agg_loss")).contract == "aggregation"
+
+
+def test_call_pins_any_boundary_with_keys_of_its_own():
+    recipe = load(
+        changed(
+            contract="call",
+            boundary="toy_plugins.deep.function",
+            scenario={"arguments": {"batch": {"new": "toy.Batch", "arguments": {"x": {"tensor": [1]}}}}},
+            expected_unpatched={"returned.advantages": [1.0]},
+            expected_fixed={"raised": "ValueError"},
+            requires="toy.config.Config.field",
+        )
+    )
+    assert recipe.variants[""] == {"arguments": {"batch": New("toy.Batch", {"x": tensor([1], "int64")})}}
+    assert recipe.requires == ("toy.config.Config.field",)
+
+
+def test_everything_else_is_kept():
+    recipe = load(
+        changed(
+            upstream={"pull": 7, "status": "open", "url": "https://example.org/7"},
+            watch=["git:main", "pypi:latest"],
+            affects=["GRPO"],
+            story="Once.\n",
+            requires=["toy.f(kl_coef)", "toy_plugins.x"],
+            severity="high",
+        )
+    )
+    assert recipe.upstream == {"pull": 7, "status": "open", "url": "https://example.org/7"}
+    assert recipe.watch == (Ref("git", "main"), Ref("pypi", "latest"))
+    assert recipe.affects == ("GRPO",)
+    assert recipe.story == "Once."
+    assert recipe.requires == ("toy.f(kl_coef)", "toy_plugins.x")
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (GOOD.replace("toy.losses.agg_loss", "toy.losses.agg_los"), "TOY-1.yaml:6:11: unknown boundary 'toy.losses.agg_los' — did you mean 'agg_loss'?"),
+        (GOOD.replace("toy.losses.agg_loss", "toy.lossses.agg_loss"), "6:11: unknown boundary 'toy.lossses.agg_loss' — did you mean 'toy.losses.agg_loss'?"),
+        (GOOD.replace("toy.losses.agg_loss", "os.system"), "6:11: boundary: 'os.system' is outside the target's packages toy, toy_plugins"),
+        (GOOD.replace("toy.losses.agg_loss", "../toy/x.py"), "6:11: boundary: the string '../toy/x.py' is not a dotted path"),
+        (GOOD.replace("toy.losses.agg_loss", "/toy/x"), "is not a dotted path"),
+        (GOOD.replace("toy.losses.agg_loss", "toy"), "'toy' is a package, no function"),
+        (GOOD.replace("toy.losses.agg_loss", "toy.actor.Actor._advantages"), "5:11: adapter toy binds toy.actor.Actor._advantages to step, not to aggregation"),
+        (GOOD.replace("contract: aggregation", "contract: agregation"), "5:11: unknown contract 'agregation' — did you mean 'aggregation'?"),
+        (GOOD.replace("target: toy", "target: toi"), "4:9: unknown target 'toi' — did you mean 'toy'?"),
+        (GOOD.replace("loss_mat:", "loss_matt:"), "8:3: unknown input 'loss_matt' of contract aggregation — did you mean 'loss_mat'?"),
+        (GOOD.replace("loss_mat:", "# loss_mat:"), "the scenario lacks 'loss_mat', which contract aggregation needs: per-token losses"),
+        (GOOD.replace("[[1, 0]]", "[[1, 0], [1]]"), "9:23: loss_mask: ragged: [1] has length 1 where [0] has length 2"),
+        (GOOD.replace("[[1, 0]]", "[[1, 0.5]]"), "9:19: loss_mask: the number 0.5 does not fit dtype int64"),
+        (GOOD.replace("[[1, 0]]", "null"), "9:14: loss_mask: expected a tensor"),
+        (GOOD.replace("  loss_mask: [[1, 0]]", "  loss_mask: [[1, 0]]\n  response_mask: [[1, 0]]"), "10:3: 'response_mask' is 'response_mask', which is already given as 'loss_mask'"),
+        (GOOD.replace("title:", "titel:"), "3:1: unknown key 'titel' — did you mean 'title'?"),
+        (GOOD.replace("title: masked losses are summed", "title: 3"), "3:8: title must be a string, found the number 3"),
+        (GOOD.replace("recipe_version: 1", "recipe_version: 2"), "1:17: recipe_version must be 1, found the number 2"),
+        (GOOD.replace("bug_id: TOY-1\n", ""), "1:1: missing key 'bug_id'"),
+        (GOOD.replace("TOY-1", "../TOY"), "2:9: bug_id: the string '../TOY' will not do; Letters, digits"),
+        (GOOD.replace("TOY-1", "/etc/passwd"), "2:9: bug_id"),
+        (GOOD.replace("TOY-1", ".."), "2:9: bug_id"),
+        (GOOD.replace("bug_id: TOY-1", 'bug_id: "TOY\\n"'), "2:9: 'TOY\\n' is no bug id"),
+        (changed(severity=[]), "severity must be a string, found a list"),
+        (GOOD.replace("loss: 1.0", "los: 1.0"), "11:18: unknown observation 'los' — did you mean 'loss'?"),
+        (GOOD.replace("loss: 1.0", "loss: {valu: 1.0}"), "11:25: unknown key 'valu' — did you mean 'value'?"),
+        (GOOD.replace("loss: 1.0", "loss: {value: [1, a], dtype: int64}"), "11:36: loss: expected a number, found the string 'a'"),
+        (GOOD.replace("loss: 1.0", "loss: 1.0, token_mean_loss: 1.0"), "'token_mean_loss' is 'loss', which is already expected above"),
+        (GOOD.replace("loss: 1.0", "loss: {}"), "an expected value is plain, or {value: ...}"),
+        (GOOD.replace("expect: reproduced", "expect: broken"), "must be one of reproduced, fixed, changed, unavailable, inconclusive; found the string 'broken'"),
+        (GOOD.replace("expect: reproduced", "expect: fixd"), "did you mean 'fixed'?"),
+        (GOOD.replace(f"git:{SHA}", "git:main"), "13:11: git:main is not immutable; moving refs belong in watch:"),
+        (GOOD.replace(f"git:{SHA}", "git:0123456"), "is not immutable"),
+        (GOOD.replace(f"git:{SHA}", "pypi:latest"), "is not immutable"),
+        (GOOD.replace(f"git:{SHA}", "path:../x"), "is not immutable; what lies on one machine is no pin"),
+        (GOOD.replace(f"git:{SHA}", "git:--upload-pack=x"), "13:11: not a ref"),
+        (changed(pins=2 * [{"ref": f"git:{SHA}", "expect": "fixed"}]), "is pinned twice"),
+        (changed(watch=["path:/tmp"]), "path: means something else on each machine"),
+        (changed(watch=["main"]), "not a ref: 'main'"),
+        (changed(requires=["toy.x", "os.path"]), "requires: 'os.path' is outside the target's packages"),
+        (changed(invariant="order_does_not_mater"), "unknown invariant 'order_does_not_mater' — did you mean 'order_does_not_matter'?"),
+        (changed(expected_unpatched=None), "expected_fixed without expected_unpatched"),
+        (changed(expected_fixed=None, invariant="order_does_not_matter"), "expected_unpatched without expected_fixed"),
+        (changed(expected_fixed={}), "expected_fixed is empty"),
+        (changed(tolerance={"exact": True, "relative": 0.1}), "exact: true leaves no tolerance"),
+        (changed(tolerance={"relative": -1}), "tolerance.relative: the number -1 will not do"),
+        (changed(tolerance={"relative": float("inf")}), "relative must be a finite number"),
+        (changed(upstream={"pull": "444"}), "upstream.pull must be an integer, found the string '444'"),
+        (changed(upstream={"url": "javascript:alert(1)"}), "upstream.url"),
+        (changed(constructed_scenario={}), "two names of one thing"),
+        (changed(variants={}), "variants is empty"),
+        (changed(variants={"a b": {}}), "'a b' is not a name of letters, digits and _"),
+        (changed(variants={"difference": {}}), "'difference' is not a name"),
+        (changed(variants={"a": [1]}), "variants.a must be a mapping or nothing, found a list"),
+        (changed(scenario=[1]), "scenario must be a mapping, found a list"),
+        (variants(expected_fixed={"loss": 1.0}), "does not say of which variant (baseline, outlier); write baseline.loss"),
+        (variants(expected_fixed={"basline.loss": 1.0}), "did you mean 'baseline'?"),
+        (variants(expected_fixed={"difference(outlier, basline).loss": 1.0}), "unknown variant 'basline'"),
+        (changed(contract=None, boundary="toy.both.function"), "is bound to several contracts (aggregation, step): add contract:"),
+        (changed(contract="step", boundary="toy.actor.Actor._advantages", scenario={"rewards": [1]}, expected_unpatched=None, expected_fixed=None), "nothing to decide by"),
+        (changed(contract="call", scenario={"arguments": {"f": {"attribute": "os.system"}}}, expected_unpatched={"returned": 1}, expected_fixed={"returned": 2}), "arguments: 'os.system' is outside the target's packages"),
+        (changed(target="other", contract="step", boundary="other.f", scenario={"rewards": [1]}, expected_unpatched={"advantages": 1}, expected_fixed={"advantages": 2}, pins=[{"ref": "pypi:1.0", "expect": "fixed"}]), "target other has no releases on PyPI"),
+        ("- a\n", "1:1: a recipe is a mapping that begins with recipe_version: 1; found a list"),
+        ("just text\n", "1:1: a recipe is a mapping"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_place_and_the_nearest_name(text, sentence):
+    assert any(sentence in line for line in refusal(text)), refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("unpatched", "fixed", "keys", "told_apart"),
+    [
+        ({"loss": 1.0}, {"loss": 1.0}, {}, False),
+        ({"loss": 1.0}, {"loss": 1.0 + 1e-13}, {}, False),
+        ({"loss": 1.0}, {"loss": 1.0001}, {}, True),
+        ({"loss": 1.0}, {"loss": 1.0000001}, {}, False),
+        ({"loss": {"value": 1.0, "dtype": "float64"}}, {"loss": {"value": 1.0000001, "dtype": "float64"}}, {}, True),
+        ({"loss": 1.0}, {"loss": 3.0}, {"tolerance": {"absolute": 5.0}}, False),
+        ({"loss": {"value": 1.0, "tolerance": {"absolute": 5.0}}}, {"loss": 3.0}, {}, False),
+        ({"loss": 1.0}, {"loss": 1.0 + 1e-13}, {"tolerance": {"exact": True}}, True),
+        ({"loss": float("nan")}, {"loss": float("nan")}, {}, False),
+        ({"loss": float("nan")}, {"loss": 1.0}, {}, True),
+        ({"loss": 1.0, "gradient": [[0.0]]}, {"loss": 1.0, "gradient": [[0.5]]}, {}, True),
+        ({"loss": 1.0, "gradient": [[0.0]]}, {"loss": 1.0}, {}, False),
+        ({"loss": 1.0}, {"gradient": [[0.5]]}, {}, True),
+        ({"gradient": [[0.0, 1.0]]}, {"gradient": [[0.0]]}, {}, True),
+        ({"loss": {"value": 1, "dtype": "float32"}}, {"loss": {"value": 1, "dtype": "float64"}}, {}, True),
+        ({"loss": {"value": 1, "dtype": "float32"}}, {"loss": 1.0}, {}, False),
+        ({"loss": None}, {"loss": 0.0}, {}, True),
+    ],
+)
+def test_expectations_that_cannot_be_told_apart_are_refused(unpatched, fixed, keys, told_apart):
+    text = changed(expected_unpatched=unpatched, expected_fixed=fixed, **keys)
+    if told_apart:
+        assert load(text).expected_fixed
+    else:
+        assert "cannot be told apart" in refusal(text)[0]
+
+
+def test_every_problem_is_reported_in_one_go():
+    text = GOOD.replace("title:", "titel:").replace("loss: 1.0", "los: 1.0").replace("[[1, 0]]", "[[x]]")
+    lines = refusal(text.replace(f"git:{SHA}", "git:main"))
+    assert [line.split(":")[1] for line in lines] == ["3", "13", "9", "11"]
+
+
+def test_a_default_that_cannot_be_made_asks_for_the_input():
+    text = GOOD.replace("[[1, 0]]", "1")
+    assert "the default of 'old_log_probs' cannot be made from this scenario" in refusal(text)[0]
+
+
+# -- files and folders
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\xff\xfe", b"a: [", b"a: 1\na: 2", b"[" * 100_000, b"a: &a [*a]", b"recipe_version: 1"]
+)
+def test_files_that_are_no_recipe_say_file_line_and_column(tmp_path, monkeypatch, raw):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.yaml").write_bytes(raw)
+    with pytest.raises(RecipeError, match=r"^x\.yaml:[12]:\d+: "):
+        load_recipe(tmp_path / "x.yaml", CATALOG)
+
+
+def test_a_directory_a_missing_file_and_a_100_mb_file_are_refused(tmp_path):
+    with (tmp_path / "big.yaml").open("wb") as handle:
+        handle.truncate(100_000_000)
+    for path, words in (
+        (tmp_path, "a directory"),
+        (tmp_path / "no.yaml", "cannot be read"),
+        (tmp_path / "big.yaml", "at most"),
+    ):
+        with pytest.raises(RecipeError, match=words):
+            load_recipe(path, CATALOG)
+
+
+def write(folder: Path, name: str, text: str = GOOD) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_two_files_of_one_bug_id_are_an_error_that_names_both(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "toy/TOY-1.yaml")
+    write(tmp_path, "toy/again.yml", GOOD.replace("TOY-1", "toy-1"))
+    with pytest.raises(
+        RecipeError, match=r"^toy/again\.yml:2:9: duplicate bug id 'toy-1'; it is also in toy/TOY-1\.yaml$"
+    ):
+        load_folder(tmp_path, CATALOG)
+    assert any("duplicate bug id" in str(item) for item in check_files(recipe_files(tmp_path), CATALOG))
+
+
+def test_a_folder_reports_the_errors_of_all_its_files(tmp_path):
+    write(tmp_path, "a.yaml", GOOD.replace("target: toy", "target: toi"))
+    write(tmp_path, "b.yaml", "x: [")
+    write(tmp_path, "c.yaml")
+    with pytest.raises(RecipeError) as caught:
+        load_folder(tmp_path, CATALOG)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_evidence_and_hidden_folders_beside_recipes_are_passed_over(tmp_path):
+    write(tmp_path, "sentinel-reports/toy/TOY-1/git-0.json", '{"schema_version": 1, "bug_id": "TOY-1"}')
+    write(tmp_path, ".cache/x.yaml", "not: a recipe")
+    write(tmp_path, "notes.txt", "hello")
+    write(tmp_path, "TOY-1.yaml")
+    assert [recipe.bug_id for recipe in load_folder(tmp_path, CATALOG)] == ["TOY-1"]
+
+
+def test_recipes_are_found_by_target_and_bug(tmp_path):
+    write(tmp_path, "toy/TOY-1.yaml")
+    write(tmp_path, "toy/TOY-2.yaml", GOOD.replace("TOY-1", "TOY-2"))
+    write(tmp_path, "other/broken.yaml", "x: [")
+    found = toys.catalog(tmp_path, tmp_path / "toy")
+    assert [item.bug_id for item in find_recipes(found, ["toy"])] == ["TOY-1", "TOY-2"]
+    assert [item.bug_id for item in find_recipes(found, ["toy"], ["*-2"])] == ["TOY-2"]
+    with pytest.raises(SentinelError, match="unknown target 'toi' — did you mean 'toy'"):
+        find_recipes(found, ["toi"])
+    with pytest.raises(SentinelError, match="no recipe matches 'TOI-1' — did you mean 'TOY-1'"):
+        find_recipes(found, ["toy"], ["TOI-1"])
+    with pytest.raises(RecipeError, match="broken"):
+        find_recipes(found)
+    with pytest.raises(SentinelError, match="no such folder"):
+        find_recipes(toys.catalog(tmp_path / "absent"))
+
+
+# -- published blobs
+
+
+def blob(**keys: Any) -> str:
+    document = {
+        "bug_id": "TOY-1",
+        "validation_mode": "real_boundary",
+        "hooked_boundary": "toy.losses.agg_loss",
+        "constructed_scenario": {"loss_mask": [[1, 0]], "baseline_loss_mat": [[1, 0]], "outlier_loss_mat": [[1, 9]]},
+        "expected_invariant": "Masked losses do not count.",
+    }
+    return json.dumps({key: value for key, value in (document | keys).items() if value is not None})
+
+
+def test_a_published_blob_has_its_target_variants_and_law_inferred():
+    recipe = load(blob(kind="x", requirements={"target_repo": "${TARGET_REPO}"}), json=True)
+    assert (recipe.target, recipe.contract, recipe.published) == ("toy", "aggregation", True)
+    assert {name: inputs["loss_mat"].nested() for name, inputs in recipe.variants.items()} == {
+        "baseline": [[1.0, 0.0]],
+        "outlier": [[1.0, 9.0]],
+    }
+    assert recipe.invariant == "masked_values_have_no_influence"
+    assert recipe.story == "Masked losses do not count."
+    assert recipe.document["requirements"] == {"target_repo": "${TARGET_REPO}"}
+    assert recipe.notes == ()
+
+
+def test_what_a_published_blob_says_besides_is_a_note():
+    scenario = {"loss_mat": [[1.0]], "response_mask": [[1]], "row_1_is_bad": True}
+    recipe = load(blob(constructed_scenario=scenario, severty="x", pins=["git:main"]), json=True)
+    assert list(recipe.variants) == [""]
+    assert [note.partition("warning: ")[2] for note in recipe.notes] == [
+        "unknown key 'severty' is left aside",
+        "unknown key 'pins' is left aside",
+        "'row_1_is_bad' is no input of contract aggregation: taken as prose",
+    ]
+    assert recipe.pins == ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"hooked_boundary": "tooy.losses.agg_loss"}, "is in no known target's package — did you mean 'toy'?"),
+        ({"hooked_boundary": "toy.losses.agg_los"}, "did you mean 'agg_loss'?"),
+        ({"hooked_boundary": None}, "missing key 'hooked_boundary'"),
+        ({"target": "other"}, "outside the target's package other"),
+        ({"expected_fixed": {"outlier.loss": 1.0}}, "expected_fixed without expected_unpatched"),
+        ({"expected_fixed": {"outlier.x": 1.0}, "expected_unpatched": {"outlier.x": 2.0}}, "unknown observation 'x'"),
+        (
+            {"hooked_boundary": "toy.actor.Actor._advantages", "constructed_scenario": {"rewards": [1]}},
+            "nothing to decide by",
+        ),
+        ({"constructed_scenario": {"loss_mat": [[1]]}}, "lacks 'response_mask'"),
+        ({"bug_id": "a/../b"}, "bug_id"),
+        ({"recipe_version": 1}, "unknown key 'validation_mode'"),
+    ],
+)
+def test_what_a_published_blob_lacks_is_an_error(keys, words):
+    assert any(words in line for line in refusal(blob(**keys)))
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "contract", "names"),
+    [
+        ("ROLL-AGGLOSS-TOKENMEAN-MASK", "roll", "loss_aggregation", [""]),
+        ("AREAL-REWARD-NORM-NO-EOS-LEAK", "areal", "advantage_step", ["baseline", "outlier"]),
+    ],
+)
+def test_the_two_published_blobs_load_verbatim(name, target, contract, names):
+    recipe = load_recipe(PUBLISHED / f"{name}.json", bundled_catalog())
+    assert (recipe.bug_id, recipe.target, recipe.contract, list(recipe.variants)) == (name, target, contract, names)
+    assert recipe.published
+    assert jsonschema.Draft202012Validator(schema()).is_valid(recipe.document)
+
+
+def test_the_published_roll_blob_expects_what_its_pull_request_says():
+    recipe = load_recipe(PUBLISHED / "ROLL-AGGLOSS-TOKENMEAN-MASK.json", bundled_catalog())
+    assert {key: item.value for key, item in recipe.expected_unpatched.items()} == {
+        "loss": 26.0,
+        "masked_token_gradient_abs_sum": 1.0,
+        "parameter_update_delta": -2.6,
+    }
+    assert recipe.variants[""]["response_mask"].nested() == [[1, 0], [1, 0]]
+
+
+def test_a_published_blob_takes_the_place_of_the_bundled_recipe_and_its_pins(tmp_path):
+    write(tmp_path / "bundled", "toy/TOY-1.yaml", GOOD + "watch: ['git:main']\nupstream: {pull: 3}\n")
+    write(tmp_path / "mine", "blob.json", blob())
+    [recipe] = find_recipes(toys.catalog(tmp_path / "bundled", tmp_path / "mine"))
+    assert recipe.published
+    assert [str(pin.ref) for pin in recipe.pins] == [f"git:{SHA}"]
+    assert recipe.watch == (Ref("git", "main"),)
+    assert recipe.upstream == {"pull": 3}
+    assert adopt_pins(load(GOOD), {"TOY-1": recipe}) == load(GOOD)
+
+
+# -- schema, lint, template, laws
+
+
+def test_the_schema_is_a_schema_and_accepts_the_good_recipe():
+    jsonschema.Draft202012Validator.check_schema(schema())
+    assert jsonschema.Draft202012Validator(schema()).is_valid(yaml.safe_load(GOOD))
+
+
+_scalars = st.sampled_from(
+    [None, True, 0, 1, 1.0, -2, 0.5, "x", "TOY-1", "reproduced", "float32", "https://a", [], {}, [1], {"x": 1}, ["x"]]
+)
+
+
+@st.composite
+def _documents(draw):
+    """A good document with a few places replaced, removed or added."""
+    document = copy.deepcopy(
+        draw(st.sampled_from([yaml.safe_load(GOOD), yaml.safe_load(variants()), json.loads(blob())]))
+    )
+    document |= draw(
+        st.sampled_from([{}, {"upstream": {"pull": 1}}, {"tolerance": {"relative": 1}}, {"requires": ["toy.x"]}])
+    )
+    for _ in range(draw(st.integers(0, 3))):
+        place = document
+        key = draw(st.sampled_from(sorted(place)))
+        while isinstance(place[key], dict) and place[key] and draw(st.booleans()):
+            place = place[key]
+            key = draw(st.sampled_from(sorted(place)))
+        action = draw(st.sampled_from(["put", "remove", "add"]))
+        if action == "put":
+            place[key] = draw(_scalars)
+        elif action == "remove" and len(document) > 1:
+            del place[key]
+        else:
+            names = ["x", "validation_mode", "recipe_version", "tolerance", "value", "exact"]
+            place[draw(st.sampled_from(names))] = draw(_scalars)
+    return document
+
+
+@given(_documents())
+def test_the_quick_answer_is_that_of_jsonschema(document):
+    assert accepts(schema(), document, schema()) == jsonschema.Draft202012Validator(schema()).is_valid(document)
+
+
+def test_the_quick_answer_refuses_keywords_that_it_does_not_know():
+    with pytest.raises(NotImplementedError, match="uniqueItems"):
+        accepts({"uniqueItems": True}, [], {})
+
+
+@given(_documents())
+def test_a_document_loads_or_every_error_has_a_place(document):
+    text = dump(document)
+    recipe, problems = examine_document(read_text(text.encode()), Path("x.yaml"), CATALOG)
+    assert (recipe is None) == any(problem.severity == "error" for problem in problems)
+    assert all(1 <= problem.line <= text.count("\n") + 1 for problem in problems)
+
+
+@given(_documents())
+def test_json_and_yaml_of_one_document_load_the_same(document):
+    as_json = read_text(json.dumps(document).encode(), json=True)
+    as_yaml = read_text(dump(document).encode())
+    one, problems = examine_document(as_json, Path("x"), CATALOG)
+    other, same = examine_document(as_yaml, Path("x"), CATALOG)
+    assert [problem.message for problem in problems] == [problem.message for problem in same]
+    if one is not None:
+        assert other is not None
+        assert (one.variants, one.expected_fixed, one.pins) == (other.variants, other.expected_fixed, other.pins)
+
+
+def test_lint_says_what_could_be_better(tmp_path):
+    path = write(tmp_path, "elsewhere.yaml", changed(pins=None, title=None))
+    messages = [problem.message for problem in check(path, CATALOG)]
+    assert [message.split(":")[0] for message in messages] == [
+        "the file of TOY-1 is best called TOY-1.yaml",
+        "no pins",
+        "no title",
+    ]
+    assert all(problem.severity == "warning" for problem in check(path, CATALOG))
+    assert check(write(tmp_path, "TOY-1.yaml"), CATALOG) == []
+
+
+def test_a_template_checks_once_it_is_filled_in_and_not_before(tmp_path):
+    text = template("TOY-9", "toy", "toy.losses.agg_loss", toys.AGGREGATION)
+    path = write(tmp_path, "TOY-9.yaml", text)
+    assert any(problem.severity == "error" for problem in check(path, CATALOG))
+    filled = (
+        text.replace("loss_mat: TODO", "loss_mat: [[1.0, 5.0]]")
+        .replace("response_mask: TODO", "response_mask: [[1, 0]]")
+        .replace("  loss: TODO", "  loss: 6.0", 1)
+        .replace("  loss: TODO", "  loss: 1.0", 1)
+        .replace("git:TODO", f"git:{SHA}", 1)
+        .replace("git:TODO", f"git:{SHA[::-1]}", 1)
+        .replace("title: TODO", "title: masked losses count")
+    )
+    problems = check(write(tmp_path, "TOY-9.yaml", filled), CATALOG)
+    assert [problem.message for problem in problems] == ["still says TODO"]
+    assert check(write(tmp_path, "TOY-9.yaml", filled.replace("TODO: what", "What")), CATALOG) == []
+
+
+@pytest.mark.parametrize("name", sorted(bundled_catalog().contracts))
+def test_there_is_a_template_for_each_contract(name):
+    text = template("1E5", "toy", contract=bundled_catalog().contracts[name])
+    document = read_text(text.encode()).data
+    assert document["bug_id"] == "1E5"
+    assert document["contract"] == name
+
+
+def test_a_template_needs_a_bug_id():
+    with pytest.raises(SentinelError, match="is no bug id"):
+        template("../x", "toy")
+
+
+def test_every_shipped_recipe_loads_and_lints():
+    catalog = bundled_catalog()
+    files = [path for folder in catalog.recipe_folders if folder.is_dir() for path in recipe_files(folder)]
+    assert [str(problem) for problem in check_files(files, catalog)] == []
+
+
+def test_importing_recipes_costs_neither_torch_nor_a_parser():
+    code = (
+        "import sys, sentinel.recipes; print([m for m in ('torch', 'numpy', 'yaml', 'jsonschema') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_good_recipes_load_without_jsonschema_and_torch(tmp_path):
+    write(tmp_path, "TOY-1.yaml", (PUBLISHED / "ROLL-AGGLOSS-TOKENMEAN-MASK.json").read_text())
+    code = (
+        "import sys; from pathlib import Path; from sentinel.catalog import bundled_catalog; "
+        "from sentinel.recipes import load_folder; load_folder(Path(sys.argv[1]), bundled_catalog()); "
+        "print([m for m in ('torch', 'jsonschema') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
