@@ -1,0 +1,77 @@
+"""``sentinel …``: what is not a test run. Each group of commands is one module of :mod:`sentinel.commands`."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import sentinel
+from sentinel.commands import cache, doctor, listing, mirror, recipe, reporting, show, verify
+from sentinel.commands.console import complain
+from sentinel.errors import SentinelError
+
+#: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
+GROUPS = (mirror, listing, show, recipe, verify, reporting, cache, doctor)
+
+_EPILOG = """\
+examples:
+  sentinel doctor                                   is everything there?
+  sentinel mirror add verl                          have the history of verl on this machine
+  pytest --sentinel-target=verl                     the main job
+  sentinel verify sentinel-reports/verl/BUG/git-0123456789ab.json
+  sentinel recipe new MY-BUG --target verl          pin a bug of your own
+
+exit status: 0 yes or done, 1 no (a check failed, a number differs), 2 it could not be done, 130 interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    :returns: the exit status. argparse itself exits (0 for ``--help``, 2 for a wrong option).
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
+    try:
+        parser = _parser()
+        arguments = parser.parse_args(argv)
+        if arguments.run is None:
+            parser.print_help()
+            return 2
+        status = int(arguments.run(arguments))
+        sys.stdout.flush()  # here, where a reader that went away is dealt with
+    except SentinelError as error:
+        complain(str(error))
+        return 2
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return 130
+    except BrokenPipeError:
+        with suppress(OSError, ValueError):  # the interpreter flushes once more while it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as the shell reports SIGPIPE
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sentinel",
+        description="The conformance suite for LLM reinforcement-learning frameworks: mirrors, recipes and evidence.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"sentinel {sentinel.__version__}")
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for group in GROUPS:
+        group.declare(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The commands of ``sentinel``, one module a group: ``declare`` adds its parsers, and what it runs is imported then."""

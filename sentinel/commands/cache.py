@@ -1,0 +1,87 @@
+"""``sentinel cache``: checkouts and wheels that can be made again."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, counted, group, json_option, say, say_json, say_table, size
+
+if TYPE_CHECKING:
+    from sentinel.commands.console import Commands
+
+_LIST = """\
+  sentinel cache list                the longest unused first
+  sentinel cache list --json
+"""
+_PRUNE = """\
+  sentinel cache prune                    what was not used for 30 days
+  sentinel cache prune --older-than 7     for a week
+  sentinel cache prune --all              everything that no run uses right now; mirrors stay
+"""
+_DAY = 86400
+
+
+def declare(commands: Commands) -> None:
+    own = group(commands, "cache", "see and remove checkouts and wheels that can be made again", _LIST + _PRUNE)
+    json_option(command(own, "list", _list, "show what the cache holds", _LIST))
+    prune = command(own, "prune", _prune, "remove what was not used for a while", _PRUNE)
+    which = prune.add_mutually_exclusive_group()
+    which.add_argument(
+        "--older-than", metavar="DAYS", type=_days, default=30.0, help="unused for so long (default: 30)"
+    )
+    which.add_argument("--all", action="store_true", help="everything that no run uses right now")
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = math.nan
+    if not 0 <= days < math.inf:
+        raise argparse.ArgumentTypeError(f"a number of days, such as 7 or 0.5, not {text!r}")
+    return days
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from sentinel.sources import Home
+    from sentinel.sources.cache import entries
+
+    home = Home.default()
+    found = entries(home)
+    if arguments.json:
+        say_json([{**asdict(entry), "path": str(entry.path), "last_used": _when(entry.last_used)} for entry in found])
+        return 0
+    if not found:
+        say(f"the cache in {home.path} is empty")
+        return 0
+    rows = [
+        (e.kind, e.owner, e.name[:40], size(e.size), _ago(e.last_used), "in use" if e.in_use else "") for e in found
+    ]
+    say_table(("kind", "of", "name", "size", "last used", ""), rows)
+    say(f"{counted(len(found), 'thing')}, {size(sum(entry.size for entry in found))} in {home.path}")
+    return 0
+
+
+def _prune(arguments: argparse.Namespace) -> int:
+    from sentinel.sources import Home
+    from sentinel.sources.cache import prune
+
+    gone = prune(Home.default(), older_than=None if arguments.all else arguments.older_than * _DAY)
+    for entry in gone:
+        say(f"removed {entry.kind} {entry.owner} {entry.name}")
+    say(f"{counted(len(gone), 'thing')} removed, {size(sum(entry.size for entry in gone))} freed")
+    return 0
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
+def _ago(seconds: float) -> str:
+    days = (time.time() - seconds) / _DAY
+    return "today" if days < 1 else f"{counted(int(days), 'day')} ago"

@@ -1,0 +1,92 @@
+"""Whether all of an evidence document follows from its recipe, its code and its observation.
+
+A baseline compares observations. Somebody who is handed evidence reads its other fields too (the scenario, the
+comparison, what was observed in the words of a report), and none of them may say anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sentinel.recipes import Tolerance
+from sentinel.reports.drift import compare
+from sentinel.reports.escaping import message
+
+Document = Mapping[str, Any]
+
+#: What the recipe alone says.
+_OF_RECIPE = ("title", "contract", "law", "upstream", "expectation")
+#: What the observation alone says; numbers agree within a tolerance.
+_OF_OBSERVATION = (
+    "status",
+    "not_triggered",
+    "observed_bad_behavior",
+    "expected_safe_behavior",
+    "observed_fixed_behavior",
+    "attack_effect",
+    "oracle",
+)
+
+
+def contradictions(recorded: Document, now: Document) -> list[str]:
+    """What the recorded document says that the fresh one of the same verdict does not, one sentence each."""
+    return [*_recipe(recorded, now), *_code(recorded, now), *_numbers(recorded, now)]
+
+
+def _recipe(recorded: Document, now: Document) -> Iterator[str]:
+    for name in _OF_RECIPE:
+        if recorded[name] != now[name]:
+            yield f"{name}: the evidence says something else than its recipe"
+    if recorded["recipe"]["document"] != now["recipe"]["document"]:
+        yield "recipe: the copy inside the evidence is not the recipe that its digest names"
+    before, after = recorded["scenario"], now["scenario"]
+    if set(before["variants"]) != set(after["variants"]):
+        yield "scenario: the evidence has other variants than its recipe"
+        return
+    for variant, inputs in before["variants"].items():
+        for name in sorted({*inputs, *after["variants"][variant]}):
+            # A later version of the contract may have an input more, which the old evidence left to its default.
+            added = name not in inputs and name in after["defaulted"]
+            if not added and inputs.get(name) != after["variants"][variant].get(name):
+                where = f"{variant}.{name}" if variant else name
+                yield f"scenario: {message(where)} is not what the recipe gives"
+
+
+def _code(recorded: Document, now: Document) -> Iterator[str]:
+    """A commit has one content: under the same commit and path no other blob can have been measured."""
+    before, after = recorded["checkout"] or {}, now["checkout"] or {}
+    for name in ("commit", "version"):
+        # A clean working tree is checked at its commit, which names no release; and the other way round.
+        if before.get(name) and after.get(name) and before[name] != after[name]:
+            yield f"{name}: {message(str(before[name]))} recorded, {message(str(after[name]))} now"
+    one, other = recorded["boundary"], now["boundary"]
+    if one["written"] != other["written"]:
+        yield f"boundary: {message(one['written'])} recorded, {message(other['written'])} now"
+    if one["file"] and one["file"] == other["file"] and before.get("commit") == after.get("commit"):
+        for name in ("blob", "line"):
+            if one[name] != other[name]:
+                yield f"{one['file']}: {name} {one[name]} recorded, {other[name]} now, at one commit"
+
+
+def _numbers(recorded: Document, now: Document) -> Iterator[str]:
+    chosen = recorded["expectation"]["tolerance"]
+    tolerance = Tolerance(chosen["relative"], chosen["absolute"], chosen["exact"])
+    for name in _OF_OBSERVATION:
+        if (name in recorded) != (name in now):
+            yield f"{name}: {'recorded' if name in recorded else 'not recorded'}, and that does not follow"
+        elif name in recorded:
+            yield from _differences(recorded[name], now[name], name, tolerance)
+    yield from _differences(_judged(recorded), _judged(now), "comparison", tolerance)
+
+
+def _judged(document: Document) -> dict[str, Any]:
+    """The comparisons without their sentences, whose wording may change from release to release."""
+    return {
+        item["key"]: {name: value for name, value in item.items() if name not in ("key", "detail")}
+        for item in document["comparison"]
+    }
+
+
+def _differences(recorded: Any, now: Any, name: str, tolerance: Tolerance) -> Iterator[str]:
+    yield from (str(item) for item in compare(recorded, now, name, tolerance) if not item.within)

@@ -1,0 +1,121 @@
+"""What commands say and where: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def command(commands: Commands, name: str, run: Run, text: str, example: str) -> argparse.ArgumentParser:
+    """Add a command whose ``--help`` ends with an example."""
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"examples:\n{example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def group(commands: Commands, name: str, text: str, example: str) -> Commands:
+    """Add a command that has commands of its own."""
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"examples:\n{example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def complain(text: str) -> None:
+    """Say what is wrong, after the program's name."""
+    from sentinel.reports.escaping import visible
+
+    print(f"sentinel: {visible(text, lines=True)}", file=sys.stderr)
+
+
+def say(text: str) -> None:
+    """Print a line (or several) of a result; characters that a terminal would obey are shown instead."""
+    from sentinel.reports.escaping import visible
+
+    print(visible(text, lines=True))
+
+
+def say_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, sort_keys=True))
+
+
+def say_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns; one in which no row has anything is left out."""
+    from sentinel.reports.escaping import visible
+    from sentinel.reports.summary import aligned
+
+    say(aligned([tuple(headings), *(tuple(visible(cell) for cell in row) for row in rows)]))
+
+
+def size(count: int) -> str:
+    """Bytes for a person: ``1.4 MB``."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 error``, ``2 errors``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A function that tells of long steps on standard error.
+
+    A terminal has one line that is rewritten; anything else gets whole lines, without git's running percentages.
+    """
+    terminal = sys.stderr.isatty()
+    lock = threading.Lock()
+    shown = False
+
+    def tell(message: str) -> None:
+        nonlocal shown
+        from sentinel.reports.escaping import visible
+
+        text = f"sentinel: {visible(message)}"
+        with lock:
+            if terminal:
+                width = shutil.get_terminal_size().columns - 1
+                sys.stderr.write(f"\r\x1b[K{text[:width]}")
+                shown = True
+            elif "%" not in message:
+                sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

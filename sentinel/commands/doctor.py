@@ -1,0 +1,238 @@
+"""``sentinel doctor``: is everything there that a run needs, and what is not?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, json_option, progress, say, say_json, say_table, size
+from sentinel.commands.known import DISTRIBUTION, known
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from sentinel.commands.console import Commands
+
+_EXAMPLE = """\
+  sentinel doctor          each thing with ok, note or missing, and what to do about it
+  sentinel doctor --json
+
+exit status: 1 where something is missing without which no run works
+"""
+_LITTLE = 2_000_000_000
+_WAIT = 120
+
+#: Run in a process of its own: asking torch about CUDA must not happen here, nor in a process that forks.
+_DEVICES = """
+import torch
+built = torch.version.cuda
+names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+print("|".join([built or "", *names]))
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """:ivar state: ``ok``, ``note`` (works without) or ``missing`` (no run works without).
+    :ivar advice: what to do, where something is to be done.
+    """
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+def declare(commands: Commands) -> None:
+    json_option(command(commands, "doctor", _doctor, "check that everything is there that a run needs", _EXAMPLE))
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    with progress() as tell:
+        tell("starting the worker")
+        devices = _ask_for_devices()
+        checks = [*_python(), *_worker(), *_extras(), *_git(), *_home(), *_mirrors(), *_names(), *_settings()]
+        checks += _device(devices)
+    if arguments.json:
+        say_json([asdict(check) for check in checks])
+    else:
+        say_table(("", "", "", ""), [(check.state, check.name, check.found, check.advice) for check in checks])
+    missing = [check.name for check in checks if check.state == "missing"]
+    if missing and not arguments.json:
+        say(f"missing: {', '.join(missing)}")
+    return 1 if missing else 0
+
+
+def _python() -> Iterator[Check]:
+    import sentinel
+
+    yield Check("sentinel", "ok", f"{sentinel.__version__} in {Path(sentinel.__file__).resolve().parent}")
+    good = sys.version_info >= (3, 10)
+    yield Check("python", "ok" if good else "missing", platform.python_version(), "" if good else "use 3.10 or newer")
+    fork = hasattr(os, "fork")
+    yield Check("fork", "ok" if fork else "missing", "there" if fork else "none", "" if fork else "use Linux, or WSL")
+
+
+def _worker() -> Iterator[Check]:
+    """torch and numpy as the worker has them, and that a worker starts at all."""
+    from sentinel.catalog import bundled_catalog
+    from sentinel.worker.client import Options, WorkerError, Zygote
+
+    preload = [name for target in bundled_catalog().targets.values() for name in target.preload]
+    zygote = Zygote(Options(), preload)
+    try:
+        hello = zygote.hello()
+    except WorkerError as error:
+        for name in ("torch", "numpy"):
+            version = _version(name)
+            state = "note" if version else "missing"
+            yield Check(name, state, version or "not installed", "" if version else f"pip install {name}")
+        yield Check("worker", "missing", str(error), "run `python -c 'import torch, numpy'` and mend what it says")
+        return
+    finally:
+        zygote.stop()
+    yield Check("torch", "ok", hello["torch"])
+    yield Check("numpy", "ok", hello["numpy"])
+    yield Check("worker", "ok", "starts")
+
+
+def _extras() -> Iterator[Check]:
+    """The small real packages that boundaries use: without one, recipes that need it are inconclusive."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        lines = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        yield Check("targets extra", "note", f"{DISTRIBUTION} is not installed as a distribution", "pip install .")
+        return
+    lacking, there = [], []
+    for line in lines:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is None or not re.search(r"extra\s*==\s*['\"]targets['\"]", line):
+            continue
+        version = _version(requirement.name)
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            lacking.append(f"{requirement.name}{requirement.specifier}{f' (is {version})' if version else ''}")
+        else:
+            there.append(f"{requirement.name} {version}")
+    if lacking:
+        yield Check("targets extra", "note", f"without {', '.join(lacking)}", f"pip install '{DISTRIBUTION}[targets]'")
+    else:
+        yield Check("targets extra", "ok", ", ".join(there))
+
+
+def _git() -> Iterator[Check]:
+    advice = "install git 2.30 or newer; without it only pypi:, path: and installed refs are decided"
+    place = shutil.which("git")
+    if place is None:
+        yield Check("git", "note", "not on PATH", advice)
+        return
+    try:
+        said = subprocess.run([place, "--version"], capture_output=True, text=True, timeout=_WAIT, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        yield Check("git", "note", f"does not run: {error}", advice)
+        return
+    numbers = re.search(r"(\d+)\.(\d+)", said)
+    old = numbers is not None and tuple(map(int, numbers.groups())) < (2, 30)
+    yield Check("git", "note" if old else "ok", said.strip(), advice if old else "")
+
+
+def _home() -> Iterator[Check]:
+    from sentinel.sources import Home
+
+    home = Home.default().path
+    there = next(folder for folder in (home, *home.parents) if folder.exists())
+    set_it = "set SENTINEL_HOME to a folder that you can write"
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        yield Check("SENTINEL_HOME", "missing", f"{home} cannot be written", set_it)
+        return
+    free = shutil.disk_usage(there).free
+    advice = "free some, `sentinel cache prune` removes old checkouts" if free < _LITTLE else ""
+    yield Check("SENTINEL_HOME", "note" if advice else "ok", f"{home}, {size(free)} free", advice)
+
+
+def _mirrors() -> Iterator[Check]:
+    from sentinel.catalog import bundled_catalog
+    from sentinel.commands.mirror import state
+    from sentinel.sources import MirrorStore
+
+    mirrors = {mirror.target: mirror for mirror in MirrorStore().list()}
+    good = [name for name, mirror in mirrors.items() if mirror.whole]
+    lacking = [name for name in sorted(bundled_catalog().targets) if name not in good and name != "demo"]
+    advice = f"`sentinel mirror add {lacking[0]}` to decide its git refs" if lacking else ""
+    found = ", ".join(good) or "none"
+    yield Check(
+        "mirrors", "note" if lacking else "ok", f"{found}; not {', '.join(lacking)}" if lacking else found, advice
+    )
+    for name, mirror in mirrors.items():
+        if state(mirror):
+            yield Check(f"mirror {name}", "note", state(mirror))
+
+
+def _names() -> Iterator[Check]:
+    """Whether ``import sentinel`` is ours alone: another distribution on PyPI has that name too."""
+    owners = metadata.packages_distributions().get("sentinel", [])
+    others = sorted({name for name in owners if re.sub(r"[-_.]+", "-", name).lower() != DISTRIBUTION})
+    if others:
+        advice = f"pip uninstall {' '.join(others)}, then reinstall {DISTRIBUTION}"
+        yield Check(
+            "import name", "missing", f"`sentinel` also belongs to {', '.join(others)}: files are mixed", advice
+        )
+    else:
+        yield Check("import name", "ok", "`sentinel` is this package's alone")
+
+
+def _settings() -> Iterator[Check]:
+    from sentinel.settings import Settings, read_file
+
+    try:
+        file = read_file(Path.cwd())[1]
+        settings = known()[1]
+    except SentinelError as error:
+        yield Check("settings", "missing", str(error), "mend the file")
+        settings, file = Settings(), None
+    else:
+        yield Check("settings", "ok", file.name if file else "none in this folder; the defaults hold")
+    meaning = {"basic": "clean environment, limits on memory and time, a process of its own for each probe"}
+    yield Check("sandbox", "ok", f"{settings.sandbox}: {meaning.get(settings.sandbox, 'your environment, no limits')}")
+
+
+def _ask_for_devices() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", _DEVICES],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+
+
+def _device(devices: subprocess.Popen[str]) -> Iterator[Check]:
+    try:
+        said = devices.communicate(timeout=_WAIT)[0].strip()
+    except subprocess.TimeoutExpired:
+        said = ""
+    finally:
+        devices.kill()
+        devices.wait()
+    built, *names = said.split("|")
+    if names:
+        yield Check("devices", "ok", f"cpu; cuda: {', '.join(names)}")
+    else:
+        yield Check("devices", "ok", f"cpu; no CUDA device{' (torch is built without CUDA)' if not built else ''}")
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

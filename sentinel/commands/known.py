@@ -1,0 +1,90 @@
+"""What the commands know: the targets and recipes of Sentinel, of installed plugins, and of the user's settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from sentinel.catalog import Catalog
+    from sentinel.settings import Settings
+    from sentinel.targets import Target
+
+DISTRIBUTION = "rl-sentinel"
+
+
+def known(recipes: Sequence[str] = ()) -> tuple[Catalog, Settings]:
+    """The catalog and the settings of the current folder.
+
+    :param recipes: folders of recipes besides those of the settings.
+    :raises SentinelError: where the settings, a plugin or a folder is not right.
+    """
+    from dataclasses import replace
+
+    from sentinel.catalog import bundled_catalog
+    from sentinel.settings import read_file, settle
+
+    catalog = _with_plugins(bundled_catalog())
+    values, file = read_file(Path.cwd())
+    base = file.parent if file else Path.cwd()
+    settings = settle({"recipes": list(recipes)}, values, list(catalog.adapters), base)
+    return replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes)), settings
+
+
+def target_named(catalog: Catalog, name: str) -> Target:
+    """:raises SentinelError: for an unknown name, with the nearest and the list."""
+    from sentinel.settings import nearest
+
+    targets = catalog.targets
+    if name not in targets:
+        raise SentinelError(f"unknown target {name!r}{nearest(name, targets)}; known: {', '.join(sorted(targets))}")
+    return targets[name]
+
+
+def _with_plugins(catalog: Catalog) -> Catalog:
+    """The catalog with what installed plugins add.
+
+    Pytest imports every plugin there is; a command imports those only whose distribution requires Sentinel.
+    """
+
+    def given(plugin: Any, hook: str) -> list[Any]:
+        function = getattr(plugin, f"pytest_sentinel_{hook}", None)
+        return list(function() or ()) if function else []
+
+    for name, plugin in _plugins():
+        try:
+            catalog = catalog.with_(
+                adapters=given(plugin, "adapters"),
+                contracts=given(plugin, "contracts"),
+                invariants=given(plugin, "invariants"),
+                recipe_folders=given(plugin, "recipe_folders"),
+            )
+        except SentinelError as error:
+            raise SentinelError(f"plugin {name}: {error}") from None
+    return catalog
+
+
+def _plugins() -> Iterator[tuple[str, Any]]:
+    for entry in metadata.entry_points(group="pytest11"):
+        distribution = entry.dist
+        if distribution is None or _normal(distribution.name) == DISTRIBUTION:
+            continue
+        if any(_normal(_required(line)) == DISTRIBUTION for line in distribution.requires or ()):
+            try:
+                yield entry.name, entry.load()
+            except Exception as error:
+                raise SentinelError(f"plugin {entry.name} does not import: {type(error).__name__}: {error}") from error
+
+
+def _required(requirement: str) -> str:
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    return found.group() if found else ""
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

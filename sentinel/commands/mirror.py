@@ -1,0 +1,135 @@
+"""``sentinel mirror``: the git histories of the targets on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from sentinel.commands.console import (
+    command,
+    complain,
+    counted,
+    group,
+    json_option,
+    progress,
+    say,
+    say_json,
+    say_table,
+    size,
+)
+from sentinel.commands.known import known, target_named
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from sentinel.commands.console import Commands
+    from sentinel.sources.mirrorfiles import Mirror
+
+_ADD = """\
+  sentinel mirror add verl                               clone it from its repository, without files over 1 MB
+  sentinel mirror add verl --from ~/src/verl             copy what a clone of yours has; works without the network
+  sentinel mirror add verl --from ~/src/verl --reference   read that clone where it lies, and copy nothing
+  sentinel mirror add verl --from verl.git.tar           a git directory in a tar
+  sentinel mirror add verl --from https://github.com/me/verl   a fork
+"""
+_UPDATE = """\
+  sentinel mirror update             fetch what is new for every mirror
+  sentinel mirror update verl roll   for these two
+"""
+_LIST = """\
+  sentinel mirror list               what is here, how large and from where
+  sentinel mirror list --json | jq '.[].target'
+"""
+
+
+def declare(commands: Commands) -> None:
+    own = group(commands, "mirror", "keep the git history of targets on this machine", _ADD)
+    add = command(own, "add", _add, "make the mirror of a target, or put more into it", _ADD)
+    add.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
+    add.add_argument(
+        "--from", dest="origin", metavar="DIR|TAR|URL", help="where from (default: the target's repository)"
+    )
+    add.add_argument("--reference", action="store_true", help="with a directory: read its objects where they lie")
+    update = command(own, "update", _update, "fetch new branches, tags and pull requests", _UPDATE)
+    update.add_argument("targets", metavar="TARGET", nargs="*", help="default: every mirror that is here")
+    json_option(command(own, "list", _list, "show the mirrors", _LIST))
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    from sentinel.sources import MirrorStore
+
+    catalog, settings = known()
+    target = target_named(catalog, arguments.target)
+    url = settings.repo_urls.get(target.name, settings.repo_urls.get(None))
+    with progress() as tell:
+        made = MirrorStore().add(target, arguments.origin, reference=arguments.reference, url=url, progress=tell)
+    say(_sentence(made))
+    return 0
+
+
+def _update(arguments: argparse.Namespace) -> int:
+    from sentinel.sources import MirrorStore
+
+    catalog, _ = known()
+    store = MirrorStore()
+    there = [mirror.target for mirror in store.list() if mirror.whole and mirror.target in catalog.targets]
+    targets = [target_named(catalog, name) for name in dict.fromkeys(arguments.targets or there)]
+    if not targets:
+        raise SentinelError("there are no mirrors yet; run `sentinel mirror add TARGET`")
+    failed = 0
+    for target in targets:
+        try:
+            with progress() as tell:
+                made = store.update(target, progress=tell)
+        except SentinelError as error:  # one remote that is away must not keep the others from being fetched
+            complain(str(error))
+            failed += 1
+        else:
+            say(_sentence(made))
+    return 2 if failed else 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from sentinel.sources import MirrorStore
+
+    store = MirrorStore()
+    mirrors = store.list()
+    if arguments.json:
+        say_json([_plain(mirror) for mirror in mirrors])
+        return 0
+    if not mirrors:
+        say(f"no mirrors in {store.home.mirrors}; `sentinel mirror add TARGET` makes one")
+        return 0
+    headings = ("target", "size", "refs", "updated", "left out", "from", "state")
+    say_table(headings, [_row(mirror) for mirror in mirrors])
+    return 0
+
+
+def _row(mirror: Mirror) -> tuple[str, ...]:
+    if not mirror.whole:
+        return (mirror.target, size(mirror.size), "", "", "", "", state(mirror))
+    origins = ", ".join(mirror.origins)
+    updated = mirror.updated.replace("T", " ")[:16]
+    left_out = str(mirror.absent or "")
+    return (mirror.target, size(mirror.size), str(mirror.refs), updated, left_out, origins, state(mirror))
+
+
+def state(mirror: Mirror) -> str:
+    """What a user must know before relying on a mirror; empty where all is well."""
+    if not mirror.whole:
+        return f"cut off half-way; `sentinel mirror add {mirror.target}` makes it anew"
+    gone = [str(place) for place in mirror.references if not place.is_dir()]
+    if gone:
+        return f"refers to {', '.join(gone)}, which is gone"
+    return f"refers to {', '.join(map(str, mirror.references))}" if mirror.references else ""
+
+
+def _sentence(mirror: Mirror) -> str:
+    left_out = f", {counted(mirror.absent, 'object')} left out" if mirror.absent else ""
+    linked = f"; {state(mirror)}" if state(mirror) else ""
+    return f"{mirror.target}: {counted(mirror.refs, 'ref')}, {size(mirror.size)}{left_out} in {mirror.path}{linked}"
+
+
+def _plain(mirror: Mirror) -> dict[str, Any]:
+    places = {"path": str(mirror.path), "references": [str(place) for place in mirror.references]}
+    return {**asdict(mirror), **places, "origins": list(mirror.origins), "state": state(mirror)}

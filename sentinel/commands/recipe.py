@@ -1,0 +1,126 @@
+"""``sentinel recipe`` and ``sentinel schema``: for those who write recipes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, counted, group, say, say_json
+from sentinel.commands.known import known, target_named
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from sentinel.catalog import Catalog
+    from sentinel.commands.console import Commands
+    from sentinel.contracts.contract import Contract
+    from sentinel.targets import Target
+
+_CHECK = """\
+  sentinel recipe check MY-BUG.yaml      every problem as file:line:column, warnings too
+  sentinel recipe check recipes/         every recipe below a folder
+"""
+_NEW = """\
+  sentinel recipe new MY-BUG --target verl --boundary verl.trainer.ppo.core_algos.agg_loss
+  sentinel recipe new MY-BUG --target roll --contract call -o recipes/roll/MY-BUG.yaml
+  sentinel recipe new MY-BUG --target roll -o -      to standard output
+"""
+_SCHEMA = """\
+  sentinel schema recipe > recipe.schema.json        for an editor that checks YAML while you type
+  sentinel schema evidence
+"""
+
+
+def declare(commands: Commands) -> None:
+    own = group(commands, "recipe", "write and check recipes", _NEW + _CHECK)
+    new = command(own, "new", _new, "write a commented template", _NEW)
+    new.add_argument("bug_id", metavar="BUG-ID", help="names the bug, its file and its evidence")
+    new.add_argument("--target", required=True, metavar="T", help="see `sentinel list targets`")
+    new.add_argument("--boundary", metavar="B", help="dotted path; see `sentinel list boundaries`")
+    new.add_argument("--contract", metavar="C", help="default: the one that the boundary is bound to")
+    new.add_argument(
+        "-o", "--output", metavar="FILE", help="default: BUG-ID.yaml in this folder; - for standard output"
+    )
+    check = command(own, "check", _check, "lint recipes; exit 1 where one has an error", _CHECK)
+    check.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a recipe, or a folder of them")
+    schema = command(commands, "schema", _schema, "print the JSON Schema of recipes or of evidence", _SCHEMA)
+    schema.add_argument("what", choices=("recipe", "evidence"))
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from sentinel.recipe_check import check_files
+    from sentinel.recipes import recipe_files
+
+    catalog, _ = known()
+    files = [file for path in arguments.files for file in (recipe_files(path) if path.is_dir() else [path])]
+    problems = check_files(files, catalog)
+    for problem in problems:
+        say(str(problem))
+    errors = sum(problem.severity == "error" for problem in problems)
+    found = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
+    print(f"{counted(len(files), 'file')}: {found}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    from sentinel.recipe_template import TODO, template
+
+    catalog, _ = known()
+    target = target_named(catalog, arguments.target)
+    contract = _contract(catalog, target, arguments.boundary, arguments.contract)
+    text = template(arguments.bug_id, target.name, arguments.boundary or TODO, contract)
+    if arguments.output == "-":
+        print(text, end="")
+        return 0
+    file = Path(arguments.output or f"{arguments.bug_id}.yaml")
+    _create(file, text)
+    say(f"{file}: fill in what says {TODO}, then run `sentinel recipe check {file}`")
+    return 0
+
+
+def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str | None) -> Contract | None:
+    """The contract that was named, or the one that the adapter binds the boundary to."""
+    from sentinel.literals import inside
+    from sentinel.wording import nearest
+
+    if boundary is not None:
+        problem = inside(boundary, target.packages)
+        if problem:
+            raise SentinelError(f"--boundary: {problem}")
+    if name is None:
+        binding = target.binding(boundary) if boundary else None
+        if boundary and binding is None:
+            bound = [path for item in target.bindings for path in item.paths]
+            raise SentinelError(
+                f"{boundary} is not bound by the adapter of {target.name}{nearest(boundary, bound)}; "
+                "give --contract call to pin any function without a binding"
+            )
+        name = binding.contract if binding else None
+    elif name not in catalog.contracts:
+        raise SentinelError(f"unknown contract {name!r}{nearest(name, catalog.contracts, 'the contracts are')}")
+    return catalog.contracts[name] if name else None
+
+
+def _create(file: Path, text: str) -> None:
+    """Write a file that is not there yet, whole or not at all."""
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            try:
+                stream.write(text)
+                stream.flush()
+            except BaseException:
+                file.unlink(missing_ok=True)
+                raise
+    except FileExistsError:
+        raise SentinelError(f"{file} is already there and is not overwritten; choose another with -o") from None
+    except OSError as error:
+        raise SentinelError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    from sentinel import recipe_structure
+    from sentinel.reports import evidence
+
+    say_json(recipe_structure.schema() if arguments.what == "recipe" else evidence.schema())
+    return 0

@@ -1,0 +1,124 @@
+"""``sentinel baseline`` and ``sentinel report``: what a run left behind."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.commands.console import command, complain, counted, group, say
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from sentinel.commands.console import Commands
+
+_UPDATE = """\
+  pytest --sentinel-target=all; sentinel baseline update     accept what was decided into reports/
+  sentinel baseline update --prune                           and remove what was not decided any more
+  pytest --sentinel-target=all --sentinel-baseline=reports   compare with it from then on
+"""
+_REPORT = """\
+  sentinel report                                            the table of the last run
+  sentinel report --format markdown >> "$GITHUB_STEP_SUMMARY"
+  sentinel report --from reports --format html -o reports.html
+"""
+
+
+def declare(commands: Commands) -> None:
+    own = group(commands, "baseline", "accept a run's evidence as the baseline", _UPDATE)
+    update = command(own, "update", _update, "bring the baseline up to a run", _UPDATE)
+    _source(update)
+    update.add_argument(
+        "--to", dest="baseline", metavar="DIR", type=Path, default=Path("reports"), help="default: reports"
+    )
+    update.add_argument(
+        "--prune", action="store_true", help="remove what the run did not decide, of the targets it covers"
+    )
+    report = command(commands, "report", _report, "render a run's evidence for readers", _REPORT)
+    _source(report)
+    report.add_argument("--format", choices=("text", "markdown", "html"), default="text", help="default: text")
+    report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+
+
+def _source(parser: argparse.ArgumentParser) -> None:
+    folder = Path("sentinel-reports")
+    text = f"a run's evidence (default: {folder})"
+    parser.add_argument("--from", dest="source", metavar="DIR", type=Path, default=folder, help=text)
+
+
+def _update(arguments: argparse.Namespace) -> int:
+    from sentinel.reports.baseline import update
+
+    _require(arguments.source)
+    lines = update(arguments.source, arguments.baseline, arguments.prune)
+    for line in lines:
+        say(f"{arguments.baseline}/{line}")
+    say(f"{counted(len(lines), 'file')} changed" if lines else f"{arguments.baseline} is up to date; nothing changed")
+    return 0
+
+
+def _require(folder: Path) -> None:
+    if not folder.is_dir():
+        raise SentinelError(f"no such folder: {folder}; run pytest with --sentinel-target first, or give --from DIR")
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    _require(arguments.source)
+    results = results_of(arguments.source)
+    text = _rendered(results, arguments.format, arguments.source, arguments.output is None)
+    if arguments.output is None:
+        sys.stdout.write(text)
+    else:
+        from sentinel.reports.store import write_atomically
+
+        write_atomically(arguments.output, text, "name another file with -o")
+        print(f"{arguments.output}: {counted(len(results), 'verdict')}", file=sys.stderr)
+    return 0
+
+
+def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:
+    """The evidence of a folder's last run with the outcomes of its items; without ``run.json`` all that lies there.
+
+    :raises SentinelError: where there is none.
+    """
+    from sentinel.reports.store import files, load
+
+    outcomes = _outcomes(folder)
+    places = [file for file in files(folder) if not outcomes or file.relative_to(folder).as_posix() in outcomes]
+    if not places:
+        raise SentinelError(f"{folder} holds no evidence; run pytest with --sentinel-target first")
+    return [(load(file), outcomes.get(file.relative_to(folder).as_posix(), "")) for file in places]
+
+
+def _outcomes(folder: Path) -> dict[str, str]:
+    """Evidence file -> pytest's outcome of its item, as ``run.json`` has it."""
+    from sentinel.reports.store import RUN
+
+    file = folder / RUN
+    if not file.is_file():
+        return {}
+    try:
+        items = json.loads(file.read_text(encoding="utf-8"))["items"]
+        return {str(item["evidence"]): str(item["outcome"]) for item in items if item["evidence"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        complain(f"{file} cannot be read; outcomes are left out")
+        return {}
+
+
+def _rendered(results: list[tuple[dict[str, Any], str]], style: str, folder: Path, to_terminal: bool) -> str:
+    if style == "markdown":
+        from sentinel.reports.markdown import markdown
+
+        return markdown(results)
+    if style == "html":
+        from sentinel.reports.page import page
+
+        return page(results)
+    import shutil
+
+    from sentinel.reports.summary import summary
+
+    terminal = to_terminal and sys.stdout.isatty()
+    return summary(results, str(folder), terminal=terminal, width=shutil.get_terminal_size().columns) + "\n"

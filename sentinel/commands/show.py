@@ -1,0 +1,199 @@
+"""``sentinel show``: one bug for a reader."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.commands.console import command, complain, say, say_table
+from sentinel.commands.known import known
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from sentinel.commands.console import Commands
+    from sentinel.recipes import Expected, Recipe
+
+_EXAMPLE = """\
+  sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
+  sentinel show 'VERL-REJECTED-ROW-*'          a pattern
+  sentinel show MY-BUG --recipes my-recipes    one of your own
+"""
+_WIDTH = 100
+
+
+def declare(commands: Commands) -> None:
+    parser = command(
+        commands, "show", _show, "show a bug: story, scenario, expected values, pins, last verdicts", _EXAMPLE
+    )
+    parser.add_argument("bug", metavar="BUG", help="a bug id, or a pattern with *; see `sentinel list recipes`")
+    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from sentinel.recipes import find_recipes
+
+    catalog, settings = known(arguments.recipes)
+    folders = _report_folders(settings.report_dir)
+    for index, recipe in enumerate(find_recipes(catalog, (), [arguments.bug])):
+        if index:
+            say("")
+        _head(recipe)
+        _scenario(recipe)
+        _expectations(recipe)
+        _pins(recipe, _verdicts(recipe, folders))
+    return 0
+
+
+def _report_folders(report_dir: Path) -> dict[str, Path]:
+    """Where verdicts may lie: the last run's folder, and the committed baseline here or of Sentinel's own tree."""
+    import sentinel
+
+    committed = [Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
+    baseline = next((folder for folder in committed if any(folder.glob("*/*/*.json"))), None)
+    folders = {str(report_dir): report_dir, "baseline": baseline}
+    return {name: folder for name, folder in folders.items() if folder is not None and folder.is_dir()}
+
+
+def _head(recipe: Recipe) -> None:
+    say(recipe.bug_id)
+    say(recipe.title)
+    facts = {
+        "target": recipe.target,
+        "boundary": recipe.boundary,
+        "contract": recipe.contract,
+        "law": recipe.invariant,
+        "requires": ", ".join(recipe.requires),
+        "upstream": _upstream(recipe.upstream),
+        "affects": ", ".join(recipe.affects),
+        "file": str(recipe.path),
+    }
+    say("")
+    for name, value in facts.items():
+        if value:
+            say(f"  {name:<9} {value}")
+    for paragraph in recipe.story.split("\n\n"):
+        if paragraph.strip():
+            say("")
+            say(textwrap.fill(" ".join(paragraph.split()), _WIDTH, initial_indent="  ", subsequent_indent="  "))
+
+
+def _upstream(upstream: Mapping[str, Any]) -> str:
+    numbers = [f"{name} #{upstream[name]}" for name in ("pull", "issue") if name in upstream]
+    return ", ".join([*numbers, *(str(upstream[name]) for name in ("status", "url") if name in upstream)])
+
+
+def _scenario(recipe: Recipe) -> None:
+    """The inputs: first what all variants share, then what each has of its own."""
+    variants = list(recipe.variants.values())
+    shared = {
+        name: value
+        for name, value in (variants[0].items() if variants else ())
+        if all(name in inputs and inputs[name] == value for inputs in variants)
+    }
+    say("\nscenario")
+    rows = list(_inputs(shared, recipe.defaulted))
+    for variant, inputs in recipe.variants.items():
+        own = {name: value for name, value in inputs.items() if name not in shared}
+        if own:
+            rows += [(f"  {variant}:", "", ""), *((f"  {a}", b, c) for a, b, c in _inputs(own, recipe.defaulted))]
+    _columns(rows)
+
+
+def _columns(rows: list[tuple[str, str, str]]) -> None:
+    """Name and kind as columns, the value beside them on as many lines as it has."""
+    from sentinel.reports.escaping import visible
+    from sentinel.reports.summary import aligned
+
+    names = [tuple(visible(cell) for cell in row[:2]) for row in rows]
+    left = aligned([("", ""), *names]).split("\n")[1:]
+    width = max(map(len, left))
+    for label, (_, _, value) in zip(left, rows, strict=True):
+        lines = value.split("\n")
+        say("\n".join([f"{label:<{width}}  {lines[0]}".rstrip(), *(" " * (width + 2) + line for line in lines[1:])]))
+
+
+def _inputs(inputs: Mapping[str, Any], defaulted: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    from sentinel.values import Tensor
+
+    for name, value in inputs.items():
+        kind = ""
+        if isinstance(value, Tensor):
+            kind = f"{value.dtype}[{', '.join(map(str, value.shape))}]{' grad' if value.requires_grad else ''}"
+        yield f"  {name}", kind, _small(value) + ("  (default)" if name in defaulted else "")
+
+
+def _small(value: Any) -> str:
+    """A value in the recipe language; a tensor of two dimensions one row a line, a large one cut."""
+    from sentinel.values import plain
+
+    data = plain(value)
+    if isinstance(data, list) and data and all(isinstance(row, list) for row in data):
+        rows = [_cut(_written(row)) for row in data]
+        rows = [*rows[:8], f"... {len(rows) - 8} more rows"] if len(rows) > 9 else rows
+        return "[" + ",\n ".join(rows) + "]"
+    return _cut(_written(data))
+
+
+def _written(data: Any) -> str:
+    """Plain data as a recipe would write it: ``null``, ``true``, strings without quotes."""
+    return json.dumps(data, ensure_ascii=False).replace('"', "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 4]} ..."
+
+
+def _expectations(recipe: Recipe) -> None:
+    keys = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
+    if not keys:
+        say(f"\nno expected values: the law {recipe.invariant} decides")
+        return
+    say("")
+    rows = [
+        (key, _expected(recipe.expected_unpatched.get(key)), _expected(recipe.expected_fixed.get(key))) for key in keys
+    ]
+    say_table(("expected", "unpatched", "fixed"), rows)
+
+
+def _expected(expected: Expected | None) -> str:
+    from sentinel.values import plain
+
+    return "" if expected is None else _cut(_written(plain(expected.value)))
+
+
+def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
+    """Ref -> folder's name -> the verdict recorded there."""
+    from sentinel.reports.store import file_name, load
+
+    found: dict[str, dict[str, str]] = {}
+    for name, folder in folders.items():
+        for file in sorted((folder / file_name(recipe.target) / file_name(recipe.bug_id)).glob("*.json")):
+            try:
+                document = load(file)
+            except SentinelError as error:
+                complain(str(error))
+                continue
+            kind = f" ({document['kind']})" if document["kind"] else ""
+            found.setdefault(str(document["ref"]), {})[name] = f"{document['verdict']}{kind}"
+    return found
+
+
+def _pins(recipe: Recipe, verdicts: Mapping[str, Mapping[str, str]]) -> None:
+    places = list(dict.fromkeys(name for recorded in verdicts.values() for name in recorded))
+    expected = {str(pin.ref): (pin.expect, pin.note) for pin in recipe.pins}
+    watched = {str(ref): ("", "watched") for ref in recipe.watch}
+    others = dict.fromkeys(verdicts, ("", ""))
+    rows = []
+    for ref, (expect, note) in {**others, **watched, **expected}.items():
+        rows.append((ref, expect, *(verdicts.get(ref, {}).get(place, "") for place in places), note))
+    order = [*expected, *watched, *others]
+    rows.sort(key=lambda row: order.index(row[0]))
+    if rows:
+        say("")
+        say_table(("ref", "expected", *places, "note"), rows)
+    else:
+        say("\nno pins and no verdicts yet")

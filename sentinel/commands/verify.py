@@ -1,0 +1,278 @@
+"""``sentinel verify``: run the recipe of evidence again, from scratch, and set the two side by side."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.commands.console import command, json_option, progress, say, say_json
+from sentinel.commands.known import known
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sentinel.catalog import Catalog
+    from sentinel.checkout import Checkout
+    from sentinel.commands.console import Commands
+    from sentinel.outcomes import Decision
+    from sentinel.recipes import Recipe
+    from sentinel.refs import Ref
+    from sentinel.reports.baseline import Verification
+    from sentinel.targets import Target
+
+_EXAMPLE = """\
+  sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
+  sentinel verify reports/                      every evidence below a folder
+  sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
+
+The recipe is the one that the evidence names where this Sentinel has it, byte for byte; else the copy inside it.
+exit status: 0 every number comes out the same, 1 something is different, 2 it could not be run
+"""
+
+#: Kinds of reason that lie in this machine, not in the code that was to be measured.
+_OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
+
+
+class CouldNotError(SentinelError):
+    """The evidence cannot be checked here; says why."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one file.
+
+    :ivar outcome: ``same``, ``different`` or ``could not``.
+    :ivar reason: why it could not be checked.
+    :ivar recipe: where the recipe came from.
+    """
+
+    evidence: Path
+    outcome: str
+    subject: str = ""
+    recipe: str = ""
+    reason: str = ""
+    verification: Verification | None = None
+
+
+def declare(commands: Commands) -> None:
+    parser = command(
+        commands, "verify", _verify, "run evidence again and say whether every number is the same", _EXAMPLE
+    )
+    parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="evidence, or a folder of it")
+    parser.add_argument("--repo", metavar="DIR", help="the working tree that evidence of a path: ref is about")
+    parser.add_argument("--python", metavar="PYTHON", help="probe in the environment of this interpreter")
+    json_option(parser)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    documents = {file: _load(file) for file in _files(arguments.files)}
+    targets = {document["target"] for document in documents.values() if isinstance(document, dict)}
+    outcomes = []
+    with progress() as tell, _Verifier(arguments.repo, arguments.python, sorted(targets), tell) as verifier:
+        for file, document in documents.items():
+            tell(f"verifying {file}")
+            outcomes.append(verifier.verify(file, document))
+    if arguments.json:
+        say_json([_plain(outcome) for outcome in outcomes])
+    else:
+        for outcome in outcomes:
+            _tell(outcome)
+    # What could not be checked must not hide that something else is different.
+    found = {outcome.outcome for outcome in outcomes}
+    return 1 if "different" in found else 2 if "could not" in found else 0
+
+
+def _files(paths: list[Path]) -> list[Path]:
+    from sentinel.reports.store import files
+
+    found = [file for path in paths for file in (files(path) if path.is_dir() else [path])]
+    if not found:
+        raise SentinelError(f"no evidence in {', '.join(map(str, paths))}")
+    return found
+
+
+def _load(file: Path) -> dict[str, Any] | str:
+    """The document, or what is wrong with the file."""
+    from sentinel.reports.store import load
+
+    try:
+        return load(file)
+    except SentinelError as error:
+        return str(error)
+
+
+def _tell(outcome: Outcome) -> None:
+    say(f"{outcome.evidence}: {outcome.subject or 'evidence'}")
+    if outcome.recipe:
+        say(f"  recipe: {outcome.recipe}")
+    say(str(outcome.verification) if outcome.verification else f"could not be verified: {outcome.reason}")
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    found = outcome.verification
+    return {
+        "evidence": str(outcome.evidence),
+        "outcome": outcome.outcome,
+        "subject": outcome.subject,
+        "recipe": outcome.recipe,
+        "conclusion": found.conclusion if found else f"could not be verified: {outcome.reason}",
+        "agreements": [asdict(item) for item in found.agreements] if found else [],
+        "differences": list(found.differences) if found else [],
+        "circumstances": list(found.circumstances) if found else [],
+    }
+
+
+class _Verifier:
+    """Verifies one file after another with one worker."""
+
+    def __init__(
+        self, repo: str | None, python: str | None, targets: Sequence[str], tell: Callable[[str], None]
+    ) -> None:
+        from sentinel.sources import MirrorStore
+
+        self._repo, self._python, self._tell = repo, python, tell
+        self._catalog, self._settings = known()
+        self._targets = [name for name in targets if name in self._catalog.adapters]
+        self._store = MirrorStore()
+        self._runners: dict[str, Any] = {}
+
+    def __enter__(self) -> _Verifier:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for runner in self._runners.values():
+            runner.close()
+
+    def verify(self, file: Path, recorded: dict[str, Any] | str) -> Outcome:
+        """Check one document; what is wrong with it or with this machine is an outcome too."""
+        if isinstance(recorded, str):
+            return Outcome(file, "could not", reason=recorded)
+        subject, recipe = f"{recorded['bug_id'] or recorded['law']} was {recorded['verdict']}", ""
+        try:
+            ref = ref_of(recorded, self._repo)
+            subject += f" at {ref.short}"
+            found, recipe = recipe_of(recorded, self._catalog)
+            verification = self._again(recorded, found, ref)
+        except SentinelError as error:
+            return Outcome(file, "could not", subject, recipe, str(error))
+        return Outcome(file, "same" if verification.same else "different", subject, recipe, "", verification)
+
+    def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
+        from sentinel.runner import Job
+
+        decision: Decision = self._runner(recorded).decide(Job(recipe, ref, recorded["expect"]))
+        verdict = decision.verdict
+        before = (recorded["verdict"], recorded["kind"])
+        if verdict.kind in _OF_THIS_MACHINE and (verdict.name, verdict.kind) != before:
+            raise CouldNotError(f"{verdict.name} here: {verdict.reason}")
+        if ref.kind in ("path", "installed") and decision.checkout and recorded["checkout"]:
+            tree = recorded["checkout"]["tree"]
+            if decision.checkout.tree != tree:
+                raise CouldNotError(
+                    f"the evidence is about code with tree hash {tree[:12]}, and the {ref.kind} code here has "
+                    f"{decision.checkout.tree[:12]}: other files"
+                )
+        return compared(recorded, decision)
+
+    def _runner(self, recorded: dict[str, Any]) -> Any:
+        """The runner for a device. Everything else that evidence says of its environment is reported, not obeyed."""
+        from sentinel.runner import Runner
+        from sentinel.worker.client import Options
+
+        device = str(recorded["environment"]["device"] or "cpu")
+        if device not in self._runners:
+            settings = self._settings
+            options = Options(timeout=settings.timeout, sandbox=settings.sandbox, device=device, python=self._python)
+            self._runners[device] = Runner(self._catalog, self._open, options)
+            # The worker preloads for the targets of its start; all of them, as the run that left the evidence may have.
+            self._runners[device].start(self._targets)
+        return self._runners[device]
+
+    def _open(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
+        from sentinel.sources import open_checkout
+
+        return open_checkout(target, ref, store=self._store, pull=pull, python=self._python, progress=self._tell)
+
+
+def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
+    """The same code again: what a moving name stood for then, and a working tree by its commit where it was clean.
+
+    :raises CouldNotError: where the evidence alone does not say where the code is.
+    """
+    from sentinel.refs import Ref
+
+    text, checkout = recorded["ref"], recorded["checkout"] or {}
+    if text == "path":
+        if repo is not None:
+            return Ref("path", str(Path(repo).absolute()))
+        if checkout.get("commit") and not checkout.get("dirty"):
+            return Ref("git", checkout["commit"])
+        raise CouldNotError("the evidence is about a working tree with changes of its own; give it with --repo DIR")
+    ref = Ref.parse(text)
+    if ref.kind == "git" and not ref.immutable and checkout.get("commit"):
+        return Ref("git", checkout["commit"])
+    if ref.kind == "pypi" and not ref.immutable and checkout.get("version"):
+        return Ref("pypi", checkout["version"])
+    return ref
+
+
+def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
+    """The recipe that the evidence was made from, and where it was found.
+
+    :raises CouldNotError: where it is evidence of a law's own scenario, or its recipe does not load here.
+    """
+    from dataclasses import replace
+
+    from sentinel.recipes import find_recipes
+
+    if not recorded["bug_id"]:
+        raise CouldNotError("it is evidence of a law, not of a recipe; `pytest --sentinel-laws` checks laws again")
+    if recorded["target"] not in catalog.targets:
+        raise CouldNotError(f"no adapter of target {recorded['target']!r} is here")
+    digest = recorded["recipe"]["digest"]
+    same = [item for item in find_recipes(catalog, [recorded["target"]]) if item.bug_id == recorded["bug_id"]]
+    for recipe in same:
+        if recipe.digest == digest:
+            return recipe, f"{recipe.path.name}, {digest[:19]}, as it is here"
+    other = "; the one here is another" if same else ""
+    recipe = _embedded(recorded, catalog)
+    return replace(recipe, digest=digest), f"the copy inside the evidence{other}"
+
+
+def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
+    import json
+    import tempfile
+
+    from sentinel.recipes import load_recipe
+
+    with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
+        file = Path(folder) / "recipe.json"
+        file.write_text(json.dumps(recorded["recipe"]["document"]), encoding="utf-8")
+        try:
+            recipe = load_recipe(file, catalog)
+        except SentinelError as error:
+            said = str(error).replace(str(file), "the recipe inside")
+            raise CouldNotError(f"the recipe inside the evidence does not load here:\n{said}") from None
+    if (recipe.bug_id, recipe.target) != (recorded["bug_id"], recorded["target"]):
+        raise CouldNotError(
+            f"the recipe inside the evidence is of {recipe.target} {recipe.bug_id}, not of what it says"
+        )
+    return recipe
+
+
+def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
+    """As :func:`~sentinel.reports.baseline.verify_report`, and that the rest of the document follows from it too."""
+    from dataclasses import replace
+
+    from sentinel.commands.consistency import contradictions
+    from sentinel.reports.baseline import verify_report
+    from sentinel.reports.evidence import evidence
+
+    now = evidence(decision)
+    found = verify_report(recorded, now)
+    if found.differences:
+        return found
+    return replace(found, differences=tuple(contradictions(recorded, now)))
