@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
+from sentinel.core_schema import DocumentError
 from sentinel.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.findings import Findings, Problem, shown
 from sentinel.literals import inside
@@ -21,7 +22,7 @@ from sentinel.recipes import Recipe
 from sentinel.scenarios import build, published_scenario, written_scenario
 from sentinel.targets import Binding, Target
 from sentinel.wording import nearest
-from sentinel.yamldoc import Document, DocumentError, read
+from sentinel.yamldoc import Document, read
 
 if TYPE_CHECKING:
     from sentinel.catalog import Catalog
@@ -118,10 +119,7 @@ class _Reading:
             defaulted=defaulted,
             invariant=invariant,
             tolerance=tolerance,
-            upstream={
-                key: int(item) if isinstance(item, float) else item
-                for key, item in self.data.get("upstream", {}).items()
-            },
+            upstream=_whole_numbers(native.get("upstream", {})),
             requires=requires,
             pins=pins,
             watch=watch,

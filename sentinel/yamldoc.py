@@ -11,48 +11,24 @@ from __future__ import annotations
 import hashlib
 import re
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from sentinel.core_schema import CORE, DocumentError, plain, scalar, unknown_tag
+
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 MAX_NODES = 200_000
-MAX_DIGITS = 400
 
 #: Where something stands in a document: keys of mappings and indices of lists, from the top.
 Place = tuple[Any, ...]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_CORE = "tag:yaml.org,2002:"
 _NODES = frozenset((yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStartEvent, yaml.AliasEvent))
-_SCALAR_TAGS = frozenset(_CORE + name for name in ("str", "int", "float", "bool", "null"))
-
-_INT = re.compile(r"[-+]?[0-9]+")
-_OCTAL = re.compile(r"0o[0-7]+")
-_HEX = re.compile(r"0x[0-9a-fA-F]+")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_WORDS: dict[str, Any] = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
-    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
-    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
-}
-
-
-class DocumentError(ValueError):
-    """A document that cannot be read.
-
-    :ivar line, column: where, counted from one.
-    """
-
-    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
-        super().__init__(message)
-        self.message, self.line, self.column = message, line, column
 
 
 @dataclass
@@ -136,7 +112,7 @@ def _bytes(path: Path) -> bytes:
         raise DocumentError(f"cannot be read: {error}") from None  # a NUL in the path
 
 
-@dataclass
+@dataclass(slots=True)
 class _Open:
     """A collection whose end has not come yet. ``key`` is the key whose value comes next, or None."""
 
@@ -151,7 +127,7 @@ def parse_yaml(text: str, loader: Any = _LOADER) -> Document:
     :raises DocumentError: where the text is not YAML, or more than plain data.
     """
     try:
-        return _build(yaml.parse(text, Loader=loader))
+        return _build(_events(loader(text)))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -168,7 +144,19 @@ def _position_of_character(text: str, offset: int | None) -> tuple[int, int]:
     return text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1) + 1
 
 
-def _build(events: Any) -> Document:
+def _events(loader: Any) -> Iterator[Any]:
+    """The parser's events. ``yaml.parse`` looks ahead before each one, which costs as much as the event."""
+    try:
+        while True:
+            event = loader.get_event()
+            yield event
+            if type(event) is yaml.StreamEndEvent:
+                return
+    finally:
+        loader.dispose()
+
+
+def _build(events: Iterator[Any]) -> Document:
     document = Document(None)
     stack: list[_Open] = []
     documents = nodes = 0
@@ -192,10 +180,15 @@ def _build(events: Any) -> Document:
         if nodes > MAX_NODES:
             raise DocumentError(f"more than {MAX_NODES:,} values, which no recipe needs", line, column)
         parent = stack[-1] if stack else None
-        if parent and parent.key is None and type(parent.value) is dict:
+        if parent is None:
+            place: Place = ()
+        elif type(parent.value) is list:
+            place = (*parent.place, len(parent.value))
+        elif parent.key is None:
             parent.key = _key(event, parent, document, line, column)
             continue
-        place = _place(parent)
+        else:
+            place = (*parent.place, parent.key)
         document.values[place] = (line, column)
         if kind is yaml.ScalarEvent:
             value = scalar(event, line, column)
@@ -213,12 +206,6 @@ def _build(events: Any) -> Document:
     return document
 
 
-def _place(parent: _Open | None) -> Place:
-    if parent is None:
-        return ()
-    return (*parent.place, parent.key if isinstance(parent.value, dict) else len(parent.value))
-
-
 def _put(parent: _Open, value: Any) -> None:
     if isinstance(parent.value, dict):
         parent.value[parent.key] = value
@@ -230,7 +217,7 @@ def _put(parent: _Open, value: Any) -> None:
 def _key(event: Any, parent: _Open, document: Document, line: int, column: int) -> str:
     if not isinstance(event, yaml.ScalarEvent):
         raise DocumentError("a key must be a string, not a list or a mapping", line, column)
-    if event.value == "<<" and _plain(event):
+    if event.value == "<<" and plain(event):
         raise DocumentError("merge keys (<<) are not part of the recipe language; write the keys out", line, column)
     key = scalar(event, line, column)
     if not isinstance(key, str):
@@ -244,60 +231,6 @@ def _key(event: Any, parent: _Open, document: Document, line: int, column: int) 
 
 def _collection(event: Any, line: int, column: int) -> Any:
     wanted = "map" if isinstance(event, yaml.MappingStartEvent) else "seq"
-    if event.tag not in (None, "!", _CORE + wanted):
-        raise DocumentError(_unknown_tag(event.tag), line, column)
+    if event.tag not in (None, "!", CORE + wanted):
+        raise DocumentError(unknown_tag(event.tag), line, column)
     return {} if wanted == "map" else []
-
-
-def scalar(event: Any, line: int, column: int) -> Any:
-    """The value of a scalar by the YAML 1.2 core schema."""
-    text: str = event.value
-    tag: str | None = event.tag
-    if not tag:
-        return _resolve(text, line, column) if _plain(event) else text
-    if tag in ("!", _CORE + "str"):
-        return text
-    if tag not in _SCALAR_TAGS:
-        raise DocumentError(_unknown_tag(str(tag)), line, column)
-    value, name = _resolve(text, line, column), str(tag)[len(_CORE) :]
-    if name == "float" and type(value) is int:
-        return float(value)
-    if type(value).__name__ != {"null": "NoneType"}.get(name, name):
-        raise DocumentError(f"{text!r} is no {name}", line, column)
-    return value
-
-
-def _plain(event: Any) -> bool:
-    """Whether a scalar is written without quotes. The parser in C says an empty style where the other says None."""
-    return not event.style and bool(event.implicit[0])
-
-
-def _unknown_tag(tag: str) -> str:
-    return f"tag {tag!r}: a recipe is plain data; only YAML's core tags are read"
-
-
-def _resolve(text: str, line: int, column: int) -> Any:
-    if text in _WORDS:
-        return _WORDS[text]
-    if text[0] in "+-.0123456789":
-        for pattern, base in ((_INT, 10), (_OCTAL, 8), (_HEX, 16)):
-            if pattern.fullmatch(text):
-                return integer(text, base, line, column)
-        if _FLOAT.fullmatch(text):
-            return real(text, line, column)
-    return text
-
-
-def integer(text: str, base: int, line: int, column: int) -> int:
-    """:raises DocumentError: where it has more digits than any dtype could hold."""
-    if len(text) > MAX_DIGITS:
-        raise DocumentError(f"a number of {len(text)} digits", line, column)
-    return int(text, base)
-
-
-def real(text: str, line: int, column: int) -> float:
-    """:raises DocumentError: where it is beyond a float; an infinity must be meant."""
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise DocumentError(f"{text[:40]} does not fit a float; write .inf for an infinity", line, column)
-    return value

@@ -516,8 +516,8 @@ def _documents(draw):
     document = copy.deepcopy(
         draw(st.sampled_from([yaml.safe_load(GOOD), yaml.safe_load(variants()), json.loads(blob())]))
     )
-    document |= draw(
-        st.sampled_from([{}, {"upstream": {"pull": 1}}, {"tolerance": {"relative": 1}}, {"requires": ["toy.x"]}])
+    document |= copy.deepcopy(
+        draw(st.sampled_from([{}, {"upstream": {"pull": 1}}, {"tolerance": {"relative": 1}}, {"requires": ["toy.x"]}]))
     )
     for _ in range(draw(st.integers(0, 3))):
         place = document
@@ -527,12 +527,12 @@ def _documents(draw):
             key = draw(st.sampled_from(sorted(place)))
         action = draw(st.sampled_from(["put", "remove", "add"]))
         if action == "put":
-            place[key] = draw(_scalars)
+            place[key] = copy.deepcopy(draw(_scalars))
         elif action == "remove" and len(document) > 1:
             del place[key]
         else:
             names = ["x", "validation_mode", "recipe_version", "tolerance", "value", "exact"]
-            place[draw(st.sampled_from(names))] = draw(_scalars)
+            place[draw(st.sampled_from(names))] = copy.deepcopy(draw(_scalars))
     return document
 
 
