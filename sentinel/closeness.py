@@ -114,7 +114,9 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> Agreement
     if observed.dtype in FLOATS:
         with np.errstate(invalid="ignore"):
             near = np.abs(left - right) <= absolute + relative * np.abs(right)
-        near = np.where(np.isfinite(left) & np.isfinite(right), near, (left == right) | (np.isnan(left) & np.isnan(right)))
+        near = np.where(
+            np.isfinite(left) & np.isfinite(right), near, (left == right) | (np.isnan(left) & np.isnan(right))
+        )
     else:
         near = left == right
     if near.all():
@@ -123,7 +125,8 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> Agreement
     place = f"element {list(first)}" if first else "the value"
     where = f" ({int((~near).sum())} of {near.size} differ)" if near.size > 1 else ""
     return Agreement(
-        False, f"{place}: expected {right[first].item()!r}, observed {left[first].item()!r}{_at(relative, absolute)}{where}"
+        False,
+        f"{place}: expected {right[first].item()!r}, observed {left[first].item()!r}{_at(relative, absolute)}{where}",
     )
 
 

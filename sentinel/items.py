@@ -38,7 +38,9 @@ class RecipeFile(pytest.File):
     recipe: Recipe | None
 
     @classmethod
-    def make(cls, parent: pytest.Collector, path: Path, nodeid: str | None, run: Run, recipe: Recipe | None) -> RecipeFile:
+    def make(
+        cls, parent: pytest.Collector, path: Path, nodeid: str | None, run: Run, recipe: Recipe | None
+    ) -> RecipeFile:
         extra: dict[str, Any] = {} if nodeid is None else {"nodeid": nodeid}
         file: RecipeFile = cls.from_parent(parent, path=path, **extra)
         file.run, file.recipe = run, recipe

@@ -117,7 +117,9 @@ def pytest_runtest_makereport(
     report = yield
     place = getattr(item, "evidence_file", None)
     if call.when == "call" and place is not None:
-        report.__dict__["sentinel_evidence"] = str(place)  # travels from an xdist worker to the controller with the report
+        report.__dict__["sentinel_evidence"] = str(
+            place
+        )  # travels from an xdist worker to the controller with the report
     return report
 
 

@@ -217,7 +217,9 @@ class Run:
         if self.settings.baseline is not None:
             return self._against_baseline(decision)
         if decision.expect is not None:
-            if verdict.name == decision.expect or (verdict.name == "unavailable" and verdict.kind != "not-in-this-version"):
+            if verdict.name == decision.expect or (
+                verdict.name == "unavailable" and verdict.kind != "not-in-this-version"
+            ):
                 return None
             return f"{decision.recipe.bug_id} at {decision.ref.short}: expected {decision.expect}, got {verdict.name}"
         if verdict.name in ("fixed", "unavailable"):
@@ -325,7 +327,7 @@ def _require_bugs(settings: Settings, catalog: Catalog, selected: Sequence[Recip
     for pattern in settings.bugs:
         if not any(fnmatchcase(bug_id, pattern) for bug_id in ids):
             known = [r.bug_id for r in find_recipes(catalog, settings.targets, ())]
-            listing = f"; the recipes there are {', '.join(known)}" if len(known) <= 20 else "; see `sentinel list recipes`"
+            listing = (
+                f"; the recipes there are {', '.join(known)}" if len(known) <= 20 else "; see `sentinel list recipes`"
+            )
             raise SentinelError(f"no recipe matches --sentinel-bug={pattern}{nearest(pattern, known)}{listing}")
-
-

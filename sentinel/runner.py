@@ -156,7 +156,9 @@ class Runner:
             finally:
                 process.close()
             if "failure" in answer:
-                failure = Failure("harness", f"the oracle failed: {answer['failure']['reason']}", answer["failure"]["traceback"])
+                failure = Failure(
+                    "harness", f"the oracle failed: {answer['failure']['reason']}", answer["failure"]["traceback"]
+                )
                 return verdicts.of_failure(failure), (), failure
             measured = Measurement(
                 measured.observation, measured.provenance, measured.ghosts, measured.stand_ins, answer["observation"]

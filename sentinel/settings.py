@@ -196,5 +196,3 @@ def _choice(what: str, value: str, choices: Sequence[str]) -> str:
     if value not in choices:
         raise SentinelError(f"unknown {what} {value!r}{nearest(value, choices)}; one of {', '.join(choices)}")
     return value
-
-

@@ -41,7 +41,9 @@ def by_expectation(recipe: Recipe, observation: Observation) -> tuple[Verdict, t
     if fixed:
         return Verdict("fixed", "the observation equals the fixed values"), comparisons
     nearest = next(item for item in comparisons if item.matches_fixed is False or item.matches_unpatched is False)
-    return Verdict("changed", f"the observation matches neither value set; {nearest.key}: {nearest.detail}"), comparisons
+    return Verdict(
+        "changed", f"the observation matches neither value set; {nearest.key}: {nearest.detail}"
+    ), comparisons
 
 
 def _compare(recipe: Recipe, address: str, observation: Observation) -> Comparison:

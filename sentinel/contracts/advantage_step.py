@@ -32,11 +32,24 @@ ADVANTAGE_STEP = Contract(
         Input("attention_mask", "tensor", "1 where a token is no padding", dtype="int64", shape=("batch", "tokens")),
         Input("loss_mask", "tensor", "1 where a token was generated", dtype="bool", shape=("batch", "tokens")),
         Input("rewards", "tensor", "task reward of each sequence", shape=("batch",)),
-        Input("input_ids", "tensor", "token ids", dtype="int64", shape=("batch", "tokens"), default=_filled(1, "int64")),
-        Input("logprobs", "tensor", "rollout log-prob of each token", shape=("batch", "tokens"), default=_filled(0.0, "float32")),
+        Input(
+            "input_ids", "tensor", "token ids", dtype="int64", shape=("batch", "tokens"), default=_filled(1, "int64")
+        ),
+        Input(
+            "logprobs",
+            "tensor",
+            "rollout log-prob of each token",
+            shape=("batch", "tokens"),
+            default=_filled(0.0, "float32"),
+        ),
         Input("reward_norm", "mapping", "how sequence rewards are normalised: mean_level, std_level, …", default=None),
         Input("adv_norm", "mapping", "how advantages are normalised: mean_level, std_level, …", default=None),
-        Input("mask_no_eos_with_zero", "boolean", "whether a row that filled its length without EOS gets no reward", default=False),
+        Input(
+            "mask_no_eos_with_zero",
+            "boolean",
+            "whether a row that filled its length without EOS gets no reward",
+            default=False,
+        ),
         Input("reward_bias", "number", "added to each reward", default=0.0),
         Input("reward_scaling", "number", "multiplies each reward", default=1.0),
         Input("reward_clip", "number", "bound of |reward|", default=1000.0),

@@ -36,7 +36,11 @@ def _same(left: Any, right: Any) -> bool:
     import torch
 
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        return left.dtype == right.dtype and left.shape == right.shape and torch.equal(left.nan_to_num(), right.nan_to_num())
+        return (
+            left.dtype == right.dtype
+            and left.shape == right.shape
+            and torch.equal(left.nan_to_num(), right.nan_to_num())
+        )
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return False
     return left is right or type(left) is type(right) and repr(left) == repr(right)
@@ -67,10 +71,16 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
         "raised": raised,
         "gradients": {path: leaf.grad for path, leaf in tensors.items() if leaf.requires_grad and leaf.is_leaf},
         "mutated": sorted(
-            path for path in {*before, *after} if path not in before or path not in after or not _same(before[path], after[path])
+            path
+            for path in {*before, *after}
+            if path not in before or path not in after or not _same(before[path], after[path])
         ),
-        "arguments": {path: value for path, value in after.items() if isinstance(value, (torch.Tensor, int, float, str))},
-        "dtypes": {path or "returned": leaf.dtype for path, leaf in _leaves(returned) if isinstance(leaf, torch.Tensor)},
+        "arguments": {
+            path: value for path, value in after.items() if isinstance(value, (torch.Tensor, int, float, str))
+        },
+        "dtypes": {
+            path or "returned": leaf.dtype for path, leaf in _leaves(returned) if isinstance(leaf, torch.Tensor)
+        },
     }
 
 
@@ -81,7 +91,12 @@ CALL = Contract(
     inputs=(
         Input("arguments", "any", "parameter name -> typed literal", default={}),
         Input("positional", "any", "leading positional arguments, after self", default=[]),
-        Input("self", "any", "the instance, for a method named through its class: {new: …} or {namespace: …}", default=None),
+        Input(
+            "self",
+            "any",
+            "the instance, for a method named through its class: {new: …} or {namespace: …}",
+            default=None,
+        ),
         Input("catch", "boolean", "observe an exception as `raised` instead of giving up", default=False),
     ),
     observes=(

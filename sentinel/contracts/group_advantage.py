@@ -18,8 +18,19 @@ GROUP_ADVANTAGE = Contract(
     summary="token-level advantages of responses, relative to the other responses to the same prompt",
     source="GRPO (arXiv:2402.03300), section 4.1.2; RLOO (arXiv:2402.14740); REINFORCE++ (arXiv:2501.03262); OPO (arXiv:2505.23585)",
     inputs=(
-        Input("token_level_rewards", "tensor", "reward of each token; an outcome reward stands on one", shape=("batch", "tokens")),
-        Input("response_mask", "tensor", "1 where a token counts; a rejected row is all 0", dtype="float32", shape=("batch", "tokens")),
+        Input(
+            "token_level_rewards",
+            "tensor",
+            "reward of each token; an outcome reward stands on one",
+            shape=("batch", "tokens"),
+        ),
+        Input(
+            "response_mask",
+            "tensor",
+            "1 where a token counts; a rejected row is all 0",
+            dtype="float32",
+            shape=("batch", "tokens"),
+        ),
         Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
         Input("epsilon", "number", "added to the standard deviation", default=None),
         Input("norm_by_std", "boolean", "whether to divide by the group's standard deviation", default=None),

@@ -45,11 +45,19 @@ SEQUENCE_REJECTION = Contract(
     source="OPSM, DeepSeek-V3.2 (arXiv:2512.02556), section 3.1: a sequence with negative advantage and mean KL over delta is masked",
     inputs=(
         Input("log_probs", "tensor", "log-probs of the current policy", shape=("batch", "tokens")),
-        Input("old_log_probs", "tensor", "log-probs of the policy that generated the tokens", shape=("batch", "tokens")),
+        Input(
+            "old_log_probs", "tensor", "log-probs of the policy that generated the tokens", shape=("batch", "tokens")
+        ),
         Input("advantages", "tensor", "advantage of each token", shape=("batch", "tokens")),
         Input("response_mask", "tensor", "1 where a token counts", shape=("batch", "tokens"), default=_ones),
         Input("opsm_delta", "number", "threshold of the mean sequence KL, in nats"),
-        Input("ppo_kl", "tensor", "old minus current log-prob as the policy loss sees it", shape=("batch", "tokens"), default=_ones),
+        Input(
+            "ppo_kl",
+            "tensor",
+            "old minus current log-prob as the policy loss sees it",
+            shape=("batch", "tokens"),
+            default=_ones,
+        ),
         Input("eps_clip", "number", "lower clip range of the policy loss", default=0.2),
         Input("eps_clip_high", "number", "upper clip range of the policy loss", default=0.2),
     ),

@@ -53,7 +53,9 @@ def a_rejected_row_is_an_absent_row(case: Case) -> list[Violation]:
             found = agree(left, right)
             if not found.agrees:
                 violations.append(
-                    Violation(f"{name}.{key}", left, right, f"accepted rows differ from those of {first!r}: {found.detail}")
+                    Violation(
+                        f"{name}.{key}", left, right, f"accepted rows differ from those of {first!r}: {found.detail}"
+                    )
                 )
     return violations
 

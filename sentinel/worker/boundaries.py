@@ -94,7 +94,9 @@ class Boundary:
         if len(names) == 1:
             return {names[0]: returned[0] if isinstance(returned, tuple) else returned}
         if not isinstance(returned, tuple) or len(returned) < len(names):
-            raise DriftError(f"{self.path} returned {type(returned).__name__}, not the {len(names)} values {', '.join(names)}")
+            raise DriftError(
+                f"{self.path} returned {type(returned).__name__}, not the {len(names)} values {', '.join(names)}"
+            )
         return dict(zip(names, returned))  # a longer tuple has gained values at its end, as these frameworks do
 
 
@@ -152,7 +154,7 @@ def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
 
 
 def has(path: str, roots: tuple[str, ...]) -> bool:
-    """Whether a checkout has what a recipe requires: a module, an attribute, or a field of a dataclass.
+    """Whether a checkout has what a recipe requires: a module, an attribute, a field of a dataclass or of a TypedDict.
 
     ``pkg.mod.function(parameter)`` asks for a parameter of a function.
     """
@@ -170,7 +172,12 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
         owner = resolve(owner_path, roots)[1]
     except DriftError:
         return False
-    return hasattr(owner, last) or last in getattr(owner, "__dataclass_fields__", {})
+    return any(
+        (
+            hasattr(owner, last),
+            *(last in getattr(owner, key, {}) for key in ("__dataclass_fields__", "__annotations__")),
+        )
+    )
 
 
 def source_of(function: Any) -> tuple[str, int, str]:

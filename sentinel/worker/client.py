@@ -147,7 +147,11 @@ class Zygote:
         return f"the worker ({python}) did not start: {lines[-1] if lines else 'it printed nothing'}"
 
     def _environment(self) -> dict[str, str]:
-        base = dict(os.environ) if self.options.sandbox == "off" else {k: os.environ[k] for k in _PASSED if k in os.environ}
+        base = (
+            dict(os.environ)
+            if self.options.sandbox == "off"
+            else {k: os.environ[k] for k in _PASSED if k in os.environ}
+        )
         return {
             **base,
             "HOME": str(self._scratch),
@@ -234,6 +238,10 @@ class TargetProcess:
         timeout = float(request.get("timeout") or self._options.timeout)
         message = {**request, "op": request.get("op", "probe"), "timeout": timeout, "device": self._options.device}
         return self._ask(message, timeout, "while a probe ran")
+
+    def bare(self) -> dict[str, Any]:
+        """Fork, run one backward pass and exit: what a probe costs at the least (for benchmarks)."""
+        return self._ask({"op": "bare", "timeout": self._options.timeout}, self._options.timeout, "while it forked")
 
     def _ask(self, message: Mapping[str, Any], timeout: float, when: str) -> dict[str, Any]:
         if self.dead is not None:

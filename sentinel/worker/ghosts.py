@@ -145,8 +145,39 @@ def _operator(name: str) -> Callable[..., Ghost]:
 
 # ``X | None`` and ``X[int]`` stand in annotations; the rest in constants that modules compute while they are imported.
 for _name in (
-    *("or", "ror", "getitem", "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "mod", "pow"),
-    *("and", "rand", "xor", "neg", "pos", "invert", "lt", "le", "gt", "ge", "matmul", "int", "float", "index", "contains"),
+    *(
+        "or",
+        "ror",
+        "getitem",
+        "add",
+        "radd",
+        "sub",
+        "rsub",
+        "mul",
+        "rmul",
+        "truediv",
+        "rtruediv",
+        "floordiv",
+        "mod",
+        "pow",
+    ),
+    *(
+        "and",
+        "rand",
+        "xor",
+        "neg",
+        "pos",
+        "invert",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "matmul",
+        "int",
+        "float",
+        "index",
+        "contains",
+    ),
 ):
     setattr(Ghost, f"__{_name}__", _operator(_name))
 
@@ -283,5 +314,3 @@ def _suppresses(call: ast.expr) -> bool:
         return False
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
     return name == "suppress" and any(_catches(argument) for argument in call.args)
-
-

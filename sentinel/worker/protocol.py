@@ -93,7 +93,13 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
         return [_encode(item, blobs) for item in value]
     if isinstance(value, Tensor):
         blobs.append(value.data)
-        return {_TAG: "tensor", "d": value.dtype, "s": list(value.shape), "n": len(value.data), "g": value.requires_grad}
+        return {
+            _TAG: "tensor",
+            "d": value.dtype,
+            "s": list(value.shape),
+            "n": len(value.data),
+            "g": value.requires_grad,
+        }
     if isinstance(value, Array):
         return {_TAG: "array", "v": [_encode(item, blobs) for item in value.values], "d": value.dtype}
     if isinstance(value, Tuple):

@@ -52,6 +52,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             answer: Any = {"imported": True}
         elif request["op"] == "probe":
             answer = _forked(channel, partial(probe.run, request, roots, recorder), request["timeout"])
+        elif request["op"] == "bare":
+            answer = _forked(channel, probe.run_bare, request["timeout"])
         else:
             answer = _forked(channel, partial(probe.run_oracle, request), request["timeout"])
         if isinstance(answer, bytes):
@@ -119,7 +121,14 @@ def _leaf(work: Callable[[], Any], write: int) -> None:
         frame = protocol.encode(work())
     except BaseException as error:
         frame = protocol.encode(
-            {"failure": {"kind": "harness", "reason": f"{type(error).__name__}: {error}", "traceback": "", "provenance": None}}
+            {
+                "failure": {
+                    "kind": "harness",
+                    "reason": f"{type(error).__name__}: {error}",
+                    "traceback": "",
+                    "provenance": None,
+                }
+            }
         )
     view = memoryview(frame)
     while view:
@@ -173,5 +182,3 @@ def _how_it_ended(status: int) -> dict[str, Any]:
 
 def _ended(kind: str, reason: str) -> dict[str, Any]:
     return {"failure": {"kind": kind, "reason": reason, "traceback": "", "provenance": None}}
-
-

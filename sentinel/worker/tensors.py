@@ -94,7 +94,11 @@ def observe(value: Any) -> Any:
     if isinstance(value, np.generic):
         return observe(value.item())
     if isinstance(value, np.ndarray):
-        return [observe(item) for item in value.tolist()] if value.dtype == object else from_torch(torch.from_numpy(value.copy()))
+        return (
+            [observe(item) for item in value.tolist()]
+            if value.dtype == object
+            else from_torch(torch.from_numpy(value.copy()))
+        )
     if isinstance(value, (torch.dtype, torch.device)):
         return str(value).removeprefix("torch.")
     if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):

@@ -1,0 +1,173 @@
+"""Benchmark of the main job, as ratios in one run: `python benchmarks/main_job.py`.
+
+It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Three questions, each with its own baseline:
+
+1. The whole shipped set over all git pins, warm, against one fresh process for each verdict, which is what the runner
+   scripts of the published reports do (import torch, import the boundary's module, call it), and against the least that
+   any design could need: one torch import plus the distinct target imports spread over the cores.
+2. pytest's start-up with the plugin installed but not asked for, against the same with ``-p no:sentinel``.
+3. One more recipe on an already imported target, against a bare fork + backward + exit of the same target process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sentinel.catalog import bundled_catalog
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.refs import Ref
+from sentinel.runner import Job, Runner
+from sentinel.sources import open_checkout
+from sentinel.worker.client import Options, Zygote
+
+CATALOG = bundled_catalog()
+TARGETS = tuple(name for name in CATALOG.targets if name != "demo")
+
+
+def clock(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def git_jobs() -> list[Job]:
+    recipes = find_recipes(CATALOG, TARGETS)
+    return [Job(recipe, pin.ref, pin.expect) for recipe in recipes for pin in recipe.pins if pin.ref.kind == "git"]
+
+
+def runner(options: Options = Options()) -> Runner:
+    return Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), options)
+
+
+def decide_all(jobs: list[Job]) -> None:
+    """Every verdict through the harness, as a run of pytest does it."""
+    run = runner()
+    run.start(TARGETS)
+    run.plan(jobs)
+    wrong = [job for job in jobs if run.decide(job).verdict.name != job.expect]
+    run.close()
+    if wrong:
+        raise SystemExit(
+            f"{len(wrong)} verdicts are not what their pins expect; a benchmark of wrong answers says nothing"
+        )
+
+
+def fresh_process_each(jobs: list[Job]) -> None:
+    """One verdict, one process: a runner for a single job, one after the other."""
+    for job in jobs:
+        run = runner()
+        decision = run.decide(job)
+        run.close()
+        if decision.verdict.name != job.expect:
+            raise SystemExit(f"{job.recipe.bug_id} at {job.ref.short}: {decision.verdict}")
+
+
+def torch_import() -> float:
+    return clock(lambda: subprocess.run([sys.executable, "-c", "import torch"], check=True))
+
+
+def target_imports(jobs: list[Job]) -> float:
+    """Seconds to import the real packages that targets need, once, and each distinct (target, ref)'s boundary modules.
+
+    One after the other in forks of one zygote, so that nothing competes; the packages count once although each fresh
+    process would pay for them again, which makes the floor as low as it can honestly be.
+    """
+    groups: dict[tuple[str, Ref], list[Recipe]] = {}
+    for job in jobs:
+        groups.setdefault((job.recipe.target, job.ref), []).append(job.recipe)
+    preload = [name for target in TARGETS for name in CATALOG.targets[target].preload]
+    torch_alone, with_packages = Zygote(Options()), Zygote(Options(), preload)
+    alone = clock(torch_alone.hello)
+    total = clock(with_packages.hello) - alone
+    torch_alone.stop()
+    for (name, ref), recipes in groups.items():
+        adapter = CATALOG.adapters[name]
+        checkout = open_checkout(adapter.target, ref, pull=recipes[0].upstream.get("pull"))
+        process = with_packages.target(checkout, adapter.target.packages)
+        for recipe in {recipe.boundary: recipe for recipe in recipes}.values():
+            binding = adapter.target.binding(recipe.boundary, recipe.contract)
+            paths = [*binding.paths, *binding.imports] if binding else [recipe.boundary]
+            contract = CATALOG.contracts[recipe.contract]
+            file = contract.measure.__code__.co_filename
+            start = time.perf_counter()
+            process.load(paths, str(adapter.file), file, contract.name)
+            total += time.perf_counter() - start
+        process.close()
+    with_packages.stop()
+    return total
+
+
+def one_more_recipe(jobs: list[Job], repeats: int) -> tuple[float, float]:
+    """(a probe of a recipe, a bare fork + backward + exit), medians of both in the same target process."""
+    job = next(job for job in jobs if job.recipe.contract == "loss_aggregation")
+    run = runner()
+    run.start([job.recipe.target])
+    run.decide(job)
+    loaded = run._processes[job.recipe.target, job.ref]
+    probes, bare = [], []
+    for _ in range(repeats):
+        probes.append(clock(lambda: run.decide(job)))
+        bare.append(clock(lambda: loaded.process.bare()))
+    run.close()
+    return statistics.median(probes), statistics.median(bare)
+
+
+def startup(repeats: int) -> float:
+    """Seconds that the plugin adds to `pytest` on one empty test: the median difference of pairs taken in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "test_nothing.py").write_text("def test_nothing():\n    pass\n")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder]
+
+        def once(*more: str) -> float:
+            return clock(lambda: subprocess.run([*command, *more], check=True, capture_output=True, cwd=folder))
+
+        return statistics.median(once() - once("-p", "no:sentinel") for _ in range(repeats))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--repeats", type=int, default=25, help="for the two small measurements")
+    parser.add_argument("--sample", type=int, default=12, help="verdicts timed in a fresh process each, then scaled up")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    jobs = git_jobs()
+    decide_all(jobs)  # warm: checkouts, byte code
+    whole = statistics.median(clock(lambda: decide_all(jobs)) for _ in range(3))
+    stride = max(1, len(jobs) // options.sample)
+    sample = jobs[::stride]
+    fresh = clock(lambda: fresh_process_each(sample)) * len(jobs) / len(sample)
+    cores = os.cpu_count() or 1
+    torch_once = statistics.median(torch_import() for _ in range(3))
+    floor = torch_once + target_imports(jobs) / cores
+    probe, bare = one_more_recipe(jobs, options.repeats)
+    result = {
+        "verdicts": len(jobs),
+        "cores": cores,
+        "whole_set_s": round(whole, 2),
+        "fresh_process_each_s": round(fresh, 1),
+        "times_faster_than_fresh_processes": round(fresh / whole, 1),
+        "floor_s": round(floor, 2),
+        "times_the_floor": round(whole / floor, 2),
+        "probe_ms": round(probe * 1e3, 1),
+        "bare_fork_ms": round(bare * 1e3, 1),
+        "times_a_bare_fork": round(probe / bare, 2),
+        "startup_extra_ms": round(startup(options.repeats) * 1e3, 1),
+    }
+    if options.json:
+        print(json.dumps(result, indent=2))
+    else:
+        for name, value in result.items():
+            print(f"{name:36} {value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Rollout KL: a loss term that holds the trained policy near the policy that generated the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.contract import Contract, Input, Observed
+
+
+def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One training step, its backward pass included, in which the term is the whole loss."""
+    log_probs = inputs["log_probs"].detach().clone().requires_grad_(True)
+    outputs = call(**{**inputs, "log_probs": log_probs})
+    return {"rollout_kl": outputs["rollout_kl"], "loss": outputs["loss"], "per_token_gradient": log_probs.grad}
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``coefficient * mean over sequences of the mean over valid tokens of k(log_probs - rollout_log_probs)``."""
+    import torch
+
+    # Schulman's r is rollout / current, so log r = -d: k1 = -log r, k2 = (log r)^2 / 2, k3 = (r - 1) - log r.
+    d = inputs["log_probs"] - inputs["rollout_log_probs"]
+    estimators = {"k1": d, "abs": d.abs(), "k2": d.square() / 2, "k3": torch.exp(-d) - 1 + d}
+    valid = inputs["response_mask"] != 0
+    per_token = torch.where(valid, estimators[inputs["kl_estimator"]], 0.0)
+    rollout_kl = (per_token.sum(-1) / valid.sum(-1).clamp(min=1)).mean()
+    loss = inputs["coefficient"] * rollout_kl
+    loss.backward()
+    return {"rollout_kl": rollout_kl.detach(), "loss": loss.detach()}
+
+
+ROLLOUT_KL = Contract(
+    name="rollout_kl",
+    summary="the loss term that penalises the KL between the trained policy and the rollout policy",
+    source="Schulman, Approximating KL Divergence (http://joschu.net/blog/kl-approx.html): k1, k2, k3; abs is |k1|",
+    inputs=(
+        Input(
+            "log_probs", "tensor", "of the trained policy, in nats, < 0", shape=("batch", "tokens"), differentiable=True
+        ),
+        Input("rollout_log_probs", "tensor", "of the policy that generated the tokens", shape=("batch", "tokens")),
+        Input("response_mask", "tensor", "1 where a token counts", shape=("batch", "tokens")),
+        Input("kl_estimator", "string", "k1, abs, k2 or k3"),
+        Input("coefficient", "number", "of the term in the loss"),
+    ),
+    observes=(
+        Observed("rollout_kl", "the reported metric"),
+        Observed("loss", "the loss that is differentiated; every other term of it is off"),
+        Observed("per_token_gradient", "d loss / d log_probs", ("batch", "tokens")),
+    ),
+    measure=_measure,
+    oracle=_oracle,
+    law="the_oracle_agrees",
+    aliases={"old_log_probs": "rollout_log_probs", "loss_mask": "response_mask"},
+)
