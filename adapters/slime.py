@@ -11,8 +11,8 @@ from sentinel.targets import Binding, PackageRoot, StandIn, Target
 def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """slime takes lists of one-dimensional samples and returns one concatenated mask.
 
-    #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, the shape of the returned mask under
-    context parallelism; without context parallelism the two are the same.
+    #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, the shape of the returned mask
+    under context parallelism; without context parallelism the two are the same.
     """
     from argparse import Namespace
 

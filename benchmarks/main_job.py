@@ -1,6 +1,7 @@
 """Benchmark of the main job, as ratios in one run: `python benchmarks/main_job.py`.
 
-It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Three questions, each with its own baseline:
+It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Three questions, each with its own
+baseline:
 
 1. The whole shipped set over all git pins, warm, against one fresh process for each verdict, which is what the runner
    scripts of the published reports do (import torch, import the boundary's module, call it), and against the least that

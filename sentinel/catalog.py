@@ -105,7 +105,8 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
     """Every module-level object of a type in the modules of one of our own packages."""
     found: dict[int, _T] = {}
     spec = importlib.util.find_spec(package)
-    assert spec is not None and spec.submodule_search_locations is not None
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
     for info in pkgutil.iter_modules(spec.submodule_search_locations):
         module = importlib.import_module(f"{package}.{info.name}")
         for value in vars(module).values():

@@ -37,8 +37,9 @@ class Agreement:
 def agree(observed: Any, expected: Any, tolerance: Tolerance = Tolerance()) -> Agreement:
     """Compare an observed value with an expected one.
 
-    Floats agree within the tolerance of the observed dtype; integers, booleans, strings and shapes exactly. NaN equals NaN
-    only where the expectation says NaN. Nested lists of numbers in the expectation are read with the observation's dtype; a
+    Floats agree within the tolerance of the observed dtype; integers, booleans, strings and shapes exactly. NaN equals
+    NaN only where the expectation says NaN. Nested lists of numbers in the expectation are read with the observation's
+    dtype; a
     :class:`Tensor` in the expectation must have the observation's dtype too.
     """
     if isinstance(observed, Tensor):

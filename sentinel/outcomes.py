@@ -56,8 +56,8 @@ class Measurement:
 class Failure:
     """Why there is no measurement.
 
-    :ivar kind: ``drift``, ``import``, ``raised``, ``crash``, ``exit``, ``timeout``, ``memory``, ``ghost``, ``not-in-this-version``,
-        ``python``, ``ref`` or ``harness``.
+    :ivar kind: ``drift``, ``import``, ``raised``, ``crash``, ``exit``, ``timeout``, ``memory``, ``ghost``,
+        ``not-in-this-version``, ``python``, ``ref`` or ``harness``.
     :ivar traceback: upstream's own, where an exception came out of it; paths relative to the checkout.
     """
 
@@ -89,7 +89,8 @@ class Environment:
 class Comparison:
     """One expected key beside what was observed.
 
-    :ivar key: as the recipe addresses it: ``loss``, ``baseline.advantages``, ``difference(outlier, baseline).advantages``.
+    :ivar key: as the recipe addresses it: ``loss``, ``baseline.advantages``, ``difference(outlier,
+        baseline).advantages``.
     :ivar unpatched, fixed: the expected values (None where the recipe gives none for this key).
     :ivar matches_unpatched, matches_fixed: None where there is nothing to compare with.
     :ivar detail: for a reader: which element differs, by how much, at which tolerance.

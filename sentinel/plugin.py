@@ -1,4 +1,4 @@
-"""The pytest side: options, collection, items, reporting. Every module of Sentinel is imported only when it was asked for."""
+"""The pytest side: options, collection, items, reporting. All else is imported when Sentinel is asked for."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _asked(config: pytest.Config) -> bool:
-    """Whether anything in this run is for Sentinel: cheap, because every pytest run of the environment comes by here."""
+    """Whether anything in this run is for Sentinel; cheap, because every pytest run of the environment asks."""
     names = ("target", "recipes", "bug", "ref", "repo", "baseline")
     if any(config.getoption(f"--sentinel-{name}") for name in names):
         return True

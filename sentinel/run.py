@@ -75,10 +75,10 @@ class Run:
         catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
         selected: list[Recipe] = []
         if settings.targets:
-            selected = [r for r in find_recipes(catalog, settings.targets, settings.bugs)]
+            selected = find_recipes(catalog, settings.targets, settings.bugs)
         elif settings.recipes:
             own = replace(catalog, recipe_folders=settings.recipes)
-            selected = [r for r in find_recipes(own, (), settings.bugs)]
+            selected = find_recipes(own, (), settings.bugs)
         _require_bugs(settings, catalog, selected)
         run = cls(config, settings, catalog, selected)
         for name in (*catalog.adapters, *catalog.invariants):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -142,7 +142,7 @@ class Device:
     name: str
 
 
-Literal = Union[Tensor, Array, Tuple, Namespace, New, Attribute, Device]
+Literal = Tensor | Array | Tuple | Namespace | New | Attribute | Device
 
 
 def plain(value: Any) -> Any:

@@ -60,6 +60,9 @@ def _code(recorded: Document, now: Document) -> Iterator[str]:
         # A clean working tree is checked at its commit, which names no release; and the other way round.
         if before.get(name) and after.get(name) and before[name] != after[name]:
             yield f"{name}: {message(str(before[name]))} recorded, {message(str(after[name]))} now"
+    same_commit = before.get("commit") == after.get("commit") and recorded["adapter"] == now["adapter"]
+    if same_commit and before.get("tree") != after.get("tree"):
+        yield f"tree: {str(before.get('tree'))[:12]} recorded, {str(after.get('tree'))[:12]} now, at one commit"
     one, other = recorded["boundary"], now["boundary"]
     if one["written"] != other["written"]:
         yield f"boundary: {message(one['written'])} recorded, {message(other['written'])} now"

@@ -86,12 +86,17 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _files(paths: list[Path]) -> list[Path]:
-    from sentinel.reports.store import files
-
-    found = [file for path in paths for file in (files(path) if path.is_dir() else [path])]
+    found = [file for path in paths for file in (_below(path) if path.is_dir() else [path])]
     if not found:
         raise SentinelError(f"no evidence in {', '.join(map(str, paths))}")
     return found
+
+
+def _below(folder: Path) -> list[Path]:
+    """Every JSON file of a folder but ``run.json``, also where it was not a run that laid them out."""
+    from sentinel.reports.store import RUN
+
+    return sorted(file for file in folder.rglob("*.json") if file.name != RUN and not file.name.startswith("."))
 
 
 def _load(file: Path) -> dict[str, Any] | str:
@@ -150,7 +155,7 @@ class _Verifier:
         """Check one document; what is wrong with it or with this machine is an outcome too."""
         if isinstance(recorded, str):
             return Outcome(file, "could not", reason=recorded)
-        subject, recipe = f"{recorded['bug_id'] or recorded['law']} was {recorded['verdict']}", ""
+        subject, recipe = f"{recorded['bug_id'] or recorded['law'] or 'a law'} was {recorded['verdict']}", ""
         try:
             ref = ref_of(recorded, self._repo)
             subject += f" at {ref.short}"
@@ -275,4 +280,7 @@ def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
     found = verify_report(recorded, now)
     if found.differences:
         return found
-    return replace(found, differences=tuple(contradictions(recorded, now)))
+    wrong = contradictions(recorded, now)
+    told = {name for name in ("commit", "tree", "blob") if any(name in line for line in wrong)}
+    rest = tuple(line for line in found.circumstances if line.partition(":")[0] not in told)
+    return replace(found, differences=tuple(wrong), circumstances=rest)

@@ -27,7 +27,10 @@ def _filled(value: float, dtype: str) -> Callable[[Mapping[str, Any]], Any]:
 ADVANTAGE_STEP = Contract(
     name="advantage_step",
     summary="advantages of a batch of sequences: reward normalisation, KL penalty, GAE, advantage normalisation",
-    source="PPO (arXiv:1707.06347) with GAE (arXiv:1506.02438), equation 16, on KL-regularised token rewards (arXiv:2203.02155)",
+    source=(
+        "PPO (arXiv:1707.06347) with GAE (arXiv:1506.02438), equation 16, on "
+        "KL-regularised token rewards (arXiv:2203.02155)"
+    ),
     inputs=(
         Input("attention_mask", "tensor", "1 where a token is no padding", dtype="int64", shape=("batch", "tokens")),
         Input("loss_mask", "tensor", "1 where a token was generated", dtype="bool", shape=("batch", "tokens")),

@@ -30,7 +30,10 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 BATCH_SURGERY = Contract(
     name="batch_surgery",
     summary="rows that are made to fill up a training batch, beside the real ones",
-    source="a worker treats every microbatch alike, so a made-up row must have each field that real rows have, and no weight",
+    source=(
+        "a worker treats every microbatch alike, so a made-up row must have each field "
+        "that real rows have, and no weight"
+    ),
     inputs=(
         Input("fields", "any", "field name, as the framework calls it -> tensor [batch, ...]"),
         Input("optional_fields", "any", "further fields that this batch carries", default={}),

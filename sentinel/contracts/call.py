@@ -43,7 +43,7 @@ def _same(left: Any, right: Any) -> bool:
         )
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         return False
-    return left is right or type(left) is type(right) and repr(left) == repr(right)
+    return left is right or (type(left) is type(right) and repr(left) == repr(right))
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     outputs = [leaf for _, leaf in _leaves(returned) if isinstance(leaf, torch.Tensor)]
     live = [leaf for leaf in outputs if leaf.requires_grad and leaf.grad_fn is not None]
     if live:
-        torch.stack([leaf.sum() for leaf in live]).sum().backward()
+        torch.autograd.backward(torch.stack([leaf.sum() for leaf in live]).sum())
     after = _snapshot(given)
     tensors = {path: leaf for path, leaf in _leaves(given) if isinstance(leaf, torch.Tensor)}
     return {

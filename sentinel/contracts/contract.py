@@ -56,8 +56,8 @@ class Observed:
     shape: tuple[str, ...] = ()
 
 
-#: ``measure(call, inputs) -> observation``: runs in the worker. ``call(**canonical_inputs)`` is the real boundary behind
-#: its adapter and returns the canonical outputs as a mapping.
+#: ``measure(call, inputs) -> observation``: runs in the worker. ``call(**canonical_inputs)`` is the real boundary
+#: behind its adapter and returns the canonical outputs as a mapping.
 Measure = Callable[[Callable[..., Mapping[str, Any]], Mapping[str, Any]], Mapping[str, Any]]
 
 

@@ -49,7 +49,9 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 DEVICE_PLACEMENT = Contract(
     name="device_placement",
     summary="where the tensors lie that a loss makes by itself",
-    source="PyTorch, CUDA semantics: a factory call without a device gives a CPU tensor, and mixing devices costs or fails",
+    source=(
+        "PyTorch, CUDA semantics: a factory call without a device gives a CPU tensor, and mixing devices costs or fails"
+    ),
     inputs=(
         Input("configuration", "mapping", "dotted option -> value"),
         Input(

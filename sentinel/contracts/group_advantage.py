@@ -16,7 +16,10 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 GROUP_ADVANTAGE = Contract(
     name="group_advantage",
     summary="token-level advantages of responses, relative to the other responses to the same prompt",
-    source="GRPO (arXiv:2402.03300), section 4.1.2; RLOO (arXiv:2402.14740); REINFORCE++ (arXiv:2501.03262); OPO (arXiv:2505.23585)",
+    source=(
+        "GRPO (arXiv:2402.03300), section 4.1.2; RLOO (arXiv:2402.14740); REINFORCE++ "
+        "(arXiv:2501.03262); OPO (arXiv:2505.23585)"
+    ),
     inputs=(
         Input(
             "token_level_rewards",

@@ -9,7 +9,7 @@ from sentinel.contracts.contract import Contract, Input, Observed
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Aggregate twice: scaled by a scalar parameter theta, as a training step would, and with the losses as the leaf."""
+    """Aggregate twice: scaled by a scalar parameter theta, as in a training step, and with the losses as the leaf."""
     import torch
 
     arguments = {name: value for name, value in inputs.items() if name not in ("loss_mat", "theta", "learning_rate")}

@@ -42,7 +42,10 @@ def _ones(scenario: Mapping[str, Any]) -> Any:
 SEQUENCE_REJECTION = Contract(
     name="sequence_rejection",
     summary="off-policy sequence masking: which sequences the policy loss leaves out",
-    source="OPSM, DeepSeek-V3.2 (arXiv:2512.02556), section 3.1: a sequence with negative advantage and mean KL over delta is masked",
+    source=(
+        "OPSM, DeepSeek-V3.2 (arXiv:2512.02556), section 3.1: a sequence with negative "
+        "advantage and mean KL over delta is masked"
+    ),
     inputs=(
         Input("log_probs", "tensor", "log-probs of the current policy", shape=("batch", "tokens")),
         Input(

@@ -22,7 +22,9 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 TRAINING_INPUT = Contract(
     name="training_input",
     summary="the training batch that the driver makes of rollouts, or its refusal",
-    source="what an option needs and rollouts lack is missed on the driver, by the option's name, not deep inside a worker",
+    source=(
+        "what an option needs and rollouts lack is missed on the driver, by the option's name, not deep inside a worker"
+    ),
     inputs=(
         Input("prompt_token_ids", "any", "token ids of each prompt, ragged"),
         Input("response_token_ids", "any", "token ids of each response, ragged"),

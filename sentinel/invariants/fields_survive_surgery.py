@@ -12,7 +12,8 @@ _LOSSES = {
 
 
 def fields_survive_surgery(case: Case) -> list[Violation]:
-    """Rows that come out of pad, split, reorder or concat have every field of the rows that went in, in shape and dtype.
+    """Rows that come out of pad, split, reorder or concat have every field of the rows that went in, in shape and
+    dtype.
 
     Catches a padding microbatch that lacks a field which the loss reads (SkyRL #1811).
     """

@@ -31,7 +31,8 @@ def rejected_rows(inputs: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
 def a_rejected_row_is_an_absent_row(case: Case) -> list[Violation]:
     """For variants that differ only in rows that are rejected: ``output[accepted rows]`` is the same in all of them.
 
-    A variant with fewer rows must be another one with its rejected rows left out. Catches group statistics over rows that
+    A variant with fewer rows must be another one with its rejected rows left out. Catches group statistics over rows
+    that
     rejection sampling has dropped (verl #6452), and normalisation over rewards that a mask zeroes later (AReaL #1351).
     """
     names = list(case.inputs)

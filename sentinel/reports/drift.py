@@ -84,7 +84,7 @@ def _bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, dict) and _TYPED <= set(value)
+    return isinstance(value, dict) and set(value) >= _TYPED
 
 
 def _show(value: Any) -> str:

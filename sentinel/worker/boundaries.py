@@ -46,8 +46,8 @@ class Boundary:
 
         :param positional: leading arguments, such as ``self`` of a method found on its class.
         :param upstream: further arguments under their upstream names; one that the boundary does not have is left out.
-        :raises DriftError: where an input that the scenario gives has no parameter, or a parameter without a default has
-            no value.
+        :raises DriftError: where an input that the scenario gives has no parameter, or a parameter without a default
+            has no value.
         """
         parameters = self.parameters
         arguments = self._bind(inputs, parameters)

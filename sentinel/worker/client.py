@@ -64,8 +64,8 @@ class WorkerError(SentinelError):
 class Zygote:
     """A process with torch loaded, from which target processes are forked.
 
-    Start it early with :meth:`start`, which does not wait; every other method does, so the import of torch overlaps with
-    whatever the controller does meanwhile. Methods may be called from several threads.
+    Start it early with :meth:`start`, which does not wait; every other method does, so the import of torch overlaps
+    with whatever the controller does meanwhile. Methods may be called from several threads.
     """
 
     def __init__(self, options: Options, preload: Sequence[str] = ()) -> None:
@@ -223,7 +223,7 @@ class TargetProcess:
         self.dead: dict[str, Any] | None = None
 
     def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> None:
-        """Import the modules of these dotted paths, the adapter and the contract, so that every later probe finds them."""
+        """Import the modules of these dotted paths, the adapter and the contract, so that later probes find them."""
         message = {
             "op": "import",
             "modules": list(paths),

@@ -12,7 +12,7 @@ import importlib.util
 import linecache
 import sys
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -50,7 +50,8 @@ def state() -> GhostState:
 class Ghost:
     """Stands for a missing module, or for anything that was reached through one.
 
-    Reading an attribute only names something, so it always gives another ghost. Anything that would let a ghost decide a
+    Reading an attribute only names something, so it always gives another ghost. Anything that would let a ghost decide
+    a
     value (a call, a truth test, arithmetic, iteration) is inert while the target is imported and refused while a probe
     runs. ``isinstance(x, ghost)`` is simply false: nothing is an instance of a class that is not there.
     """
@@ -120,7 +121,7 @@ class Ghost:
         return id(self)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _inert_base(name: str) -> type:
     """A base class that takes any arguments and does nothing, for import time; refused while a probe runs."""
 
@@ -240,8 +241,8 @@ class ImportRecorder:
     def _guarded(self, frame: FrameType | None) -> bool:
         """Whether this statement, or any statement of the target through which it came to run, stands in a guard.
 
-        ``try: from pkg.extra import X / except ImportError`` must see the failure of what ``pkg.extra`` imports, exactly as
-        on a machine without the package.
+        ``try: from pkg.extra import X / except ImportError`` must see the failure of what ``pkg.extra`` imports,
+        exactly as on a machine without the package.
         """
         while frame is not None:
             file = frame.f_code.co_filename
@@ -271,7 +272,7 @@ class ImportRecorder:
         return sorted({ghost for name in self.closure(module) for ghost in self.given.get(name, ())})
 
 
-@lru_cache(maxsize=None)
+@cache
 def _installed(top: str) -> bool:
     try:
         return importlib.util.find_spec(top) is not None
@@ -279,7 +280,7 @@ def _installed(top: str) -> bool:
         return False
 
 
-@lru_cache(maxsize=None)
+@cache
 def _guarded_lines(file: str) -> frozenset[int]:
     """The lines of a file that stand in the body of a ``try`` whose handlers catch a failed import."""
     try:

@@ -65,8 +65,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
 
 
 def _import(path: str, roots: tuple[str, ...]) -> None:
-    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs the
-    module meets the same failure, and says so with its traceback."""
+    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs
+    the module meets the same failure, and says so with its traceback."""
     name = boundaries.module_of(path, roots)
     if name is not None:
         with contextlib.suppress(BaseException):

@@ -19,8 +19,8 @@ from sentinel.worker import processes, protocol
 def serve(fd: int) -> None:
     """Answer requests on the inherited socket until it closes, then take every process along.
 
-    Requests: ``preload`` (import real packages once for all targets), ``spawn`` (fork a target process that talks over the
-    socket sent with the request).
+    Requests: ``preload`` (import real packages once for all targets), ``spawn`` (fork a target process that talks over
+    the socket sent with the request).
     """
     channel = socket.socket(fileno=fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle

@@ -1,0 +1,595 @@
+"""SkyRL (NovaSky-AI/SkyRL): how Sentinel's contracts bind to its boundaries.
+
+Its workers want Ray, GPUs and Megatron. None of that decides what these boundaries compute, so they run on the
+target's own configuration, batches and iterators, with the small stand-ins that each binding names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sentinel.targets import Binding, PackageRoot, StandIn, Target
+
+_BACKEND = "skyrl.backends.skyrl_train"
+_PPO = f"{_BACKEND}.utils.ppo_utils"
+_BATCH = f"{_BACKEND}.training_batch"
+_WORKER_UTILS = f"{_BACKEND}.workers.worker_utils"
+_CONFIG = "skyrl.train.config"
+_WRAPPER = f"{_BACKEND}.workers.megatron.megatron_model_wrapper"
+_MEGATRON_WORKER = f"{_BACKEND}.workers.megatron.megatron_worker"
+_MEGATRON_UTILS = f"{_BACKEND}.distributed.megatron.megatron_utils"
+_MEGATRON_MODELS = f"{_BACKEND}.distributed.megatron.model_utils"
+
+#: The configuration imports the second one when it is made, and so inside a probe if it were not named here.
+_CONFIGURED = (_CONFIG, f"{_BACKEND}.inference_servers.utils", _PPO)
+_WORKING = (*_CONFIGURED, _BATCH, _WORKER_UTILS)
+_WITH_MEGATRON = (*_WORKING, _MEGATRON_WORKER, _MEGATRON_UTILS, _MEGATRON_MODELS, f"{_BACKEND}.utils.replay_utils")
+
+
+# -- what every case is made of ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _swapped(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Set ``(object, attribute, value)`` for the length of a call."""
+    old = [(item, name, getattr(item, name)) for item, name, _ in changes]
+    try:
+        for item, name, value in changes:
+            setattr(item, name, value)
+        yield
+    finally:
+        for item, name, value in reversed(old):
+            setattr(item, name, value)
+
+
+def _stand_in(**attributes: Any) -> Any:
+    from sentinel.worker.drift import StandInNamespace
+
+    return StandInNamespace(**attributes)
+
+
+def _no_ray(boundary: Any) -> tuple[Any, str, Any]:
+    return boundary.imported[_PPO], "ray", _stand_in(is_initialized=lambda: False)
+
+
+def _other_ranks_have(boundary: Any, more: int) -> tuple[Any, str, Any]:
+    """Another data-parallel rank with ``more`` microbatches: what makes the iterator add padding ones."""
+    from torch.distributed import ReduceOp
+
+    def all_reduce(count: Any, op: Any) -> None:
+        assert op is ReduceOp.MAX
+        count.add_(more)
+
+    ranks = _stand_in(is_initialized=lambda: True, ReduceOp=ReduceOp, all_reduce=all_reduce)
+    return boundary.imported[_WORKER_UTILS], "dist", ranks
+
+
+def _device(name: str) -> tuple[Any, str, Any]:
+    import torch
+
+    return torch.cuda, "current_device", lambda: torch.device(name)
+
+
+def _configuration(boundary: Any, options: Mapping[str, Any]) -> Any:
+    """The target's own configuration, with options by their dotted paths."""
+    from sentinel.worker.drift import DriftError
+
+    made = boundary.imported[_CONFIG].SkyRLTrainConfig()
+    # wandb, the default, is refused where the environment has no key for it.
+    for path, value in {"trainer.logger": "console", "trainer.algorithm.temperature": 1.0, **options}.items():
+        *heads, last = path.split(".")
+        node = made
+        for head in heads:
+            node = getattr(node, head)
+        if not hasattr(node, last):  # setting it would succeed silently, and look like an option without effect
+            raise DriftError(f"the configuration has no option {path!r}")
+        setattr(node, last, value)
+    return made
+
+
+def _refusal(call: Callable[[], Any]) -> tuple[Any, dict[str, str] | None]:
+    """What a call returned, and the error by which it refused its arguments, if it did."""
+    try:
+        return call(), None
+    except (AssertionError, ValueError, NotImplementedError) as error:
+        return None, {"type": type(error).__name__, "message": str(error)}
+
+
+def _batch(boundary: Any, fields: Mapping[str, Any]) -> Any:
+    made = boundary.imported[_BATCH].TrainingInputBatch(dict(fields))
+    made.metadata = {"response_length": fields["loss_mask"].shape[1]}
+    return made
+
+
+def _fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
+    """The fields that a training batch always has: one prompt token and the response, ids and advantages 0."""
+    import torch
+
+    rows, tokens = log_probs.shape
+    ones = torch.ones(rows, tokens, dtype=torch.long)
+    lengthened = torch.ones(rows, tokens + 1, dtype=torch.long)
+    zeros = {name: torch.zeros(rows, tokens) for name in ("values", "returns", "advantages")}
+    same = {name: log_probs.detach().clone() for name in ("action_log_probs", "base_action_log_probs")}
+    masks = {"attention_mask": lengthened, "response_mask": ones, "loss_mask": mask}
+    fields = {"sequences": torch.zeros_like(lengthened), **masks, **same, **zeros, **optional}
+    return {name: value.cpu() for name, value in fields.items()}  # a batch comes from the driver; the worker moves it
+
+
+class _OneProcess:
+    """Stand-in strategy: nothing is sharded, so a backward pass is the loss's own."""
+
+    loss: Any = None
+
+    def backward(self, loss: Any, model: Any, optimizer: Any) -> None:
+        self.loss = loss
+        loss.backward()
+
+    def all_reduce(self, metrics: Mapping[str, Any], op: str = "mean", group: Any = None) -> dict[str, Any]:
+        return dict(metrics)
+
+
+_RAY = StandIn("ray", "the loss registries ask ray.is_initialized(); without a cluster it answers False")
+_STRATEGY = StandIn("strategy", "one process: backward is loss.backward(), a reduction over ranks changes nothing")
+_MODEL = StandIn("model", "a model whose log-probs are those of the scenario; its weights are not what is measured")
+_CUDA = StandIn("torch.cuda.current_device", "the worker moves its batch there; answers the device of the scenario")
+_RANKS = StandIn(
+    "dist", "in the batch iterator: another data-parallel rank with more microbatches, which makes padding"
+)
+
+
+# -- batch surgery: the padding microbatch ----------------------------------------------------------------------------
+
+
+def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    batch = _batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
+    iterator = boundary.owner(batch, inputs["max_tokens_per_microbatch"])
+    padding = boundary.invoke({}, iterator)
+    return {"real_rows": next(iter(iterator)), "made_rows": padding, "loss_mask": padding["loss_mask"]}
+
+
+# -- the driver: configuration and training input ---------------------------------------------------------------------
+
+
+def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    configuration = _configuration(boundary, inputs["configuration"])
+    with _swapped(_no_ray(boundary)):
+        _, refusal = _refusal(lambda: boundary.invoke({}, configuration))
+    settled = {}
+    for path in inputs["watched"]:
+        value = configuration
+        for name in path.split("."):
+            value = getattr(value, name)
+        settled[path] = value
+    return {"refusal": refusal, "settled": settled}
+
+
+def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    rows = len(inputs["response_token_ids"])
+    sizes = {
+        "trainer.train_batch_size": rows,
+        "trainer.policy_mini_batch_size": rows,
+        "generator.n_samples_per_prompt": 1,
+    }
+    trainer = _stand_in(
+        cfg=_configuration(boundary, {**sizes, **inputs["configuration"]}),
+        tokenizer=_stand_in(pad_token_id=0),
+        all_metrics={},
+        dispatch=_stand_in(get_lcm_dp_size=lambda: 1),
+    )
+    rollouts = {
+        "prompt_token_ids": inputs["prompt_token_ids"],
+        "response_ids": inputs["response_token_ids"],
+        "rewards": inputs["rewards"],
+        "loss_masks": inputs["loss_masks"],
+        "rollout_logprobs": inputs["rollout_log_probs"],
+    }
+    batch, refusal = _refusal(lambda: boundary.invoke({}, trainer, rollouts, [str(row) for row in range(rows)]))
+    return {"refusal": refusal, "rollout_log_probs": None if batch is None else batch["rollout_logprobs"]}
+
+
+# -- the FSDP worker --------------------------------------------------------------------------------------------------
+
+_ALGORITHM = "trainer.algorithm"
+#: Without these the loss is the policy loss alone, which is 0 where all advantages are.
+_NO_OTHER_TERM = {f"{_ALGORITHM}.use_kl_loss": False, f"{_ALGORITHM}.use_entropy_loss": False}
+
+
+def _rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **_NO_OTHER_TERM,
+        f"{_ALGORITHM}.use_rollout_kl_loss": True,
+        f"{_ALGORITHM}.rollout_kl_loss_coef": inputs["coefficient"],
+        f"{_ALGORITHM}.rollout_kl_estimator_type": inputs["kl_estimator"],
+    }
+
+
+class _FixedModel:
+    """Stand-in model of the FSDP worker: answers log-probs and an entropy of 0."""
+
+    def __init__(self, log_probs: Any) -> None:
+        self._log_probs = log_probs
+
+    def train(self) -> None:
+        pass
+
+    def __call__(self, sequences: Any, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
+        import torch
+
+        return self._log_probs, {"entropy": torch.zeros(sequences.shape, device=self._log_probs.device)}
+
+
+def _fsdp_step(
+    boundary: Any, options: Mapping[str, Any], log_probs: Any, fields: Mapping[str, Any], strategy: _OneProcess
+) -> Any:
+    """One microbatch of weight 1 through the worker's forward and backward pass."""
+    settings = _configuration(boundary, options).trainer
+    worker = _stand_in(
+        cfg=settings,
+        model=_FixedModel(log_probs),
+        strategy=strategy,
+        optimizer=None,
+        scheduler=_stand_in(get_last_lr=lambda: [0.0]),
+        mesh_rank=_stand_in(dp_size=1),
+        device_mesh=_stand_in(get_group=lambda name: None),
+    )
+    with _swapped(_no_ray(boundary), _device(log_probs.device.type)):
+        worker.policy_loss_fn = boundary.imported[_PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
+        experience = boundary.imported[_WORKER_UTILS].BaseBatchIterator.batch_to_experience(_batch(boundary, fields))
+        return boundary.invoke({}, worker, experience, 1.0)
+
+
+def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    log_probs, strategy = inputs["log_probs"], _OneProcess()
+    fields = _fields(log_probs, inputs["response_mask"], rollout_logprobs=inputs["rollout_log_probs"])
+    status = _fsdp_step(boundary, _rollout_kl_options(inputs), log_probs, fields, strategy)
+    return {"rollout_kl": status["rollout_kl"], "loss": strategy.loss.detach()}
+
+
+def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss up to its backward pass; what follows only reads values, which a meta tensor does not have."""
+    import torch
+
+    class LossIsMade(Exception):
+        pass
+
+    class Stop(_OneProcess):
+        def backward(self, loss: Any, model: Any, optimizer: Any) -> None:
+            raise LossIsMade
+
+    zeros = torch.zeros(2, 3)
+    log_probs = torch.zeros(2, 3, device=inputs["device"], requires_grad=True)
+    with contextlib.suppress(LossIsMade):
+        fields = _fields(zeros, torch.ones(2, 3), rollout_logprobs=zeros.clone())
+        _fsdp_step(boundary, inputs["configuration"], log_probs, fields, Stop())
+    return {}
+
+
+_FSDP = (
+    StandIn("self", "the real worker's constructor starts Ray and GPUs; the step reads these attributes alone"),
+    *(_RAY, _STRATEGY, _MODEL, _CUDA),
+)
+
+
+# -- the Megatron worker ----------------------------------------------------------------------------------------------
+
+
+class _Action(enum.Enum):
+    """Megatron's RouterReplayAction, as far as SkyRL uses it."""
+
+    REPLAY_FORWARD = "replay_forward"
+    REPLAY_BACKWARD = "replay_backward"
+
+
+class _Router:
+    """Stand-in RouterReplay: what one router is told to do, and whose routes it holds."""
+
+    global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
+
+    def __init__(self, schedule: _Schedule) -> None:
+        self.schedule, self.target, self.routes_of, self.action = schedule, None, None, None
+
+    def set_target_indices(self, target: Any) -> None:
+        self.target, self.routes_of = target, self.schedule.microbatch
+
+    def seen(self) -> dict[str, Any]:
+        action = None if self.action is None else self.action.value
+        return {"action": action, "routes_of": self.routes_of, "rows": 0 if self.target is None else len(self.target)}
+
+    @classmethod
+    def set_replay_data(cls, layers: list[Any]) -> None:
+        for router, target in zip(cls.global_router_replay_instances, layers, strict=True):
+            router.set_target_indices(target)
+
+    @classmethod
+    def set_global_router_replay_action(cls, action: Any) -> None:
+        for router in cls.global_router_replay_instances:
+            router.action = action
+
+    @classmethod
+    def clear_global_indices(cls) -> None:
+        for router in cls.global_router_replay_instances:
+            router.target = router.routes_of = None
+
+    @classmethod
+    def clear_global_router_replay_action(cls) -> None:
+        cls.set_global_router_replay_action(None)
+
+
+class _Schedule:
+    """Stand-in schedule: Megatron's without a pipeline, one microbatch after the other."""
+
+    def __init__(self) -> None:
+        self.microbatch = -1
+        self.losses: list[Any] = []
+
+    def __call__(
+        self,
+        *,
+        forward_step_func: Any,
+        data_iterator: Any,
+        model: Any,
+        num_microbatches: int,
+        forward_only: bool,
+        **_: Any,
+    ) -> list[Any]:
+        collected = []
+        for self.microbatch in range(num_microbatches):
+            output, loss_function = forward_step_func(data_iterator, model[0])
+            loss, data = loss_function(output)
+            self.losses.append(loss)
+            collected.append(data)
+            if not forward_only:
+                (loss / num_microbatches).backward()
+        return collected
+
+
+class _Module(types.ModuleType):
+    """A stand-in module that says by name what it lacks."""
+
+    def __getattr__(self, name: str) -> Any:
+        from sentinel.worker.drift import StandInMissingError
+
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise StandInMissingError(f"the code reads {self.__name__}.{name}, which the stand-in does not have")
+
+
+def _parallel_state() -> dict[str, Any]:
+    """Megatron's mpu for one process: every axis of size 1, rank 0, no group, first and last stage."""
+    axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
+    kinds = {"world_size": 1, "rank": 0, "group": None}
+    answers = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
+    answers |= {
+        "get_pipeline_model_parallel_last_rank": 0,
+        "is_pipeline_first_stage": True,
+        "is_pipeline_last_stage": True,
+    }
+    return {name: (lambda *_, _answer=answer, **__: _answer) for name, answer in answers.items()}
+
+
+def _megatron_core() -> dict[str, types.ModuleType]:
+    """The modules of megatron.core that SkyRL imports inside functions, with what it takes from them."""
+    contents: dict[str, dict[str, Any]] = {
+        "megatron": {},
+        "megatron.core": {},
+        "megatron.core.parallel_state": _parallel_state(),
+        "megatron.core.transformer": {},
+        "megatron.core.transformer.moe": {},
+        "megatron.core.transformer.moe.router_replay": {"RouterReplay": _Router, "RouterReplayAction": _Action},
+        "megatron.core.transformer.transformer_block": {
+            "get_num_layers_to_build": lambda config, **_: config.num_layers
+        },
+        "megatron.core.transformer.transformer_layer": {"get_transformer_layer_offset": lambda config, **_: 0},
+    }
+    modules: dict[str, types.ModuleType] = {}
+    for name, attributes in contents.items():
+        module = modules[name] = _Module(name)
+        vars(module).update(attributes, __path__=[])
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(modules[parent], child, module)
+    return modules
+
+
+class _MegatronModel:
+    """Stand-in model of the Megatron worker: ``logits(input_ids)`` is what it computes."""
+
+    def __init__(self, logits: Callable[[Any], Any], layers: int) -> None:
+        self._logits = logits
+        self.config = _stand_in(
+            **{"moe_enable_routing_replay": layers > 0, "num_layers": layers, "sequence_parallel": False},
+            **dict.fromkeys(("fp8", "mtp_num_layers", "num_moe_experts")),
+        )
+
+    def train(self) -> None:
+        pass
+
+    eval = zero_grad_buffer = train
+
+    def modules(self) -> Iterator[Any]:
+        return iter(())
+
+    def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
+        return self._logits(sequences)
+
+
+@contextlib.contextmanager
+def _megatron_worker(
+    boundary: Any, options: Mapping[str, Any], schedule: _Schedule, logits: Callable[[Any], Any], layers: int = 0
+) -> Iterator[Any]:
+    """The target's worker around its own model wrapper, on a stand-in megatron.core.
+
+    :param layers: mixture-of-experts layers whose routes are replayed.
+    """
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    core = _megatron_core()
+    sys.modules.update(core)
+    _Router.global_router_replay_instances = [_Router(schedule) for _ in range(layers)]
+    if not dist.is_initialized():
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    utils, workers = boundary.imported[_MEGATRON_UTILS], boundary.imported[_MEGATRON_WORKER]
+    users = (boundary.module, workers, utils, boundary.imported[_MEGATRON_MODELS])
+    settings = _configuration(boundary, {"trainer.remove_microbatch_padding": False, **options}).trainer
+    with _swapped(
+        *((module, "mpu", core["megatron.core.parallel_state"]) for module in users if hasattr(module, "mpu")),
+        (utils, "get_attr_wrapped_model", lambda model, name, **_: getattr(model, name)),
+        (utils, "unwrap_model", lambda model, *_: model),
+        (boundary.module, "finalize_model_grads", lambda *_, **__: None),
+        (boundary.module, "get_forward_backward_func", lambda: schedule),
+        _no_ray(boundary),
+        _device(boundary.device),
+    ):
+        model = _MegatronModel(logits, layers)
+        policy_loss = boundary.imported[_PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
+        worker = object.__new__(workers.MegatronPolicyWorkerBase)
+        vars(worker).update(
+            cfg=settings,
+            actor_module=[model],
+            model=boundary.owner(settings, [model], None, policy_loss),
+            strategy=_OneProcess(),
+            enable_router_replay=layers > 0,
+            **dict.fromkeys(("optimizer", "scheduler")),
+            **dict.fromkeys(("empty_cuda_cache", "is_vlm"), False),
+        )
+        yield worker
+
+
+def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Logits over two tokens whose log-softmax at token 0, the id of every token, is the scenario's log-prob."""
+    import torch
+
+    log_probs, schedule = inputs["log_probs"], _Schedule()
+    rows = log_probs.shape[0]
+    pair = torch.stack([log_probs, torch.log1p(-torch.exp(log_probs))], -1)
+    logits = torch.cat([pair, torch.zeros(rows, 1, 2, device=pair.device)], 1)
+    by_rows = {"trainer.max_tokens_per_microbatch": 0, "trainer.micro_train_batch_size_per_gpu": rows}
+    fields = _fields(log_probs, inputs["response_mask"], rollout_logprobs=inputs["rollout_log_probs"])
+    options = {**_rollout_kl_options(inputs), **by_rows}
+    with _megatron_worker(boundary, options, schedule, lambda sequences: logits) as worker:
+        output = worker.forward_backward(_batch(boundary, fields))
+    (loss,) = schedule.losses
+    return {"rollout_kl": output.metrics["rollout_kl"], "loss": loss.detach()}
+
+
+def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A step over microbatches of the target's own iterator; only it knows what a padding microbatch carries."""
+    import torch
+
+    routes = inputs["expert_indices"]
+    rows, length, layers, _ = routes.shape
+    schedule, calls = _Schedule(), []
+
+    def logits(sequences: Any) -> Any:
+        routers = [router.seen() for router in _Router.global_router_replay_instances]
+        calls.append({"tokens": sequences.numel(), "routers": routers})
+        return torch.zeros(*sequences.shape, 8, device=sequences.device, requires_grad=torch.is_grad_enabled())
+
+    log_probs = torch.full((rows, length - 1), -2.0)
+    optional = {"rollout_logprobs": log_probs.clone(), "rollout_expert_indices": routes.to(torch.uint8)}
+    if "router_padding_mask" in boundary.imported[_BATCH].TrainingInput.__annotations__:
+        optional["router_padding_mask"] = torch.zeros(rows, length, dtype=torch.bool)  # every token has its routes
+    fields = _fields(log_probs, torch.ones_like(log_probs), **optional)
+    options = {**_NO_OTHER_TERM, "trainer.max_tokens_per_microbatch": inputs["max_tokens_per_microbatch"]}
+    ranks = _other_ranks_have(boundary, inputs["padding_microbatches"])
+    with _swapped(ranks), _megatron_worker(boundary, options, schedule, logits, layers) as worker:
+        training = boundary.function.__name__ == "forward_backward_mini_batch"
+        (worker.forward_backward if training else worker._forward_logprobs)(_batch(boundary, fields))
+        left_over = any(router.action is not None for router in _Router.global_router_replay_instances)
+    return {"model_calls": calls, "left_over": left_over}
+
+
+_MEGATRON = (
+    StandIn(
+        "self", "the real worker is made without its constructor, which starts Ray and GPUs, and given its attributes"
+    ),
+    StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage"),
+    StandIn(
+        "schedule", "get_forward_backward_func: Megatron's schedule without a pipeline, one microbatch after the other"
+    ),
+    StandIn("get_attr_wrapped_model, unwrap_model", "the model is not wrapped, so its attributes are its own"),
+    StandIn("finalize_model_grads", "nothing: it reduces gradients over ranks, and there is one"),
+    StandIn("process group", "torch's fake backend of world size 1, whose collectives change nothing"),
+    *(_RAY, _STRATEGY, _MODEL, _CUDA),
+)
+_REPLAY = (
+    StandIn(
+        "RouterReplay",
+        "records for each router the action and the routes it is given; megatron-core keeps the same state",
+    ),
+    StandIn(
+        "get_num_layers_to_build, get_transformer_layer_offset", "without a pipeline a rank holds every layer, from 0"
+    ),
+    _RANKS,
+    *_MEGATRON,
+)
+
+
+def _megatron(method: str, contract: str, call: Callable[..., Any], stand_ins: tuple[StandIn, ...]) -> Binding:
+    boundary = f"{_WRAPPER}.MegatronModelWrapper.{method}"
+    return Binding(boundary, contract, call=call, imports=_WITH_MEGATRON, stand_ins=stand_ins)
+
+
+TARGET = Target(
+    name="skyrl",
+    repository="https://github.com/NovaSky-AI/SkyRL",
+    roots=(
+        PackageRoot("skyrl"),
+        PackageRoot("skyrl-gym/skyrl_gym", "skyrl-gym"),
+        PackageRoot("skyrl-train/skyrl_train", "skyrl-train"),  # until it moved into skyrl
+    ),
+    pypi="skyrl",
+    # torch imports its compiler on the first call of a function decorated with torch.compile.
+    preload=("torch._dynamo", "tensordict", "omegaconf", "loguru"),
+    bindings=(
+        Binding(
+            f"{_WORKER_UTILS}.TokenBasedBatchIterator._create_padding_microbatch",
+            "batch_surgery",
+            call=_padding_microbatch,
+            imports=(_BATCH,),
+        ),
+        Binding(
+            "skyrl.train.utils.utils.validate_cfg",
+            "configuration_check",
+            call=_validate,
+            imports=_CONFIGURED,
+            stand_ins=(_RAY,),
+        ),
+        Binding(
+            "skyrl.train.trainer.RayPPOTrainer.convert_to_training_input",
+            "training_input",
+            call=_convert,
+            imports=_CONFIGURED,
+            stand_ins=(
+                StandIn(
+                    "self", "the real trainer starts Ray; the step reads cfg, tokenizer, all_metrics and dispatch alone"
+                ),
+                StandIn("tokenizer", "the step reads its pad_token_id alone"),
+                StandIn("dispatch", "one data-parallel rank, so no row is added to make the batch divisible"),
+            ),
+        ),
+        Binding(
+            f"{_BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
+            "rollout_kl",
+            call=_fsdp_rollout_kl,
+            imports=_WORKING,
+            stand_ins=_FSDP,
+        ),
+        Binding(
+            f"{_BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
+            "device_placement",
+            call=_fsdp_device,
+            imports=_WORKING,
+            stand_ins=_FSDP,
+        ),
+        _megatron("forward_backward_mini_batch", "rollout_kl", _megatron_rollout_kl, _MEGATRON),
+        _megatron("forward_backward_mini_batch", "router_replay", _router_replay, _REPLAY),
+        _megatron("forward", "router_replay", _router_replay, _REPLAY),
+    ),
+)
