@@ -16,7 +16,7 @@ from typing import Any
 from sentinel.contracts.contract import Contract
 from sentinel.loading import load_file
 from sentinel.targets import Binding, Target
-from sentinel.worker import boundaries, ghosts, tensors
+from sentinel.worker import boundaries, ghosts, tensors, versions
 from sentinel.worker.drift import DriftError, StandInMissingError
 
 SEED = 20260821
@@ -197,12 +197,14 @@ def _describe(error: BaseException, provenance: Any, roots: tuple[str, ...]) -> 
         return _failure("memory", f"out of memory: {text}", trace, provenance)
     if isinstance(error, SystemExit):
         return _failure("exit", f"the code called sys.exit({error.code!r})", trace, provenance)
-    if isinstance(error, SyntaxError) and provenance is None:
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    needed = versions.needed_version(error)
+    if needed is not None:
         return _failure(
             "python",
-            f"its code does not parse on Python {version} ({text}); name another with --sentinel-python",
+            f"its code needs Python {needed[0]}.{needed[1]} ({text}), and this one is "
+            f"{sys.version_info[0]}.{sys.version_info[1]}; name another interpreter with --sentinel-python",
             trace,
+            provenance,
         )
     kind = "raised" if provenance else "import"
     reason = f"the boundary raised {text}" if provenance else f"the module does not import: {text}"

@@ -1,0 +1,66 @@
+"""Whether code failed to import because it was written for another Python, and for which."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import ModuleType
+
+#: (first version that has it, what the offending line looks like, message of the parser).
+_SYNTAX: tuple[tuple[tuple[int, int], str, str], ...] = (
+    ((3, 11), r"\bexcept\s*\*", ""),
+    ((3, 12), r"^\s*type\s+\w+\s*(\[.*\])?\s*=", ""),
+    ((3, 12), r"\b(def|class)\s+\w+\s*\[", ""),
+    ((3, 12), r"", r"f-string"),  # PEP 701: quotes and backslashes inside the braces
+    ((3, 11), r"\[[^\]]*\*\w+", ""),  # PEP 646: a star in an index
+    ((3, 13), r"\b(def|class|type)\s+\w+\s*\[\w+\s*=", ""),
+)
+
+#: Names that the standard library gained, which these frameworks import without a fallback.
+_NAMES: dict[str, tuple[int, int]] = {
+    "StrEnum": (3, 11),
+    "ReprEnum": (3, 11),
+    "Self": (3, 11),
+    "Never": (3, 11),
+    "assert_never": (3, 11),
+    "LiteralString": (3, 11),
+    "NotRequired": (3, 11),
+    "Required": (3, 11),
+    "Unpack": (3, 11),
+    "TypeVarTuple": (3, 11),
+    "dataclass_transform": (3, 11),
+    "UTC": (3, 11),
+    "timeout": (3, 11),
+    "TaskGroup": (3, 11),
+    "Runner": (3, 11),
+    "tomllib": (3, 11),
+    "chdir": (3, 11),
+    "override": (3, 12),
+    "batched": (3, 12),
+    "TypeIs": (3, 13),
+    "ReadOnly": (3, 13),
+    "deprecated": (3, 13),
+}
+
+
+def needed_version(error: BaseException) -> tuple[int, int] | None:
+    """The first Python that has what the code lacks here, or None where that is not why it failed.
+
+    A head that is simply broken is not mistaken for one: only forms that a newer Python is known to accept count.
+    """
+    found: tuple[int, int] | None = None
+    if isinstance(error, SyntaxError):
+        line = error.text or ""
+        found = max(
+            (v for v, shape, said in _SYNTAX if re.search(shape, line) and re.search(said, error.msg or "")),
+            default=None,
+        )
+    elif isinstance(error, ModuleNotFoundError):
+        found = _NAMES.get(error.name or "")
+    elif isinstance(error, ImportError) and (error.name or "").partition(".")[0] in sys.stdlib_module_names:
+        match = re.search(r"cannot import name '(\w+)'", str(error))
+        found = _NAMES.get(match.group(1)) if match else None
+    elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        if error.obj.__name__.partition(".")[0] in sys.stdlib_module_names:
+            found = _NAMES.get(error.name)
+    return found if found and sys.version_info[:2] < found else None
