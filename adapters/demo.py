@@ -2,11 +2,11 @@
 
 An adapter is the one file that Sentinel needs for a framework. It is a table: for each boundary (a real function that
 carries training signal) it says which contract the boundary fulfils and how the contract's names are spelt there.
-``sentinel list contracts`` and ``sentinel/contracts/`` have the contracts.
+``sentinel/contracts/`` has the contracts, one file each.
 
-It is loaded twice: by pytest, which has no torch, and by the worker, beside the framework's code. So nothing is imported
-at the top but the vocabulary; a function that needs torch imports it inside itself. Nothing here may compute what a
-boundary is meant to compute: translate, and let upstream's code answer.
+It is loaded twice: by pytest, which has no torch, and by the worker, beside the framework's code. So nothing is
+imported at the top but the vocabulary; a function that needs torch imports it inside itself. Nothing here may compute
+what a boundary is meant to compute: translate, and let upstream's code answer.
 
 To start your own: copy this file to ``adapters/<name>.py``, and see CONTRIBUTING for how to test it.
 """
@@ -22,8 +22,8 @@ from sentinel.targets import Binding, PackageRoot, StandIn, Target
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """demo_rl takes one tensor a sample and gives one flat mask back; the contract has ``[batch, tokens]`` throughout.
 
-    ``boundary`` is the function as found in the checkout. ``boundary.invoke`` calls it with arguments bound by name (see
-    ``arguments`` below), ``boundary.module`` is its module, ``boundary.imported`` the ones that ``imports`` asked for.
+    ``boundary`` is the function as found in the checkout. ``boundary.invoke`` calls it with arguments bound by name
+    (see ``arguments`` below), ``boundary.module`` is its module, ``boundary.imported`` those of ``imports``.
     """
     from types import SimpleNamespace
 
@@ -46,8 +46,8 @@ TARGET = Target(
     repository="https://example.invalid/demo_rl.git",
     # The directories of the repository that are importable packages; all that were there at any time in its history.
     roots=(PackageRoot("demo_rl"),),
-    # preload=("tensordict",) would name small real packages that boundaries use while they run. What is merely imported,
-    # like demo_missing_tracker in demo_rl/losses.py, needs no mention: it becomes a ghost where it is not installed.
+    # preload=("tensordict",) would name small real packages that boundaries use while they run. What is only imported,
+    # as demo_missing_tracker in demo_rl/losses.py, needs no mention: it becomes a ghost where it is not installed.
     bindings=(
         Binding(
             # The dotted path today, as recipes write it, and the paths that it had before.

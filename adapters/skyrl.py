@@ -79,7 +79,8 @@ def _configuration(boundary: Any, options: Mapping[str, Any]) -> Any:
     """The target's own configuration, with options by their dotted paths."""
     from sentinel.worker.drift import DriftError
 
-    made = boundary.imported[_CONFIG].SkyRLTrainConfig()
+    config = boundary.imported[_CONFIG]
+    made = config.SkyRLTrainConfig(environment=config.EnvironmentConfig(skyrl_gym=None))
     # wandb, the default, is refused where the environment has no key for it.
     for path, value in {"trainer.logger": "console", "trainer.algorithm.temperature": 1.0, **options}.items():
         *heads, last = path.split(".")
@@ -134,6 +135,9 @@ class _OneProcess:
 
 
 _RAY = StandIn("ray", "the loss registries ask ray.is_initialized(); without a cluster it answers False")
+_GYM = StandIn(
+    "environment.skyrl_gym", "None: settings of environments, from a package that releases ship apart; not read here"
+)
 _STRATEGY = StandIn("strategy", "one process: backward is loss.backward(), a reduction over ranks changes nothing")
 _MODEL = StandIn("model", "a model whose log-probs are those of the scenario; its weights are not what is measured")
 _CUDA = StandIn("torch.cuda.current_device", "the worker moves its batch there; answers the device of the scenario")
@@ -271,7 +275,7 @@ def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _FSDP = (
     StandIn("self", "the real worker's constructor starts Ray and GPUs; the step reads these attributes alone"),
-    *(_RAY, _STRATEGY, _MODEL, _CUDA),
+    *(_GYM, _RAY, _STRATEGY, _MODEL, _CUDA),
 )
 
 
@@ -516,7 +520,7 @@ _MEGATRON = (
     StandIn("get_attr_wrapped_model, unwrap_model", "the model is not wrapped, so its attributes are its own"),
     StandIn("finalize_model_grads", "nothing: it reduces gradients over ranks, and there is one"),
     StandIn("process group", "torch's fake backend of world size 1, whose collectives change nothing"),
-    *(_RAY, _STRATEGY, _MODEL, _CUDA),
+    *(_GYM, _RAY, _STRATEGY, _MODEL, _CUDA),
 )
 _REPLAY = (
     StandIn(
@@ -559,7 +563,7 @@ TARGET = Target(
             "configuration_check",
             call=_validate,
             imports=_CONFIGURED,
-            stand_ins=(_RAY,),
+            stand_ins=(_GYM, _RAY),
         ),
         Binding(
             "skyrl.train.trainer.RayPPOTrainer.convert_to_training_input",

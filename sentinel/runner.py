@@ -209,7 +209,9 @@ class Runner:
             loaded = self._processes.get((target.name, ref))
         if loaded is None:
             zygote = self._zygote(target.name, [target.name])
-            loaded = _Loaded(lambda: zygote.target(checkout, target.packages), target, self._catalog)
+            # A package that this checkout lacks (a release ships it apart) is a third party's, and may be a ghost.
+            packages = [root.package for root in target.roots if root.path in checkout.roots]
+            loaded = _Loaded(lambda: zygote.target(checkout, packages), target, self._catalog)
             with self._lock:
                 self._processes[target.name, ref] = loaded
         return loaded

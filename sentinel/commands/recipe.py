@@ -54,6 +54,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
     catalog, _ = known()
     files = [file for path in arguments.files for file in (recipe_files(path) if path.is_dir() else [path])]
+    if not files:
+        raise SentinelError(f"no recipe in {', '.join(map(str, arguments.files))}")
     problems = check_files(files, catalog)
     for problem in problems:
         say(str(problem))

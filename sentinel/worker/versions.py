@@ -60,7 +60,10 @@ def needed_version(error: BaseException) -> tuple[int, int] | None:
     elif isinstance(error, ImportError) and (error.name or "").partition(".")[0] in sys.stdlib_module_names:
         match = re.search(r"cannot import name '(\w+)'", str(error))
         found = _NAMES.get(match.group(1)) if match else None
-    elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-        if error.obj.__name__.partition(".")[0] in sys.stdlib_module_names:
-            found = _NAMES.get(error.name)
+    elif isinstance(error, AttributeError) and _is_standard(error.obj):
+        found = _NAMES.get(error.name)
     return found if found and sys.version_info[:2] < found else None
+
+
+def _is_standard(module: object) -> bool:
+    return isinstance(module, ModuleType) and module.__name__.partition(".")[0] in sys.stdlib_module_names
