@@ -406,7 +406,9 @@ class _MegatronModel:
     def __init__(self, logits: Callable[[Any], Any], layers: int) -> None:
         self._logits = logits
         self.config = _stand_in(
-            **{"moe_enable_routing_replay": layers > 0, "num_layers": layers, "sequence_parallel": False},
+            moe_enable_routing_replay=layers > 0,
+            num_layers=layers,
+            sequence_parallel=False,
             **dict.fromkeys(("fp8", "mtp_num_layers", "num_moe_experts")),
         )
 
