@@ -89,8 +89,6 @@ class Run:
     def _point_pytest_at(self, selected: Sequence[Recipe]) -> None:
         config = self.config
         config.args[:] = [self._bundled_id(arg) for arg in config.args]
-        if self.is_worker:
-            return  # the controller's arguments arrive complete
         files = [str(recipe.path) for recipe in selected]
         if not files and not self.settings.asked:
             return
