@@ -573,6 +573,7 @@ TARGET = Target(
             call=_convert,
             imports=_CONFIGURED,
             stand_ins=(
+                _GYM,
                 StandIn(
                     "self", "the real trainer starts Ray; the step reads cfg, tokenizer, all_metrics and dispatch alone"
                 ),
