@@ -41,7 +41,7 @@ class Boundary:
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.function).parameters
 
-    def invoke(self, inputs: Mapping[str, Any], *positional: Any, **upstream: Any) -> Any:
+    def invoke(self, inputs: Mapping[str, Any], /, *positional: Any, **upstream: Any) -> Any:
         """Call the boundary with canonical inputs bound to its parameters by name.
 
         :param positional: leading arguments, such as ``self`` of a method found on its class.
@@ -77,7 +77,7 @@ class Boundary:
                 )
         return arguments
 
-    def __call__(self, **inputs: Any) -> Mapping[str, Any]:
+    def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
         """Call the boundary as its contract does; the canonical outputs by name."""
         if self.binding.call is not None:
             outputs = self.binding.call(self, inputs)

@@ -1,0 +1,144 @@
+"""What all tests share: a home of their own, the demo framework as trees and as a git repository, one warm worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy  # noqa: F401 - numpy cannot be loaded twice, which pytester's in-process runs would do
+import pytest
+from demo_kit import FRAMEWORK, MASKED_TOKENS, Borrowed, Decide, Lab, Repository, copy_demo, write_recipe
+from hypothesis import settings
+
+from sentinel.catalog import Catalog, bundled_catalog
+from sentinel.checkout import Checkout
+from sentinel.outcomes import Decision
+from sentinel.recipes import Recipe, load_recipe
+from sentinel.refs import Ref
+from sentinel.runner import Job, Runner
+from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.worker.client import Options, Zygote
+
+pytest_plugins = ["pytester"]
+
+settings.register_profile("sentinel", deadline=None)  # a busy machine is no failure
+settings.load_profile("sentinel")
+
+
+@pytest.fixture(autouse=True)
+def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing of the user's own: no settings, no cache, no git identity."""
+    for name in [name for name in os.environ if name.startswith(("GIT_", "SENTINEL_", "PYTEST_ADDOPTS"))]:
+        monkeypatch.delenv(name)
+    for name in ("TARGET_REPO", "OUTPUT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "sentinel-home"))
+
+
+# -- the demo framework -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken_tree(tmp_path: Path) -> Path:
+    return copy_demo(tmp_path / "broken")
+
+
+@pytest.fixture
+def fixed_tree(tmp_path: Path) -> Path:
+    return copy_demo(tmp_path / "fixed", "fixed")
+
+
+@pytest.fixture(scope="session")
+def demo_repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """History of demo_rl: ``early`` (other path), ``broken``, ``fixed``, ``drifted`` (renamed), ``syntax``."""
+    repository = Repository(tmp_path_factory.mktemp("demo") / "demo_rl")
+    repository.path.mkdir()
+    repository.git("init", "--quiet", "--initial-branch=main")
+    losses = (FRAMEWORK / "broken" / "demo_rl" / "losses.py").read_text()
+    early = losses.replace("loss_mask", "mask")
+    copy_demo(repository.path)
+    (repository.path / "demo_rl" / "losses.py").unlink()
+    repository.commit("early", {"demo_rl/core.py": early})
+    repository.commit("broken", {"demo_rl/core.py": None, "demo_rl/losses.py": losses})
+    repository.commit("fixed", FRAMEWORK / "fixed")
+    repository.commit("drifted", {"demo_rl/losses.py": losses.replace("def agg_loss(", "def agg_losses(")})
+    repository.commit("syntax", {"demo_rl/losses.py": "def agg_loss(loss_mat, loss_mask) = nothing yet\n"})
+    repository.git("checkout", "--quiet", "-B", "main", repository.commits["fixed"])
+    return repository
+
+
+@pytest.fixture(scope="session")
+def _demo_home(demo_repository: Repository, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("demo-home")
+    target = bundled_catalog().targets["demo"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+        MirrorStore(Home(home)).add(target, str(demo_repository.path))
+    return home
+
+
+@pytest.fixture
+def demo_home(_demo_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ``SENTINEL_HOME`` that has the demo framework's mirror; shared, as real ones are."""
+    monkeypatch.setenv("SENTINEL_HOME", str(_demo_home))
+    return _demo_home
+
+
+# -- the worker -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """One zygote for the whole session: torch is loaded once."""
+    warm = Zygote(Options(timeout=30))
+    yield warm
+    warm.stop()
+
+
+@pytest.fixture
+def warm_runs(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Zygote:
+    """Let every runner of this process (in-process pytester runs too) borrow the session's zygote."""
+    monkeypatch.setattr("sentinel.runner.Zygote", lambda options, preload=(): Borrowed(zygote, options))
+    return zygote
+
+
+@pytest.fixture
+def decide(warm_runs: Zygote, tmp_path: Path) -> Iterator[Decide]:
+    """``decide(recipe document or file, ref, **options)``: the decision, as a run would make it."""
+    runners: list[Runner] = []
+
+    def run(recipe: Mapping[str, Any] | Path, ref: str | Path, expect: str | None = None, **options: Any) -> Decision:
+        catalog = options.pop("catalog", None) or bundled_catalog()
+        file = recipe if isinstance(recipe, Path) else write_recipe(tmp_path / "recipes", recipe)
+        where = Ref("path", str(ref)) if isinstance(ref, Path) else Ref.parse(ref)
+        runner = Runner(catalog, _checkout, Options(**{"timeout": 30.0, **options}))
+        runners.append(runner)
+        return runner.decide(Job(load_recipe(file, catalog), where, expect))
+
+    yield run
+    for runner in runners:
+        runner.close()
+
+
+def _checkout(target: Any, ref: Ref, pull: int | None) -> Checkout:
+    return open_checkout(target, ref, store=MirrorStore(), pull=pull)
+
+
+@pytest.fixture
+def lab(zygote: Zygote, tmp_path: Path) -> Iterator[Lab]:
+    laboratory = Lab(zygote, tmp_path)
+    yield laboratory
+    for process in laboratory.processes:
+        process.close()
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return bundled_catalog()
+
+
+@pytest.fixture
+def loaded_recipe(tmp_path: Path) -> Recipe:
+    return load_recipe(write_recipe(tmp_path / "loaded", MASKED_TOKENS), bundled_catalog())

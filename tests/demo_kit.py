@@ -1,0 +1,188 @@
+"""A kit for testing Sentinel on the demo framework: revisions as trees and commits, recipes, probes without recipes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sentinel.catalog import bundled, bundled_catalog
+from sentinel.checkout import Checkout
+from sentinel.outcomes import Decision
+from sentinel.refs import Ref
+from sentinel.worker.client import Options, TargetProcess, Zygote
+
+FRAMEWORK = Path(__file__).parent / "demo_framework"
+
+#: ``decide(recipe document or file, ref or folder, **options)``: see the fixture.
+Decide = Callable[..., Decision]
+
+
+def copy_demo(folder: Path, *revisions: str) -> Path:
+    """Make a working tree of the demo framework: ``broken``, with the files of later revisions over it."""
+    for revision in ("broken", *revisions):
+        shutil.copytree(FRAMEWORK / revision, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+@dataclass(frozen=True)
+class Repository:
+    """:ivar commits: revision -> full sha; the same on every machine, as author and dates are fixed."""
+
+    path: Path
+    commits: dict[str, str] = field(default_factory=dict)
+
+    def git(self, *arguments: str) -> str:
+        who = {"NAME": "Demo", "EMAIL": "demo@example.invalid", "DATE": "2026-08-21T00:00:00Z"}
+        environment = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
+        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
+        command = ["git", "-C", str(self.path), *arguments]
+        finished = subprocess.run(command, env={**alone, **environment}, check=True, capture_output=True, text=True)
+        return finished.stdout.strip()
+
+    def commit(self, name: str, files: Mapping[str, str | None] | Path) -> str:
+        """Commit a tree laid over the last one, or changed files (None: removed), and name the revision."""
+        if isinstance(files, Path):
+            shutil.copytree(files, self.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            for path, text in files.items():
+                if text is None:
+                    (self.path / path).unlink()
+                else:
+                    (self.path / path).write_text(text)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", name)
+        self.commits[name] = self.git("rev-parse", "HEAD")
+        return self.commits[name]
+
+
+MASKED_TOKENS: dict[str, Any] = {
+    "recipe_version": 1,
+    "bug_id": "DEMO-MASKED-TOKENS",
+    "title": "masked tokens move the loss",
+    "target": "demo",
+    "contract": "loss_aggregation",
+    "boundary": "demo_rl.losses.agg_loss",
+    "invariant": "masked_values_have_no_influence",
+    "scenario": {
+        "loss_agg_mode": "token-mean",
+        "loss_mat": [[1.0, 100.0], [1.0, -50.0]],
+        "response_mask": [[1, 0], [1, 0]],
+    },
+    "expected_unpatched": {"loss": 26.0, "masked_token_gradient_abs_sum": 1.0},
+    "expected_fixed": {"loss": 1.0, "masked_token_gradient_abs_sum": 0.0},
+}
+
+REJECTED_ROW: dict[str, Any] = {
+    "recipe_version": 1,
+    "bug_id": "DEMO-REJECTED-ROW",
+    "title": "a rejected response moves its siblings' advantages",
+    "target": "demo",
+    "contract": "group_advantage",
+    "boundary": "demo_rl.advantages.group_advantage",
+    "invariant": "a_rejected_row_is_an_absent_row",
+    "scenario": {
+        "token_level_rewards": [[0, 0], [0, 1], [0, 2]],
+        "response_mask": [[0, 0], [1, 1], [1, 1]],
+        "group": ["p", "p", "p"],
+    },
+    "variants": {"reward_0": {}, "reward_9": {"token_level_rewards": [[0, 9], [0, 1], [0, 2]]}},
+}
+
+
+def write_recipe(folder: Path, document: Mapping[str, Any], **changes: Any) -> Path:
+    """Write a recipe with some keys changed (None: left out) to ``<folder>/<target>/<BUG-ID>.yaml``."""
+    whole = {key: value for key, value in {**document, **changes}.items() if value is not None}
+    file = folder / whole["target"] / f"{whole['bug_id']}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(whole, sort_keys=False))
+    return file
+
+
+class Borrowed:
+    """The session's zygote with another run's options; that run cannot stop it."""
+
+    def __init__(self, zygote: Zygote, options: Options) -> None:
+        self._zygote = zygote
+        self.options = options
+
+    def start(self) -> None:
+        self._zygote.start()
+
+    def hello(self) -> Mapping[str, Any]:
+        return self._zygote.hello()
+
+    def target(self, checkout: Checkout, packages: Sequence[str]) -> TargetProcess:
+        return self._with_options(self._zygote.target(checkout, packages))
+
+    def oracle(self) -> TargetProcess:
+        return self._with_options(self._zygote.oracle())
+
+    def _with_options(self, process: TargetProcess) -> TargetProcess:
+        process._options = self.options
+        return process
+
+    def stop(self) -> None:
+        pass
+
+
+@dataclass
+class Lab:
+    """Probes in trees of Python files, without recipes: ``lab.tree({...})``, then ``lab.probe("pkg.mod.function")``."""
+
+    zygote: Zygote
+    folder: Path
+    processes: list[TargetProcess] = field(default_factory=list)
+
+    def write(self, files: Mapping[str, str]) -> Path:
+        """Files of a package ``pkg``, by path below it."""
+        tree = self.folder / "tree"
+        for name, text in {"__init__.py": "", **files}.items():
+            file = tree / "pkg" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return tree
+
+    def open(self, tree: Path, package: str = "pkg", **options: Any) -> TargetProcess:
+        checkout = Checkout("demo", Ref("path", str(tree)), tree, (package,), (tree,), "0" * 64)
+        process = self.zygote.target(checkout, (package,))
+        process._options = replace(process._options, **options)
+        self.processes.append(process)
+        return process
+
+    def probe(self, process: TargetProcess, boundary: str, load: bool = True, **arguments: Any) -> dict[str, Any]:
+        """Probe through the generic contract; ``load=False`` imports the module inside the probe alone."""
+        known = bundled_catalog()
+        adapter, contract = str(bundled("adapters") / "demo.py"), known.contracts["call"].measure.__code__.co_filename
+        if load:
+            process.load([boundary], adapter, contract, "call")
+        inputs = {"arguments": arguments, "positional": [], "self": None, "catch": False}
+        return process.probe(
+            {
+                "boundary": boundary,
+                "contract": "call",
+                "contract_file": contract,
+                "adapter": adapter,
+                "requires": [],
+                "given": ["arguments"],
+                "variants": {"": inputs},
+            }
+        )
+
+    def call(self, files: Mapping[str, str], boundary: str, **arguments: Any) -> dict[str, Any]:
+        return self.probe(self.open(self.write(files)), boundary, **arguments)
+
+    def returned(self, files: Mapping[str, str], boundary: str, **arguments: Any) -> Any:
+        return returned(self.call(files, boundary, **arguments))
+
+
+def returned(answer: Mapping[str, Any]) -> Any:
+    """What a probe's boundary returned; the failure is the message where it failed."""
+    assert "observation" in answer, answer["failure"]["reason"] + "\n" + answer["failure"]["traceback"]
+    return answer["observation"][""]["returned"]

@@ -1,0 +1,92 @@
+"""The adapter that teaches: every binding of it reproduces its bug, and shows it fixed on the fixed twin."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, copy_demo
+
+from sentinel.catalog import bundled, bundled_catalog
+from sentinel.settings import settle
+
+MIXED_SIGNS: dict[str, Any] = {
+    "recipe_version": 1,
+    "bug_id": "DEMO-MIXED-SIGNS",
+    "title": "a rejected sequence keeps some of its tokens",
+    "target": "demo",
+    "contract": "sequence_rejection",
+    "boundary": "demo_rl.rejection.reject_sequences",
+    "scenario": {
+        "log_probs": [[0.0, 0.0, 0.0]],
+        "old_log_probs": [[1.0, 1.0, 1.0]],
+        "advantages": [[-0.5, 0.25, -0.25]],
+        "opsm_delta": 0.1,
+    },
+    "expected_unpatched": {"opsm_mask": [[0, 1, 0]], "leaked_positions": [1]},
+    "expected_fixed": {"opsm_mask": [[0, 0, 0]], "leaked_positions": []},
+}
+
+
+@pytest.mark.parametrize("recipe", [MASKED_TOKENS, REJECTED_ROW, MIXED_SIGNS], ids=lambda recipe: recipe["bug_id"])
+def test_each_bug_is_in_the_broken_revision_and_not_in_the_fixed_one(
+    recipe: dict[str, Any], decide: Decide, broken_tree: Path, fixed_tree: Path
+) -> None:
+    assert decide(recipe, broken_tree).verdict.name == "reproduced"
+    assert decide(recipe, fixed_tree).verdict.name == "fixed"
+
+
+@pytest.mark.parametrize("recipe", [MASKED_TOKENS, MIXED_SIGNS], ids=lambda recipe: recipe["bug_id"])
+def test_the_law_alone_decides_alike(
+    recipe: dict[str, Any], decide: Decide, broken_tree: Path, fixed_tree: Path
+) -> None:
+    lawful = copy.deepcopy(recipe)
+    del lawful["expected_unpatched"], lawful["expected_fixed"]
+    broken, fixed = decide(lawful, broken_tree), decide(lawful, fixed_tree)
+    assert (broken.verdict.name, fixed.verdict.name) == ("reproduced", "fixed")
+    assert broken.law == bundled_catalog().contracts[recipe["contract"]].law
+
+
+def test_the_evidence_names_ghosts_and_stand_ins(decide: Decide, broken_tree: Path) -> None:
+    masked, mixed = decide(MASKED_TOKENS, broken_tree), decide(MIXED_SIGNS, broken_tree)
+    assert masked.measurement is not None
+    assert mixed.measurement is not None
+    assert masked.measurement.ghosts == ("demo_missing_tracker",)
+    assert [item.name for item in mixed.measurement.stand_ins] == ["options"]
+    assert mixed.measurement.ghosts == ()
+
+
+def test_it_is_not_among_all_targets() -> None:
+    known = list(bundled_catalog().adapters)
+    assert "demo" in known
+    assert "demo" not in settle({"target": ["all"]}, {}, known, Path()).targets
+    assert not list((bundled("recipes")).glob("demo/*"))
+
+
+def test_history_is_the_same_on_every_machine(demo_repository: Repository, tmp_path: Path) -> None:
+    other = Repository(tmp_path / "again")
+    other.path.mkdir()
+    other.git("init", "--quiet", "--initial-branch=main")
+    copy_demo(other.path)
+    (other.path / "demo_rl" / "losses.py").unlink()
+    core = demo_repository.git("show", f"{demo_repository.commits['early']}:demo_rl/core.py") + "\n"
+    assert other.commit("early", {"demo_rl/core.py": core}) == demo_repository.commits["early"]
+
+
+@pytest.mark.parametrize(
+    ("revision", "verdict", "kind"),
+    [
+        ("early", "reproduced", ""),
+        ("broken", "reproduced", ""),
+        ("fixed", "fixed", ""),
+        ("drifted", "inconclusive", "drift"),
+        ("syntax", "inconclusive", "import"),
+    ],
+)
+def test_its_history(
+    revision: str, verdict: str, kind: str, decide: Decide, demo_repository: Repository, demo_home: Path
+) -> None:
+    decision = decide(MASKED_TOKENS, f"git:{demo_repository.commits[revision]}")
+    assert (decision.verdict.name, decision.verdict.kind) == (verdict, kind), decision.verdict.reason
