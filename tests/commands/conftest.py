@@ -1,0 +1,164 @@
+"""A target ``tiny`` in a git repository of its own, an adapter and a recipe for it, and nothing else in the catalog."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sentinel.catalog
+from sentinel.catalog import Catalog, bundled_catalog
+from sentinel.cli import main
+
+BUGGY = """
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    return loss_mat.sum() / loss_mask.sum()
+"""
+FIXED = BUGGY.replace("loss_mat.sum()", "(loss_mat * loss_mask).sum()")
+
+ADAPTER = """
+from sentinel.targets import Binding, PackageRoot, Target
+
+TARGET = Target(
+    name="tiny",
+    repository={repository!r},
+    roots=(PackageRoot("tiny"),),
+    pypi="tiny-dist",
+    bindings=(
+        Binding("tiny.losses.agg_loss", "loss_aggregation", arguments={{"response_mask": ("loss_mask",)}},
+                outputs=("loss",)),
+    ),
+)
+"""
+
+RECIPE = """\
+recipe_version: 1
+bug_id: TINY-MEAN
+title: masked tokens count
+target: tiny
+contract: loss_aggregation
+boundary: tiny.losses.agg_loss
+story: |
+  The loss of \\x1b[31m masked tokens is summed.
+upstream: {{pull: 7, status: open}}
+scenario:
+  loss_mat: {{tensor: [[1.0, 100.0], [1.0, -50.0]], dtype: float32, requires_grad: true}}
+  response_mask: [[1, 0], [1, 0]]
+  loss_agg_mode: token-mean
+expected_unpatched: {{loss: 26.0}}
+expected_fixed: {{loss: 1.0}}
+pins:
+  - {{ref: "git:{buggy}", expect: reproduced, note: before}}
+  - {{ref: "git:{fixed}", expect: fixed}}
+  - {{ref: "pypi:1.2.3", expect: fixed}}
+watch: ["git:main", "git:pull/7/head"]
+"""
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """:ivar upstream: the clone; ``buggy`` and ``fixed`` are its two commits, the second on main."""
+
+    upstream: Path
+    buggy: str
+    fixed: str
+    recipe: Path
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Sentinel = Callable[..., Answer]
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder outside the repository, and nothing of the user's."""
+    for name in [name for name in os.environ if name.startswith(("GIT_", "SENTINEL_"))]:
+        monkeypatch.delenv(name)
+    for name in ("user", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.chdir(tmp_path / "here")
+
+
+@pytest.fixture
+def run_sentinel(capsys: pytest.CaptureFixture[str]) -> Sentinel:
+    """Run a command; what it gives back and prints."""
+
+    def run(*arguments: str) -> Answer:
+        capsys.readouterr()
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return Answer(status, out, err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    folder = tmp_path_factory.mktemp("tiny")
+    upstream = folder / "upstream"
+    (upstream / "tiny").mkdir(parents=True)
+    (upstream / "tiny" / "__init__.py").touch()
+    commits = []
+    _git(upstream, "init", "-q", "-b", "main")
+    for text in (BUGGY, FIXED):
+        (upstream / "tiny" / "losses.py").write_text(text)
+        _git(upstream, "add", ".")
+        _git(upstream, "commit", "-qm", "a change")
+        commits.append(_git(upstream, "rev-parse", "HEAD"))
+    (folder / "adapters").mkdir()
+    (folder / "adapters" / "tiny.py").write_text(ADAPTER.format(repository=f"file://{upstream}"))
+    recipe = folder / "recipes" / "tiny" / "TINY-MEAN.yaml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text(RECIPE.format(buggy=commits[0], fixed=commits[1]))
+    return Tiny(upstream, commits[0], commits[1], recipe)
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z",
+        "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
+    }
+    command = ["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@example.org", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def tiny_catalog(tiny: Tiny) -> Catalog:
+    """The bundled contracts and laws, with ``tiny`` as the only target."""
+    bare = replace(bundled_catalog(), adapters={}, recipe_folders=())
+    folder = tiny.recipe.parent.parent
+    return bare.with_(adapters=[folder.parent / "adapters" / "tiny.py"], recipe_folders=[folder])
+
+
+@pytest.fixture(autouse=True)
+def catalog(tiny_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    monkeypatch.setattr(sentinel.catalog, "bundled_catalog", lambda: tiny_catalog)
+    return tiny_catalog
+
+
+@pytest.fixture
+def mirrored(run_sentinel: Sentinel, tiny: Tiny) -> None:
+    assert run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream).status == 0

@@ -1,0 +1,122 @@
+"""The command line as a whole: help, errors, interruption, a reader that goes away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sentinel
+from sentinel.sources import mirrors
+
+COMMANDS = [
+    ("mirror", "add"),
+    ("mirror", "update"),
+    ("mirror", "list"),
+    ("cache", "list"),
+    ("cache", "prune"),
+    ("recipe", "new"),
+    ("recipe", "check"),
+    ("schema",),
+    ("list",),
+    ("show",),
+    ("doctor",),
+    ("verify",),
+    ("baseline", "update"),
+    ("report",),
+]
+
+
+def test_version(run_sentinel: Any) -> None:
+    answer = run_sentinel("--version")
+    assert (answer.status, answer.out) == (0, f"sentinel {sentinel.__version__}\n")
+
+
+def test_without_a_command_it_explains_itself(run_sentinel: Any) -> None:
+    answer = run_sentinel()
+    assert answer.status == 2
+    assert "sentinel mirror add verl" in answer.out
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_of_each_command_teaches_with_an_example(run_sentinel: Any, command: tuple[str, ...]) -> None:
+    answer = run_sentinel(*command, "--help")
+    assert answer.status == 0
+    assert "examples:\n  sentinel " in answer.out or "examples:\n  pytest " in answer.out
+
+
+def test_help_imports_neither_torch_nor_pytest_nor_a_recipe_reader() -> None:
+    code = (
+        "import sys, sentinel.cli\n"
+        "try: sentinel.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'numpy', 'pytest', 'yaml', 'git', 'jsonschema', 'rich'} & set(sys.modules), file=sys.stderr)"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stderr.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["frobnicate"], ["mirror"], ["list", "bugs"], ["cache", "prune", "--older-than", "x"]]
+)
+def test_a_wrong_command_line_exits_2_and_says_what_there_is(run_sentinel: Any, arguments: list[str]) -> None:
+    answer = run_sentinel(*arguments)
+    assert answer.status == 2
+    assert "error:" in answer.err
+
+
+def test_an_error_is_one_line_with_the_nearest_name(run_sentinel: Any) -> None:
+    answer = run_sentinel("mirror", "add", "tinny")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == "sentinel: unknown target 'tinny' — did you mean 'tiny'?; known: tiny\n"
+
+
+def test_interruption_leaves_nothing_half_written(
+    run_sentinel: Any, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mirrors, "copy_objects", interrupted)
+    answer = run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream)
+    assert answer.status == 130
+    assert answer.err.endswith("sentinel: interrupted\n")
+    assert [path for path in (tmp_path / "home" / "mirrors").iterdir() if not path.name.endswith(".lock")] == []
+
+
+def test_a_reader_that_goes_away_is_reported_as_the_shell_does() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "sentinel.cli", "schema", "evidence"]
+    finished = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (finished.returncode, finished.stderr) == (141, b"")
+
+
+def test_settings_of_the_folder_hold(run_sentinel: Any, tiny: Any) -> None:
+    Path("sentinel.toml").write_text('taget = "tiny"\n')
+    answer = run_sentinel("list")
+    assert answer.status == 2
+    assert "did you mean 'target'?" in answer.err
+
+
+def test_a_plugin_that_requires_sentinel_adds_its_targets(
+    run_sentinel: Any, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    (site / "more_targets-1.0.dist-info").mkdir(parents=True)
+    (site / "more_targets-1.0.dist-info" / "METADATA").write_text(
+        "Name: more-targets\nVersion: 1.0\nRequires-Dist: RL_Sentinel>=0\n"
+    )
+    (site / "more_targets-1.0.dist-info" / "entry_points.txt").write_text("[pytest11]\nmore = more_targets\n")
+    adapter = tiny.recipe.parents[2] / "adapters" / "tiny.py"
+    (site / "other.py").write_text(adapter.read_text().replace('name="tiny"', 'name="other"'))
+    (site / "more_targets.py").write_text(
+        "from pathlib import Path\ndef pytest_sentinel_adapters():\n    return [Path(__file__).parent / 'other.py']\n"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    assert [row["target"] for row in run_sentinel("list", "--json").json()] == ["other", "tiny"]

@@ -1,0 +1,120 @@
+"""``sentinel doctor``, with a worker and devices that cost nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.commands import doctor
+from sentinel.worker import client
+
+
+class FakeZygote:
+    """Starts at once; ``trouble`` makes it fail."""
+
+    trouble = ""
+
+    def __init__(self, options: Any, preload: Any) -> None:
+        pass
+
+    def hello(self) -> dict[str, str]:
+        if self.trouble:
+            raise client.WorkerError(self.trouble)
+        return {"torch": "2.99.0", "numpy": "2.88.0"}
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "Zygote", FakeZygote)
+    monkeypatch.setattr(doctor, "_DEVICES", "print('12.8|NVIDIA H200')")
+
+
+def checks(answer: Any) -> dict[str, dict[str, str]]:
+    return {check["name"]: check for check in answer.json()}
+
+
+def test_all_is_well(run_sentinel: Any, mirrored: None, tmp_path: Path) -> None:
+    answer = run_sentinel("doctor", "--json")
+    found = checks(answer)
+    assert answer.status == 0
+    assert found["torch"]["found"] == "2.99.0"
+    assert found["devices"]["found"] == "cpu; cuda: NVIDIA H200"
+    assert found["mirrors"] == {"name": "mirrors", "state": "ok", "found": "tiny", "advice": ""}
+    assert found["SENTINEL_HOME"]["found"].startswith(str(tmp_path / "home"))
+    assert found["sandbox"]["found"].startswith("basic")
+    assert found["git"]["found"].startswith("git version")
+    text = run_sentinel("doctor")
+    assert text.status == 0
+    assert any(line.split()[:3] == ["ok", "torch", "2.99.0"] for line in text.out.splitlines())
+
+
+def test_torch_is_never_imported_here(run_sentinel: Any) -> None:
+    assert run_sentinel("doctor").status == 0
+    code = "import sys, sentinel.cli; sentinel.cli.main(['list']); print('torch' in sys.modules, file=sys.stderr)"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stderr.strip() == "False"
+
+
+def test_a_worker_that_does_not_start(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeZygote, "trouble", "it printed nothing")
+    answer = run_sentinel("doctor")
+    assert answer.status == 1
+    assert answer.out.endswith("missing: worker\n")
+    assert checks(run_sentinel("doctor", "--json"))["worker"]["found"] == "it printed nothing"
+
+
+def test_another_owner_of_the_import_name(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: {"sentinel": ["RL_Sentinel", "sentinel"]})
+    answer = run_sentinel("doctor", "--json")
+    assert answer.status == 1
+    assert "also belongs to sentinel:" in checks(answer)["import name"]["found"]
+
+
+def test_without_git_there_is_a_note(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
+    answer = run_sentinel("doctor", "--json")
+    assert answer.status == 0
+    assert checks(answer)["git"]["state"] == "note"
+
+
+def test_a_package_of_the_extra_that_is_not_there(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = [
+        'no-such-package>=2; extra == "targets"',
+        'pytest>=9999; extra == "targets"',
+        "numpy",
+        "broken requirement!",
+    ]
+    monkeypatch.setattr(metadata, "requires", lambda _: needs)
+    check = checks(run_sentinel("doctor", "--json"))["targets extra"]
+    assert check["state"] == "note"
+    assert check["found"].startswith("without no-such-package>=2, pytest>=9999 (is ")
+    assert check["advice"] == "pip install 'rl-sentinel[targets]'"
+
+
+def test_a_home_that_is_a_file(run_sentinel: Any, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("in the way")
+    answer = run_sentinel("doctor", "--json")
+    assert answer.status == 1
+    assert checks(answer)["SENTINEL_HOME"]["state"] == "missing"
+
+
+def test_broken_settings(run_sentinel: Any) -> None:
+    Path("sentinel.toml").write_text("timeout = 'soon'\n")
+    answer = run_sentinel("doctor", "--json")
+    assert answer.status == 1
+    assert "the timeout is a number" in checks(answer)["settings"]["found"]
+
+
+def test_a_mirror_that_was_cut_off(run_sentinel: Any, tmp_path: Path) -> None:
+    (tmp_path / "home" / "mirrors" / "tiny.git").mkdir(parents=True)
+    answer = run_sentinel("doctor", "--json")
+    assert answer.status == 0
+    assert "cut off half-way" in checks(answer)["mirror tiny"]["found"]

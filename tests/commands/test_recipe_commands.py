@@ -1,0 +1,152 @@
+"""``sentinel recipe``, ``schema``, ``list`` and ``show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+
+def test_check_of_a_good_recipe(run_sentinel: Any, tiny: Any) -> None:
+    answer = run_sentinel("recipe", "check", tiny.recipe)
+    assert (answer.status, answer.out, answer.err) == (0, "", "1 file: 0 errors, 0 warnings\n")
+
+
+def test_check_names_file_line_and_column(run_sentinel: Any, tiny: Any) -> None:
+    Path("BAD.yaml").write_text(tiny.recipe.read_text().replace("agg_loss", "agg_los"))
+    answer = run_sentinel("recipe", "check", "BAD.yaml", tiny.recipe.parent, "missing.yaml")
+    assert answer.status == 1
+    assert "BAD.yaml:6:11: unknown boundary 'tiny.losses.agg_los' — did you mean 'agg_loss'?" in answer.out
+    assert "missing.yaml:1:1: " in answer.out
+    assert answer.err == "3 files: 2 errors, 0 warnings\n"
+
+
+def test_check_of_a_folder_that_holds_none(run_sentinel: Any) -> None:
+    Path("empty").mkdir()
+    assert run_sentinel("recipe", "check", "empty").status == 2
+
+
+def test_new_takes_the_contract_of_the_boundary(run_sentinel: Any) -> None:
+    answer = run_sentinel("recipe", "new", "MY-BUG", "--target", "tiny", "--boundary", "tiny.losses.agg_loss")
+    assert answer.status == 0
+    text = Path("MY-BUG.yaml").read_text()
+    assert "contract: loss_aggregation" in text
+    assert "loss_mat: TODO" in text
+    assert run_sentinel("recipe", "check", "MY-BUG.yaml").status == 1  # there is something left to fill in
+
+
+def test_new_refuses_to_overwrite(run_sentinel: Any) -> None:
+    Path("MINE.yaml").write_text("precious")
+    answer = run_sentinel("recipe", "new", "MY-BUG", "--target", "tiny", "-o", "MINE.yaml")
+    assert answer.status == 2
+    assert "MINE.yaml is already there" in answer.err
+    assert Path("MINE.yaml").read_text() == "precious"
+
+
+def test_new_to_standard_output(run_sentinel: Any) -> None:
+    answer = run_sentinel("recipe", "new", "MY-BUG", "--target", "tiny", "--contract", "call", "-o", "-")
+    assert answer.out.startswith("# A recipe of Sentinel")
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["A B", "--target", "tiny"], "is no bug id"),
+        (["../../etc/x", "--target", "tiny"], "is no bug id"),
+        (["X", "--target", "nope"], "unknown target 'nope'"),
+        (["X", "--target", "tiny", "--contract", "cal"], "did you mean 'call'?"),
+        (["X", "--target", "tiny", "--boundary", "os.system"], "outside the target's package"),
+        (["X", "--target", "tiny", "--boundary", "tiny.losses.agg_los"], "did you mean 'tiny.losses.agg_loss'?"),
+        (["X", "--target", "tiny", "-o", "no/such/folder/X.yaml"], "cannot write"),
+    ],
+)
+def test_new_refuses(run_sentinel: Any, arguments: list[str], reason: str) -> None:
+    answer = run_sentinel("recipe", "new", *arguments)
+    assert answer.status == 2
+    assert reason in answer.err
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["recipe", "evidence"])
+def test_schema_is_one(run_sentinel: Any, what: str) -> None:
+    Draft202012Validator.check_schema(run_sentinel("schema", what).json())
+
+
+def test_list_targets(run_sentinel: Any, tiny: Any) -> None:
+    (row,) = run_sentinel("list", "--json").json()
+    assert row == {
+        "target": "tiny",
+        "recipes": 1,
+        "boundaries": 1,
+        "packages": ["tiny"],
+        "pypi": "tiny-dist",
+        "repository": f"file://{tiny.upstream}",
+        "mirror": "none",
+    }
+    assert run_sentinel("list", "targets", "tiny").out.splitlines()[1].split()[:2] == ["tiny", "1"]
+
+
+def test_list_recipes_and_boundaries(run_sentinel: Any) -> None:
+    assert "TINY-MEAN" in run_sentinel("list", "recipes").out
+    text = run_sentinel("list", "boundaries", "tiny").out
+    assert "tiny.losses.agg_loss" in text
+    assert "per_token_gradient" in text
+    assert "\ncall: " in text
+    assert run_sentinel("list", "boundaries", "--json").json()[0]["contract"] == "loss_aggregation"
+
+
+def test_list_takes_recipes_of_a_folder_and_of_the_settings(run_sentinel: Any, tiny: Any) -> None:
+    Path("own").mkdir()
+    Path("own/MINE.yaml").write_text(tiny.recipe.read_text().replace("TINY-MEAN", "MINE"))
+    assert [row["bug"] for row in run_sentinel("list", "recipes", "--recipes", "own", "--json").json()] == [
+        "MINE",
+        "TINY-MEAN",
+    ]
+    Path("sentinel.toml").write_text('recipes = ["own"]\n')
+    assert "MINE" in run_sentinel("list", "recipes").out
+
+
+def test_list_of_an_unknown_target(run_sentinel: Any) -> None:
+    answer = run_sentinel("list", "recipes", "tyni")
+    assert answer.status == 2
+    assert "did you mean 'tiny'?" in answer.err
+
+
+def test_list_refs_says_what_is_here(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
+    before = {row["ref"]: row for row in run_sentinel("list", "refs", "--json").json()}
+    assert not any(row["here"] for row in before.values())
+    assert "sentinel mirror add tiny" in before[f"git:{tiny.buggy}"]["where"]
+    assert run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream).status == 0
+    wheel = tmp_path / "home" / "wheels" / "tiny-dist" / "tiny_dist-1.2.3-py3-none-any.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    after = {row["ref"]: (row["here"], row["where"]) for row in run_sentinel("list", "refs", "tiny", "--json").json()}
+    assert after == {
+        f"git:{tiny.buggy}": (True, "mirror"),
+        f"git:{tiny.fixed}": (True, "mirror"),
+        "pypi:1.2.3": (True, "wheel"),
+        "git:main": (True, f"mirror, at {tiny.fixed[:12]}"),
+        "git:pull/7/head": (False, "fetched when it is asked for"),
+    }
+    assert not (tmp_path / "home" / "checkouts").exists()  # to look makes nothing
+
+
+def test_show(run_sentinel: Any, tiny: Any) -> None:
+    text = run_sentinel("show", "TINY-MEAN").out
+    assert "float32[2, 2] grad  [[1.0, 100.0],\n" in text
+    assert "batch_num_tokens" in text
+    assert "(default)" in text
+    assert [line.split() for line in text.splitlines() if line.startswith("loss ")] == [["loss", "26.0", "1.0"]]
+    assert f"git:{tiny.buggy}  reproduced  before" in text
+    assert "git:main" in text
+    assert "pull #7, open" in text
+    assert "\x1b" not in text
+
+
+def test_show_of_an_unknown_bug_names_the_nearest(run_sentinel: Any) -> None:
+    answer = run_sentinel("show", "TINY-MAEN")
+    assert answer.status == 2
+    assert "did you mean 'TINY-MEAN'?" in answer.err

@@ -1,0 +1,109 @@
+"""``sentinel mirror`` and ``sentinel cache``."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.catalog import Catalog
+from sentinel.refs import Ref
+from sentinel.sources import MirrorStore, open_checkout
+
+
+def test_mirror_add_from_a_directory_and_list(run_sentinel: Any, tiny: Any) -> None:
+    answer = run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream)
+    assert answer.status == 0
+    assert answer.out.startswith("tiny: 1 ref, ")
+    assert "sentinel: copying" in answer.err
+    assert "\x1b" not in answer.err  # no terminal, no control sequences
+    listed = run_sentinel("mirror", "list")
+    assert listed.out.splitlines()[0].split() == ["target", "size", "refs", "updated", "from"]
+    (row,) = run_sentinel("mirror", "list", "--json").json()
+    assert (row["target"], row["refs"], row["whole"], row["origins"]) == ("tiny", 1, True, [str(tiny.upstream)])
+
+
+def test_mirror_add_from_a_tar_and_from_its_own_repository(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "tiny.tar", "w") as archive:
+        archive.add(tiny.upstream / ".git", "tiny.git")
+    assert run_sentinel("mirror", "add", "tiny", "--from", tmp_path / "tiny.tar").status == 0
+    assert run_sentinel("mirror", "add", "tiny").status == 0
+    (row,) = run_sentinel("mirror", "list", "--json").json()
+    assert row["origins"] == [str(tmp_path / "tiny.tar"), f"file://{tiny.upstream}"]
+
+
+def test_mirror_by_reference_says_what_it_needs(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
+    shutil.copytree(tiny.upstream, tmp_path / "clone")
+    answer = run_sentinel("mirror", "add", "tiny", "--from", tmp_path / "clone", "--reference")
+    assert f"refers to {tmp_path / 'clone'}" in answer.out
+    shutil.rmtree(tmp_path / "clone")
+    assert "which is gone" in run_sentinel("mirror", "list").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--from", "nowhere"], "there is no such file or directory"),
+        (["--from=-x"], "begins with '-'"),
+        (["--from", "https://example.org/a;b"], "a character that a shell acts on"),
+        (["--reference"], "--reference needs a directory"),
+    ],
+)
+def test_mirror_add_refuses(run_sentinel: Any, arguments: list[str], reason: str) -> None:
+    answer = run_sentinel("mirror", "add", "tiny", *arguments)
+    assert answer.status == 2
+    assert reason in answer.err
+    assert run_sentinel("mirror", "list").out.startswith("no mirrors in ")
+
+
+def test_mirror_update(run_sentinel: Any, tiny: Any, mirrored: None) -> None:
+    assert run_sentinel("mirror", "update").out.startswith("tiny: 1 ref")
+    assert run_sentinel("mirror", "update", "tiny", "tiny").out.count("tiny: 1 ref") == 1
+
+
+def test_mirror_update_goes_on_after_a_remote_that_is_away(
+    run_sentinel: Any, tiny: Any, mirrored: None, tmp_path: Path
+) -> None:
+    record = tmp_path / "home" / "mirrors" / "tiny.git" / "sentinel.json"
+    record.write_text(record.read_text().replace(str(tiny.upstream), "/nowhere/at/all"))
+    answer = run_sentinel("mirror", "update")
+    assert answer.status == 2
+    assert "sentinel: cannot update the mirror of tiny" in answer.err
+
+
+def test_mirror_update_without_mirrors(run_sentinel: Any) -> None:
+    answer = run_sentinel("mirror", "update")
+    assert (answer.status, answer.err) == (2, "sentinel: there are no mirrors yet; run `sentinel mirror add TARGET`\n")
+
+
+def test_cache_list_and_prune(run_sentinel: Any, tiny: Any, mirrored: None, catalog: Catalog, tmp_path: Path) -> None:
+    assert run_sentinel("cache", "list").out.startswith("the cache in ")
+    checkout = open_checkout(catalog.targets["tiny"], Ref("git", tiny.fixed), store=MirrorStore())
+    wheel = tmp_path / "home" / "wheels" / "tiny-dist" / "tiny_dist-1.2.3-py3-none-any.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.write_bytes(b"a wheel")
+    found = {row["kind"]: row for row in run_sentinel("cache", "list", "--json").json()}
+    assert found["checkout"]["name"] == checkout.tree
+    assert found["wheel"]["size"] == 7
+    assert "2 things, " in run_sentinel("cache", "list").out
+    assert run_sentinel("cache", "prune").out == "0 things removed, 0 B freed\n"
+    # This very process uses both: nothing that is in use goes.
+    assert all(row["in_use"] for row in found.values())
+    assert run_sentinel("cache", "prune", "--all").out == "0 things removed, 0 B freed\n"
+
+
+def test_cache_prune_removes_what_is_old(run_sentinel: Any, tmp_path: Path) -> None:
+    import os
+
+    wheel = tmp_path / "home" / "wheels" / "tiny-dist" / "tiny_dist-1.2.3-py3-none-any.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.write_bytes(b"a wheel")
+    os.utime(wheel, (0, 0))
+    assert run_sentinel("cache", "prune", "--older-than", "0.5").out.splitlines() == [
+        "removed wheel tiny-dist tiny_dist-1.2.3-py3-none-any.whl",
+        "1 thing removed, 7 B freed",
+    ]
+    assert not wheel.exists()

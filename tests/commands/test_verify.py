@@ -1,0 +1,212 @@
+"""``sentinel verify``, ``report``, ``baseline`` and the verdicts in ``show``: on evidence of real runs of ``tiny``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.catalog import Catalog
+from sentinel.recipes import load_recipe
+from sentinel.refs import Ref
+from sentinel.reports import store
+from sentinel.runner import Job, Runner
+from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.worker.client import Options
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+@pytest.fixture(scope="session")
+def evidence(tiny: Any, tiny_catalog: Catalog, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report folder with the evidence of both commits, of ``git:main``, and of a pull request that nobody has."""
+    folder = tmp_path_factory.mktemp("evidence")
+    recipe = load_recipe(tiny.recipe, tiny_catalog)
+    mirrors = MirrorStore(Home(folder / "home"))
+    mirrors.add(tiny_catalog.targets["tiny"], str(tiny.upstream))
+    runner = Runner(tiny_catalog, lambda t, ref, pull: open_checkout(t, ref, store=mirrors, pull=pull), Options())
+    try:
+        for ref, expect in ((tiny.buggy, "reproduced"), (tiny.fixed, "fixed"), ("main", None), ("pull/9/head", None)):
+            store.write(folder / "reports", runner.decide(Job(recipe, Ref("git", ref), expect)))
+    finally:
+        runner.close()
+    return folder / "reports"
+
+
+@pytest.fixture
+def forge(evidence: Path, tiny: Any) -> Callable[[str, Change], Path]:
+    """Write a changed copy of the buggy commit's evidence."""
+
+    def write(name: str, change: Change) -> Path:
+        document = json.loads((evidence / "tiny" / "TINY-MEAN" / f"git-{tiny.buggy[:12]}.json").read_text())
+        change(document)
+        file = Path(f"{name}.json")
+        file.write_text(json.dumps(document))
+        return file
+
+    return write
+
+
+def test_evidence_verifies(run_sentinel: Any, mirrored: None, evidence: Path, tiny: Any) -> None:
+    answer = run_sentinel("verify", evidence, "--json")
+    found = {Path(item["evidence"]).name: item for item in answer.json()}
+    assert answer.status == 0
+    assert {name: item["outcome"] for name, item in found.items()} == {
+        f"git-{tiny.buggy[:12]}.json": "same",
+        f"git-{tiny.fixed[:12]}.json": "same",
+        "git-main.json": "same",
+        "git-pull-9-head.json": "same",
+    }
+    assert found["git-main.json"]["conclusion"] == "the same: every number is identical"
+    assert found["git-main.json"]["subject"].endswith(f"at git:{tiny.fixed[:7]}")  # what main was then
+    assert found["git-pull-9-head.json"]["conclusion"] == "the same verdict; there are no numbers to compare"
+    assert "as it is here" in found["git-main.json"]["recipe"]
+
+
+FORGERIES: dict[str, tuple[Change, str]] = {
+    "observation": (lambda d: d["observation"][""]["loss"].update(tensor=27.0), "loss: 27.0 recorded, 26.0 now"),
+    "behaviour": (lambda d: d["observed_bad_behavior"].update(loss=99.0), "observed_bad_behavior.loss: 99.0 recorded"),
+    "comparison": (lambda d: d["comparison"][0].update(unpatched=99.0), "comparison.loss.unpatched: 99.0 recorded"),
+    "expectation": (lambda d: d["expectation"]["fixed"]["loss"].update(value=2.0), "expectation: the evidence says"),
+    "scenario": (lambda d: d["scenario"]["variants"][""].update(loss_agg_mode="x"), "scenario: loss_agg_mode is not"),
+    "more scenario": (
+        lambda d: d["scenario"]["variants"].update(other={}),
+        "scenario: the evidence has other variants",
+    ),
+    "blob": (lambda d: d["boundary"].update(blob="0" * 40), "tiny/losses.py: blob 0000"),
+    "line": (lambda d: d["boundary"].update(line=77), "tiny/losses.py: line 77 recorded, 2 now"),
+    "commit": (lambda d: d["checkout"].update(commit="0" * 40), "commit: 0000"),
+    "tree": (lambda d: d["checkout"].update(tree="0" * len(d["checkout"]["tree"])), "tree: 000000000000 recorded"),
+    "recipe": (lambda d: d["recipe"]["document"].update(title="x"), "recipe: the copy inside the evidence is not"),
+    "other ref": (lambda d: d.update(ref="git:main", checkout=None), "newly fixed: reproduced -> fixed"),
+}
+
+
+def test_every_forgery_is_found(run_sentinel: Any, mirrored: None, forge: Any) -> None:
+    files = {name: forge(name, change) for name, (change, _) in FORGERIES.items()}
+    answer = run_sentinel("verify", *files.values(), "--json")
+    assert answer.status == 1
+    found = {Path(item["evidence"]).stem: item for item in answer.json()}
+    for name, (_, sentence) in FORGERIES.items():
+        assert found[name]["outcome"] == "different", name
+        assert any(sentence in line for line in found[name]["differences"]), (name, found[name]["differences"])
+
+
+def _without_bundled(document: dict[str, Any]) -> None:
+    document["recipe"]["digest"] = "sha256:" + "1" * 64
+
+
+def _of_the_standard_library(document: dict[str, Any]) -> None:
+    _without_bundled(document)
+    document["recipe"]["document"]["boundary"] = "os.system"
+
+
+def _of_another_bug(document: dict[str, Any]) -> None:
+    _without_bundled(document)
+    document["recipe"]["document"]["bug_id"] = "ANOTHER"
+
+
+COULD_NOT: dict[str, tuple[Change, str]] = {
+    "boundary": (_of_the_standard_library, "'os.system' is outside the target's package tiny"),
+    "another bug": (_of_another_bug, "is of tiny ANOTHER, not of what it says"),
+    "commit": (lambda d: d.update(ref="git:" + "a" * 40), "is not in the mirror"),
+    "target": (lambda d: d.update(target="nope"), "no adapter of target 'nope'"),
+    "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
+    "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
+    "version": (lambda d: d.update(schema_version=99), "schema version 99"),
+}
+
+
+def test_what_cannot_be_checked_says_why(run_sentinel: Any, mirrored: None, forge: Any) -> None:
+    files = {name: forge(name, change) for name, (change, _) in COULD_NOT.items()}
+    Path("broken.json").write_text("{")
+    answer = run_sentinel("verify", *files.values(), "broken.json", "missing.json", "--json")
+    found = {Path(item["evidence"]).stem: item for item in answer.json()}
+    for name, (_, sentence) in COULD_NOT.items():
+        assert found[name]["outcome"] == "could not", name
+        assert sentence in found[name]["conclusion"], (name, found[name]["conclusion"])
+    assert "not JSON" in found["broken"]["conclusion"]
+    assert "cannot be read" in found["missing"]["conclusion"]
+    assert answer.status == 2
+
+
+def test_the_copy_inside_and_a_working_tree(run_sentinel: Any, mirrored: None, forge: Any, tiny: Any) -> None:
+    inside = forge("inside", _without_bundled)
+    clean = forge("clean", lambda d: d.update(ref="path"))
+    answer = run_sentinel("verify", inside, clean)
+    assert answer.status == 0
+    assert "recipe: the copy inside the evidence; the one here is another" in answer.out
+    assert answer.out.count("the same: every number is identical") == 2
+    other = run_sentinel("verify", clean, "--repo", tiny.upstream)  # which is at the fixed commit
+    assert other.status == 2
+    assert "could not be verified: the evidence is about code with tree hash" in other.out
+
+
+def test_verify_of_an_empty_folder(run_sentinel: Any) -> None:
+    Path("empty").mkdir()
+    assert run_sentinel("verify", "empty").err == "sentinel: no evidence in empty\n"
+
+
+def test_report_in_each_format(run_sentinel: Any, evidence: Path) -> None:
+    text = run_sentinel("report", "--from", evidence)
+    assert text.status == 0
+    assert "1 reproduced, 1 unavailable, 2 fixed" in text.out
+    assert run_sentinel("report", "--from", evidence, "--format", "markdown").out.startswith("## Sentinel\n")
+    answer = run_sentinel("report", "--from", evidence, "--format", "html", "-o", "page.html")
+    assert (answer.status, answer.out, answer.err) == (0, "", "page.html: 4 verdicts\n")
+    assert Path("page.html").read_text().startswith("<!doctype html>")
+    assert run_sentinel("report", "--from", evidence, "-o", "/proc/nowhere/page").status == 2
+
+
+def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel: Any, evidence: Path, tiny: Any) -> None:
+    import shutil
+
+    shutil.copytree(evidence, "sentinel-reports")
+    item = {"evidence": f"tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json", "outcome": "passed"}
+    Path("sentinel-reports/run.json").write_text(json.dumps({"items": [item]}))
+    text = run_sentinel("report").out
+    assert "reproduced  passed" in text
+    assert "fixed  " not in text
+    Path("sentinel-reports/run.json").write_text("[]")
+    answer = run_sentinel("report")
+    assert "run.json cannot be read" in answer.err
+    assert "2 fixed" in answer.out
+
+
+@pytest.mark.parametrize("command", [("report",), ("baseline", "update")], ids=" ".join)
+def test_without_a_run_there_is_nothing_to_read(run_sentinel: Any, command: tuple[str, ...]) -> None:
+    answer = run_sentinel(*command)
+    assert answer.status == 2
+    assert answer.err.startswith("sentinel: no such folder: sentinel-reports; run pytest")
+    Path("sentinel-reports").mkdir()
+    assert "sentinel-reports holds no evidence" in run_sentinel(*command).err
+
+
+def test_baseline_update_and_prune(run_sentinel: Any, evidence: Path, tiny: Any) -> None:
+    answer = run_sentinel("baseline", "update", "--from", evidence)
+    assert answer.status == 0
+    assert f"reports/tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json: new: reproduced" in answer.out
+    assert answer.out.endswith("4 files changed\n")
+    again = run_sentinel("baseline", "update", "--from", evidence, "--to", "reports")
+    assert again.out == "reports is up to date; nothing changed\n"
+    stale = Path("reports/tiny/TINY-MEAN/git-old.json")
+    stale.write_bytes(Path(f"reports/tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json").read_bytes())
+    assert "git-old.json: removed" in run_sentinel("baseline", "update", "--from", evidence, "--prune").out
+    assert not stale.exists()
+
+
+def test_show_has_the_last_verdicts(run_sentinel: Any, evidence: Path, tiny: Any) -> None:
+    import shutil
+
+    shutil.copytree(evidence, "sentinel-reports")
+    run_sentinel("baseline", "update")
+    Path("sentinel-reports/tiny/TINY-MEAN/git-main.json").write_text("{")
+    answer = run_sentinel("show", "TINY-MEAN")
+    assert "git-main.json:1:2: not JSON" in answer.err
+    rows = {line.split()[0]: line.split()[1:] for line in answer.out.splitlines() if line.startswith("git:")}
+    assert rows[f"git:{tiny.buggy}"] == ["reproduced", "reproduced", "reproduced", "before"]
+    assert rows["git:main"] == ["fixed", "watched"]
+    assert rows["git:pull/9/head"] == ["unavailable", "(ref)", "unavailable", "(ref)"]
