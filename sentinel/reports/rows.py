@@ -76,7 +76,8 @@ def _reason(verdict: str, kind: str, why: str, expect: str | None, outcome: str)
     """Nothing where all is as it should be: a table that explains every line explains none."""
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):
-        parts.append(f"{kind}: {why}" if kind and not why.startswith(f"{kind}:") else why)
+        said = not kind or verdict == "unavailable" or why.startswith(f"{kind}:")  # the reason itself says of what kind
+        parts.append(why if said else f"{kind}: {why}")
     return "; ".join(parts)
 
 
