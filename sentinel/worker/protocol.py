@@ -46,8 +46,12 @@ def decode(frame: bytes) -> Any:
         start = _HEADER.size + text_length
         if start + body_length != len(frame):
             raise ProtocolError("a frame of the wrong length")
-        return _decode(json.loads(frame[_HEADER.size : start]), frame[start:])
-    except (struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
+        at = [0]
+        value = _decode(json.loads(frame[_HEADER.size : start]), frame[start:], at)
+        if at[0] != body_length:
+            raise ProtocolError("bytes that belong to no tensor")
+        return value
+    except (struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ProtocolError(f"not a frame: {error}") from None
 
 
@@ -120,19 +124,18 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
     raise TypeError(f"a value of type {type(value).__module__}.{type(value).__qualname__} cannot be sent")
 
 
-def _decode(node: Any, body: bytes, at: list[int] | None = None) -> Any:
+def _decode(node: Any, body: bytes, at: list[int]) -> Any:
     # Tensors lie in the body in the order in which the JSON names them, so a running offset is enough.
-    at = [0] if at is None else at
     if isinstance(node, list):
         return [_decode(item, body, at) for item in node]
     if not isinstance(node, dict):
         return node
     tag = node[_TAG]
     if tag == "tensor":
-        size = int(node["n"])
+        size = _natural(node["n"])
         data = body[at[0] : at[0] + size]
         at[0] += size
-        return _tensor(str(node["d"]), tuple(int(n) for n in node["s"]), data, bool(node["g"]))
+        return _tensor(str(node["d"]), tuple(_natural(n) for n in node["s"]), data, bool(node["g"]))
     if tag == "map":
         return {str(key): _decode(item, body, at) for key, item in node["v"]}
     if tag == "array":
@@ -140,14 +143,27 @@ def _decode(node: Any, body: bytes, at: list[int] | None = None) -> Any:
     if tag == "tuple":
         return Tuple(tuple(_decode(node["v"], body, at)))
     if tag == "namespace":
-        return Namespace(_decode(node["v"], body, at))
+        return Namespace(_mapping(node["v"], body, at))
     if tag == "new":
-        return New(str(node["p"]), _decode(node["v"], body, at))
+        return New(str(node["p"]), _mapping(node["v"], body, at))
     if tag == "attribute":
         return Attribute(str(node["p"]))
     if tag == "device":
         return Device(str(node["p"]))
     raise ProtocolError(f"an unknown tag {tag!r}")
+
+
+def _mapping(node: Any, body: bytes, at: list[int]) -> dict[str, Any]:
+    value = _decode(node, body, at)
+    if not isinstance(value, dict):
+        raise ProtocolError("attributes that are no mapping")
+    return value
+
+
+def _natural(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise ProtocolError(f"{number!r} is no size")
+    return number
 
 
 def _tensor(dtype: str, shape: tuple[int, ...], data: bytes, requires_grad: bool) -> Tensor:

@@ -1,0 +1,171 @@
+"""Frames: what is sent arrives unchanged; what is no frame is refused, whatever it is."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.values import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.worker import protocol
+
+_ITEM = {dtype: int(storage[-1]) for dtype, storage in STORAGE.items()}
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    dtype = draw(st.sampled_from(sorted(STORAGE)))
+    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
+    size = math.prod(shape) * _ITEM[dtype]
+    return Tensor(dtype, shape, draw(st.binary(min_size=size, max_size=size)), draw(st.booleans()))
+
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    _SCALARS | tensors() | st.builds(Attribute, st.text()) | st.builds(Device, st.text()),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(), inner, max_size=3)
+        | st.builds(Tuple, st.lists(inner, max_size=3).map(tuple))
+        | st.builds(Array, st.lists(_SCALARS, max_size=3).map(tuple))
+        | st.builds(Namespace, st.dictionaries(st.text(), inner, max_size=2))
+        | st.builds(New, st.text(), st.dictionaries(st.text(), inner, max_size=2))
+    ),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_a_value_comes_back_as_it_was(value: Any) -> None:
+    frame = protocol.encode(value)
+    assert protocol.decode(frame) == value
+    assert protocol.frame_length(frame) == len(frame)
+
+
+def test_floats_that_are_no_numbers_come_back() -> None:
+    back = protocol.decode(protocol.encode([math.nan, math.inf, -math.inf, -0.0]))
+    assert math.isnan(back[0])
+    assert back[1:3] == [math.inf, -math.inf]
+    assert math.copysign(1, back[3]) == -1
+
+
+@given(VALUES, st.data())
+def test_a_frame_that_is_cut_short_is_refused(value: Any, data: st.DataObject) -> None:
+    frame = protocol.encode(value)
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode(frame[: data.draw(st.integers(0, len(frame) - 1))])
+
+
+@given(VALUES, st.binary(min_size=1, max_size=8))
+def test_a_frame_with_something_after_it_is_refused(value: Any, more: bytes) -> None:
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode(protocol.encode(value) + more)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_value_or_a_refusal(noise: bytes) -> None:
+    _refused_or_read(noise)
+
+
+@given(VALUES, st.data())
+def test_a_frame_with_changed_bytes_gives_a_value_or_a_refusal(value: Any, data: st.DataObject) -> None:
+    frame = bytearray(protocol.encode(value))
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    _refused_or_read(bytes(frame))
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["tensor", "map", "float32", "new"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("$dsngvp"), inner, max_size=6),
+    max_leaves=12,
+)
+
+
+@given(_JSON, st.binary(max_size=16))
+def test_any_json_gives_a_value_or_a_refusal(node: Any, body: bytes) -> None:
+    _refused_or_read(_frame(node, body))
+
+
+def _refused_or_read(frame: bytes) -> None:
+    try:
+        protocol.decode(frame)
+    except protocol.ProtocolError:
+        pass
+
+
+def _frame(node: Any, body: bytes = b"") -> bytes:
+    text = json.dumps(node).encode()
+    return struct.pack(">QQ", len(text), len(body)) + text + body
+
+
+def _tensor(**changes: Any) -> dict[str, Any]:
+    return {"$": "tensor", "d": "float32", "s": [2], "n": 8, "g": False, **changes}
+
+
+@pytest.mark.parametrize(
+    ("node", "body"),
+    [
+        (_tensor(), b"short"),
+        (_tensor(s=[3]), bytes(8)),
+        (_tensor(s=[-1]), bytes(8)),
+        (_tensor(s=[-1, -2]), bytes(8)),
+        (_tensor(s=[2.5]), bytes(8)),
+        (_tensor(s=[math.inf]), bytes(8)),
+        (_tensor(s=[1 << 80]), bytes(8)),
+        (_tensor(d="complex64"), bytes(8)),
+        (_tensor(d=None), bytes(8)),
+        (_tensor(n=-8), bytes(8)),
+        (_tensor(n=0, s=[0]), bytes(8)),
+        ([_tensor(), _tensor()], bytes(8)),
+        ({"$": "pickle", "v": "cos\nsystem\n"}, b""),
+        ({"v": []}, b""),
+        ({"$": ["map"], "v": []}, b""),
+        ({"$": "map", "v": [["only a key"]]}, b""),
+        ({"$": "namespace", "v": 3}, b""),
+        ({"$": "tuple", "v": 3}, b""),
+    ],
+    ids=str,
+)
+def test_a_forged_frame_is_refused(node: Any, body: bytes) -> None:
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode(_frame(node, body))
+
+
+def test_a_frame_nested_beyond_reason_is_refused() -> None:
+    text = b"[" * 200_000 + b"]" * 200_000
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode(struct.pack(">QQ", len(text), 0) + text)
+
+
+@pytest.mark.parametrize("value", [{1: 2}, {None: 1}, object(), {"a": {3}}, b"bytes", 1j], ids=repr)
+def test_what_cannot_be_sent_is_named(value: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be sent"):
+        protocol.encode(value)
+
+
+def test_over_a_socket() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        protocol.send(ours, {"a": Tensor("float32", (1,), bytes(4))})
+        protocol.send(ours, 2)
+        assert protocol.receive(theirs) == {"a": Tensor("float32", (1,), bytes(4))}
+        assert protocol.receive(theirs) == 2
+        ours.sendall(struct.pack(">QQ", 10, 0) + b"[")
+        ours.close()
+        with pytest.raises(EOFError):
+            protocol.receive(theirs)
+
+
+def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(struct.pack(">QQ", protocol.MAX_FRAME, 1))
+        with pytest.raises(protocol.ProtocolError, match="size limit"):
+            protocol.receive(theirs)

@@ -1,0 +1,192 @@
+"""Values on both sides: numpy literals in the controller, torch objects in the worker."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from demo_kit import Lab, returned
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.values import (
+    FLOATS,
+    STORAGE,
+    Array,
+    Attribute,
+    Device,
+    Namespace,
+    New,
+    Tensor,
+    Tuple,
+    plain,
+    tensor,
+    typed,
+)
+
+ECHO = {
+    "mod.py": """
+import dataclasses, enum
+import numpy, torch
+
+class Colour(enum.Enum):
+    RED = 1
+
+@dataclasses.dataclass
+class Options:
+    clip: float
+    parts: list
+
+class Odd:
+    pass
+
+def echo(value):
+    return value
+
+def kind(value):
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+def attribute(value, name):
+    return getattr(value, name)
+
+def zoo():
+    return {
+        "enum": Colour.RED, "options": Options(0.5, [1]), "odd": Odd(), "dtype": torch.float32,
+        "device": torch.device("cpu"), "scalar": numpy.float32(0.5), "array": numpy.arange(2, dtype=numpy.int32),
+        "objects": numpy.array(["a", None], dtype=object), "tuple": (1, True, None), "set": {3, 1},
+        "half": torch.tensor([1.5], dtype=torch.bfloat16), "empty": torch.zeros(0, 2), "bool": torch.tensor(True),
+    }
+
+def strided():
+    return torch.arange(6.0).reshape(2, 3).t()
+
+def meta():
+    return torch.empty(2, device="meta")
+
+def sparse():
+    return torch.zeros(2, 2).to_sparse()
+
+def complex_numbers():
+    return torch.zeros(1, dtype=torch.complex64)
+
+def itself():
+    loop = []
+    loop.append(loop)
+    return loop
+"""
+}
+
+
+@pytest.mark.parametrize("dtype", sorted(STORAGE))
+def test_every_dtype_goes_to_torch_and_back(dtype: str, lab: Lab) -> None:
+    value = tensor([[0, 1], [1, 0]], dtype)
+    assert lab.returned(ECHO, "pkg.mod.echo", value=value) == value
+
+
+def test_special_floats_go_and_come_bit_by_bit(lab: Lab) -> None:
+    value = tensor([math.nan, math.inf, -math.inf, -0.0, 1e-40], "float32")
+    assert lab.returned(ECHO, "pkg.mod.echo", value=value).data == value.data
+
+
+def test_literals_become_live_objects(lab: Lab) -> None:
+    process = lab.open(lab.write(ECHO))
+    kinds = {
+        "torch.Tensor": tensor([1.0], "float32"),
+        "numpy.ndarray": Array(("a", 1)),
+        "builtins.tuple": Tuple((1,)),
+        "torch.device": Device("cpu"),
+        "pkg.mod.Options": New("pkg.mod.Options", {"clip": 0.5, "parts": [tensor([1.0], "float32")]}),
+        "pkg.mod.Colour": Attribute("pkg.mod.Colour.RED"),
+        "builtins.function": Attribute("pkg.mod.echo"),
+        "builtins.dict": {"a": {"b": 1}},
+    }
+    for kind, literal in kinds.items():
+        assert returned(lab.probe(process, "pkg.mod.kind", value=literal)) == kind
+    assert returned(lab.probe(process, "pkg.mod.attribute", value=Namespace({"x": [1, 2]}), name="x")) == [1, 2]
+
+
+def test_a_missing_attribute_of_a_namespace_is_drift(lab: Lab) -> None:
+    answer = lab.call(ECHO, "pkg.mod.attribute", value=Namespace({"x": 1}), name="gae_timestep_unit")
+    assert answer["failure"]["kind"] == "drift"
+    assert "'gae_timestep_unit'" in answer["failure"]["reason"]
+
+
+def test_what_is_returned_becomes_data(lab: Lab) -> None:
+    found = lab.returned(ECHO, "pkg.mod.zoo")
+    assert found == {
+        "enum": "Colour.RED",
+        "options": {"clip": 0.5, "parts": [1]},
+        "odd": {"type": "pkg.mod.Odd"},
+        "dtype": "float32",
+        "device": "cpu",
+        "scalar": 0.5,
+        "array": tensor([0, 1], "int32"),
+        "objects": ["a", None],
+        "tuple": [1, True, None],
+        "set": [1, 3],
+        "half": tensor([1.5], "bfloat16"),
+        "empty": Tensor("float32", (0, 2), b""),
+        "bool": tensor(True, "bool"),
+    }
+
+
+def test_a_strided_tensor_comes_back_in_its_own_order(lab: Lab) -> None:
+    assert lab.returned(ECHO, "pkg.mod.strided").nested() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("meta", "meta"), ("sparse", "sparse"), ("complex_numbers", "complex64"), ("itself", "Recursion")]
+)
+def test_what_is_no_data_is_named(name: str, word: str, lab: Lab) -> None:
+    answer = lab.call(ECHO, f"pkg.mod.{name}")
+    assert answer["failure"]["kind"] == "raised"
+    assert word in answer["failure"]["reason"]
+
+
+_LISTS = st.lists(st.lists(st.floats(width=32), min_size=2, max_size=2), max_size=3)
+
+
+@given(_LISTS)
+def test_a_float32_literal_holds_what_was_written(rows: list[list[float]]) -> None:
+    made = tensor(rows, "float32")
+    assert made.shape == ((len(rows), 2) if rows else (0,))
+    assert repr(made.nested()) == repr(rows)
+
+
+@given(st.lists(st.floats(width=16, allow_nan=False)))
+def test_bfloat16_rounds_to_nearest_even(values: list[float]) -> None:
+    for value, rounded in zip(values, tensor(values, "bfloat16").nested(), strict=True):
+        if math.isinf(value) or math.isinf(rounded):
+            assert abs(value) > 3.3e38
+        else:
+            assert abs(value - rounded) <= abs(value) * 2.0**-8
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([[1], [1, 2]], "float32"),
+        (["1"], "float32"),
+        ([None], "float32"),
+        ([0.5], "int64"),
+        ([300], "uint8"),
+        ([-1], "uint8"),
+        ([2], "bool"),
+        ([1 << 64], "int64"),
+        ([math.nan], "int64"),
+        ([2.0**63], "int64"),
+        ([1], "float8"),
+    ],
+    ids=str,
+)
+def test_a_tensor_that_is_none_is_refused(values: Any, dtype: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        tensor(values, dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_numbers_that_are_none_are_tagged_for_readers(dtype: str) -> None:
+    made = tensor([math.nan, math.inf, -math.inf, 1.0], dtype, requires_grad=True)
+    assert plain(made) == ["NaN", "Infinity", "-Infinity", 1.0]
+    assert typed({"x": made}) == {"x": {"dtype": dtype, "shape": [4], "tensor": plain(made), "requires_grad": True}}
