@@ -54,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(OSError, ValueError):  # the interpreter flushes once more while it exits
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as the shell reports SIGPIPE
+    except OSError as error:  # a disk or a folder that is in no state that a command foresaw
+        complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        return 2
     return status
 
 

@@ -179,6 +179,7 @@ class Run:
             ref,
             pull=pull,
             python=settings.pythons.get(target.name, settings.pythons.get(None)),
+            url=settings.repo_urls.get(target.name, settings.repo_urls.get(None)),
             progress=self.progress,
         )
 

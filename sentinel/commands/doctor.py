@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -155,8 +156,10 @@ def _home() -> Iterator[Check]:
     home = Home.default().path
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     set_it = "set SENTINEL_HOME to a folder that you can write"
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        yield Check("SENTINEL_HOME", "missing", f"{home} cannot be written", set_it)
+    try:
+        tempfile.TemporaryFile(dir=there).close()  # a question to the mode bits is answered wrongly for root
+    except OSError as error:
+        yield Check("SENTINEL_HOME", "missing", f"{home} cannot be written: {error.strerror}", set_it)
         return
     free = shutil.disk_usage(there).free
     advice = "free some, `sentinel cache prune` removes old checkouts" if free < _LITTLE else ""

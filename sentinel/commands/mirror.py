@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import (
@@ -30,7 +30,7 @@ _ADD = """\
   sentinel mirror add verl --from ~/src/verl             copy what a clone of yours has; works without the network
   sentinel mirror add verl --from ~/src/verl --reference   read that clone where it lies, and copy nothing
   sentinel mirror add verl --from verl.git.tar           a git directory in a tar
-  sentinel mirror add verl --from https://github.com/me/verl   a fork
+  sentinel mirror add verl --repo-url https://github.com/me/verl   a fork, beside upstream's mirror
 """
 _UPDATE = """\
   sentinel mirror update             fetch what is new for every mirror
@@ -49,6 +49,7 @@ def declare(commands: Commands) -> None:
     add.add_argument(
         "--from", dest="origin", metavar="DIR|TAR|URL", help="where from (default: the target's repository)"
     )
+    add.add_argument("--repo-url", metavar="URL", help="the mirror of a fork, for --sentinel-repo-url=URL")
     add.add_argument("--reference", action="store_true", help="with a directory: read its objects where they lie")
     update = command(own, "update", _update, "fetch new branches, tags and pull requests", _UPDATE)
     update.add_argument("targets", metavar="TARGET", nargs="*", help="default: every mirror that is here")
@@ -57,23 +58,29 @@ def declare(commands: Commands) -> None:
 
 def _add(arguments: argparse.Namespace) -> int:
     from sentinel.sources import MirrorStore
+    from sentinel.sources.forks import fork
 
     catalog, settings = known()
     target = target_named(catalog, arguments.target)
-    url = settings.repo_urls.get(target.name, settings.repo_urls.get(None))
+    url = arguments.repo_url or settings.repo_urls.get(target.name, settings.repo_urls.get(None))
+    target = fork(target, url)
     with progress() as tell:
-        made = MirrorStore().add(target, arguments.origin, reference=arguments.reference, url=url, progress=tell)
+        made = MirrorStore().add(target, arguments.origin, reference=arguments.reference, progress=tell)
     say(_sentence(made))
     return 0
 
 
 def _update(arguments: argparse.Namespace) -> int:
     from sentinel.sources import MirrorStore
+    from sentinel.sources.forks import base_name
 
     catalog, _ = known()
     store = MirrorStore()
-    there = [mirror.target for mirror in store.list() if mirror.whole and mirror.target in catalog.targets]
-    targets = [target_named(catalog, name) for name in dict.fromkeys(arguments.targets or there)]
+    named = [target_named(catalog, name) for name in dict.fromkeys(arguments.targets)]
+    wanted = {target.name for target in named} or set(catalog.targets)
+    there = [mirror.target for mirror in store.list() if mirror.whole and base_name(mirror.target) in wanted]
+    absent = [target for target in named if target.name not in map(base_name, there)]  # says so, each by itself
+    targets = absent + [replace(catalog.targets[base_name(name)], name=name) for name in there]
     if not targets:
         raise SentinelError("there are no mirrors yet; run `sentinel mirror add TARGET`")
     failed = 0

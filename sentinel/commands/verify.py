@@ -231,7 +231,7 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
     """
     from dataclasses import replace
 
-    from sentinel.recipes import find_recipes
+    from sentinel.recipes import adopt_pins, find_recipes
 
     if not recorded["bug_id"]:
         raise CouldNotError("it is evidence of a law, not of a recipe; `pytest --sentinel-laws` checks laws again")
@@ -244,6 +244,8 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
             return recipe, f"{recipe.path.name}, {digest[:19]}, as it is here"
     other = "; the one here is another" if same else ""
     recipe = _embedded(recorded, catalog)
+    if recipe.published:  # its pull request, under which commits are looked for, is in the bundled one
+        recipe = adopt_pins(recipe, {item.bug_id: item for item in same})
     return replace(recipe, digest=digest), f"the copy inside the evidence{other}"
 
 

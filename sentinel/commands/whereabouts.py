@@ -35,7 +35,7 @@ class Whereabouts:
         try:
             commit = self._commit(target, ref.name)
         except SentinelError as error:
-            return (True, "checkout (not in the mirror)") if checked_out else (False, str(error))
+            return (True, "checkout") if checked_out else (False, str(error))
         if ref.immutable:
             return True, "mirror, checkout" if checked_out else "mirror"
         return True, f"mirror, at {commit[:12]}"

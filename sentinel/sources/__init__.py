@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sentinel.checkout import Checkout
 from sentinel.errors import Unavailable
 from sentinel.refs import Ref
+from sentinel.sources.forks import fork
 from sentinel.sources.gitbinary import GitMissingError
 from sentinel.sources.gitsource import open_git
 from sentinel.sources.home import Home, Progress
@@ -23,6 +26,7 @@ def open_checkout(
     store: MirrorStore | None = None,
     pull: int | None = None,
     python: str | None = None,
+    url: str | None = None,
     progress: Progress | None = None,
 ) -> Checkout:
     """The checkout of a target at a ref, made now or found where an earlier run made it.
@@ -32,6 +36,7 @@ def open_checkout(
     :param store: the mirrors, and with them the ``SENTINEL_HOME`` that is used; None: the user's own.
     :param pull: the pull request that a pin comes from, for a sha that the mirror does not have.
     :param python: the interpreter whose copy ``installed`` means.
+    :param url: the repository of a fork, whose git history is used instead of upstream's.
     :param progress: called with a line where something takes long.
     :raises Unavailable: where the revision cannot be had.
     :raises SentinelError: where ``SENTINEL_HOME`` cannot be written or its disk is full.
@@ -43,7 +48,10 @@ def open_checkout(
         return open_path(target, ref, store.home)
     if ref.kind == "installed":
         return open_installed(target, ref, store.home, python)
+    origin = fork(target, url)
     try:
-        return open_git(target, ref, store, pull, progress)
+        if origin is not target and store.get(origin.name) is None:
+            raise Unavailable(f"no mirror of {url}; run `sentinel mirror add {target.name} --repo-url {url}`")
+        return replace(open_git(origin, ref, store, pull, progress), target=target.name)
     except GitMissingError as error:
         raise Unavailable(f"{target.name}: {error}") from error

@@ -61,7 +61,7 @@ def needed_version(error: BaseException) -> tuple[int, int] | None:
         match = re.search(r"cannot import name '(\w+)'", str(error))
         found = _NAMES.get(match.group(1)) if match else None
     elif isinstance(error, AttributeError) and _is_standard(error.obj):
-        found = _NAMES.get(error.name)
+        found = _NAMES.get(error.name or "")
     return found if found and sys.version_info[:2] < found else None
 
 
