@@ -97,6 +97,16 @@ def test_a_reader_that_goes_away_is_reported_as_the_shell_does() -> None:
     assert (finished.returncode, finished.stderr) == (141, b"")
 
 
+def test_a_disk_in_an_unforeseen_state_is_one_line(
+    run_sentinel: Any, monkeypatch: pytest.MonkeyPatch, tiny: Any
+) -> None:
+    monkeypatch.setenv("SENTINEL_HOME", "/proc/nothing/here")
+    answer = run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream)
+    assert answer.status == 2
+    assert answer.err.count("\n") == 1
+    assert answer.err.startswith("sentinel: ")
+
+
 def test_settings_of_the_folder_hold(run_sentinel: Any, tiny: Any) -> None:
     Path("sentinel.toml").write_text('taget = "tiny"\n')
     answer = run_sentinel("list")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.catalog import Catalog
-from sentinel.recipes import load_recipe
+from sentinel.recipes import adopt_pins, load_recipe
 from sentinel.refs import Ref
 from sentinel.reports import store
 from sentinel.runner import Job, Runner
@@ -143,6 +143,35 @@ def test_the_copy_inside_and_a_working_tree(run_sentinel: Any, mirrored: None, f
     other = run_sentinel("verify", clean, "--repo", tiny.upstream)  # which is at the fixed commit
     assert other.status == 2
     assert "could not be verified: the evidence is about code with tree hash" in other.out
+
+
+def test_a_published_recipe_out_of_the_evidence(
+    run_sentinel: Any, mirrored: None, tiny: Any, tiny_catalog: Catalog, tmp_path: Path
+) -> None:
+    blob = {
+        "bug_id": "TINY-MEAN",
+        "validation_mode": "hook",
+        "hooked_boundary": "tiny.losses.agg_loss",
+        "expected_invariant": "masked tokens do not count",
+        "constructed_scenario": {
+            "loss_mat": [[1.0, 100.0], [1.0, -50.0]],
+            "response_mask": [[1, 0], [1, 0]],
+            "loss_agg_mode": "token-mean",
+        },
+        "expected_unpatched": {"loss": 26.0},
+        "expected_fixed": {"loss": 1.0},
+    }
+    (tmp_path / "published.json").write_text(json.dumps(blob))
+    native = load_recipe(tiny.recipe, tiny_catalog)
+    recipe = adopt_pins(load_recipe(tmp_path / "published.json", tiny_catalog), {native.bug_id: native})
+    runner = Runner(tiny_catalog, lambda t, ref, pull: open_checkout(t, ref, pull=pull), Options())
+    try:
+        file = store.write(tmp_path / "reports", runner.decide(Job(recipe, Ref("git", tiny.buggy))))
+    finally:
+        runner.close()
+    answer = run_sentinel("verify", file)
+    assert answer.status == 0, answer.out
+    assert "the copy inside the evidence" in answer.out
 
 
 def test_verify_of_an_empty_folder(run_sentinel: Any) -> None:
