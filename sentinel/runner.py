@@ -191,8 +191,8 @@ class Runner:
 
     def _environment(self, target: str) -> Environment:
         options = self._options_for.get(target, self._options)
-        hello = self._zygote(target, [target]).hello()
         wanted = self._catalog.adapters[target].target.preload
+        hello = self._zygote(target, [target]).require(wanted)
         return Environment(
             python=hello["python"],
             torch=hello["torch"],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.addresses import parse_address
 from sentinel.closeness import agree, difference
 from sentinel.invariants.invariant import Case, DoesNotApply, Invariant
 from sentinel.outcomes import Comparison, Failure, Measurement, Observation, Verdict
 from sentinel.recipes import Expected, Recipe, Tolerance
+from sentinel.recipes.addresses import parse_address
 
 #: Kinds of failure that say nothing can be decided about this ref at all, rather than that deciding went wrong.
 UNAVAILABLE = ("ref", "not-in-this-version", "python")

@@ -49,8 +49,8 @@ def declare(commands: Commands) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from sentinel.recipe_check import check_files
     from sentinel.recipes import recipe_files
+    from sentinel.recipes.check import check_files
 
     catalog, _ = known()
     files = [file for path in arguments.files for file in (recipe_files(path) if path.is_dir() else [path])]
@@ -66,7 +66,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _new(arguments: argparse.Namespace) -> int:
-    from sentinel.recipe_template import TODO, template
+    from sentinel.recipes.template import TODO, template
 
     catalog, _ = known()
     target = target_named(catalog, arguments.target)
@@ -83,8 +83,8 @@ def _new(arguments: argparse.Namespace) -> int:
 
 def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str | None) -> Contract | None:
     """The contract that was named, or the one that the adapter binds the boundary to."""
-    from sentinel.literals import inside
-    from sentinel.wording import nearest
+    from sentinel.recipes.literals import inside
+    from sentinel.recipes.wording import nearest
 
     if boundary is not None:
         problem = inside(boundary, target.packages)
@@ -121,7 +121,7 @@ def _create(file: Path, text: str) -> None:
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    from sentinel import recipe_structure
+    from sentinel.recipes import structure as recipe_structure
     from sentinel.reports import evidence
 
     say_json(recipe_structure.schema() if arguments.what == "recipe" else evidence.schema())

@@ -116,6 +116,20 @@ class Zygote:
         with self._lock:
             return self._greet()
 
+    def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
+        """As :meth:`hello`, after these packages were imported too where they are installed."""
+        self.start()
+        with self._lock:
+            hello = self._greet()
+            missing = [name for name in packages if name not in hello["packages"]]
+            if missing:
+                try:
+                    self._command({"op": "preload", "modules": missing})
+                    hello["packages"] = {**hello["packages"], **protocol.receive(self._open)}
+                except (EOFError, OSError, protocol.ProtocolError):
+                    raise WorkerError(self._last_words()) from None
+            return hello
+
     def _greet(self) -> dict[str, Any]:
         if self._hello is None:
             try:

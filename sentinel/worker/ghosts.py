@@ -13,7 +13,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any
 
 _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
@@ -26,7 +26,8 @@ class GhostUsedError(RuntimeError):
 class GhostState:
     """What the ghosts of this process have been through.
 
-    :ivar probing: whether a probe is running, so that use is recorded and refused.
+    :ivar probing: whether a probe is running, so that use is recorded and refused. Not while the target imports a module
+        of its own for the first time, inside a probe too: what runs then is import time.
     :ivar used: the ghosts used while probing, by dotted name.
     """
 
@@ -86,7 +87,7 @@ class Ghost:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         _STATE.use(self._ghost_name)
-        if len(args) == 1 and not kwargs and isinstance(args[0], (type, FunctionType, staticmethod, classmethod)):
+        if len(args) == 1 and not kwargs and _decorable(args[0]):
             return args[0]  # a decorator: the target's own function or class must stay what it is
         if len(args) == 3 and isinstance(args[0], str) and isinstance(args[1], tuple) and isinstance(args[2], dict):
             return type(args[0], args[1], args[2])  # a metaclass
@@ -95,6 +96,22 @@ class Ghost:
     def __bool__(self) -> bool:
         _STATE.use(self._ghost_name)
         return False
+
+    def __int__(self) -> int:
+        _STATE.use(self._ghost_name)
+        return 0
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        _STATE.use(self._ghost_name)
+        return 0.0
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _STATE.use(self._ghost_name)
+
+    def __delitem__(self, key: Any) -> None:
+        _STATE.use(self._ghost_name)
 
     def __iter__(self) -> Iterator[Any]:
         _STATE.use(self._ghost_name)
@@ -119,6 +136,12 @@ class Ghost:
 
     def __hash__(self) -> int:
         return id(self)
+
+
+def _decorable(value: Any) -> bool:
+    if isinstance(value, Ghost):
+        return False
+    return callable(value) or isinstance(value, (staticmethod, classmethod, property))
 
 
 @cache
@@ -208,7 +231,10 @@ class ImportRecorder:
         if importer is None or importer.partition(".")[0] not in self.packages:
             return self._import(name, globals, locals, fromlist, level)
         self._record(importer, name, globals, fromlist, level)
+        probing = _STATE.probing
         try:
+            if level or name.partition(".")[0] in self.packages:
+                _STATE.probing = False
             return self._import(name, globals, locals, fromlist, level)
         except ModuleNotFoundError as error:
             top = name.partition(".")[0]
@@ -219,6 +245,8 @@ class ImportRecorder:
                 raise
             self.given.setdefault(importer, set()).add(top)
             return self._ghost(name if fromlist else top)
+        finally:
+            _STATE.probing = probing
 
     def _ghost(self, name: str) -> Ghost:
         parts = name.split(".")
@@ -249,7 +277,7 @@ class ImportRecorder:
             if file.startswith(self.roots):
                 line = linecache.getline(file, frame.f_lineno)
                 # An import at the left margin cannot stand in a try; only the others are worth a parse.
-                if line[:1] in (" ", "\t") and _in_guard(file, frame.f_lineno):
+                if not line.startswith(("import ", "from ")) and _in_guard(file, frame.f_lineno):
                     return True
             frame = frame.f_back
         return False

@@ -20,10 +20,6 @@ from hypothesis import strategies as st
 
 from sentinel.catalog import bundled_catalog
 from sentinel.errors import RecipeError, SentinelError
-from sentinel.recipe_check import check, check_files
-from sentinel.recipe_reading import examine_document
-from sentinel.recipe_structure import schema
-from sentinel.recipe_template import template
 from sentinel.recipes import (
     Expected,
     Recipe,
@@ -34,10 +30,14 @@ from sentinel.recipes import (
     load_recipe,
     recipe_files,
 )
+from sentinel.recipes.check import check, check_files
+from sentinel.recipes.reading import examine_document
+from sentinel.recipes.schema_subset import accepts
+from sentinel.recipes.structure import schema
+from sentinel.recipes.template import template
+from sentinel.recipes.yamldoc import read_text
 from sentinel.refs import Ref
-from sentinel.schema_subset import accepts
 from sentinel.values import New, tensor
-from sentinel.yamldoc import read_text
 
 _spec = importlib.util.spec_from_file_location("recipe_catalog", Path(__file__).with_name("recipe_catalog.py"))
 assert _spec is not None

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from sentinel.core_schema import CORE, DocumentError, plain, scalar, unknown_tag
+from sentinel.recipes.core_schema import CORE, DocumentError, plain, scalar, unknown_tag
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -83,7 +83,7 @@ def read_text(raw: bytes, json: bool = False) -> Document:
     if not text.strip():
         raise DocumentError("the file is empty; 'sentinel recipe new' writes a template")
     if json:
-        from sentinel.jsondoc import parse_json
+        from sentinel.recipes.jsondoc import parse_json
 
         document = parse_json(text)
     else:

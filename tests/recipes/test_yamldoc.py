@@ -13,9 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.core_schema import DocumentError
-from sentinel.jsondoc import parse_json
-from sentinel.yamldoc import MAX_BYTES, parse_yaml, read, read_text
+from sentinel.recipes.core_schema import DocumentError
+from sentinel.recipes.jsondoc import parse_json
+from sentinel.recipes.yamldoc import MAX_BYTES, parse_yaml, read, read_text
 
 LOADERS = [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)]
 

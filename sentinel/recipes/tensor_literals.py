@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from sentinel.recipes.wording import describe, nearest
 from sentinel.values import FLOATS, STORAGE, Tensor, tensor
-from sentinel.wording import describe, nearest
 
 #: How JSON, which has no such numbers, writes them; evidence does too.
 TAGGED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

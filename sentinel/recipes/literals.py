@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import Input
-from sentinel.tensor_literals import TAGGED, LiteralError, make_tensor, natural_dtype, untagged
+from sentinel.recipes.tensor_literals import TAGGED, LiteralError, make_tensor, natural_dtype, untagged
+from sentinel.recipes.wording import describe, nearest
 from sentinel.values import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
-from sentinel.wording import describe, nearest
 
 #: The largest tensor that ``full`` makes: a recipe is small, and so must be what it asks for.
 MAX_ELEMENTS = 1_000_000

@@ -8,9 +8,9 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from sentinel.findings import Findings
-from sentinel.schema_subset import accepts
-from sentinel.wording import describe, nearest
+from sentinel.recipes.findings import Findings
+from sentinel.recipes.schema_subset import accepts
+from sentinel.recipes.wording import describe, nearest
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

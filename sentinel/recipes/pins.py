@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sentinel.errors import SentinelError
-from sentinel.findings import Findings
-from sentinel.literals import inside
 from sentinel.recipes import Pin
+from sentinel.recipes.findings import Findings
+from sentinel.recipes.literals import inside
+from sentinel.recipes.yamldoc import Place
 from sentinel.refs import Ref
 from sentinel.targets import Target
-from sentinel.yamldoc import Place
 
 _PARAMETER = re.compile(r"(.*)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 

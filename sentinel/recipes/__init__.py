@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.addresses import Address, AddressError, parse_address
 from sentinel.errors import RecipeError, SentinelError
+from sentinel.recipes.addresses import Address, AddressError, parse_address
+from sentinel.recipes.wording import nearest
 from sentinel.refs import Ref
-from sentinel.wording import nearest
 
 if TYPE_CHECKING:
     from sentinel.catalog import Catalog
@@ -115,7 +115,7 @@ def load_recipe(path: Path, catalog: Catalog) -> Recipe:
 
     :raises RecipeError: where it is no good recipe; one line for each error, each with file, line and column.
     """
-    from sentinel.recipe_reading import examine
+    from sentinel.recipes.reading import examine
 
     recipe, problems = examine(Path(path), catalog)
     if recipe is None:
@@ -192,7 +192,7 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
 
 
 def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
-    from sentinel.recipe_reading import examine_document, read_or_problem
+    from sentinel.recipes.reading import examine_document, read_or_problem
 
     recipes: list[Recipe] = []
     errors: list[str] = []
@@ -242,8 +242,8 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 
 def _duplicate(first: Recipe, second: Recipe) -> str:
-    from sentinel.findings import shown
-    from sentinel.yamldoc import read
+    from sentinel.recipes.findings import shown
+    from sentinel.recipes.yamldoc import read
 
     line, column = read(second.path).at(("bug_id",))
     place = f"{shown(second.path)}:{line}:{column}"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.addresses import Address, AddressError, parse_address
 from sentinel.contracts.contract import Input
-from sentinel.literals import read_any, read_input
-from sentinel.tensor_literals import LiteralError
+from sentinel.recipes.addresses import Address, AddressError, parse_address
+from sentinel.recipes.literals import read_any, read_input
+from sentinel.recipes.tensor_literals import LiteralError
 from sentinel.values import Array, Attribute, Device, Namespace, New, Tensor, Tuple, tensor
 
 PACKAGES = ("toy", "toy_plugins")

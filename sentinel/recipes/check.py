@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.findings import Findings, Problem, shown
-from sentinel.recipe_reading import examine
-from sentinel.recipe_template import TODO
-from sentinel.yamldoc import Place, read
+from sentinel.recipes.findings import Findings, Problem, shown
+from sentinel.recipes.reading import examine
+from sentinel.recipes.template import TODO
+from sentinel.recipes.yamldoc import Place, read
 
 if TYPE_CHECKING:
     from sentinel.catalog import Catalog
