@@ -112,11 +112,11 @@ class Borrowed:
         self._zygote = zygote
         self.options = options
 
-    def start(self) -> None:
-        self._zygote.start()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._zygote, name)
 
-    def hello(self) -> Mapping[str, Any]:
-        return self._zygote.hello()
+    def preload(self, modules: Sequence[str]) -> None:
+        self._zygote.preload(modules)
 
     def target(self, checkout: Checkout, packages: Sequence[str]) -> TargetProcess:
         return self._with_options(self._zygote.target(checkout, packages))
@@ -156,8 +156,8 @@ class Lab:
         self.processes.append(process)
         return process
 
-    def probe(self, process: TargetProcess, boundary: str, load: bool = True, **arguments: Any) -> dict[str, Any]:
-        """Probe through the generic contract; ``load=False`` imports the module inside the probe alone."""
+    def probe(self, process: TargetProcess, boundary: str, load: bool = True, /, **arguments: Any) -> dict[str, Any]:
+        """Probe through the generic contract; ``load`` false imports the module inside the probe alone."""
         known = bundled_catalog()
         adapter, contract = str(bundled("adapters") / "demo.py"), known.contracts["call"].measure.__code__.co_filename
         if load:
@@ -175,10 +175,10 @@ class Lab:
             }
         )
 
-    def call(self, files: Mapping[str, str], boundary: str, **arguments: Any) -> dict[str, Any]:
+    def call(self, files: Mapping[str, str], boundary: str, /, **arguments: Any) -> dict[str, Any]:
         return self.probe(self.open(self.write(files)), boundary, **arguments)
 
-    def returned(self, files: Mapping[str, str], boundary: str, **arguments: Any) -> Any:
+    def returned(self, files: Mapping[str, str], boundary: str, /, **arguments: Any) -> Any:
         return returned(self.call(files, boundary, **arguments))
 
 

@@ -128,12 +128,20 @@ def resolve(path: str, roots: tuple[str, ...]) -> tuple[ModuleType, Any, type | 
     for attribute in attributes[len(name.split(".")) :]:
         owner = found if isinstance(found, type) else None
         if not hasattr(found, attribute):
-            near = difflib.get_close_matches(attribute, dir(found), 1)
-            hint = f"; the nearest there is {near[0]!r}" if near else _nearest_definition(attribute, roots)
-            raise DriftError(f"{walked} has no {attribute!r} in this checkout{hint}")
+            raise DriftError(f"{walked} has no {attribute!r} in this checkout{_nearest(path, found, attribute, roots)}")
         found = getattr(found, attribute)
         walked = f"{walked}.{attribute}"
     return module, found, owner
+
+
+def _nearest(path: str, found: Any, attribute: str, roots: tuple[str, ...]) -> str:
+    """What is near an attribute that was looked for on the way along a dotted path."""
+    near = difflib.get_close_matches(attribute, dir(found), 1)
+    there = f"; the nearest there is {near[0]!r}" if near else ""
+    last = path.rpartition(".")[2]
+    if attribute == last:
+        return there or _nearest_definition(last, roots)
+    return f"; looked for {path}{_nearest_definition(last, roots) or there}"
 
 
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:

@@ -26,8 +26,8 @@ class GhostUsedError(RuntimeError):
 class GhostState:
     """What the ghosts of this process have been through.
 
-    :ivar probing: whether a probe is running, so that use is recorded and refused. Not while the target imports a module
-        of its own for the first time, inside a probe too: what runs then is import time.
+    :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports a
+        module of its own inside a probe: what runs then is import time.
     :ivar used: the ghosts used while probing, by dotted name.
     """
 
@@ -168,41 +168,11 @@ def _operator(name: str) -> Callable[..., Ghost]:
 
 
 # ``X | None`` and ``X[int]`` stand in annotations; the rest in constants that modules compute while they are imported.
-for _name in (
-    *(
-        "or",
-        "ror",
-        "getitem",
-        "add",
-        "radd",
-        "sub",
-        "rsub",
-        "mul",
-        "rmul",
-        "truediv",
-        "rtruediv",
-        "floordiv",
-        "mod",
-        "pow",
-    ),
-    *(
-        "and",
-        "rand",
-        "xor",
-        "neg",
-        "pos",
-        "invert",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "matmul",
-        "int",
-        "float",
-        "index",
-        "contains",
-    ),
-):
+_OPERATORS = """
+    or ror and rand xor getitem contains add radd sub rsub mul rmul matmul truediv rtruediv floordiv mod pow
+    neg pos abs invert lshift rshift lt le gt ge
+"""
+for _name in _OPERATORS.split():
     setattr(Ghost, f"__{_name}__", _operator(_name))
 
 

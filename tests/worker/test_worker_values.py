@@ -136,7 +136,8 @@ def test_a_strided_tensor_comes_back_in_its_own_order(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "word"), [("meta", "meta"), ("sparse", "sparse"), ("complex_numbers", "complex64"), ("itself", "Recursion")]
+    ("name", "word"),
+    [("meta", "meta"), ("sparse", "sparse"), ("complex_numbers", "complex64"), ("itself", "Recursion")],
 )
 def test_what_is_no_data_is_named(name: str, word: str, lab: Lab) -> None:
     answer = lab.call(ECHO, f"pkg.mod.{name}")

@@ -1,0 +1,185 @@
+"""Finding and calling boundaries: by name across renamed arguments and moved functions; drift says what is near."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Lab, copy_demo
+
+LOSS = "    return (loss_mat * {mask}).sum() / {mask}.sum()\n"
+
+
+def demo_with(tmp_path: Path, losses: str, file: str = "losses.py") -> Path:
+    tree = copy_demo(tmp_path / "demo")
+    (tree / "demo_rl" / "losses.py").unlink()
+    (tree / "demo_rl" / file).write_text(losses)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("signature", "mask"),
+    [
+        ("loss_mat, loss_mask, loss_agg_mode", "loss_mask"),
+        ("loss_mat, mask, loss_agg_mode", "mask"),
+        ("loss_mat, response_mask, loss_agg_mode", "response_mask"),
+        ("loss_agg_mode, loss_mask, *, loss_mat", "loss_mask"),
+        ("loss_mat, loss_mask, loss_agg_mode='other', new=None, *args, **kwargs", "loss_mask"),
+    ],
+)
+def test_arguments_are_bound_by_name(signature: str, mask: str, decide: Decide, tmp_path: Path) -> None:
+    tree = demo_with(tmp_path, f"def agg_loss({signature}):\n{LOSS.format(mask=mask)}")
+    if mask == "response_mask":  # not among the adapter's names: the canonical name itself is only used unlisted
+        assert decide(MASKED_TOKENS, tree).verdict.kind == "drift"
+    else:
+        assert decide(MASKED_TOKENS, tree).verdict.name == "fixed"
+
+
+def test_a_former_path_is_found(decide: Decide, tmp_path: Path) -> None:
+    tree = demo_with(
+        tmp_path, f"def agg_loss(loss_mat, loss_mask, loss_agg_mode):\n{LOSS.format(mask='loss_mask')}", "core.py"
+    )
+    decision = decide(MASKED_TOKENS, tree)
+    assert decision.verdict.name == "fixed"
+    assert decision.measurement is not None
+    assert decision.measurement.provenance.boundary == "demo_rl.core.agg_loss"
+    assert decision.measurement.provenance.file == "demo_rl/core.py"
+
+
+@pytest.mark.parametrize(
+    ("losses", "file", "said"),
+    [
+        (
+            "def agg_los(loss_mat): ...\n",
+            "losses.py",
+            "has no 'agg_loss' in this checkout; the nearest there is 'agg_los'",
+        ),
+        ("X = 1\n", "losses.py", "demo_rl.losses has no 'agg_loss' in this checkout"),
+        (
+            "\n\ndef agg_loss(loss_mat): ...\n",
+            "elsewhere.py",
+            "demo_rl has no 'losses' in this checkout; looked for demo_rl.losses.agg_loss; 'agg_loss' is defined in "
+            "demo_rl/elsewhere.py:3",
+        ),
+        ("def agg_loss(loss_mat, loss_agg_mode): ...\n", "losses.py", "has no parameter for 'response_mask'"),
+        ("def agg_loss(loss_mat, loss_mask, loss_agg_mode, rank): ...\n", "losses.py", "now requires 'rank'"),
+        ("agg_loss = 3\n", "losses.py", "is not callable"),
+        (
+            "def agg_loss(loss_mat, loss_mask, loss_agg_mode): return {'losses': loss_mat}\n",
+            "losses.py",
+            "returned no 'loss'; it returned losses",
+        ),
+    ],
+)
+def test_drift_names_what_was_looked_for_and_the_nearest(
+    losses: str, file: str, said: str, decide: Decide, tmp_path: Path
+) -> None:
+    verdict = decide(MASKED_TOKENS, demo_with(tmp_path, losses, file)).verdict
+    assert (verdict.name, verdict.kind) == ("inconclusive", "drift")
+    assert said in verdict.reason
+
+
+def test_a_shorter_tuple_is_drift(decide: Decide, tmp_path: Path) -> None:
+    tree = copy_demo(tmp_path / "demo")
+    body = "def group_advantage(token_level_rewards, response_mask, index):\n    return (token_level_rewards,)\n"
+    (tree / "demo_rl" / "advantages.py").write_text(body)
+    verdict = decide(REJECTED_ROW, tree).verdict
+    assert verdict.kind == "drift"
+    assert "not the 2 values advantages, returns" in verdict.reason
+
+
+def test_a_longer_tuple_is_read_from_its_front(decide: Decide, tmp_path: Path) -> None:
+    tree = copy_demo(tmp_path / "demo", "fixed")
+    file = tree / "demo_rl" / "advantages.py"
+    file.write_text(file.read_text().replace("return advantages, advantages", "return advantages, advantages, 3"))
+    assert decide(REJECTED_ROW, tree).verdict.name == "fixed"
+
+
+@pytest.mark.parametrize(
+    ("required", "there"),
+    [
+        ("demo_rl.losses", True),
+        ("demo_rl.losses.agg_loss", True),
+        ("demo_rl.losses.agg_loss(loss_mask)", True),
+        ("demo_rl.settings.LossSettings.clip", True),
+        ("demo_rl.settings.LossSettings.groups", True),  # a field with a factory is no attribute of the class
+        ("demo_rl.settings.Row.tokens", True),
+        ("demo_rl.losses.agg_loss(kl)", False),
+        ("demo_rl.losses.kl_loss", False),
+        ("demo_rl.settings.LossSettings.kl", False),
+        ("demo_rl.nowhere", False),
+        ("demo_rl.nowhere.at.all", False),
+    ],
+)
+def test_what_a_recipe_requires(required: str, there: bool, decide: Decide, fixed_tree: Path) -> None:
+    verdict = decide({**MASKED_TOKENS, "requires": [required]}, fixed_tree).verdict
+    if there:
+        assert verdict.name == "fixed"
+    else:
+        assert (verdict.name, verdict.kind) == ("unavailable", "not-in-this-version")
+        assert verdict.reason == f"not in this version: the checkout has no {required}"
+
+
+def test_the_evidence_proves_which_code_ran(decide: Decide, broken_tree: Path) -> None:
+    import subprocess
+
+    decision = decide(MASKED_TOKENS, broken_tree)
+    assert decision.measurement is not None
+    found = decision.measurement.provenance
+    file = broken_tree / "demo_rl" / "losses.py"
+    blob = subprocess.run(["git", "hash-object", file], capture_output=True, text=True, check=True).stdout.strip()
+    assert (found.file, found.blob, found.module) == ("demo_rl/losses.py", blob, "demo_rl.losses")
+    assert file.read_text().splitlines()[found.line - 1].startswith(("def agg_loss", "@"))
+    assert "loss_mask" in found.signature
+    assert " at 0x" not in found.signature
+
+
+def test_code_from_outside_the_checkout_is_not_taken_for_the_targets(decide: Decide, tmp_path: Path) -> None:
+    tree = demo_with(tmp_path, "from json import dumps as agg_loss\n")
+    verdict = decide({**MASKED_TOKENS, "contract": "call", "scenario": {"positional": [1]}, **_CALL}, tree).verdict
+    assert (verdict.name, verdict.kind) == ("inconclusive", "drift")
+    assert "not loaded from the checkout" in verdict.reason
+
+
+_CALL: dict[str, Any] = {
+    "invariant": None,
+    "expected_unpatched": {"returned": "1"},
+    "expected_fixed": {"returned": "2"},
+}
+
+
+def test_a_method_through_its_class_and_a_decorated_function(lab: Lab) -> None:
+    source = """
+import functools
+def twice(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return 2 * function(*args, **kwargs)
+    return wrapper
+
+class Actor:
+    scale = 3
+    @twice
+    def step(self, x):
+        return self.scale * x
+    @staticmethod
+    def static(x):
+        return x
+    @classmethod
+    def klass(cls, x):
+        return cls.scale * x
+"""
+    process = lab.open(lab.write({"mod.py": source}))
+    for name, expected in (("static", 5), ("klass", 15)):
+        answer = lab.probe(process, f"pkg.mod.Actor.{name}", x=5)
+        assert answer["observation"][""]["returned"] == expected
+    found = lab.probe(process, "pkg.mod.Actor.step", self=None, x=1)
+    assert found["failure"]["kind"] == "raised"
+    assert found["failure"]["provenance"]["line"] == source[: source.index("@twice\n    def step")].count("\n") + 1
+
+
+def test_arguments_that_do_not_fit_are_drift(lab: Lab) -> None:
+    answer = lab.call({"mod.py": "def f(new_name):\n    return 7\n"}, "pkg.mod.f", old_name=1)
+    assert answer["failure"]["kind"] == "drift"
+    assert "pkg.mod.f(new_name) cannot be called so" in answer["failure"]["reason"]

@@ -1,0 +1,305 @@
+# ruff: noqa: E501 (a statement is easier to read on one line)
+"""Ghosts: who gets one, who does not, what one may do while a module is imported and must not do while a probe runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from demo_kit import Lab
+
+
+def failure(answer: dict[str, Any]) -> tuple[str, str]:
+    assert "failure" in answer, answer
+    return answer["failure"]["kind"], answer["failure"]["reason"]
+
+
+# -- who gets one -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import absent_one",
+        "import absent_one.part.deep",
+        "import absent_one.part as part",
+        "from absent_one import name",
+        "from absent_one.part import name as other",
+        "from absent_one import *",
+        "import absent_one, absent_two",
+        "if True:\n    import absent_one",
+        "class Holder:\n    import absent_one",
+        "try:\n    import json\nfinally:\n    import absent_one",
+        "try:\n    import absent_zero\nexcept ImportError:\n    import absent_one",
+        "try:\n    import absent_one\nexcept KeyError:\n    pass",
+    ],
+)
+def test_an_unguarded_import_gets_a_ghost(statement: str, lab: Lab) -> None:
+    files = {"mod.py": f"{statement}\ndef f():\n    return 7\n"}
+    answer = lab.call(files, "pkg.mod.f")
+    assert answer["observation"][""]["returned"] == 7
+    assert answer["ghosts"][:1] == ["absent_one"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "try:\n    import absent_one\n    HAVE = True\nexcept ImportError:\n    HAVE = False",
+        "try:\n    from absent_one.part import name\n    HAVE = True\nexcept (ImportError, AttributeError):\n    HAVE = False",
+        "try:\n    import absent_one\n    HAVE = True\nexcept ModuleNotFoundError:\n    HAVE = False",
+        "try:\n    import absent_one\n    HAVE = True\nexcept Exception:\n    HAVE = False",
+        "try:\n    import absent_one\n    HAVE = True\nexcept:\n    HAVE = False",
+        "try: import absent_one\nexcept ImportError: HAVE = False",
+        "try:\n    try:\n        import absent_one\n    except KeyError:\n        pass\nexcept ImportError:\n    HAVE = False",
+        "try:\n    from absent_one import (\n        name,\n    )\nexcept ImportError:\n    HAVE = False",
+        "import contextlib\nHAVE = False\nwith contextlib.suppress(ImportError):\n    import absent_one\n    HAVE = True",
+        "from importlib.util import find_spec\nHAVE = find_spec('absent_one') is not None",
+        "import importlib\ntry:\n    importlib.import_module('absent_one')\nexcept ImportError:\n    HAVE = False",
+        "try:\n    __import__('absent_one')\nexcept ImportError:\n    HAVE = False",
+        "try:\n    from pkg.needs import name\nexcept ImportError:\n    HAVE = False",
+        "try:\n    from . import chain\nexcept ImportError:\n    HAVE = False",
+        "import sys\nHAVE = 'absent_one' in sys.modules",
+        "def load():\n    import absent_one\ntry:\n    load()\nexcept ImportError:\n    HAVE = False",
+    ],
+)
+def test_who_asks_whether_it_is_there_is_told_that_it_is_not(statement: str, lab: Lab) -> None:
+    files = {
+        # Somebody else's unguarded import comes first, so that a ghost exists already.
+        "unguarded.py": "import absent_one\n",
+        "needs.py": "import absent_one\nname = 1\n",
+        "chain.py": "from pkg.link import name\n",
+        "link.py": "from absent_one.part import name\n",
+        "mod.py": f"import pkg.unguarded\n{statement}\ndef f():\n    return HAVE\n",
+    }
+    assert lab.returned(files, "pkg.mod.f") is False
+
+
+def test_a_third_party_importer_sees_no_ghost(lab: Lab) -> None:
+    tree = lab.write({"mod.py": "import absent_one\nimport vendor\ndef f():\n    return vendor.HAVE\n"})
+    (tree / "vendor.py").write_text("try:\n    import absent_one\nexcept ImportError:\n    HAVE = False\n")
+    answer = lab.probe(lab.open(tree), "pkg.mod.f")
+    assert answer["observation"][""]["returned"] is False
+
+
+def test_a_hard_import_of_a_third_party_package_fails_as_it_would(lab: Lab) -> None:
+    tree = lab.write({"mod.py": "import vendor\ndef f():\n    return 7\n"})
+    (tree / "vendor.py").write_text("import absent_one\n")
+    kind, reason = failure(lab.probe(lab.open(tree), "pkg.mod.f"))
+    assert kind == "import"
+    assert "absent_one" in reason
+
+
+@pytest.mark.parametrize("statement", ["from pkg import missing", "import pkg.missing", "from .missing import x"])
+def test_the_targets_own_modules_never_become_ghosts(statement: str, lab: Lab) -> None:
+    kind, reason = failure(lab.call({"mod.py": f"{statement}\ndef f():\n    return 7\n"}, "pkg.mod.f"))
+    assert kind == "import"
+    assert "missing" in reason
+
+
+def test_a_missing_part_of_an_installed_package_is_no_ghost(lab: Lab) -> None:
+    kind, _ = failure(lab.call({"mod.py": "import torch.absent\ndef f():\n    return 7\n"}, "pkg.mod.f"))
+    assert kind == "import"
+
+
+def test_the_evidence_names_the_ghosts_that_the_boundary_reaches(lab: Lab) -> None:
+    files = {
+        "mod.py": "import absent_one\nfrom pkg.near import g\ndef f():\n    return g()\n",
+        "near.py": "import absent_two\ndef g():\n    return 7\n",
+        "far.py": "import absent_three\ndef h():\n    return 7\n",
+    }
+    process = lab.open(lab.write(files))
+    assert lab.probe(process, "pkg.far.h")["ghosts"] == ["absent_three"]
+    assert lab.probe(process, "pkg.mod.f")["ghosts"] == ["absent_one", "absent_two"]
+
+
+# -- what one may do while a module is imported ------------------------------------------------------------------------
+
+HARMLESS = """
+import abc, dataclasses, enum, typing
+import absent as ghost
+from absent import Base, Meta, decorator, Type
+
+@decorator
+def plain(x): return x + 1
+
+@decorator(retries=3)
+def with_arguments(x): return x + 2
+
+@decorator.nested.deep(1)
+@staticmethod
+def static(x): return x + 3
+
+class Held:
+    @decorator
+    def method(self, x): return x + 4
+    @staticmethod
+    @decorator
+    def static(x): return x + 5
+    @decorator
+    @classmethod
+    def klass(cls, x): return x + 6
+    @decorator
+    @property
+    def value(self): return 7
+
+@decorator
+class Kept:
+    def method(self, x): return x + 8
+
+import functools
+@decorator
+@functools.lru_cache
+def cached(x): return x + 9
+
+class Child(Base):
+    def method(self, x): return x + 10
+
+class Both(Base, Kept): pass
+class Two(Base, ghost.Other):
+    def method(self, x): return x + 11
+class Generic(Base, typing.Generic[typing.TypeVar("T")]):
+    def method(self, x): return x + 12
+class WithMeta(metaclass=Meta):
+    def method(self, x): return x + 13
+class WithBoth(Base, metaclass=Meta, flag=True):
+    def method(self, x): return x + 14
+class Abstract(Base, abc.ABC):
+    def method(self, x): return x + 15
+
+def annotated(a: Type | None = None, b: "Type" = None, c: typing.Optional[Type] = None, d: None | Type = None,
+              e: list[Type] = (), f: typing.Union[Type, int] = 0, g: Type[int] = None, *h: ghost.A.B) -> Type | int:
+    return 16
+
+@dataclasses.dataclass
+class Data:
+    x: Type | None = None
+    y: Type = ghost.default
+    z: int = 17
+
+CONSTANTS = [
+    ghost.A + 1, 1 + ghost.A, ghost.A * 2, -ghost.A, ghost.A["k"], ghost.A("x").y.z, ghost.A == 1, ghost.A != 1,
+    ghost.A < 1, len(ghost.A), bool(ghost.A), list(ghost.A), 3 in ghost.A, int(ghost.A), float(ghost.A),
+    f"{ghost.A}", isinstance(1, ghost.A), issubclass(int, ghost.A), hash(ghost.A) and 1, ghost.__version__ > "1",
+    {ghost.A: 1}, ghost.A | ghost.B, ghost.A % 2, ghost.A // 2, ghost.A ** 2, range(ghost.A), [0][ghost.A],
+]
+ghost.A["k"] = 1
+ghost.A.flag = True
+del ghost.A["k"]
+if ghost.version_check(">=1"):
+    raise RuntimeError("a ghost said yes")
+with ghost.context() as c:
+    pass
+for item in ghost.items():
+    raise RuntimeError("a ghost had items")
+ghost.register("name")(plain)
+logger = ghost.getLogger(__name__)
+logger.info("hello")
+
+def f():
+    return [
+        plain(0), with_arguments(0), static(0), Held().method(0), Held.static(0), Held.klass(0), Held().value,
+        Kept().method(0), cached(0), Child.method(None, 0), Two.method(None, 0), Generic.method(None, 0),
+        WithMeta().method(0), WithBoth.method(None, 0), Abstract.method(None, 0), annotated(), Data().z,
+    ]
+
+def asks_isinstance():
+    return isinstance(1, Type)
+
+def reads_names():
+    return repr(ghost.A.B)
+"""
+
+
+def test_what_modules_do_with_ghosts_while_they_are_imported(lab: Lab) -> None:
+    found = lab.returned({"mod.py": HARMLESS}, "pkg.mod.f")
+    assert found == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]
+
+
+def test_what_is_no_use_of_a_ghost(lab: Lab) -> None:
+    process = lab.open(lab.write({"mod.py": HARMLESS}))
+    assert lab.probe(process, "pkg.mod.asks_isinstance")["observation"][""]["returned"] is False
+    assert lab.probe(process, "pkg.mod.reads_names")["observation"][""]["returned"] == "<ghost absent.A.B>"
+
+
+# -- what one must not do while a probe runs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "ghost.get_rank()",
+        "bool(ghost.flag)",
+        "not ghost.flag",
+        "len(ghost.items)",
+        "list(ghost.items)",
+        "ghost.x + 1",
+        "1 + ghost.x",
+        "ghost.x['k']",
+        "ghost.x == 1",
+        "1 == ghost.x",
+        "ghost.x != 1",
+        "ghost.x < 1",
+        "1 in ghost.x",
+        "int(ghost.x)",
+        "float(ghost.x)",
+        "[1][ghost.x]",
+        "ghost.x",
+        "{'deep': [ghost.x]}",
+        "Child()",
+        "decorated_later(f)",
+        "caught()",
+        "caught_all()",
+        "lazily()",
+        "entered()",
+        "set_item()",
+        "logger.info('x')",
+    ],
+)
+def test_use_while_probing_is_inconclusive_and_names_it(use: str, lab: Lab) -> None:
+    source = f"""
+import absent_thing as ghost
+logger = ghost.getLogger()
+class Child(ghost.Base): pass
+def decorated_later(g): return ghost.decorator(g)
+def caught():
+    try:
+        return ghost.call()
+    except RuntimeError:
+        return 1.0
+def caught_all():
+    try:
+        return ghost.call()
+    except BaseException:
+        return 1.0
+def lazily():
+    import absent_thing.part
+    return absent_thing.part.call()
+def entered():
+    with ghost.context():
+        return 1.0
+def set_item():
+    ghost.x["k"] = 1
+    return 1.0
+def f():
+    return {use}
+"""
+    kind, reason = failure(lab.call({"mod.py": source}, "pkg.mod.f"))
+    assert kind == "ghost"
+    assert reason.startswith("the code used absent_thing"), reason
+
+
+def test_import_time_is_import_time_even_inside_a_probe(lab: Lab) -> None:
+    """A boundary that imports a module of its own on first call: that module may still decorate with a ghost."""
+    files = {
+        "mod.py": "def f():\n    from pkg.later import g\n    return g()\n",
+        "later.py": "import absent\n\n@absent.remote(num_cpus=1)\ndef g():\n    return 7\n",
+    }
+    assert lab.returned(files, "pkg.mod.f") == 7
+
+
+def test_a_ghost_that_a_late_import_made_is_refused_when_the_probe_uses_it(lab: Lab) -> None:
+    files = {
+        "mod.py": "def f():\n    from pkg.later import g\n    return g()\n",
+        "later.py": "import absent\nX = absent.compute()\n\ndef g():\n    return X + 1\n",
+    }
+    assert failure(lab.call(files, "pkg.mod.f"))[0] == "ghost"
