@@ -43,7 +43,7 @@ TARGET = Target(
     repository="https://github.com/areal-project/AReaL",
     roots=(PackageRoot("areal"),),
     pypi="areal",
-    preload=("torch._dynamo", "tabulate", "omegaconf"),
+    preload=("torch._dynamo", "tabulate", "omegaconf", "colorlog"),
     bindings=(
         Binding(
             "areal.trainer.ppo.actor.PPOActor._compute_advantages",

@@ -257,7 +257,9 @@ class Run:
 
     def header(self) -> list[str]:
         targets = ", ".join(self.settings.targets) or "as the given paths say"
-        return [f"sentinel: targets {targets}; evidence in {self.settings.report_dir}"]
+        lines = [f"sentinel: targets {targets}; evidence in {self.settings.report_dir}"]
+        owner = other_owner_of_the_name()
+        return [*lines, f"sentinel: {owner}"] if owner else lines
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
         self.results.append((evidence, report.outcome, report.duration, report.nodeid))
@@ -309,6 +311,20 @@ class Run:
         if exitstatus == pytest.ExitCode.OK and not decided and not expected:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self.progress("nothing was decided: every item was unavailable; see the reasons above")
+
+
+def other_owner_of_the_name() -> str | None:
+    """A sentence where PyPI's distribution ``sentinel``, which has nothing to do with this one, is installed beside it."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        other = distribution("sentinel")
+    except PackageNotFoundError:
+        return None
+    return (
+        f"another distribution, sentinel {other.version}, has the import name `sentinel` too, and either may have "
+        "overwritten the other's files; uninstall it, then reinstall rl-sentinel"
+    )
 
 
 def _environment_repo() -> Ref | None:

@@ -182,7 +182,10 @@ def _failure(kind: str, reason: str, trace: str = "", provenance: Any = None) ->
 
 
 def _ghost_reason() -> str:
-    return f"the code used {', '.join(sorted(set(ghosts.state().used)))}, which is not installed"
+    return (
+        f"the code used {', '.join(sorted(set(ghosts.state().used)))}, which is not installed "
+        "(the extra rl-sentinel[targets] has the small packages that boundaries use)"
+    )
 
 
 def _describe(error: BaseException, provenance: Any, roots: tuple[str, ...]) -> dict[str, Any]:
