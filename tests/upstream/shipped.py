@@ -1,0 +1,48 @@
+"""What Sentinel ships, at its pins, decided once a session from the user's own mirrors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from sentinel.catalog import bundled_catalog
+from sentinel.outcomes import Decision
+from sentinel.recipes import find_recipes
+from sentinel.runner import Job, Runner
+from sentinel.sources import MirrorStore, open_checkout
+from sentinel.worker.client import Options
+
+#: The user's mirrors and releases: looked for before a test's fixtures hide them.
+MIRRORS = MirrorStore()
+
+RECIPES = {recipe.bug_id: recipe for recipe in find_recipes(bundled_catalog())}
+PINS = [Job(recipe, pin.ref, pin.expect) for recipe in RECIPES.values() for pin in recipe.pins]
+
+
+def pin_id(job: Job) -> str:
+    return f"{job.recipe.bug_id}-{job.ref.short}"
+
+
+def runner() -> Runner:
+    """A runner that looks in the mirror store alone: no pull request is fetched for a pin that it does not have."""
+    catalog = bundled_catalog()
+    return Runner(catalog, lambda target, ref, pull: open_checkout(target, ref, store=MIRRORS), Options())
+
+
+class Decisions:
+    """The verdicts of a runner; each is decided once, and skips the test where its code is not to be had."""
+
+    def __init__(self, runner: Runner, ahead: Iterable[Job] = ()) -> None:
+        self._runner = runner
+        self._decided: dict[str, Decision] = {}
+        runner.plan(list(ahead))
+
+    def __call__(self, job: Job) -> Decision:
+        name = pin_id(job)
+        if name not in self._decided:
+            self._decided[name] = self._runner.decide(job)
+        decision = self._decided[name]
+        if decision.verdict.kind == "ref":
+            pytest.skip(decision.verdict.reason)
+        return decision

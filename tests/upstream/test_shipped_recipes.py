@@ -1,0 +1,142 @@
+"""The main job: every shipped recipe at every git and PyPI pin, and proof that each could have said something else."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import defaultdict
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import test_skyrl
+from shipped import MIRRORS, PINS, RECIPES, Decisions, pin_id, runner
+
+from sentinel import verdicts
+from sentinel.recipes import Recipe
+from sentinel.reports.baseline import difference
+from sentinel.reports.evidence import dumps, evidence, validate
+from sentinel.reports.store import files, find
+from sentinel.runner import Job
+
+REPORTS = Path(__file__).parents[2] / "reports"
+EVERY_PIN = pytest.mark.parametrize("pin", PINS, ids=pin_id)
+
+
+@EVERY_PIN
+def test_a_pin_gives_its_verdict(pin: Job, decided: Decisions) -> None:
+    verdict = decided(pin).verdict
+    assert (verdict.name, verdict.kind) == (pin.expect, "not-in-this-version" if pin.expect == "unavailable" else "")
+
+
+@EVERY_PIN
+def test_evidence_is_valid_and_proves_what_was_measured(pin: Job, decided: Decisions) -> None:
+    decision = decided(pin)
+    document = evidence(decision)
+    validate(document)
+    assert (document["verdict"], document["expect"]) == (decision.verdict.name, pin.expect)
+    measured = decision.measurement
+    if measured is None:
+        assert pin.expect == "unavailable"
+        return
+    assert decision.checkout is not None
+    if pin.ref.kind == "git":
+        assert decision.checkout.commit == pin.ref.name
+        assert measured.provenance.blob == _blob(pin.recipe.target, pin.ref.name, measured.provenance.file)
+    # A ghost that a boundary used would be a failure; those that stood in while it was imported are told.
+    assert decision.failure is None
+    assert document["environment"]["ghosts"] == list(measured.ghosts)
+    assert document["boundary"]["blob"] == measured.provenance.blob
+
+
+@EVERY_PIN
+def test_the_committed_evidence_is_what_is_decided_now(pin: Job, decided: Decisions) -> None:
+    if not _committed():
+        pytest.skip("no evidence is committed under reports/ yet")
+    decision = decided(pin)
+    recorded = find(REPORTS, decision)
+    assert recorded is not None, f"{pin_id(pin)} has no evidence in reports/; run `sentinel baseline update`"
+    assert difference(recorded, decision) == []
+
+
+def test_every_committed_evidence_is_a_pins() -> None:
+    pins = {(pin.recipe.target, pin.recipe.bug_id, f"{pin.ref.key('')}.json") for pin in PINS}
+    strangers = {file.relative_to(REPORTS).parts for file in _committed()} - pins
+    assert {parts for parts in strangers if parts[1] != "laws"} == set()
+
+
+# -- every recipe can fail --------------------------------------------------------------------------------------------
+
+#: Told apart by pins: the recipes with a pin of each decided verdict.
+OPPOSITES: dict[str, dict[str, list[Job]]] = {}
+for _pin in PINS:
+    OPPOSITES.setdefault(_pin.recipe.bug_id, defaultdict(list))[str(_pin.expect)].append(_pin)
+OPPOSITES = {name: pins for name, pins in OPPOSITES.items() if {"reproduced", "fixed"} <= pins.keys()}
+
+#: Told apart by twins of a pin's code with a line changed: bug id -> (verdict at the pin, verdict at the twin).
+TWINS = {
+    bug_id: (at_pin, at_twin)
+    for mark in test_skyrl.test_a_twin_gives_the_other_verdict.pytestmark
+    for bug_id, _, at_pin, at_twin in mark.args[1]
+}
+BY_VALUES = [name for name, recipe in RECIPES.items() if recipe.expected_unpatched and recipe.expected_fixed]
+
+
+def test_every_shipped_recipe_is_shown_to_be_able_to_fail() -> None:
+    """A new recipe needs a pin of each verdict, or a twin in a test beside this one."""
+    assert set(RECIPES) - set(OPPOSITES) - set(TWINS) == set()
+    assert all(set(both) == {"reproduced", "fixed"} for both in TWINS.values())
+
+
+@pytest.mark.parametrize("bug_id", OPPOSITES)
+def test_the_ref_of_the_other_expectation_gives_the_other_verdict(bug_id: str, decided: Decisions) -> None:
+    pins = OPPOSITES[bug_id]
+    there = {expect: decided(pins[expect][0]) for expect in ("reproduced", "fixed")}
+    assert {expect: decision.verdict.name for expect, decision in there.items()} == {e: e for e in there}
+    observed = [decision.measurement.observation for decision in there.values() if decision.measurement]
+    assert len(observed) == 2
+    assert observed[0] != observed[1]
+
+
+@pytest.mark.parametrize("bug_id", BY_VALUES)
+def test_swapped_expectations_swap_the_verdict(bug_id: str, decided: Decisions) -> None:
+    """The verdict follows from the recipe's values, and from which of the two they are."""
+    recipe = RECIPES[bug_id]
+    pin = next(job for job in PINS if job.recipe is recipe and job.expect in ("reproduced", "fixed"))
+    decision = decided(pin)
+    assert decision.measurement is not None
+    verdict, _ = verdicts.by_expectation(_swapped(recipe), decision.measurement.observation)
+    assert {verdict.name, decision.verdict.name} == {"reproduced", "fixed"}
+
+
+def _swapped(recipe: Recipe) -> Recipe:
+    return replace(recipe, expected_unpatched=recipe.expected_fixed, expected_fixed=recipe.expected_unpatched)
+
+
+# -- nothing varies from run to run -----------------------------------------------------------------------------------
+
+
+def test_a_second_run_writes_the_same_bytes(decided: Decisions) -> None:
+    """In processes of its own, in the other order: of each target one pin of each verdict."""
+    chosen = {(pin.recipe.target, pin.expect): pin for pin in PINS if pin.ref.kind == "git"}
+    there = [pin for pin in chosen.values() if MIRRORS.get(pin.recipe.target)]
+    if not there:
+        pytest.skip("no mirror of any target; run sentinel mirror add verl")
+    again = runner()
+    try:
+        second = Decisions(again, there[::-1])
+        for pin in there:
+            assert dumps(evidence(second(pin))) == dumps(evidence(decided(pin))), pin_id(pin)
+    finally:
+        again.close()
+
+
+@cache
+def _blob(target: str, commit: str, file: str) -> str:
+    command = ["git", "--git-dir", str(MIRRORS.path(target)), "rev-parse", f"{commit}:{file}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@cache
+def _committed() -> tuple[Path, ...]:
+    return tuple(files(REPORTS)) if REPORTS.is_dir() else ()
