@@ -19,7 +19,7 @@ from sentinel.outcomes import Decision, Environment, Failure, Measurement, Prove
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
 from sentinel.targets import StandIn, Target
-from sentinel.worker.client import Options, TargetProcess, Zygote, flags
+from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote, flags
 
 #: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
 OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]

@@ -115,9 +115,6 @@ class Borrowed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._zygote, name)
 
-    def preload(self, modules: Sequence[str]) -> None:
-        self._zygote.preload(modules)
-
     def target(self, checkout: Checkout, packages: Sequence[str]) -> TargetProcess:
         return self._with_options(self._zygote.target(checkout, packages))
 
@@ -151,17 +148,23 @@ class Lab:
 
     def open(self, tree: Path, package: str = "pkg", **options: Any) -> TargetProcess:
         checkout = Checkout("demo", Ref("path", str(tree)), tree, (package,), (tree,), "0" * 64)
-        process = self.zygote.target(checkout, (package,))
-        process._options = replace(process._options, **options)
+        usual = self.zygote.options
+        self.zygote.options = replace(usual, **options)
+        try:
+            process = self.zygote.target(checkout, (package,))
+        finally:
+            self.zygote.options = usual
         self.processes.append(process)
         return process
 
+    def load(self, process: TargetProcess, boundary: str) -> None:
+        process.load([boundary], *self._files(), "call")
+
     def probe(self, process: TargetProcess, boundary: str, load: bool = True, /, **arguments: Any) -> dict[str, Any]:
         """Probe through the generic contract; ``load`` false imports the module inside the probe alone."""
-        known = bundled_catalog()
-        adapter, contract = str(bundled("adapters") / "demo.py"), known.contracts["call"].measure.__code__.co_filename
+        adapter, contract = self._files()
         if load:
-            process.load([boundary], adapter, contract, "call")
+            self.load(process, boundary)
         inputs = {"arguments": arguments, "positional": [], "self": None, "catch": False}
         return process.probe(
             {
@@ -174,6 +177,10 @@ class Lab:
                 "variants": {"": inputs},
             }
         )
+
+    def _files(self) -> tuple[str, str]:
+        """Of the adapter and the contract."""
+        return str(bundled("adapters") / "demo.py"), bundled_catalog().contracts["call"].measure.__code__.co_filename
 
     def call(self, files: Mapping[str, str], boundary: str, /, **arguments: Any) -> dict[str, Any]:
         return self.probe(self.open(self.write(files)), boundary, **arguments)

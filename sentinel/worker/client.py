@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -77,6 +78,7 @@ class Zygote:
         self._hello: dict[str, Any] | None = None
         self._scratch: str | None = None
         self._log: Any = None
+        self._stopped = False
 
     def start(self) -> None:
         """Start the process.
@@ -84,28 +86,33 @@ class Zygote:
         :raises WorkerError: where the interpreter cannot be started.
         """
         with self._lock:
-            if self._process is not None:
-                return
-            ours, theirs = socket.socketpair()
-            self._scratch = tempfile.mkdtemp(prefix="sentinel-")
-            self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
-            bootstrap = Path(__file__).resolve().parent / "bootstrap.py"
-            try:
-                self._process = subprocess.Popen(
-                    [self.options.python or sys.executable, str(bootstrap), str(theirs.fileno())],
-                    pass_fds=(theirs.fileno(),),
-                    env=self._environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._log,
-                    stderr=self._log,
-                    cwd=self._scratch,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise WorkerError(f"cannot start {self.options.python or sys.executable}: {error.strerror}") from None
-            finally:
-                theirs.close()
-            self._channel = ours
+            if self._process is None:
+                self._launch()
+
+    def _launch(self) -> None:
+        if self._stopped:
+            raise WorkerError("the worker has been stopped")
+        ours, theirs = socket.socketpair()
+        self._scratch = tempfile.mkdtemp(prefix="sentinel-")
+        self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
+        bootstrap = Path(__file__).resolve().parent / "bootstrap.py"
+        try:
+            self._process = subprocess.Popen(
+                [self.options.python or sys.executable, str(bootstrap), str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                cwd=self._scratch,
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise WorkerError(f"cannot start {self.options.python or sys.executable}: {error.strerror}") from None
+        finally:
+            theirs.close()
+        self._channel = ours
 
     def hello(self) -> Mapping[str, Any]:
         """Versions of the interpreter, torch, numpy and the preloaded packages.
@@ -153,12 +160,19 @@ class Zygote:
         protocol.send(self._open, message)
 
     def _last_words(self) -> str:
+        if self._stopped:
+            return "the worker has been stopped"
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         python = self.options.python or sys.executable
-        if any("No module named 'torch'" in line for line in lines):
-            return f"{python} has no torch; install torch there, or name another interpreter with --sentinel-python"
-        return f"the worker ({python}) did not start: {lines[-1] if lines else 'it printed nothing'}"
+        for package in ("torch", "numpy"):
+            if any(f"No module named '{package}'" in line for line in lines):
+                return (
+                    f"{python} has no {package}; install torch and numpy there, "
+                    "or name another interpreter with --sentinel-python"
+                )
+        what = "ended" if self._hello is not None else "did not start"
+        return f"the worker ({python}) {what}: {lines[-1] if lines else 'it printed nothing'}"
 
     def _environment(self) -> dict[str, str]:
         base = (
@@ -169,6 +183,7 @@ class Zygote:
         return {
             **base,
             "HOME": str(self._scratch),
+            "PYTHONUSERBASE": os.environ.get("PYTHONUSERBASE") or site.getuserbase(),  # goes by HOME otherwise
             "TMPDIR": str(self._scratch),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
@@ -191,40 +206,63 @@ class Zygote:
         return self._spawn({"roots": [], "package_roots": [], "packages": [], "pycache": ""})
 
     def _spawn(self, spec: dict[str, Any]) -> TargetProcess:
-        self.start()
         with self._lock:
-            self._greet()
+            for last in (False, True):
+                if self._process is None:
+                    self._launch()
+                self._greet()
+                try:
+                    return self._fork(spec)
+                except (EOFError, OSError, protocol.ProtocolError):
+                    # Something took the zygote away, a probe or the kernel; the run goes on with another one.
+                    if last or self._stopped:
+                        raise WorkerError(self._last_words()) from None
+                    self._dismantle()
+        raise AssertionError("the loop returns or raises")
+
+    def _fork(self, spec: dict[str, Any]) -> TargetProcess:
+        memory = self.options.memory if self.options.device == "cpu" and self.options.sandbox != "off" else 0
+        ours, theirs = socket.socketpair()
+        try:
             scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
-            memory = self.options.memory if self.options.device == "cpu" and self.options.sandbox != "off" else 0
-            ours, theirs = socket.socketpair()
-            try:
-                self._command({"op": "spawn", "spec": {**spec, "scratch": scratch, "memory": memory}}, theirs.fileno())
-                pid = int(protocol.receive(self._open)["pid"])
-            except (EOFError, OSError, protocol.ProtocolError):
-                ours.close()
-                raise WorkerError(self._last_words()) from None
-            finally:
-                theirs.close()
+            self._command({"op": "spawn", "spec": {**spec, "scratch": scratch, "memory": memory}}, theirs.fileno())
+            pid = int(protocol.receive(self._open)["pid"])
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         return TargetProcess(ours, pid, self.options)
 
     def stop(self) -> None:
         """End the zygote and every process below it. Safe to call twice, and from any state."""
+        self._stopped = True
+        # Before the lock: whoever holds it waits for an answer from this socket, for torch to be imported perhaps.
+        channel, process = self._channel, self._process
+        if channel is not None:
+            with contextlib.suppress(OSError):
+                channel.shutdown(socket.SHUT_RDWR)
+        if process is not None and self._hello is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # it has no processes of its own yet
         with self._lock:
-            if self._channel is not None:
-                self._channel.close()
-                self._channel = None
-            if self._process is not None:
-                try:
-                    self._process.wait(timeout=_GRACE)
-                except subprocess.TimeoutExpired:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(self._process.pid, signal.SIGKILL)
-                    self._process.wait()
-            if self._log is not None:
-                self._log.close()
-            if self._scratch is not None:
-                shutil.rmtree(self._scratch, ignore_errors=True)
-                self._scratch = None
+            self._dismantle()
+
+    def _dismantle(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None:
+            try:
+                self._process.wait(timeout=_GRACE)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        if self._log is not None:
+            self._log.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._channel = self._process = self._hello = self._log = self._scratch = None
 
 
 class TargetProcess:
@@ -281,10 +319,13 @@ class TargetProcess:
 
     def close(self) -> None:
         """End the process; it takes its probes along."""
+        if self._channel.fileno() < 0:
+            return  # its process id may be somebody else's by now
         with contextlib.suppress(OSError):
-            self._channel.close()
+            self._channel.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
+        self._channel.close()
 
 
 def flags() -> dict[str, str]:

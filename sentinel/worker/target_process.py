@@ -111,6 +111,7 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> 
 
 
 def _leaf(work: Callable[[], Any], write: int) -> None:
+    pid = os.getpid()
     os.setsid()
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -120,16 +121,11 @@ def _leaf(work: Callable[[], Any], write: int) -> None:
     try:
         frame = protocol.encode(work())
     except BaseException as error:
-        frame = protocol.encode(
-            {
-                "failure": {
-                    "kind": "harness",
-                    "reason": f"{type(error).__name__}: {error}",
-                    "traceback": "",
-                    "provenance": None,
-                }
-            }
-        )
+        frame = protocol.encode(_ended("harness", f"{type(error).__name__}: {error}"))
+    if os.getpid() != pid:
+        os._exit(0)  # the boundary forked, and this is its child, come back from the call
+    if len(frame) > protocol.MAX_FRAME:
+        frame = protocol.encode(_TOO_LONG)
     view = memoryview(frame)
     while view:
         view = view[os.write(write, view[: 1 << 16]) :]
@@ -152,7 +148,7 @@ def _drain(read: int, timeout: float) -> tuple[bytes, bool]:
                 return bytes(parts), False
             parts += part
             if len(parts) > protocol.MAX_FRAME:
-                return b"", False
+                return protocol.encode(_TOO_LONG), False
             if _complete(parts):
                 return bytes(parts), False
 
@@ -182,3 +178,6 @@ def _how_it_ended(status: int) -> dict[str, Any]:
 
 def _ended(kind: str, reason: str) -> dict[str, Any]:
     return {"failure": {"kind": kind, "reason": reason, "traceback": "", "provenance": None}}
+
+
+_TOO_LONG = _ended("crash", f"its answer is larger than {protocol.MAX_FRAME >> 20} MiB")

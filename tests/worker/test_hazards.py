@@ -1,0 +1,272 @@
+"""What a stranger's code can do: every end of a probe becomes a reason, and nothing outlives it or leaks on."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS, Decide, Lab, copy_demo, returned
+
+from sentinel.worker import client
+from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote
+
+HAZARDS = "demo_rl.hazards"
+
+
+@pytest.fixture
+def demo(lab: Lab, tmp_path: Path) -> TargetProcess:
+    return lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
+
+
+def failure(answer: dict[str, Any]) -> dict[str, Any]:
+    assert "failure" in answer, answer
+    found: dict[str, Any] = answer["failure"]
+    return found
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; waits for it, without polling, as long as a test may take."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], 20)[0])
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "kind", "said"),
+    [
+        ("segfault", {}, "crash", "killed by SIGSEGV"),
+        ("leave", {"status": 0}, "exit", "exited with status 0 before it answered"),
+        ("leave", {"status": 3}, "exit", "exited with status 3 before it answered"),
+        ("exit_politely", {"status": 4}, "exit", "called sys.exit(4)"),
+        ("ask_for_too_much", {}, "memory", "out of memory"),
+        ("ask_torch_for_too_much", {}, "memory", "out of memory"),
+        ("answer_too_long", {}, "crash", "larger than"),
+        ("kill_parent", {}, "crash", "the target process ended while a probe ran"),
+    ],
+)
+def test_a_probe_that_ends_badly_says_how(
+    name: str, arguments: dict[str, Any], kind: str, said: str, lab: Lab, demo: TargetProcess
+) -> None:
+    found = failure(lab.probe(demo, f"{HAZARDS}.{name}", **arguments))
+    assert found["kind"] == kind, found
+    assert said in found["reason"]
+
+
+def test_an_exception_brings_upstreams_own_traceback(lab: Lab, demo: TargetProcess) -> None:
+    found = failure(lab.probe(demo, f"{HAZARDS}.fail"))
+    assert (found["kind"], found["reason"]) == ("raised", "the boundary raised ZeroDivisionError: no valid tokens")
+    assert 'File "demo_rl/hazards.py"' in found["traceback"]
+    assert "in _deeper" in found["traceback"]
+    assert str(lab.folder) not in found["traceback"]
+    assert found["provenance"]["boundary"] == f"{HAZARDS}.fail"
+
+
+def test_a_probe_that_grows_is_stopped(lab: Lab, tmp_path: Path) -> None:
+    process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl", memory=2 * 1024**3)
+    assert failure(lab.probe(process, f"{HAZARDS}.grow"))["kind"] == "memory"
+    assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
+
+
+@pytest.mark.parametrize("name", ["hang", "hang_and_ignore_signals"])
+def test_a_probe_that_hangs_is_ended(name: str, lab: Lab, tmp_path: Path) -> None:
+    process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl", timeout=0.3)
+    found = failure(lab.probe(process, f"{HAZARDS}.{name}"))
+    assert (found["kind"], found["reason"]) == ("timeout", "no answer within 0.3 s")
+    assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
+
+
+def test_a_printed_answer_is_no_answer(lab: Lab, demo: TargetProcess, capfd: pytest.CaptureFixture[str]) -> None:
+    assert returned(lab.probe(demo, f"{HAZARDS}.forge_on_stdout")) == 7
+    assert capfd.readouterr() == ("", "")
+
+
+def test_garbage_on_the_pipe_is_no_verdict(lab: Lab, demo: TargetProcess) -> None:
+    assert failure(lab.probe(demo, f"{HAZARDS}.garbage_on_every_descriptor"))["kind"] in ("crash", "exit")
+    assert returned(lab.probe(lab.open(lab.folder / "demo", "demo_rl"), f"{HAZARDS}.forge_on_stdout")) == 7
+
+
+def test_a_child_that_comes_back_from_the_call_does_not_answer(lab: Lab, demo: TargetProcess) -> None:
+    assert [returned(lab.probe(demo, f"{HAZARDS}.return_twice")) for _ in range(5)] == [2] * 5
+
+
+def test_children_of_a_probe_do_not_outlive_it(lab: Lab, demo: TargetProcess, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    assert returned(lab.probe(demo, f"{HAZARDS}.leave_children", pid_file=str(pids))) == 7
+    left = [int(pid) for pid in pids.read_text().split()]
+    assert len(left) == 2
+    assert all(gone(pid) for pid in left)
+
+
+def test_global_state_does_not_leak_into_the_next_probe(lab: Lab, demo: TargetProcess) -> None:
+    before = returned(lab.probe(demo, f"{HAZARDS}.look_at_the_world"))
+    assert returned(lab.probe(demo, f"{HAZARDS}.change_the_world")) == 1
+    assert returned(lab.probe(demo, f"{HAZARDS}.change_the_world")) == 1
+    assert returned(lab.probe(demo, f"{HAZARDS}.look_at_the_world")) == before
+
+
+def test_what_a_probe_runs_in(lab: Lab, demo: TargetProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = returned(lab.probe(demo, f"{HAZARDS}.look_at_the_world"))
+    assert (world["threads"], world["dynamo"], world["dtype"], world["gradients"]) == (1, "1", "float32", True)
+    assert world["secret"] is None
+    assert world["home"] != os.path.expanduser("~")
+    assert Path(world["folder"]).parent == Path(world["home"])
+    again = returned(lab.probe(lab.open(lab.folder / "demo", "demo_rl"), f"{HAZARDS}.look_at_the_world"))
+    assert (again["random"], again["normal"]) == (world["random"], world["normal"])
+
+
+def test_the_compiler_can_be_left_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client.flags()["TORCHDYNAMO_DISABLE"] == "1"
+    monkeypatch.setenv("SENTINEL_TORCHDYNAMO_DISABLE", "0")
+    assert client.flags()["TORCHDYNAMO_DISABLE"] == "0"
+
+
+def test_a_checkout_is_read_only(decide: Decide, broken_tree: Path) -> None:
+    decision = decide(
+        {
+            **MASKED_TOKENS,
+            "contract": "call",
+            "boundary": f"{HAZARDS}.write_into_own_package",
+            "scenario": {},
+            "invariant": None,
+            "expected_unpatched": {"returned": "written"},
+            "expected_fixed": {"returned": "PermissionError"},
+        },
+        broken_tree,
+    )
+    assert decision.checkout is not None
+    for path in (decision.checkout.path, *decision.checkout.path.rglob("*")):
+        assert not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH), path
+    if os.geteuid() != 0:  # nothing is read-only to root
+        assert decision.verdict.name == "fixed"
+    assert "\n\n\n\n" not in (broken_tree / "demo_rl" / "losses.py").read_text()
+
+
+# -- while modules are imported ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        ("import ctypes; ctypes.string_at(0)", "crash", "SIGSEGV"),
+        ("import os; os._exit(5)", "exit", "status 5"),
+        ("raise SystemExit(6)", "exit", "sys.exit(6)"),
+        ("raise ValueError('no GPU here')", "import", "the module does not import: ValueError: no GPU here"),
+        ("x = bytearray(1 << 46)", "memory", "out of memory"),
+        ("import time\nwhile True: time.sleep(60)", "timeout", "no answer within"),
+        ("def f(:\n    pass", "import", "SyntaxError"),
+    ],
+)
+def test_an_import_that_ends_badly_says_how(
+    body: str, kind: str, said: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_GRACE", 0.0)
+    tree = lab.write({"mod.py": f"{body}\ndef f():\n    return 7\n", "fine.py": "def f():\n    return 7\n"})
+    timeout = 0.3 if kind == "timeout" else 30.0
+    process = lab.open(tree, timeout=timeout)
+    lab.load(process, "pkg.mod.f")
+    if process.dead is not None:  # as the runner does: what brought it down is met again inside a probe
+        process = lab.open(tree, timeout=timeout)
+        monkeypatch.setattr(client, "_GRACE", 5.0)
+    found = failure(lab.probe(process, "pkg.mod.f", False))
+    assert found["kind"] == kind, found
+    assert said in found["reason"]
+    assert returned(lab.probe(process, "pkg.fine.f", False)) == 7
+
+
+def test_a_run_goes_on_after_an_import_that_kills(decide: Decide, broken_tree: Path) -> None:
+    losses = broken_tree / "demo_rl" / "losses.py"
+    good = losses.read_text()
+    losses.write_text("import os\nos.kill(os.getpid(), 9)\n")
+    verdict = decide(MASKED_TOKENS, broken_tree).verdict
+    assert (verdict.name, verdict.kind) == ("inconclusive", "memory")
+    losses.write_text(good)
+    assert decide(MASKED_TOKENS, broken_tree).verdict.name == "reproduced"
+
+
+# -- the worker's own processes ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_zygote() -> Iterator[Zygote]:
+    """A zygote that a test may kill."""
+    zygote = Zygote(Options(timeout=30))
+    yield zygote
+    zygote.stop()
+
+
+def test_nothing_is_left_behind(own_zygote: Zygote, tmp_path: Path) -> None:
+    lab = Lab(own_zygote, tmp_path)
+    process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
+    pids = tmp_path / "pids"
+    returned(lab.probe(process, f"{HAZARDS}.leave_children", pid_file=str(pids)))
+    scratch = Path(returned(lab.probe(process, f"{HAZARDS}.look_at_the_world"))["home"])
+    zygote_pid = own_zygote.hello()["pid"]
+    assert scratch.is_dir()
+    own_zygote.stop()
+    assert all(gone(pid) for pid in (zygote_pid, process._pid, *map(int, pids.read_text().split())))
+    assert not scratch.exists()
+    own_zygote.stop()
+    with pytest.raises(WorkerError, match="has been stopped"):
+        own_zygote.target(_checkout(tmp_path / "demo"), ("demo_rl",))
+
+
+def test_a_zygote_that_dies_takes_its_processes_along_and_is_replaced(own_zygote: Zygote, tmp_path: Path) -> None:
+    lab = Lab(own_zygote, tmp_path)
+    process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
+    assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
+    first = own_zygote.hello()["pid"]
+    os.kill(first, signal.SIGKILL)
+    assert gone(process._pid)
+    found = failure(lab.probe(process, f"{HAZARDS}.forge_on_stdout"))
+    assert (found["kind"], "target process ended" in found["reason"]) == ("crash", True)
+    again = lab.open(tmp_path / "demo", "demo_rl")
+    assert returned(lab.probe(again, f"{HAZARDS}.forge_on_stdout")) == 7
+    assert own_zygote.hello()["pid"] != first
+
+
+def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # -S: no site-packages, so no torch
+    python.chmod(0o755)
+    if subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
+        pytest.skip("this interpreter has torch outside site-packages")
+    zygote = Zygote(Options(python=str(python)))
+    with pytest.raises(WorkerError, match=r"has no (torch|numpy); install"):
+        zygote.hello()
+    zygote.stop()
+
+
+def test_no_interpreter_at_all(tmp_path: Path) -> None:
+    zygote = Zygote(Options(python=str(tmp_path / "nothing")))
+    with pytest.raises(WorkerError, match=r"cannot start .*nothing"):
+        zygote.hello()
+    zygote.stop()
+
+
+def test_stopping_does_not_wait_for_torch(tmp_path: Path) -> None:
+    zygote = Zygote(Options())
+    zygote.start()
+    assert zygote._process is not None
+    pid = zygote._process.pid
+    zygote.stop()
+    assert gone(pid)
+
+
+def _checkout(tree: Path) -> Any:
+    from sentinel.checkout import Checkout
+    from sentinel.refs import Ref
+
+    return Checkout("demo", Ref("path", str(tree)), tree, ("demo_rl",), (tree,), "0" * 64)
