@@ -314,7 +314,7 @@ class Run:
 
 
 def other_owner_of_the_name() -> str | None:
-    """A sentence where PyPI's distribution ``sentinel``, which has nothing to do with this one, is installed beside it."""
+    """A sentence where PyPI's distribution ``sentinel``, another project altogether, is installed too."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
