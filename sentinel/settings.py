@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -108,10 +109,14 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
     :raises SentinelError: for an unknown target, a bad ref, a path that is not there.
     """
     raw = {key: given.get(key) if given.get(key) not in (None, []) else _from_file(key, file, base) for key in KEYS}
+
+    def assigned(text: str) -> tuple[str | None, str]:
+        return _assignment(text, known_targets)
+
     targets = _targets(_split(raw["target"]), known_targets)
     refs = [_ref(text, known_targets) for text in _split(raw["ref"])]
     for text in _split(raw["repo"]):
-        name, path = _assignment(text, known_targets)
+        name, path = assigned(text)
         refs.append((name, Ref("path", os.path.abspath(path))))
     return Settings(
         targets=targets,
@@ -123,8 +128,8 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
         device=_device(str(raw["device"] or "cpu")),
         timeout=_timeout(raw["timeout"]),
         sandbox=_choice("sandbox", str(raw["sandbox"] or "basic"), SANDBOXES),
-        pythons=dict(_assignment(text, known_targets) for text in _split(raw["python"])),
-        repo_urls=dict(_assignment(text, known_targets) for text in _split(raw["repo-url"])),
+        pythons={name: _interpreter(path) for name, path in map(assigned, _split(raw["python"]))},
+        repo_urls=dict(map(assigned, _split(raw["repo-url"]))),
     )
 
 
@@ -174,6 +179,13 @@ def _folder(path: Path) -> Path:
     if not path.is_dir():
         raise SentinelError(f"no such folder: {path}")
     return path
+
+
+def _interpreter(path: str) -> str:
+    found = shutil.which(os.path.expanduser(path))
+    if found is None:
+        raise SentinelError(f"no such interpreter: {path}; --sentinel-python takes the path of a python executable")
+    return os.path.abspath(found)
 
 
 def _device(text: str) -> str:
