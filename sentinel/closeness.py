@@ -98,7 +98,7 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> Agreement
             return Agreement(False, f"expected dtype {expected.dtype}, observed {observed.dtype}")
         right: Any = expected.array()
     elif isinstance(expected, bool) or expected is None or isinstance(expected, (str, Mapping)):
-        if isinstance(expected, bool) and observed.shape == ():
+        if isinstance(expected, bool) and observed.shape == () and observed.dtype == "bool":
             same = bool(observed.array()) == expected
             return Agreement(same, "" if same else f"expected {expected}, observed {observed.nested()}")
         return Agreement(False, f"expected {expected!r}, observed a tensor of shape {list(observed.shape)}")
@@ -113,7 +113,7 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> Agreement
     left, right = left.astype(_numpy(observed.dtype)), right.astype(_numpy(observed.dtype))
     relative, absolute = _bounds(observed.dtype, tolerance)
     if observed.dtype in FLOATS:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             near = np.abs(left - right) <= absolute + relative * np.abs(right)
         near = np.where(
             np.isfinite(left) & np.isfinite(right), near, (left == right) | (np.isnan(left) & np.isnan(right))
@@ -133,7 +133,7 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> Agreement
 
 def _wide(dtype: str) -> str:
     # Expectations carry full precision; reading them in the observation's own dtype would round before comparing.
-    return "float64" if dtype in FLOATS else ("int64" if dtype != "bool" else "float64")
+    return "float64" if dtype in FLOATS else "int64"
 
 
 def _numpy(dtype: str) -> Any:
@@ -164,7 +164,7 @@ def difference(left: Any, right: Any) -> Any:
             raise ValueError(f"shapes {list(left.shape)} and {list(right.shape)} cannot be subtracted")
         if left.dtype not in FLOATS:
             return tensor((left.array().astype(np.int64) - right.array().astype(np.int64)).tolist(), "int64")
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             return tensor((left.array() - right.array()).tolist(), left.dtype)
     if _is_number(left) and _is_number(right):
         return left - right

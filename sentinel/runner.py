@@ -183,6 +183,8 @@ class Runner:
     def _zygote(self, target: str, targets: Iterable[str]) -> Zygote:
         options = self._options_for.get(target, self._options)
         with self._lock:
+            if self._closed:
+                raise WorkerError("the run has ended")  # else a job under way would start another worker
             if options.python not in self._zygotes:
                 names = dict.fromkeys([*targets, target])
                 preload = [name for item in names for name in self._catalog.adapters[item].target.preload]

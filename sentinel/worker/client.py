@@ -133,6 +133,7 @@ class Zygote:
                 try:
                     self._command({"op": "preload", "modules": missing})
                     hello["packages"] = {**hello["packages"], **protocol.receive(self._open)}
+                    self._preload += missing
                 except (EOFError, OSError, protocol.ProtocolError):
                     raise WorkerError(self._last_words()) from None
             return hello

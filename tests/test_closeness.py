@@ -1,0 +1,170 @@
+"""How closely values must agree: by dtype, exactly where it is no float, and said so that a reader finds the place."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.closeness import DEFAULTS, agree, difference
+from sentinel.recipes import Tolerance
+from sentinel.values import FLOATS, STORAGE, Tensor, tensor
+
+_FLOATS = st.floats(width=16)
+_ROWS = st.lists(st.lists(_FLOATS, min_size=2, max_size=2), max_size=3)
+_DTYPES = st.sampled_from(sorted(FLOATS))
+INTEGERS = sorted(set(STORAGE) - {*FLOATS, "bool"})
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@given(_ROWS, _DTYPES)
+def test_a_value_agrees_with_itself(rows: list[list[float]], dtype: str) -> None:
+    value = tensor(rows, dtype)
+    assert agree(value, value).agrees
+    assert agree(value, value.nested()).agrees
+    assert agree(value, value.nested(), Tolerance(exact=True)).agrees
+
+
+@given(_FLOATS, _DTYPES, st.sampled_from([0.5, 0.99, 1.5, 100.0]))
+def test_a_float_agrees_within_its_dtypes_tolerance_and_not_beyond(value: float, dtype: str, times: float) -> None:
+    if not math.isfinite(value):
+        return
+    relative, absolute = DEFAULTS[dtype]
+    observed = tensor([value], dtype)
+    held = observed.nested()[0]
+    if math.isinf(held):
+        return
+    # The expectation is a float64; the bound is relative to it.
+    away = held + times * (absolute + relative * abs(held)) / (1 - times * relative)
+    assert agree(observed, [away]).agrees is (abs(held - away) <= absolute + relative * abs(away))
+    if times > 1:
+        assert not agree(observed, [away]).agrees
+
+
+@pytest.mark.parametrize("dtype", sorted(FLOATS))
+def test_nan_and_infinity_equal_themselves_alone(dtype: str) -> None:
+    special = [math.nan, math.inf, -math.inf, 1.0]
+    for one in special:
+        for other in special:
+            same = one == other or (math.isnan(one) and math.isnan(other))
+            assert agree(tensor([one], dtype), [other]).agrees is same
+            assert agree(one, other).agrees is same
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_are_exact(dtype: str) -> None:
+    loose = Tolerance(relative=0.5, absolute=10.0)
+    assert agree(tensor([100], dtype), [100], loose).agrees
+    assert not agree(tensor([100], dtype), [101], loose).agrees
+    assert not agree(tensor([100], dtype), [100.5], loose).agrees
+
+
+@pytest.mark.parametrize(
+    ("observed", "expected", "same"),
+    [
+        (tensor([True, False], "bool"), [1, 0], True),
+        (tensor([True, False], "bool"), [True, False], True),
+        (tensor([True], "bool"), [2], False),
+        (tensor([False], "bool"), [0.5], False),
+        (tensor(True, "bool"), True, True),
+        (tensor(True, "bool"), False, False),
+        (tensor(26.0, "float32"), True, False),
+        (tensor(1.0, "float32"), 1, True),
+        (tensor([1.0], "float32"), 1.0, False),
+        (tensor([1.0], "float32"), tensor([1.0], "float32"), True),
+        (tensor([1.0], "float32"), tensor([1.0], "float64"), False),
+        (tensor([1.0], "float32"), tensor([1.0], "bfloat16"), False),
+        (tensor([[1.0], [2.0]], "float32"), [[1.0]], False),
+        (tensor([1.0], "float32"), None, False),
+        (tensor([1.0], "float32"), "1.0", False),
+        (tensor([1.0], "float32"), {"a": 1}, False),
+        (tensor([1.0], "float32"), [[1.0], [1.0, 2.0]], False),
+        (tensor([], "float32"), [], True),
+        (None, None, True),
+        (None, 0, False),
+        (0, None, False),
+        (0, False, False),
+        (True, 1, False),
+        (True, True, True),
+        ("a", "a", True),
+        ("a", "b", False),
+        ([1, 2.0, "x"], [1, 2.0, "x"], True),
+        ([1, 2], [1, 2, 3], False),
+        ([1, 2], (1, 2), True),
+        ({"a": [1.0]}, {"a": [1.0 + 1e-9]}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ({"a": 1}, {"a": 2}, False),
+        (3, 3.0, True),
+        (3, 3.0000001, False),
+        (3.0, 3, True),
+        (1.0, [1.0], False),
+        (1.0, tensor([1.0], "float32"), False),
+    ],
+    ids=repr,
+)
+def test_kinds_of_values(observed: Any, expected: Any, same: bool) -> None:
+    found = agree(observed, expected)
+    assert found.agrees is same
+    assert bool(found.detail) is not same
+
+
+def test_the_detail_says_where_by_how_much_and_at_which_tolerance() -> None:
+    found = agree(tensor([[1.0, 2.0], [3.0, 4.5]], "float32"), [[1.0, 2.0], [3.5, 4.0]])
+    assert found.detail == (
+        "element [1, 0]: expected 3.5, observed 3.0 (tolerance 1e-05 relative, 1e-06 absolute) (2 of 4 differ)"
+    )
+    assert agree({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}).detail == "a: item 1: b: expected 3, observed 2"
+    assert agree(tensor([1], "int64"), [2]).detail.startswith("element [0]: expected 2, observed 1")
+
+
+def test_a_recipes_tolerance_goes_before_the_dtypes() -> None:
+    value = tensor([1.0], "float32")
+    assert agree(value, [1.2], Tolerance(relative=0.5)).agrees
+    assert agree(value, [1.2], Tolerance(absolute=0.5)).agrees
+    assert not agree(value, [1.0 + 1e-9], Tolerance(exact=True)).agrees
+    assert not agree(value, [1.000005], Tolerance(relative=0.0)).agrees
+
+
+@given(_ROWS, _DTYPES)
+def test_a_value_less_itself_is_nothing(rows: list[list[float]], dtype: str) -> None:
+    value = tensor(rows, dtype)
+    zero = difference(value, value)
+    assert (zero.dtype, zero.shape) == (dtype, value.shape)
+    for row, minus in zip(rows, zero.nested(), strict=True):
+        for before, after in zip(row, minus, strict=True):
+            assert after == 0 or math.isnan(after)
+            if dtype != "bfloat16":
+                assert math.isnan(after) is not math.isfinite(before)
+
+
+def test_differences() -> None:
+    assert difference(tensor([3], "uint8"), tensor([5], "uint8")) == tensor([-2], "int64")
+    assert difference(tensor([True], "bool"), tensor([False], "bool")) == tensor([1], "int64")
+    assert difference([1, [2.5]], [2, [0.5]]) == [-1, [2.0]]
+    assert difference(tensor([60000.0], "float16"), tensor([-60000.0], "float16")).nested() == [math.inf]
+    assert difference(tensor([1e308], "float64"), tensor([-1e308], "float64")).nested() == [math.inf]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [(tensor([1.0], "float32"), tensor([[1.0]], "float32")), ("a", "b"), (None, 1), ([1], [1, 2]), (True, False)],
+    ids=repr,
+)
+def test_what_cannot_be_subtracted(left: Any, right: Any) -> None:
+    with pytest.raises(ValueError, match="cannot be subtracted"):
+        difference(left, right)
+
+
+def test_huge_numbers_do_not_warn() -> None:
+    assert not agree(Tensor("float64", (1,), tensor([1e308], "float64").data), [-1e308]).agrees
+    assert not agree(1e308, -1e308).agrees
