@@ -19,7 +19,8 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; }
 th, td { border-bottom: 1px solid var(--line); padding: .35rem .7rem; text-align: left; vertical-align: top; }
-td, summary { overflow-wrap: anywhere; }
+td:last-child, summary { overflow-wrap: anywhere; }
+td:not(:last-child) { white-space: nowrap; }
 .reproduced, .failed { color: var(--red); }
 .fixed, .passed { color: var(--green); }
 .changed, .inconclusive { color: var(--other); }
