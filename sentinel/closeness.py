@@ -74,7 +74,7 @@ def _scalars(observed: float, expected: float, tolerance: Tolerance) -> Agreemen
     if isinstance(observed, int):
         same = observed == expected
         return Agreement(same, "" if same else f"expected {expected!r}, observed {observed!r}")
-    relative, absolute = _bounds(BARE, tolerance)
+    relative, absolute = bounds(BARE, tolerance)
     if math.isnan(observed) or math.isnan(expected) or math.isinf(observed) or math.isinf(expected):
         same = (math.isnan(observed) and math.isnan(expected)) or observed == expected
     else:
@@ -111,7 +111,7 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> Agreement
     if left.shape != right.shape:
         return Agreement(False, f"expected shape {list(right.shape)}, observed {list(left.shape)}")
     left, right = left.astype(_numpy(observed.dtype)), right.astype(_numpy(observed.dtype))
-    relative, absolute = _bounds(observed.dtype, tolerance)
+    relative, absolute = bounds(observed.dtype, tolerance)
     if observed.dtype in FLOATS:
         with np.errstate(invalid="ignore", over="ignore"):
             near = np.abs(left - right) <= absolute + relative * np.abs(right)
@@ -140,7 +140,8 @@ def _numpy(dtype: str) -> Any:
     return np.float64 if dtype in FLOATS else np.int64
 
 
-def _bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
+def bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
+    """(relative, absolute) for an observation of this dtype; zeros where it must agree exactly."""
     if tolerance.exact or dtype not in DEFAULTS:
         return 0.0, 0.0
     relative, absolute = DEFAULTS[dtype]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.closeness import BARE, DEFAULTS
+from sentinel.closeness import BARE, bounds
 from sentinel.recipes import Tolerance
 from sentinel.reports.escaping import message
 
@@ -59,7 +59,7 @@ def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str)
     shown = _show(recorded), _show(now)
     if left is None or right is None:
         return Difference(where, *shown)
-    relative, absolute = _bounds(dtype, tolerance)
+    relative, absolute = bounds(dtype, tolerance)
     apart = abs(left - right)
     within = math.isfinite(apart) and apart <= absolute + relative * abs(left)
     note = f"{apart:.3g} apart; allowed {relative:g} relative, {absolute:g} absolute" if math.isfinite(apart) else ""
@@ -71,16 +71,6 @@ def number(value: Any) -> float | None:
     if isinstance(value, float):
         return value
     return float(value) if isinstance(value, str) and value in _TAGS else None
-
-
-def _bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
-    if tolerance.exact or dtype not in DEFAULTS:
-        return 0.0, 0.0
-    relative, absolute = DEFAULTS[dtype]
-    return (
-        relative if tolerance.relative is None else tolerance.relative,
-        absolute if tolerance.absolute is None else tolerance.absolute,
-    )
 
 
 def _is_tensor(value: Any) -> bool:
