@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import threading
 import time
@@ -14,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sentinel.catalog import Catalog, bundled, bundled_catalog
-from sentinel.errors import SentinelError
+from sentinel.errors import RecipeError, SentinelError
 from sentinel.items import RecipeFile, RecipeItem
 from sentinel.outcomes import Decision
-from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_recipe
+from sentinel.recipes import Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
 from sentinel.settings import Settings, nearest, read_file, settle
@@ -80,6 +81,7 @@ class Run:
             own = replace(catalog, recipe_folders=settings.recipes)
             selected = find_recipes(own, (), settings.bugs)
         _require_bugs(settings, catalog, selected)
+        _require_report_folder(settings.report_dir)
         run = cls(config, settings, catalog, selected)
         for name in (*catalog.adapters, *catalog.invariants):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
@@ -115,7 +117,16 @@ class Run:
         return RecipeFile.make(parent, path, nodeid, self, self.recipes.get(path.resolve()))
 
     def load(self, path: Path) -> Recipe:
-        return load_recipe(path, self.catalog)
+        """Load a file that was given by its path.
+
+        :raises RecipeError: where it is no good, or has the bug id of another one: their evidence would be one file.
+        """
+        recipe = load_recipe(path, self.catalog)
+        for place, other in self.recipes.items():
+            if place != path.resolve() and other.bug_id.casefold() == recipe.bug_id.casefold():
+                raise RecipeError(duplicate(other, recipe))
+        self.recipes[path.resolve()] = recipe
+        return recipe
 
     def jobs(self, recipe: Recipe) -> list[Job]:
         """The questions that this run asks about a recipe.
@@ -328,10 +339,20 @@ def other_owner_of_the_name() -> str | None:
 
 
 def _environment_repo() -> Ref | None:
-    import os
-
     path = os.environ.get("TARGET_REPO")
     return Ref("path", os.path.abspath(path)) if path else None
+
+
+def _require_report_folder(folder: Path) -> None:
+    """Say at once, and not after everything was decided, that nothing can be written there."""
+    place = folder
+    while not os.path.exists(place) and place != place.parent:
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        why = "is not writable" if place.is_dir() else "is not a folder"
+        raise SentinelError(
+            f"cannot write reports to {folder}: {place} {why}; choose another with --sentinel-report-dir"
+        )
 
 
 def _require_bugs(settings: Settings, catalog: Catalog, selected: Sequence[Recipe]) -> None:

@@ -117,7 +117,7 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
     refs = [_ref(text, known_targets) for text in _split(raw["ref"])]
     for text in _split(raw["repo"]):
         name, path = assigned(text)
-        refs.append((name, Ref("path", os.path.abspath(path))))
+        refs.append((name, Ref("path", os.path.abspath(_folder(Path(path).expanduser())))))
     return Settings(
         targets=targets,
         bugs=tuple(_split(raw["bug"])),
@@ -173,6 +173,13 @@ def _assignment(text: str, known: Sequence[str]) -> tuple[str | None, str]:
     if equals and name.isidentifier():
         raise SentinelError(f"unknown target {name!r} in {text!r}{nearest(name, known)}; known: {', '.join(known)}")
     return None, text
+
+
+def _repo_url(text: str, known: Sequence[str]) -> tuple[str | None, str]:
+    from sentinel.sources.urls import checked_url
+
+    name, url = _assignment(text, known)
+    return name, checked_url(url)
 
 
 def _folder(path: Path) -> Path:

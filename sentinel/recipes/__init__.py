@@ -24,6 +24,7 @@ __all__ = [
     "Recipe",
     "Tolerance",
     "adopt_pins",
+    "duplicate",
     "find_recipes",
     "load_folder",
     "load_recipe",
@@ -231,7 +232,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
         native = [recipe for recipe in same if not recipe.published]
         if len(published) > 1 or len(native) > 1:
             first, second = (published if len(published) > 1 else native)[:2]
-            errors.append(_duplicate(first, second))
+            errors.append(duplicate(first, second))
         elif published and native:
             distinct.append(adopt_pins(published[0], {native[0].bug_id: native[0]}))
         else:
@@ -241,7 +242,8 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
     return distinct
 
 
-def _duplicate(first: Recipe, second: Recipe) -> str:
+def duplicate(first: Recipe, second: Recipe) -> str:
+    """The complaint about a second file with a bug id."""
     from sentinel.recipes.findings import shown
     from sentinel.recipes.yamldoc import read
 
