@@ -12,8 +12,9 @@ def the_oracle_agrees(case: Case) -> list[Violation]:
 
     Catches a wrong formula, whatever the reason.
     """
-    if case.oracle is None:
+    if not any((case.oracle or {}).values()):
         raise DoesNotApply("the contract has no oracle")
+    assert case.oracle is not None
     violations: list[Violation] = []
     for variant, reference in case.oracle.items():
         for key, demanded in reference.items():

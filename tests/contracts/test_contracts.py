@@ -1,0 +1,246 @@
+"""Contracts: what they declare is what they measure, on a right and on a broken twin of the framework's part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS, Decide, Lab, returned
+
+from sentinel.catalog import Catalog, bundled_catalog
+from sentinel.contracts.contract import REQUIRED, Contract
+from sentinel.invariants.invariant import Invariant
+from sentinel.values import Namespace, tensor
+
+CONTRACTS = sorted(bundled_catalog().contracts)
+
+
+@pytest.fixture(params=CONTRACTS)
+def contract(request: pytest.FixtureRequest) -> Contract:
+    return bundled_catalog().contracts[request.param]
+
+
+def test_what_a_contract_declares_is_whole(contract: Contract) -> None:
+    names = [item.name for item in contract.inputs]
+    assert len(set(names)) == len(names)
+    assert len(set(contract.keys)) == len(contract.keys)
+    assert contract.summary
+    assert contract.source
+    assert all(item.meaning for item in (*contract.inputs, *contract.observes))
+    assert contract.law in (None, *bundled_catalog().invariants)
+    for alias, name in contract.aliases.items():
+        assert alias not in names
+        assert name in names or name in contract.keys
+
+
+def test_a_contract_is_read_without_torch(contract: Contract) -> None:
+    import subprocess
+    import sys
+
+    module = contract.measure.__module__
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_binding_names_a_contract_and_its_inputs() -> None:
+    catalog = bundled_catalog()
+    for target in catalog.targets.values():
+        for binding in target.bindings:
+            contract = catalog.contracts[binding.contract]
+            assert all(contract.input(name) for name in binding.arguments), binding.boundary
+            assert binding.boundary.partition(".")[0] in target.packages
+            assert not set(binding.outputs) - set(_outputs(contract)) or binding.call, binding.boundary
+
+
+def _outputs(contract: Contract) -> tuple[str, ...]:
+    return contract.keys
+
+
+# -- loss aggregation --------------------------------------------------------------------------------------------------
+
+
+def test_loss_aggregation_measures_gradients_and_the_step(decide: Decide, broken_tree: Path) -> None:
+    scenario = {**MASKED_TOKENS["scenario"], "theta": 2.0, "learning_rate": 0.5}
+    measured = decide({**MASKED_TOKENS, "scenario": scenario}, broken_tree).measurement
+    assert measured is not None
+    seen = measured.observation[""]
+    # The loss of theta * loss_mat is 2 * 26; its slope in theta is 26, and the step goes the other way.
+    assert seen["loss"].nested() == 52.0
+    assert seen["theta_gradient"].nested() == 26.0
+    assert seen["parameter_update_delta"] == -13.0
+    assert seen["per_token_gradient"].nested() == [[0.5, 0.5], [0.5, 0.5]]
+    assert seen["masked_token_gradient_abs_sum"].nested() == 1.0
+
+
+# -- the generic call --------------------------------------------------------------------------------------------------
+
+CALLED = {
+    "mod.py": """
+import torch
+
+class Actor:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def step(self, x):
+        self.seen = True
+        return {"y": (self.scale * x).sum(), "kept": x.detach()}
+
+def mutate(x, rows):
+    x.mul_(2)
+    rows.append(1)
+    return x.clone()
+
+def refuse(x):
+    raise ValueError("no rollout_logprobs")
+
+def scaled(self, x):
+    return self.scale * x
+"""
+}
+
+
+def ask(lab: Lab, boundary: str, **inputs: Any) -> Mapping[str, Any]:
+    process = lab.open(lab.write(CALLED))
+    adapter, contract = lab._files()
+    answer = process.probe(
+        {
+            "boundary": boundary,
+            "contract": "call",
+            "contract_file": contract,
+            "adapter": adapter,
+            "requires": [],
+            "given": sorted(inputs),
+            "variants": {"": {"arguments": {}, "positional": [], "self": None, "catch": False, **inputs}},
+        }
+    )
+    assert "observation" in answer, answer
+    seen: Mapping[str, Any] = answer["observation"][""]
+    return seen
+
+
+def test_a_call_shows_what_it_returned_and_its_gradients(lab: Lab) -> None:
+    x = tensor([1.0, 2.0], "float32", requires_grad=True)
+    seen = ask(lab, "pkg.mod.Actor.step", self=Namespace({"scale": 3.0}), arguments={"x": x})
+    assert seen["returned"]["y"].nested() == 9.0
+    assert seen["gradients"] == {"x": tensor([3.0, 3.0], "float32")}
+    assert seen["dtypes"] == {"y": "float32", "kept": "float32"}
+    assert seen["mutated"] == ["self.seen"]
+    assert seen["raised"] is None
+
+
+def test_a_call_shows_what_it_mutated(lab: Lab) -> None:
+    seen = ask(lab, "pkg.mod.mutate", positional=[tensor([1.0], "float32"), [0]])
+    assert seen["mutated"] == ["positional.0", "positional.1.1"]
+    assert seen["arguments"]["positional.0"] == tensor([2.0], "float32")
+
+
+def test_a_call_may_observe_a_refusal(lab: Lab) -> None:
+    seen = ask(lab, "pkg.mod.refuse", positional=[1], catch=True)
+    assert seen["raised"] == {"type": "ValueError", "message": "no rollout_logprobs"}
+    assert seen["returned"] is None
+
+
+def test_a_call_observes_exactly_what_it_declares(lab: Lab) -> None:
+    seen = ask(lab, "pkg.mod.mutate", positional=[tensor([1.0], "float32"), []])
+    assert set(seen) == set(bundled_catalog().contracts["call"].keys)
+
+
+def test_self_may_be_given_to_a_plain_function(lab: Lab) -> None:
+    process = lab.open(lab.write(CALLED))
+    assert returned(lab.probe(process, "pkg.mod.scaled", x=2, self=Namespace({"scale": 4}))) == 8
+
+
+# -- a contract of another package, with an oracle ---------------------------------------------------------------------
+
+SUMMING = """
+from sentinel.contracts.contract import Contract, Input, Observed
+
+def _measure(call, inputs):
+    return {"total": call(loss_mat=inputs["loss_mat"])["total"]}
+
+def _oracle(inputs):
+    assert str(inputs["loss_mat"].dtype) == "torch.float64"
+    return {"total": inputs["loss_mat"].sum()}
+
+SUMMING = Contract(
+    name="summing", summary="a sum", source="a test",
+    inputs=(Input("loss_mat", "tensor", "numbers"),), observes=(Observed("total", "their sum"),),
+    measure=_measure, oracle=_oracle, law="the_oracle_agrees",
+)
+"""
+ADAPTER = """
+from sentinel.targets import Binding, PackageRoot, Target
+
+TARGET = Target(
+    name="summer", repository="https://example.invalid/summer", roots=(PackageRoot("pkg"),),
+    bindings=(Binding("pkg.mod.total", "summing", outputs=("total",)),),
+)
+"""
+
+
+@pytest.fixture
+def summing(tmp_path: Path) -> Catalog:
+    from sentinel.loading import load_file
+
+    for name, text in (("summing_contract.py", SUMMING), ("summer.py", ADAPTER)):
+        (tmp_path / name).write_text(text)
+    module = load_file(tmp_path / "summing_contract.py")
+    return bundled_catalog().with_(adapters=[tmp_path / "summer.py"], contracts=[module.SUMMING])
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [
+        ("return loss_mat.sum()", "fixed"),
+        ("return loss_mat.sum() + 1", "reproduced"),
+        ("return loss_mat.sum().double()", "fixed"),
+        ("return loss_mat.to(dtype=__import__('torch').bfloat16).sum()", "fixed"),
+    ],
+)
+def test_another_packages_contract_and_its_oracle(
+    body: str, verdict: str, summing: Catalog, decide: Decide, lab: Lab
+) -> None:
+    tree = lab.write({"mod.py": f"def total(loss_mat):\n    {body}\n"})
+    recipe = {
+        "recipe_version": 1,
+        "bug_id": "SUMMER-1",
+        "title": "a sum",
+        "target": "summer",
+        "contract": "summing",
+        "boundary": "pkg.mod.total",
+        "scenario": {"loss_mat": [1.0, 2.0, 3.5]},
+    }
+    decision = decide(recipe, tree, catalog=summing)
+    assert (decision.verdict.name, decision.law) == (verdict, "the_oracle_agrees"), decision.verdict.reason
+    assert decision.measurement is not None
+    assert decision.measurement.oracle == {"": {"total": tensor(6.5, "float64")}}
+
+
+def test_a_law_that_needs_an_oracle_says_where_there_is_none(decide: Decide, broken_tree: Path) -> None:
+    recipe = {key: value for key, value in MASKED_TOKENS.items() if not key.startswith("expected")}
+    decision = decide({**recipe, "invariant": "the_oracle_agrees"}, broken_tree)
+    assert decision.verdict.name == "inconclusive"
+    assert "loss_aggregation has no oracle" in decision.verdict.reason
+
+
+def test_required_inputs_are_the_ones_without_a_default(contract: Contract) -> None:
+    assert repr(REQUIRED) == "REQUIRED"
+    assert contract.open_keys or any(item.default is REQUIRED for item in contract.inputs)
+
+
+def test_an_invariant_of_another_package_decides(decide: Decide, broken_tree: Path) -> None:
+    law = Invariant("losses_are_small", "a loss is below 10", _small)
+    recipe = {key: value for key, value in MASKED_TOKENS.items() if not key.startswith("expected")}
+    catalog = bundled_catalog().with_(invariants=[law])
+    decision = decide({**recipe, "invariant": "losses_are_small"}, broken_tree, catalog=catalog)
+    assert decision.verdict.name == "reproduced"
+
+
+def _small(case: Any) -> list[Any]:
+    from sentinel.invariants.invariant import Violation
+
+    loss = case.observation[""]["loss"].nested()
+    return [Violation("loss", loss, 10.0, f"the loss is {loss}")] if loss > 10 else []
