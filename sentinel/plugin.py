@@ -62,9 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     given = {name: config.getoption(f"--sentinel-{name}") for name in (*_OPTIONS, *_SINGLE)}
     try:
-        config.stash[_RUN] = Run.configure(config, given)
+        run = config.stash[_RUN] = Run.configure(config, given)
     except SentinelError as error:
         raise pytest.UsageError(f"sentinel: {error}") from None
+    config.pluginmanager.register(_Reports(run), "sentinel-reports")
 
 
 def _asked(config: pytest.Config) -> bool:
@@ -72,12 +73,17 @@ def _asked(config: pytest.Config) -> bool:
     names = ("target", "recipes", "bug", "ref", "repo", "baseline")
     if any(config.getoption(f"--sentinel-{name}") for name in names):
         return True
-    if any(".yaml" in arg or ".yml" in arg or ".json" in arg or arg.startswith("recipes/") for arg in config.args):
+    if _given(config):
         return True
     if (config.rootpath / "sentinel.toml").is_file():
         return True
     project = config.rootpath / "pyproject.toml"
     return project.is_file() and b"[tool.sentinel]" in project.read_bytes()
+
+
+def _given(config: pytest.Config) -> bool:
+    """Whether a path argument may be a recipe's."""
+    return any(".yaml" in arg or ".yml" in arg or ".json" in arg or arg.startswith("recipes/") for arg in config.args)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -88,7 +94,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash.get(_RUN, None)
-    return run.header() if run is not None else []
+    return run.header() if run is not None and (run.recipes or _given(config)) else []
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -123,20 +129,16 @@ def pytest_runtest_makereport(
     return report
 
 
-def pytest_runtest_logreport(report: Any) -> None:
-    evidence = getattr(report, "sentinel_evidence", None)
-    if evidence is not None and _reporting is not None:
-        _reporting.collect(report, Path(evidence))
+class _Reports:
+    """Listens to the reports of one run; the hook itself is given no config to find the run by."""
 
+    def __init__(self, run: Run) -> None:
+        self._run = run
 
-#: The run whose reports this process shows; pytest gives ``pytest_runtest_logreport`` no config to find it by.
-_reporting: Run | None = None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
-    global _reporting
-    _reporting = session.config.stash.get(_RUN, None)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        evidence = getattr(report, "sentinel_evidence", None)
+        if evidence is not None:
+            self._run.collect(report, Path(evidence))
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,7 +18,7 @@ from sentinel.catalog import Catalog, bundled, bundled_catalog
 from sentinel.errors import RecipeError, SentinelError
 from sentinel.items import RecipeFile, RecipeItem
 from sentinel.outcomes import Decision
-from sentinel.recipes import Recipe, adopt_pins, duplicate, find_recipes, load_recipe
+from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
 from sentinel.settings import Settings, nearest, read_file, settle
@@ -75,7 +75,8 @@ class Run:
         settings = settle(given, values, list(catalog.adapters), file.parent if file else Path.cwd())
         catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
         selected: list[Recipe] = []
-        if settings.targets:
+        _require_subject(config, given, settings)
+        if settings.targets or (settings.bugs and not settings.recipes):
             selected = find_recipes(catalog, settings.targets, settings.bugs)
         elif settings.recipes:
             own = replace(catalog, recipe_folders=settings.recipes)
@@ -85,16 +86,20 @@ class Run:
         run = cls(config, settings, catalog, selected)
         for name in (*catalog.adapters, *catalog.invariants):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
-        run._point_pytest_at(selected)
+        run._point_pytest_at(selected, alone=any(given.get(name) for name in ("target", "bug", "recipes")))
         return run
 
-    def _point_pytest_at(self, selected: Sequence[Recipe]) -> None:
+    def _point_pytest_at(self, selected: Sequence[Recipe], alone: bool) -> None:
+        """:param alone: whether the command line asks for Sentinel's items. A settings file that does so must not keep
+        a project's own tests from running.
+        """
         config = self.config
         config.args[:] = [self._bundled_id(arg) for arg in config.args]
         files = [str(recipe.path) for recipe in selected]
         if not files and not self.settings.asked:
             return
-        config.args[:] = [*config.args, *files] if config.option.file_or_dir else files
+        others = config.args if config.option.file_or_dir or not alone else []
+        config.args[:] = list(dict.fromkeys([*others, *files]))
 
     def _bundled_id(self, arg: str) -> str:
         """An item id of a bundled recipe, from whatever folder: its file's real place."""
@@ -262,6 +267,9 @@ class Run:
         parts += [f"--sentinel-device={settings.device}"] if settings.device != "cpu" else []
         parts += [f"--sentinel-baseline={settings.baseline}"] if settings.baseline else []
         parts += [f"--sentinel-recipes={folder}" for folder in settings.recipes]
+        parts += [f"--sentinel-python={name + '=' if name else ''}{path}" for name, path in settings.pythons.items()]
+        parts += [f"--sentinel-timeout={settings.timeout:g}"] if settings.timeout != 60 else []
+        parts += [f"--sentinel-sandbox={settings.sandbox}"] if settings.sandbox != "basic" else []
         return shlex.join(parts)
 
     # -- reporting ----------------------------------------------------------------------------------------------------
@@ -352,6 +360,15 @@ def _require_report_folder(folder: Path) -> None:
         why = "is not writable" if place.is_dir() else "is not a folder"
         raise SentinelError(
             f"cannot write reports to {folder}: {place} {why}; choose another with --sentinel-report-dir"
+        )
+
+
+def _require_subject(config: pytest.Config, given: Mapping[str, Any], settings: Settings) -> None:
+    """A ref or a baseline says how to judge; having nothing to judge must not pass in silence."""
+    names = [name for name in ("ref", "repo", "baseline") if given.get(name)]
+    if names and not settings.asked and not any(Path(arg.partition("::")[0]).suffix in SUFFIXES for arg in config.args):
+        raise SentinelError(
+            f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
         )
 
 

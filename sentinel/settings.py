@@ -48,7 +48,7 @@ class Settings:
     @property
     def asked(self) -> bool:
         """Whether the options alone ask for Sentinel's items."""
-        return bool(self.targets or self.recipes)
+        return bool(self.targets or self.recipes or self.bugs)
 
     def refs_of(self, target: str) -> tuple[Ref, ...]:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
@@ -93,12 +93,23 @@ def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
             raise SentinelError(f"{file.name}: {error}") from None
         for name in table:
             values = values.get(name, {}) if isinstance(values, dict) else {}
+        if not isinstance(values, dict):
+            raise SentinelError(f"{file.name}: [{'.'.join(table)}] is a table of options")
+        for key, value in values.items():
+            _check(file.name, key, value)
         if values:
-            for key in values:
-                if key not in KEYS:
-                    raise SentinelError(f"{file.name}: unknown option {key!r}{nearest(key, KEYS)}")
-            return dict(values), file
+            return values, file
     return {}, None
+
+
+def _check(file: str, key: str, value: Any) -> None:
+    if key not in KEYS:
+        raise SentinelError(f"{file}: unknown option {key!r}{nearest(key, KEYS)}")
+    texts = value if KEYS[key] and isinstance(value, list) else [value]
+    kinds = (str, int, float) if key == "timeout" else (str,)
+    if not all(isinstance(text, kinds) and not isinstance(text, bool) for text in texts):
+        wanted = "a string or a list of strings" if KEYS[key] else "a number" if key == "timeout" else "a string"
+        raise SentinelError(f"{file}: {key} is {wanted}, not {value!r}")
 
 
 def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Sequence[str], base: Path) -> Settings:
@@ -115,21 +126,21 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
 
     targets = _targets(_split(raw["target"]), known_targets)
     refs = [_ref(text, known_targets) for text in _split(raw["ref"])]
-    for text in _split(raw["repo"]):
+    for text in _each(raw["repo"]):
         name, path = assigned(text)
         refs.append((name, Ref("path", os.path.abspath(_folder(Path(path).expanduser())))))
     return Settings(
         targets=targets,
         bugs=tuple(_split(raw["bug"])),
         refs=tuple(refs),
-        recipes=tuple(_folder(Path(path)) for path in _split(raw["recipes"])),
-        report_dir=Path(raw["report-dir"] or os.environ.get("OUTPUT_DIR") or "sentinel-reports"),
-        baseline=_folder(Path(raw["baseline"])) if raw["baseline"] else None,
+        recipes=tuple(_folder(Path(path).expanduser()) for path in _each(raw["recipes"])),
+        report_dir=Path(raw["report-dir"] or os.environ.get("OUTPUT_DIR") or "sentinel-reports").expanduser(),
+        baseline=_folder(Path(raw["baseline"]).expanduser()) if raw["baseline"] else None,
         device=_device(str(raw["device"] or "cpu")),
         timeout=_timeout(raw["timeout"]),
         sandbox=_choice("sandbox", str(raw["sandbox"] or "basic"), SANDBOXES),
-        pythons={name: _interpreter(path) for name, path in map(assigned, _split(raw["python"]))},
-        repo_urls=dict(map(assigned, _split(raw["repo-url"]))),
+        pythons={name: _interpreter(path) for name, path in map(assigned, _each(raw["python"]))},
+        repo_urls=dict(map(assigned, _each(raw["repo-url"]))),
     )
 
 
@@ -140,15 +151,29 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _from_file(key: str, file: Mapping[str, Any], base: Path) -> Any:
+    """What a file says; its paths are relative to its folder."""
     value = file.get(key)
     if value is None or key not in ("recipes", "report-dir", "baseline", "repo"):
         return value
-    return [str(base / item) for item in value] if isinstance(value, list) else str(base / str(value))
+
+    def placed(text: str) -> str:
+        name, equals, path = text.partition("=")
+        if key == "repo" and equals and name.isidentifier():
+            return f"{name}={base / os.path.expanduser(path)}"
+        return str(base / os.path.expanduser(text))
+
+    return [placed(item) for item in value] if isinstance(value, list) else placed(value)
+
+
+def _each(value: Any) -> list[str]:
+    """What was given once or several times; a path or a URL may hold a comma."""
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    return [str(item) for item in values if str(item)]
 
 
 def _split(value: Any) -> list[str]:
-    values = value if isinstance(value, list) else [] if value is None else [value]
-    return [part.strip() for item in values for part in str(item).split(",") if part.strip()]
+    """As :func:`_each`, comma lists taken apart."""
+    return [part.strip() for item in _each(value) for part in item.split(",") if part.strip()]
 
 
 def _targets(names: list[str], known: Sequence[str]) -> tuple[str, ...]:
