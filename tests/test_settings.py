@@ -1,0 +1,148 @@
+"""Settings: the command line over a file over the defaults; every mistake is named, with the nearest right thing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.errors import SentinelError
+from sentinel.refs import Ref
+from sentinel.settings import KEYS, read_file, settle
+
+KNOWN = ["verl", "roll", "demo"]
+
+
+def settled(tmp_path: Path, file: dict[str, Any] | None = None, **given: Any) -> Any:
+    return settle({key.replace("_", "-"): value for key, value in given.items()}, file or {}, KNOWN, tmp_path)
+
+
+def test_the_defaults(tmp_path: Path) -> None:
+    found = settled(tmp_path)
+    assert not found.asked
+    assert (found.device, found.timeout, found.sandbox, found.report_dir) == (
+        "cpu",
+        60,
+        "basic",
+        Path("sentinel-reports"),
+    )
+
+
+def test_lists_by_comma_and_by_repetition(tmp_path: Path) -> None:
+    found = settled(tmp_path, target=["verl, roll", "verl"], bug=["A*,B", "C"], ref=["git:main,verl=pypi:0.9.1"])
+    assert found.targets == ("verl", "roll")
+    assert found.bugs == ("A*", "B", "C")
+    assert found.refs_of("verl") == (Ref("git", "main"), Ref("pypi", "0.9.1"))
+    assert found.refs_of("roll") == (Ref("git", "main"),)
+    assert found.selects("verl", "AB")
+    assert not found.selects("demo", "AB")
+    assert not found.selects("verl", "D")
+
+
+def test_all_is_every_target_but_the_one_that_teaches(tmp_path: Path) -> None:
+    assert settled(tmp_path, target=["all"]).targets == ("verl", "roll")
+
+
+def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+    file = {"target": "roll", "timeout": 5, "sandbox": "off"}
+    found = settled(tmp_path, file, target=["verl"])
+    assert (found.targets, found.timeout, found.sandbox) == (("verl",), 5, "off")
+
+
+def test_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
+    for name in ("work", "mine", "old", "a,b"):
+        (tmp_path / name).mkdir()
+    file = {"repo": ["verl=work", "a,b"], "recipes": "mine", "baseline": "old", "report-dir": "out"}
+    found = settled(tmp_path, file)
+    assert found.refs == (("verl", Ref("path", str(tmp_path / "work"))), (None, Ref("path", str(tmp_path / "a,b"))))
+    assert (found.recipes, found.baseline, found.report_dir) == (
+        (tmp_path / "mine",),
+        tmp_path / "old",
+        tmp_path / "out",
+    )
+
+
+def test_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert settled(tmp_path, repo=["~/work"]).refs == ((None, Ref("path", str(tmp_path / "work"))),)
+
+
+def test_published_names_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path / "out"))
+    assert settled(tmp_path).report_dir == tmp_path / "out"
+    assert settled(tmp_path, report_dir="mine").report_dir == Path("mine")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"target": ["verll"]}, "unknown target 'verll' — did you mean 'verl'?; known: verl, roll, demo, all"),
+        ({"ref": ["main"]}, "not a ref: 'main'; write git:<sha|tag|branch|pull/N/head>"),
+        ({"ref": ["git:-rf"]}, "cannot begin with '-'"),
+        ({"ref": ["git:a;b"]}, "not a git name"),
+        ({"ref": ["rol=git:main"]}, "unknown target 'rol' in 'rol=git:main' — did you mean 'roll'?"),
+        ({"repo": ["/no/such/folder"]}, "/no/such/folder"),
+        ({"recipes": ["/no/such/folder"]}, "no such folder: /no/such/folder"),
+        ({"baseline": "/no/such/folder"}, "no such folder: /no/such/folder"),
+        ({"device": "gpu"}, "unknown device 'gpu'; write cpu, cuda or cuda:N"),
+        ({"device": "cuda:x"}, "unknown device"),
+        ({"timeout": "soon"}, "the timeout is a number of seconds, not 'soon'"),
+        ({"timeout": "0"}, "must lie between 0 and a day"),
+        ({"timeout": "nan"}, "must lie between 0 and a day"),
+        ({"sandbox": "bsic"}, "unknown sandbox 'bsic' — did you mean 'basic'?"),
+    ],
+    ids=str,
+)
+def test_mistakes_on_the_command_line(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(SentinelError) as raised:
+        settled(tmp_path, **given)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("sentinel.toml", 'target = ["verl"]\ntimeout = 5', {"target": ["verl"], "timeout": 5}),
+        ("pyproject.toml", '[tool.sentinel]\ntarget = "verl"', {"target": "verl"}),
+        ("pyproject.toml", "[tool.other]\nx = 1", {}),
+        ("pyproject.toml", "[tool\n", {}),  # pytest itself reports it
+        ("sentinel.toml", "", {}),
+    ],
+)
+def test_files(name: str, text: str, values: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert read_file(tmp_path) == (values, tmp_path / name if values else None)
+
+
+def test_the_own_file_goes_before_the_projects(tmp_path: Path) -> None:
+    (tmp_path / "sentinel.toml").write_text("timeout = 1")
+    (tmp_path / "pyproject.toml").write_text("[tool.sentinel]\ntimeout = 2")
+    assert read_file(tmp_path)[0] == {"timeout": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("sentinel.toml", "target = [", "sentinel.toml: "),
+        ("sentinel.toml", 'targets = "verl"', "sentinel.toml: unknown option 'targets' — did you mean 'target'?"),
+        ("pyproject.toml", "[tool]\nsentinel = 3", "pyproject.toml: [tool.sentinel] is a table of options"),
+        ("sentinel.toml", "target = 3", "sentinel.toml: target is a string or a list of strings, not 3"),
+        ("sentinel.toml", "target = [3]", "target is a string or a list of strings"),
+        ("sentinel.toml", "timeout = true", "timeout is a number, not True"),
+        ("sentinel.toml", 'device = ["cpu"]', "device is a string, not ['cpu']"),
+        ("sentinel.toml", "baseline = {a = 1}", "baseline is a string"),
+    ],
+)
+def test_mistakes_in_a_file(name: str, text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SentinelError) as raised:
+        read_file(tmp_path)
+    assert said in str(raised.value)
+
+
+def test_every_option_can_stand_in_a_file() -> None:
+    from sentinel import plugin
+
+    assert set(KEYS) == {*plugin._OPTIONS, *plugin._SINGLE}
