@@ -110,6 +110,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> RecipeFile
     return run.collector(file_path, parent)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    run = config.stash.get(_RUN, None)
+    if run is not None:
+        run.collect_the_rest(session, items)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     run = session.config.stash.get(_RUN, None)
     if run is not None:

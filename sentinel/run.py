@@ -54,6 +54,8 @@ class Run:
         self.recipes = {recipe.path.resolve(): recipe for recipe in recipes}
         self.results: list[tuple[Path, str, float, str]] = []
         self._documents: dict[Path, dict[str, Any]] = {}
+        self._invited: list[Path] = []
+        self._collected: set[Path] = set()
         self._runner: Runner | None = None
         self._started = time.monotonic()
         self._when = datetime.now(timezone.utc)
@@ -95,11 +97,10 @@ class Run:
         """
         config = self.config
         config.args[:] = [self._bundled_id(arg) for arg in config.args]
-        files = [str(recipe.path) for recipe in selected]
-        if not files and not self.settings.asked:
-            return
-        others = config.args if config.option.file_or_dir or not alone else []
-        config.args[:] = list(dict.fromkeys([*others, *files]))
+        if self.settings.asked and alone and not config.option.file_or_dir:
+            config.args[:] = [str(recipe.path) for recipe in selected]
+        given = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
+        self._invited = list(dict.fromkeys([*given, *(recipe.path for recipe in selected)]))
 
     def _bundled_id(self, arg: str) -> str:
         """An item id of a bundled recipe, from whatever folder: its file's real place."""
@@ -114,7 +115,20 @@ class Run:
 
     # -- collecting ---------------------------------------------------------------------------------------------------
 
+    def collect_the_rest(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Add the recipes that pytest's own walk did not come by.
+
+        Beside a folder pytest drops the arguments that lie in it, and then does not enter a virtual environment there.
+        """
+        ids = {item.nodeid for item in items}
+        by_id = {arg.partition("::")[0] for arg in self.config.args if "::" in arg}
+        for path in self._invited:
+            if path.resolve() not in self._collected or str(path) in by_id:
+                found = session.genitems(self.collector(path.absolute(), session))
+                items += [item for item in found if item.nodeid not in ids]
+
     def collector(self, path: Path, parent: pytest.Collector) -> RecipeFile:
+        self._collected.add(path.resolve())
         folder = bundled("recipes").resolve()
         nodeid = None
         if path.resolve().is_relative_to(folder):

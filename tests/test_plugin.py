@@ -1,0 +1,474 @@
+"""The pytest side in-process: selection, ids, outcomes, what a failure shows, what a mistake is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
+
+pytestmark = pytest.mark.usefixtures("warm_runs")
+
+PUBLISHED = Path(__file__).parent / "recipes" / "data" / "published" / "ROLL-AGGLOSS-TOKENMEAN-MASK.json"
+
+
+@pytest.fixture
+def pins(demo_repository: Repository) -> list[dict[str, str]]:
+    commits = demo_repository.commits
+    return [
+        {"ref": f"git:{commits['broken']}", "expect": "reproduced"},
+        {"ref": f"git:{commits['fixed']}", "expect": "fixed"},
+    ]
+
+
+@pytest.fixture
+def recipes(pytester: pytest.Pytester, pins: list[dict[str, str]], demo_home: Path) -> Path:
+    """A user's folder with both demo recipes, pinned to the commits of the demo repository."""
+    folder = pytester.path / "mine"
+    write_recipe(folder, MASKED_TOKENS, pins=pins)
+    write_recipe(folder, REJECTED_ROW, pins=pins)
+    return folder
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+
+
+def evidence(pytester: pytest.Pytester, pattern: str = "*/*/*.json") -> dict[str, Any]:
+    (file,) = sorted((pytester.path / "sentinel-reports").glob(pattern))
+    document: dict[str, Any] = json.loads(file.read_text())
+    return document
+
+
+def short(pins: list[dict[str, str]], index: int) -> str:
+    return pins[index]["ref"][: len("git:") + 7]
+
+
+# -- what runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_main_job(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
+    result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "-v")
+    result.assert_outcomes(passed=4)
+    assert result.ret == 0
+    text = result.stdout.str()
+    for index, verdict in ((0, "reproduced"), (1, "fixed")):
+        assert f"mine/demo/DEMO-MASKED-TOKENS.yaml::{short(pins, index)} PASSED" in text
+        result.stdout.re_match_lines([rf"demo +DEMO-MASKED-TOKENS +{short(pins, index)} +{verdict}.*"])
+    found = evidence(pytester, "demo/DEMO-MASKED-TOKENS/git-*.json".replace("*", pins[0]["ref"][4:16]))
+    assert (found["verdict"], found["bug_id"]) == ("reproduced", "DEMO-MASKED-TOKENS")
+    assert json.loads((pytester.path / "sentinel-reports" / "run.json").read_text())["totals"]["items"] == 4
+
+
+def test_two_runs_write_the_same_bytes(pytester: pytest.Pytester, recipes: Path) -> None:
+    def files(folder: str) -> dict[str, bytes]:
+        assert run(pytester, "--sentinel-recipes=mine", f"--sentinel-report-dir={folder}").ret == 0
+        found = {str(file.relative_to(folder)): file.read_bytes() for file in Path(folder).rglob("*.json")}
+        del found["run.json"]
+        return found
+
+    first = files("one")
+    assert len(first) == 4
+    assert files("two") == first
+
+
+def test_only_sentinels_items_without_a_path_and_both_with_one(pytester: pytest.Pytester, recipes: Path) -> None:
+    pytester.makepyfile("def test_own(): pass")
+    run(pytester, "--sentinel-recipes=mine").assert_outcomes(passed=4)
+    run(pytester, "--sentinel-recipes=mine", ".").assert_outcomes(passed=5)
+    run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", ".").assert_outcomes(passed=3)
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_a_node_id_beside_a_target_adds_nothing_twice(
+    pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]
+) -> None:
+    item = f"mine/demo/DEMO-MASKED-TOKENS.yaml::{short(pins, 1)}"
+    run(pytester, item, "--sentinel-recipes=mine", "--sentinel-bug=DEMO-MASKED*").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["--sentinel-bug=DEMO-MASKED*"], 2),
+        (["--sentinel-bug=DEMO-MASKED*,DEMO-REJ*"], 4),
+        (["--sentinel-bug=DEMO-MASKED*", "--sentinel-bug=DEMO-REJ*"], 4),
+        (["-k", "MASKED"], 2),
+        (["-m", "demo"], 4),
+        (["-m", "demo and a_rejected_row_is_an_absent_row"], 2),
+        (["-m", "masked_values_have_no_influence"], 2),
+        (["-m", "sentinel and not roll"], 4),
+        (["--strict-markers"], 4),
+    ],
+    ids=str,
+)
+def test_selection(arguments: list[str], count: int, pytester: pytest.Pytester, recipes: Path) -> None:
+    result = run(pytester, "--sentinel-recipes=mine", "--collect-only", "-q", *arguments)
+    assert sum("DEMO-" in line and "::git:" in line for line in result.outlines) == count
+    assert result.ret == 0
+
+
+def test_collecting_starts_no_worker(pytester: pytest.Pytester, recipes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr("sentinel.runner.Zygote", fail)
+    monkeypatch.setattr("sentinel.sources.open_checkout", fail)
+    result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*<RecipeItem git:*>"])
+    assert not (pytester.path / "sentinel-reports").exists()
+
+
+def test_a_path_needs_no_target(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
+    file = "mine/demo/DEMO-MASKED-TOKENS.yaml"
+    run(pytester, file).assert_outcomes(passed=2)
+    run(pytester, f"{file}::{short(pins, 1)}").assert_outcomes(passed=1)
+    unknown = run(pytester, f"{file}::git:0000000")
+    assert unknown.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_no_yaml_is_collected_uninvited(pytester: pytest.Pytester, recipes: Path) -> None:
+    pytester.makepyfile("def test_own(): pass")
+    run(pytester, ".").assert_outcomes(passed=1)
+    result = run(pytester, "mine")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_ids_of_bundled_recipes_from_any_folder(pytester: pytest.Pytester) -> None:
+    item = "recipes/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.yaml::git:c09bc8b"
+    result = run(pytester, item, "--collect-only", "-q")
+    assert result.ret == 0
+    assert item in result.outlines
+    outside = run(pytester, "recipes/../adapters/demo.py", "--collect-only")
+    assert outside.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_stopping_at_the_first_failure(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
+    wrong = [{**pin, "expect": "fixed" if pin["expect"] == "reproduced" else "reproduced"} for pin in pins]
+    write_recipe(recipes, MASKED_TOKENS, pins=wrong)
+    result = run(pytester, "--sentinel-recipes=mine", "-x")
+    result.assert_outcomes(failed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_the_last_failed(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
+    pytester.makepyfile("def test_own(): pass")
+    write_recipe(recipes, MASKED_TOKENS, pins=[pins[0], {**pins[1], "expect": "reproduced"}])
+    arguments = ("--sentinel-recipes=mine", ".", "-p", "cacheprovider")
+    pytester.runpytest_inprocess(*arguments).assert_outcomes(passed=4, failed=1)
+    pytester.runpytest_inprocess(*arguments, "--lf").assert_outcomes(failed=1)
+
+
+def test_junit(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
+    run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "--junitxml=out.xml")
+    text = (pytester.path / "out.xml").read_text()
+    assert 'tests="2"' in text
+    assert f'name="{short(pins, 0)}"' in text
+
+
+# -- verdicts and outcomes ---------------------------------------------------------------------------------------------
+
+
+def test_a_failure_shows_what_there_is_to_know(
+    pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]
+) -> None:
+    file = write_recipe(recipes, MASKED_TOKENS, pins=[{**pins[0], "expect": "fixed"}])
+    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            f"DEMO-MASKED-TOKENS at {short(pins, 0)}: expected fixed, got reproduced",
+            f"boundary: demo_rl.losses.agg_loss (demo_rl/losses.py:* at commit {pins[0]['ref'][4:16]})",
+            "key*observed*unpatched*fixed*matches",
+            "loss*26.0*26.0*1.0*unpatched",
+            "loss: *expected 1.0, observed 26.0*",
+            f"repeat: pytest mine/demo/DEMO-MASKED-TOKENS.yaml::{short(pins, 0)}",
+        ]
+    )
+    assert file.is_file()
+
+
+def test_an_exception_shows_upstreams_traceback(
+    pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]
+) -> None:
+    scenario = {**MASKED_TOKENS["scenario"], "loss_agg_mode": "seq-mean"}
+    write_recipe(recipes, MASKED_TOKENS, pins=pins[:1], scenario=scenario)
+    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*expected reproduced, got inconclusive",
+            "*ValueError: unknown loss_agg_mode 'seq-mean'*",
+            "*File *demo_rl/losses.py*",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("revision", "outcome"),
+    [("broken", "failed"), ("fixed", "passed"), ("drifted", "failed"), ("syntax", "failed"), ("early", "failed")],
+)
+def test_a_ref_has_no_expectation(
+    revision: str, outcome: str, pytester: pytest.Pytester, recipes: Path, demo_repository: Repository
+) -> None:
+    ref = f"git:{demo_repository.commits[revision][:9]}"
+    result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "-k", "MASKED", f"--sentinel-ref={ref}")
+    result.assert_outcomes(**{outcome: 1})
+
+
+def test_a_branch_and_a_working_tree(pytester: pytest.Pytester, recipes: Path, broken_tree: Path) -> None:
+    run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=demo=git:main").assert_outcomes(passed=1)
+    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", f"--sentinel-repo={broken_tree}")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"repeat: pytest *::path:{broken_tree}* --sentinel-ref=path:{broken_tree}"])
+    assert str(broken_tree) not in json.dumps(evidence(pytester, "demo/*/path-*.json"))
+
+
+def test_what_cannot_be_had_is_skipped_and_deciding_nothing_is_no_success(
+    pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]
+) -> None:
+    absent = {"ref": "git:" + "0" * 40, "expect": "fixed"}
+    write_recipe(recipes, MASKED_TOKENS, pins=[absent])
+    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "-rs")
+    result.assert_outcomes(skipped=1)
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["*nothing was decided*"])
+    write_recipe(recipes, MASKED_TOKENS, pins=[absent, pins[1]])
+    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "-rs")
+    result.assert_outcomes(skipped=1, passed=1)
+    assert result.ret == 0
+
+
+def test_without_a_mirror_it_says_how_to_get_one(
+    pytester: pytest.Pytester, recipes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
+    result = run(pytester, "--sentinel-recipes=mine", "-rs")
+    result.assert_outcomes(skipped=4)
+    result.stdout.fnmatch_lines(["*sentinel mirror add demo*"])
+
+
+def test_a_version_without_the_option_is_not_in_this_version(
+    pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]
+) -> None:
+    pin = {**pins[0], "expect": "unavailable"}
+    write_recipe(recipes, MASKED_TOKENS, pins=[pin], requires=["demo_rl.losses.kl_loss"])
+    run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml").assert_outcomes(passed=1)
+    write_recipe(recipes, MASKED_TOKENS, pins=pins[:1], requires=["demo_rl.losses.kl_loss"])
+    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
+    result.assert_outcomes(failed=1)
+
+
+def test_a_baseline_holds_and_tells_which_way_things_went(
+    pytester: pytest.Pytester, recipes: Path, demo_repository: Repository, broken_tree: Path, fixed_tree: Path
+) -> None:
+    write_recipe(recipes, MASKED_TOKENS, pins=None, watch=["git:main"])
+    base = ("mine/demo/DEMO-MASKED-TOKENS.yaml",)
+    kept = ("--sentinel-baseline=kept",)
+    (pytester.path / "kept").mkdir()
+    nothing = run(pytester, *base, *kept)
+    nothing.stdout.fnmatch_lines(["*nothing is recorded in kept*sentinel baseline update*"])
+    nothing.assert_outcomes(failed=1)
+
+    run(pytester, *base, "--sentinel-ref=git:main", "--sentinel-report-dir=kept").assert_outcomes(passed=1)
+    run(pytester, *base, *kept).assert_outcomes(passed=1)
+
+    (file,) = (pytester.path / "kept" / "demo").rglob("*.json")
+    good = file.read_text()
+    run(pytester, *base, f"--sentinel-repo={broken_tree}", "--sentinel-report-dir=broken")
+    (other,) = (pytester.path / "broken" / "demo").rglob("*.json")
+    # What was recorded is that the bug is there; now it is not.
+    file.write_text(other.read_text())
+    newly_fixed = run(pytester, *base, *kept)
+    newly_fixed.assert_outcomes(failed=1)
+    newly_fixed.stdout.fnmatch_lines(["*newly fixed: reproduced -> fixed*"])
+
+    # And the other way: fixed is recorded, and main has the bug again.
+    file.write_text(good)
+    with _main_at(demo_repository, "broken"):
+        newly_broken = run(pytester, *base, *kept)
+    newly_broken.assert_outcomes(failed=1)
+    newly_broken.stdout.fnmatch_lines(["*newly broken: fixed -> reproduced*"])
+
+
+class _main_at:  # noqa: N801 - reads as a statement
+    """The mirror's main at another revision for a while, as after a fetch."""
+
+    def __init__(self, repository: Repository, revision: str) -> None:
+        self._mirror = Repository(Path(os.environ["SENTINEL_HOME"]) / "mirrors" / "demo.git")
+        self._commits = repository.commits
+        self._revision = revision
+
+    def __enter__(self) -> None:
+        self._refs = [line.split()[1] for line in self._mirror.git("show-ref").splitlines() if line.endswith("/main")]
+        self._set(self._revision)
+
+    def __exit__(self, *_: object) -> None:
+        self._set("fixed")
+
+    def _set(self, revision: str) -> None:
+        for ref in self._refs:
+            self._mirror.git("update-ref", ref, self._commits[revision])
+
+
+# -- published blobs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def roll_tree(tmp_path: Path) -> Path:
+    """A working tree in which the published blob's boundary is, with its bug."""
+    file = tmp_path / "roll_repo" / "roll" / "utils" / "functionals.py"
+    file.parent.mkdir(parents=True)
+    for package in (file.parent, file.parent.parent):
+        (package / "__init__.py").write_text("")
+    file.write_text(
+        "import ray\n\ndef agg_loss(loss_mat, loss_mask, loss_agg_mode, batch_num_tokens=None):\n"
+        "    return loss_mat.sum() / batch_num_tokens\n"
+    )
+    return tmp_path / "roll_repo"
+
+
+def test_a_published_blob_in_an_empty_folder(
+    pytester: pytest.Pytester, roll_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = PUBLISHED.name
+    (pytester.path / name).write_bytes(PUBLISHED.read_bytes())
+    result = run(pytester, name, f"--sentinel-repo={roll_tree}")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*ROLL-AGGLOSS-TOKENMEAN-MASK at path:*: reproduced"])
+
+    monkeypatch.setenv("TARGET_REPO", str(roll_tree))
+    monkeypatch.setenv("OUTPUT_DIR", str(pytester.path / "out"))
+    run(pytester, name).assert_outcomes(failed=1)
+    (file,) = (pytester.path / "out" / "roll").rglob("*.json")
+    assert json.loads(file.read_text())["verdict"] == "reproduced"
+
+
+def test_a_published_blob_takes_the_pins_of_the_bundled_recipe(pytester: pytest.Pytester) -> None:
+    (pytester.path / PUBLISHED.name).write_bytes(PUBLISHED.read_bytes())
+    result = run(pytester, PUBLISHED.name, "--collect-only", "-q")
+    assert "ROLL-AGGLOSS-TOKENMEAN-MASK.json::git:c09bc8b" in result.outlines
+
+
+def test_a_recipe_without_any_ref_says_what_to_give(pytester: pytest.Pytester, recipes: Path) -> None:
+    write_recipe(recipes, MASKED_TOKENS)
+    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*DEMO-MASKED-TOKENS has no pins; give a ref (--sentinel-ref=git:main*"])
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--sentinel-target=demmo"], "*unknown target 'demmo' — did you mean 'demo'?; known: areal, demo*"),
+        (["--sentinel-recipes=mine", "--sentinel-bug=DEMO-MASKD-TOKENS"], "*DEMO-MASKD-TOKENS*'DEMO-MASKED-TOKENS'*"),
+        (["--sentinel-target=roll", "--sentinel-bug=ROLL-AGGLOSS"], "*ROLL-AGGLOSS*ROLL-AGGLOSS-TOKENMEAN-MASK*"),
+        (["--sentinel-bug=ROLL-AGGLOS"], "*ROLL-AGGLOS*ROLL-AGGLOSS-TOKENMEAN-MASK*"),
+        (["--sentinel-target=demo", "--sentinel-ref=HEAD"], "*not a ref: 'HEAD'; write git:*"),
+        (["--sentinel-ref=git:main"], "*--sentinel-ref needs to know of what: add --sentinel-target*"),
+        (["--sentinel-repo=mine", "."], "*--sentinel-repo needs to know of what*"),
+        (["--sentinel-recipes=nowhere"], "*no such folder: nowhere*"),
+        (["--sentinel-target=demo", "--sentinel-timeout=x"], "*number of seconds*"),
+    ],
+    ids=str,
+)
+def test_mistakes(arguments: list[str], said: str, pytester: pytest.Pytester, recipes: Path) -> None:
+    result = run(pytester, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
+    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+
+
+def test_a_bug_id_alone_selects_it(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "--sentinel-bug=ROLL-AGGLOSS*", "--collect-only", "-q")
+    assert "recipes/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.yaml::git:c09bc8b" in result.outlines
+
+
+def test_an_unknown_ref_is_unavailable_and_names_it(pytester: pytest.Pytester, recipes: Path) -> None:
+    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=git:mian", "-rs")
+    result.assert_outcomes(skipped=1)
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*mian*"])
+
+
+def test_a_broken_recipe_names_its_place(pytester: pytest.Pytester, recipes: Path) -> None:
+    file = recipes / "demo" / "DEMO-MASKED-TOKENS.yaml"
+    file.write_text(file.read_text().replace("loss_agg_mode:", "loss_agg_mod:"))
+    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["mine/demo/DEMO-MASKED-TOKENS.yaml:*:*: *loss_agg_mod*'loss_agg_mode'*"])
+
+
+# -- settings files and other plugins ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("sentinel.toml", 'recipes = "mine"\n'), ("pyproject.toml", '[tool.sentinel]\nrecipes = ["mine"]\n')],
+)
+def test_a_settings_file_joins_the_projects_own_tests(
+    name: str, text: str, pytester: pytest.Pytester, recipes: Path
+) -> None:
+    pytester.makepyfile("def test_own(): pass")
+    (pytester.path / name).write_text(text)
+    run(pytester).assert_outcomes(passed=5)
+    run(pytester, "--sentinel-bug=DEMO-MASKED*").assert_outcomes(passed=2)
+
+
+def test_a_settings_file_that_asks_for_nothing_says_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_own(): pass")
+    (pytester.path / "sentinel.toml").write_text("timeout = 5\n")
+    result = run(pytester)
+    result.assert_outcomes(passed=1)
+    assert "sentinel:" not in result.stdout.str()
+
+
+def test_a_mistake_in_a_settings_file(pytester: pytest.Pytester) -> None:
+    (pytester.path / "sentinel.toml").write_text('targett = "demo"\n')
+    result = run(pytester)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*sentinel.toml: unknown option 'targett' — did you mean 'target'?*"])
+
+
+def test_another_plugin_adds_and_listens(pytester: pytest.Pytester, recipes: Path) -> None:
+    pytester.makeconftest(
+        """
+        from pathlib import Path
+        from sentinel.invariants.invariant import Invariant
+
+        def pytest_sentinel_invariants():
+            return [Invariant("nothing_is_wrong", "whatever", lambda case: [])]
+
+        def pytest_sentinel_recipe_folders():
+            return [Path("mine")]
+
+        def pytest_sentinel_decided(decision):
+            with open("decided.txt", "a") as file:
+                file.write(f"{decision.recipe.bug_id} {decision.verdict.name}\\n")
+        """
+    )
+    write_recipe(
+        recipes, MASKED_TOKENS, invariant="nothing_is_wrong", expected_unpatched=None, expected_fixed=None, watch=None
+    )
+    result = run(pytester, "--sentinel-target=demo", "--sentinel-ref=git:main")
+    result.assert_outcomes(passed=2)
+    assert (pytester.path / "decided.txt").read_text().splitlines() == [
+        "DEMO-MASKED-TOKENS fixed",
+        "DEMO-REJECTED-ROW fixed",
+    ]
+
+
+def test_quiet_and_verbose(pytester: pytest.Pytester, recipes: Path) -> None:
+    quiet = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "-qq")
+    assert "verdict" not in quiet.stdout.str()
+    assert quiet.ret == 0
+    plain = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "--color=no")
+    plain.stdout.fnmatch_lines(["target*bug*ref*verdict*", "evidence: sentinel-reports"])
+    assert "\x1b" not in plain.stdout.str()
