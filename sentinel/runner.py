@@ -280,7 +280,9 @@ class _NotProvenError(Exception):
 
 
 def _prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
-    """Check that the measured code lies in the checkout, and take its blob id from the file there."""
+    """Check that the measured code lies in the checkout, as it was put there, and take its blob id from the file."""
+    from sentinel.sources.checkouts import files as made_with
+
     base = checkout.path.resolve()
     files = [Path(str(claim[name])).resolve() for name in ("module_file", "file")]
     for file in files:
@@ -288,10 +290,13 @@ def _prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
             raise _NotProvenError(f"{claim['boundary']} was not loaded from the checkout but from {file.name}")
     content = files[1].read_bytes()
     blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    name = files[1].relative_to(base).as_posix()
+    if blob != made_with(checkout).get(name):
+        raise _NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
     return Provenance(
         boundary=str(claim["boundary"]),
         module=str(claim["module"]),
-        file=files[1].relative_to(base).as_posix(),
+        file=name,
         line=int(claim["line"]),
         blob=blob,
         signature=str(claim["signature"]),

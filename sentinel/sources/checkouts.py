@@ -39,7 +39,7 @@ def index_key(target: Target, ref: str) -> str:
 
 
 def cached(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
-    """The checkout of a ref that was made before, or None. Reads two small files and runs nothing."""
+    """The checkout of a ref that was made before, or None. Looks at its files and runs nothing."""
     known = read_json(home.checkouts / safe_name(target.name) / "refs" / f"{key}.json")
     if known is None or not isinstance(known.get("tree"), str):
         return None
@@ -111,7 +111,7 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
     record = folder / "checkout.json"
     with leases.taking(home.checkouts):
         known = read_json(record)
-        if known is None or known.get("tree") != tree or not (folder / "tree").is_dir():
+        if known is None or known.get("tree") != tree or not _is_whole(folder, known):
             return None
         leases.take(home.checkouts, folder)
     with suppress(OSError):  # A cache that is shared read-only is as good to read.
@@ -133,9 +133,24 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
     )
 
 
+def _is_whole(folder: Path, record: dict[str, Any]) -> bool:
+    """Whether every file is there in its size. Code that was measured may have deleted or written some of its own."""
+    known = read_json(folder / "files.json")
+    if known is None:
+        return False
+    absent = {path for path, _, _ in record["left_out"]}
+    with suppress(OSError):
+        return all(
+            path in absent or os.lstat(os.path.join(folder, "tree", path)).st_size == size
+            for path, _, _, size in known["files"]
+        )
+    return False
+
+
 def _move(part: Path, place: Path) -> None:
-    if place.is_dir() and read_json(place / "checkout.json") is None:
-        remove_tree(place)  # Somebody deleted a part of it by hand.
+    record = read_json(place / "checkout.json")
+    if place.is_dir() and (record is None or not _is_whole(place, record)):
+        remove_tree(place)
     try:
         part.rename(place)
     except OSError:

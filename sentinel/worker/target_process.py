@@ -28,6 +28,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
+    own = os.getpid()
     processes.adopt_orphans()
     probe.quiet()
     os.chdir(spec["scratch"])
@@ -49,6 +50,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             load_file(Path(request["adapter"]))
             for name in request["modules"]:
                 _import(name, roots)
+            if os.getpid() != own:
+                os._exit(0)  # a module forked while it was imported: two answers to one request would be one too many
             answer: Any = {"imported": True}
         elif request["op"] == "probe":
             answer = _forked(channel, partial(probe.run, request, roots, recorder), request["timeout"])
