@@ -1,0 +1,182 @@
+"""The pytest side in processes of its own: what an uninvolved run pays, xdist, two runs at once, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, copy_demo, write_recipe
+
+COMMAND = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+
+#: What Sentinel needs to decide, and nobody else should load.
+HEAVY = ("torch", "numpy", "git", "yaml", "jsonschema", "rich", "sentinel.run", "sentinel.recipes", "sentinel.catalog")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, demo_home: Path, demo_repository: Repository) -> Path:
+    """An empty folder of a user's, with his recipes in ``mine``."""
+    commits = demo_repository.commits
+    pins = [
+        {"ref": f"git:{commits[name]}", "expect": verdict}
+        for name, verdict in (("early", "reproduced"), ("broken", "reproduced"), ("fixed", "fixed"))
+    ]
+    place = tmp_path / "user"
+    write_recipe(place / "mine", MASKED_TOKENS, pins=pins)
+    write_recipe(place / "mine", REJECTED_ROW, pins=pins)
+    return place
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    text, _ = process.communicate(timeout=120)
+    return process.returncode, text
+
+
+# -- where nobody asked ------------------------------------------------------------------------------------------------
+
+
+def test_an_uninvolved_run_loads_nothing_and_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "test_own.py").write_text(
+        f"import sys\n\ndef test_own():\n    assert not [name for name in {HEAVY!r} if name in sys.modules]\n"
+    )
+    status, with_plugin = finish(start(tmp_path, "-q"))
+    assert status == 0, with_plugin
+    _, without = finish(start(tmp_path, "-q", "-p", "no:sentinel"))
+    assert [line.partition(" in ")[0] for line in with_plugin.splitlines()] == [
+        line.partition(" in ")[0] for line in without.splitlines()
+    ]
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+
+def test_under_xdist_the_controller_alone_reports(folder: Path) -> None:
+    pytest.importorskip("xdist")
+    write_recipe(
+        folder / "mine",
+        {**MASKED_TOKENS, "bug_id": "DEMO-ABSENT"},
+        pins=[{"ref": "git:" + "0" * 40, "expect": "fixed"}],
+    )
+    status, text = finish(start(folder, "--sentinel-recipes=mine", "-n", "2", "--junitxml=out.xml", "-rs"))
+    assert status == 0, text
+    assert "6 passed, 1 skipped" in text
+    assert text.count("evidence: sentinel-reports") == 1
+    run = json.loads((folder / "sentinel-reports" / "run.json").read_text())
+    assert run["totals"]["outcomes"] == {"passed": 6, "skipped": 1}
+    assert 'tests="7"' in (folder / "out.xml").read_text()
+
+
+def test_under_xdist_deciding_nothing_is_no_success(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("xdist")
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
+    status, text = finish(start(folder, "--sentinel-recipes=mine", "-n", "1"))
+    assert "6 skipped" in text
+    assert status == pytest.ExitCode.NO_TESTS_COLLECTED, text
+
+
+def test_two_runs_at_once(
+    folder: Path, tmp_path: Path, demo_repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One report folder, one cold store: both decide everything, write the same, and never load torch themselves."""
+    from sentinel.catalog import bundled_catalog
+    from sentinel.sources import Home, MirrorStore
+
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "cold"))
+    MirrorStore(Home(tmp_path / "cold")).add(bundled_catalog().targets["demo"], str(demo_repository.path))
+    loaded = "[name for name in ('torch', 'demo_rl') if name in sys.modules]"
+    (folder / "conftest.py").write_text(f"import sys\n\ndef pytest_unconfigure():\n    print('LOADED', {loaded})\n")
+    runs = [start(folder, "--sentinel-recipes=mine", "-q") for _ in range(2)]
+    for status, text in map(finish, runs):
+        assert status == 0, text
+        assert "LOADED []" in text
+        assert "6 passed" in text
+    written = sorted((folder / "sentinel-reports" / "demo").rglob("*"))
+    assert [path.name for path in written if path.is_file() and path.suffix != ".json"] == []
+    assert len([path for path in written if path.suffix == ".json"]) == 6
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------------------------------------
+
+WAITING = """
+import os
+import signal
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode):
+    for pid in (os.getpid(), os.getppid()):
+        with open({pipe!r}, "w") as file:
+            file.write(f"{{pid}}\\n")
+    while True:
+        signal.pause()
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_in_the_middle(times: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written by then is whole, and no process is left."""
+    tree = copy_demo(tmp_path / "waiting")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tree / "demo_rl" / "losses.py").write_text(WAITING.format(pipe=str(pipe)))
+    scratch = own_scratch(tmp_path, monkeypatch)
+    process = start(folder, "--sentinel-recipes=mine", f"--sentinel-repo={tree}", "-v")
+    pids = []
+    while len(pids) < 2:  # the probe says who it is, and then waits for ever
+        with open(pipe) as file:
+            pids += [int(line) for line in file.read().split()]
+    zygote = int(Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[1])
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+    status, text = finish(process)
+    assert status == pytest.ExitCode.INTERRUPTED, text
+    assert "KeyboardInterrupt" in text
+    assert all(ended(pid) for pid in (*pids, zygote))
+    assert list(scratch.iterdir()) == []
+    for file in (folder / "sentinel-reports").rglob("*"):
+        if file.is_file() and file.name != ".gitignore":
+            assert file.suffix == ".json"
+            json.loads(file.read_text())
+
+
+def test_ctrl_c_while_torch_is_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = own_scratch(tmp_path, monkeypatch)
+    process = start(folder, "--sentinel-recipes=mine", "-v")
+    assert process.stdout is not None
+    while "collected" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    status, text = finish(process)
+    assert status == pytest.ExitCode.INTERRUPTED, text
+    assert list(scratch.iterdir()) == []
+
+
+def own_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the run's worker keeps its files; it takes them along when it ends."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def ended(pid: int) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], 20)[0])
+    finally:
+        os.close(handle)
