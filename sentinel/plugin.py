@@ -130,9 +130,8 @@ def pytest_runtest_makereport(
     report = yield
     place = getattr(item, "evidence_file", None)
     if call.when == "call" and place is not None:
-        report.__dict__["sentinel_evidence"] = str(
-            place
-        )  # travels from an xdist worker to the controller with the report
+        # As an attribute it travels with the report, from an xdist worker to the controller too.
+        report.__dict__["sentinel_evidence"] = str(place)
     return report
 
 

@@ -56,6 +56,7 @@ class Run:
         self._documents: dict[Path, dict[str, Any]] = {}
         self._invited: list[Path] = []
         self._collected: set[Path] = set()
+        self._last_line = ""
         self._runner: Runner | None = None
         self._started = time.monotonic()
         self._when = datetime.now(timezone.utc)
@@ -318,7 +319,7 @@ class Run:
         text = summary(
             self.documents(), str(self.settings.report_dir), terminal=writer.hasmarkup, width=writer.fullwidth
         )
-        writer.write(text.rstrip("\n") + "\n", flush=True)
+        writer.write(text.rstrip("\n") + "\n" + self._last_line, flush=True)
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write ``run.json``; turn a run in which nothing was decided into a failure."""
@@ -343,7 +344,7 @@ class Run:
         expected = any(outcome == "passed" for _, outcome in documents)
         if exitstatus == pytest.ExitCode.OK and not decided and not expected:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-            self.progress("nothing was decided: every item was unavailable; see the reasons above")
+            self._last_line = "nothing was decided: every item was unavailable, so this run is no success\n"
 
 
 def other_owner_of_the_name() -> str | None:
