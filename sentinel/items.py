@@ -31,8 +31,11 @@ class VerdictError(Exception):
         self.headline = headline
 
 
-class RecipeFile(pytest.File):
-    """A recipe file. The recipe itself, where the run has loaded it already, saves loading it twice."""
+class RecipeFile(pytest.Collector):
+    """A recipe file. The recipe itself, where the run has loaded it already, saves loading it twice.
+
+    No ``pytest.File``: ``--lf`` looks for those by their ids below the root folder, where bundled recipes are not.
+    """
 
     run: Run
     recipe: Recipe | None
@@ -41,8 +44,8 @@ class RecipeFile(pytest.File):
     def make(
         cls, parent: pytest.Collector, path: Path, nodeid: str | None, run: Run, recipe: Recipe | None
     ) -> RecipeFile:
-        extra: dict[str, Any] = {} if nodeid is None else {"nodeid": nodeid}
-        file: RecipeFile = cls.from_parent(parent, path=path, **extra)
+        nodeid = nodeid or Path(os.path.relpath(path, parent.config.rootpath)).as_posix()
+        file: RecipeFile = cls.from_parent(parent, name=path.name, path=path, nodeid=nodeid)
         file.run, file.recipe = run, recipe
         return file
 

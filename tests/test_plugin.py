@@ -472,3 +472,16 @@ def test_quiet_and_verbose(pytester: pytest.Pytester, recipes: Path) -> None:
     plain = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "--color=no")
     plain.stdout.fnmatch_lines(["target*bug*ref*verdict*", "evidence: sentinel-reports"])
     assert "\x1b" not in plain.stdout.str()
+
+
+def test_the_last_failed_of_the_bundled_recipes(pytester: pytest.Pytester, roll_tree: Path) -> None:
+    """Their ids are not places in this folder; pytest skips files that have no failure, by their places."""
+    pytester.makepyfile("def test_own(): assert False")
+    arguments = ("--sentinel-bug=ROLL-AGGLOSS*", f"--sentinel-repo={roll_tree}", ".", "-p", "cacheprovider")
+    pytester.runpytest_inprocess(*arguments).assert_outcomes(failed=2)
+    pytester.runpytest_inprocess(*arguments, "--lf").assert_outcomes(failed=2)
+    (roll_tree / "roll" / "utils" / "functionals.py").write_text(
+        "def agg_loss(loss_mat, loss_mask, loss_agg_mode, batch_num_tokens=None):\n"
+        "    return (loss_mat * loss_mask).sum() / batch_num_tokens\n"
+    )
+    pytester.runpytest_inprocess(*arguments, "--lf").assert_outcomes(failed=1, passed=1)
