@@ -248,7 +248,12 @@ class _Loaded:
         if self.process.dead is not None:
             # What brought it down is met again inside the probe, where it harms nobody else and is described.
             self.process = self._fork()
-        return self.process.probe(request)
+        answer = self.process.probe(request)
+        if self.process.dead is not None and answer["failure"]["kind"] == "crash":
+            # Another ref's code may have killed the zygote, and this process with it; what falls twice fell by itself.
+            self.process = self._fork()
+            answer = self.process.probe(request)
+        return answer
 
 
 def _read(answer: Mapping[str, Any], checkout: Checkout) -> Measurement | Failure:

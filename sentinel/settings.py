@@ -140,7 +140,7 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
         timeout=_timeout(raw["timeout"]),
         sandbox=_choice("sandbox", str(raw["sandbox"] or "basic"), SANDBOXES),
         pythons={name: _interpreter(path) for name, path in map(assigned, _each(raw["python"]))},
-        repo_urls=dict(map(assigned, _each(raw["repo-url"]))),
+        repo_urls={name: _repo_url(url) for name, url in map(assigned, _each(raw["repo-url"]))},
     )
 
 
@@ -200,11 +200,10 @@ def _assignment(text: str, known: Sequence[str]) -> tuple[str | None, str]:
     return None, text
 
 
-def _repo_url(text: str, known: Sequence[str]) -> tuple[str | None, str]:
+def _repo_url(text: str) -> str:
     from sentinel.sources.urls import checked_url
 
-    name, url = _assignment(text, known)
-    return name, checked_url(url)
+    return checked_url(text)
 
 
 def _folder(path: Path) -> Path:

@@ -192,7 +192,9 @@ def _describe(error: BaseException, provenance: Any, roots: tuple[str, ...]) -> 
     """A failure from an exception: what kind it is, and upstream's own traceback with paths of the checkout only."""
     text = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:])
-    for root in sorted({*roots, *filter(None, sys.path), sys.prefix, os.getcwd()}, key=len, reverse=True):
+    if isinstance(error, DriftError) and error.__cause__ is None:
+        trace = ""  # it was looked for and not found: only our own lines would stand there
+    for root in sorted({*roots, *filter(None, sys.path), sys.prefix, _cwd()}, key=len, reverse=True):
         trace = trace.replace(root.rstrip("/") + "/", "")
         text = text.replace(root.rstrip("/") + "/", "")
     if isinstance(error, (DriftError, StandInMissingError)):
@@ -215,6 +217,13 @@ def _describe(error: BaseException, provenance: Any, roots: tuple[str, ...]) -> 
     kind = "raised" if provenance else "import"
     reason = f"the boundary raised {text}" if provenance else f"the module does not import: {text}"
     return _failure(kind, reason, trace, provenance)
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # the code has removed its scratch folder
+        return sys.prefix
 
 
 def quiet() -> None:

@@ -1,0 +1,92 @@
+"""Bad input, end to end: what a user sees, with which exit status, and that nothing else was touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS, write_recipe
+
+from sentinel.cli import main
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+    def says(self, *sentences: str) -> Answer:
+        """Each sentence stands on one line, and no traceback is shown but upstream's own."""
+        for sentence in sentences:
+            assert any(sentence in line for line in self.text.splitlines()), self.text
+        assert self.text.count("Traceback (most recent call last)") == self.text.count("upstream's traceback:")
+        assert "INTERNALERROR" not in self.text
+        return self
+
+
+Run = Callable[..., Answer]
+Snapshot = dict[str, bytes | None]
+
+
+@pytest.fixture
+def here(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder; beside it, in ``good``, a recipe of the demo framework."""
+    monkeypatch.setenv("COLUMNS", "500")
+    write_recipe(pytester.path / "good", MASKED_TOKENS)
+    return pytester.path
+
+
+@pytest.fixture
+def run_pytest(here: Path, pytester: pytest.Pytester, warm_runs: Any) -> Run:
+    """A pytest run in the current folder, in this process."""
+
+    def run(*arguments: object) -> Answer:
+        result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *map(str, arguments))
+        return Answer(int(result.ret), result.stdout.str(), result.stderr.str())
+
+    return run
+
+
+@pytest.fixture
+def demo(run_pytest: Run) -> Run:
+    """A pytest run of the demo framework's one recipe."""
+    return lambda *arguments: run_pytest("--sentinel-target=demo", "--sentinel-recipes=good", *arguments)
+
+
+@pytest.fixture
+def run_sentinel(here: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """A command, in this process."""
+
+    def run(*arguments: object) -> Answer:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return Answer(status, out, err)
+
+    return run
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, pytester: pytest.Pytester) -> Callable[[], Snapshot]:
+    """Every file of the current folder and of ``SENTINEL_HOME``, with what is in it."""
+
+    def take() -> Snapshot:
+        return {str(path): _content(path) for folder in {tmp_path, pytester.path} for path in _below(folder)}
+
+    return take
+
+
+def _below(folder: Path) -> Sequence[Path]:
+    return [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() and path.stat().st_size < 1 << 20 else None

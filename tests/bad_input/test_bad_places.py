@@ -1,0 +1,205 @@
+"""Names, refs, URLs and paths that lead nowhere, or somewhere else: refused before anything is fetched or run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Run, Snapshot
+from demo_kit import Repository, copy_demo
+
+from sentinel.sources import MirrorStore
+
+USAGE, TESTS_FAILED, NOTHING = pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.TESTS_FAILED, 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--sentinel-target=verll"], "unknown target 'verll' — did you mean 'verl'?; known: areal, demo, roll, "),
+        (["--sentinel-target=demo", "--sentinel-bug=DEMO-MASKED-TOKEN"], "did you mean 'DEMO-MASKED-TOKENS'?"),
+        (["--sentinel-target=demo", "--sentinel-bug=../../etc/*"], "no recipe matches"),
+        (["--sentinel-target=demo", "--sentinel-recipes=nowhere"], "no such folder: nowhere"),
+        (["--sentinel-target=demo", "--sentinel-baseline=nowhere"], "no such folder: nowhere"),
+        (["--sentinel-target=demo", "--sentinel-repo=nowhere"], "no such folder: nowhere"),
+        (["--sentinel-target=demo", "--sentinel-repo=dem=."], "unknown target 'dem' in 'dem=.' — did you mean 'demo'?"),
+        (["--sentinel-ref=-x"], "not a ref: '-x'; write git:<sha|tag|branch|pull/N/head>"),
+        (["--sentinel-ref=git:--upload-pack=touch pwned"], "a git name cannot begin with '-'"),
+        (["--sentinel-ref=demo=git:-c"], "a git name cannot begin with '-'"),
+        (["--sentinel-ref=git:../../etc/passwd"], "that is not a git name"),
+        (["--sentinel-ref=git:main;touch pwned"], "that is not a git name"),
+        (["--sentinel-ref=pypi:--index-url=https://evil.invalid"], "write a version such as pypi:0.9.1"),
+        (["--sentinel-repo-url=--upload-pack=touch pwned"], "begins with '-', as an option does"),
+        (["--sentinel-repo-url=ext::sh -c touch% pwned"], "names a transport that runs a command"),
+        (["--sentinel-repo-url=https://host.invalid/$(touch pwned)"], "holds a blank or a character that a shell acts"),
+        (["--sentinel-repo-url=https://host.invalid/a;touch${IFS}pwned"], "a character that a shell acts on"),
+        (["--sentinel-repo-url=ssh://-oProxyCommand=touch pwned/x"], "not a repository URL"),
+        (["--sentinel-repo-url=ssh://-oProxyCommand=id/x"], "there is no host in it"),
+        (["--sentinel-timeout=soon"], "the timeout is a number of seconds, not 'soon'"),
+        (["--sentinel-device=gpu"], "unknown device 'gpu'"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_an_option_that_is_wrong(
+    arguments: list[str], says: str, run_pytest: Run, snapshot: Callable[[], Snapshot]
+) -> None:
+    before = snapshot()
+    answer = run_pytest("--sentinel-recipes=good", *arguments).says(says)
+    assert answer.status == USAGE
+    (line,) = answer.err.split("\n\n")[0].splitlines()
+    assert line.startswith("ERROR: sentinel: ")
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["recipes/../../../etc/passwd.yaml"],
+        ["recipes/verl/../../adapters/demo.yaml::git:main"],
+        ["recipes/verl/VERL-REJECTED-ROW-GRPO.yaml::../../x"],
+        ["/nowhere/x.yaml", "--sentinel-target=demo"],
+    ],
+    ids=lambda value: value[0],
+)
+def test_a_node_id_that_names_nothing(arguments: list[str], run_pytest: Run, snapshot: Callable[[], Snapshot]) -> None:
+    before = snapshot()
+    assert run_pytest(*arguments).says("not found: ").status == USAGE
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["mirror", "add", "dem"], "unknown target 'dem' — did you mean 'demo'?; known: areal, demo, "),
+        (["mirror", "add", "--", "-x"], "unknown target '-x'; known: "),
+        (["mirror", "add", "demo", "--from=--upload-pack=touch pwned"], "begins with '-', as an option does"),
+        (["mirror", "add", "demo", "--from", "https://host.invalid/a;touch pwned"], "a character that a shell acts on"),
+        (["mirror", "add", "demo", "--from", "ext::sh -c touch% pwned"], "names a transport that runs a command"),
+        (["mirror", "add", "demo", "--from", "ssh://-oProxyCommand=id/x"], "there is no host in it"),
+        (["mirror", "add", "demo", "--from", "nowhere;touch pwned"], "there is no such file or directory"),
+        (["recipe", "new", "../../EVIL", "--target", "demo"], "'../../EVIL' is no bug id"),
+        (["recipe", "new", "/EVIL", "--target", "demo"], "'/EVIL' is no bug id"),
+        (["recipe", "new", "X", "--target", "demo", "--boundary", "os.system"], "is outside the target's package"),
+        (["show", "../../EVIL"], "no recipe matches '../../EVIL'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_line_that_is_wrong(arguments: list[str], says: str, run_sentinel: Run, here: Path) -> None:
+    answer = run_sentinel(*arguments).says(says)
+    assert answer.status == 2
+    (line,) = answer.err.splitlines()
+    assert line.startswith("sentinel: ")
+    assert sorted(os.listdir(here)) == ["good"]
+    assert MirrorStore().list() == []
+
+
+# -- folders and disks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["reports", "reports/below", "reports/../reports/x"])
+def test_a_report_folder_that_cannot_be_written(
+    place: str, demo: Run, broken_tree: Path, here: Path, snapshot: Callable[[], Snapshot]
+) -> None:
+    """A file is in its place: the tests may run as root, who can write to any folder."""
+    (here / "reports").write_text("mine")
+    before = snapshot()
+    answer = demo(f"--sentinel-repo={broken_tree}", f"--sentinel-report-dir={place}")
+    assert (
+        answer.says(f"cannot write reports to {place}: ", "choose another with --sentinel-report-dir").status == USAGE
+    )
+    assert snapshot() == before
+
+
+@pytest.fixture
+def tiny_disk(here: Path) -> list[str]:
+    """What runs a shell script that has a disk of 64 kB at ``disk``."""
+    (here / "disk").mkdir()
+    mount = 'mount -t tmpfs -o size=64k none disk && exec sh -c "$0"'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount]
+    try:
+        subprocess.run([*command, "true"], cwd=here, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this machine lets nobody mount a small disk")
+    return command
+
+
+def _on(disk: list[str], script: str, here: Path) -> tuple[int, str]:
+    done = subprocess.run([*disk, script], cwd=here, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+FULL = "dd if=/dev/zero of=disk/full bs=1k 2>/dev/null;"
+DEMO = "python -m pytest -p no:cacheprovider --sentinel-target=demo --sentinel-recipes=good --sentinel-repo={tree}"
+
+
+def test_no_space_for_reports(tiny_disk: list[str], fixed_tree: Path, here: Path) -> None:
+    command = f"mkdir disk/r; {FULL} {DEMO.format(tree=fixed_tree)} --sentinel-report-dir=disk/r; c=$?; "
+    status, said = _on(tiny_disk, f"{command} ls -A disk/r/demo/* >&2; exit $c", here)
+    assert status == TESTS_FAILED, said
+    assert "cannot write reports to disk/r" in said
+    assert "No space left on device" in said
+    assert ".json" not in said.splitlines()[-1]
+
+
+def test_no_space_for_checkouts(tiny_disk: list[str], fixed_tree: Path, here: Path) -> None:
+    command = f"{FULL} SENTINEL_HOME=$PWD/disk/home {DEMO.format(tree=fixed_tree)}; c=$?;"
+    status, said = _on(tiny_disk, f"{command} find disk/home -type f -name '*.json' >&2; exit $c", here)
+    assert status == TESTS_FAILED, said
+    assert "no space left on the disk that holds" in said
+    assert "set SENTINEL_HOME to a folder on another disk" in said
+    assert "checkout.json" not in said
+
+
+def test_no_space_for_a_mirror(tiny_disk: list[str], demo_repository: Repository, here: Path) -> None:
+    command = f"{FULL} export SENTINEL_HOME=$PWD/disk/home; python -m sentinel.cli mirror add demo"
+    status, said = _on(tiny_disk, f"{command} --from {demo_repository.path}", here)
+    assert status == 2, said
+    assert "no space left on the disk that holds" in said.splitlines()[-1]
+
+
+# -- git and links ----------------------------------------------------------------------------------------------------
+
+
+def test_no_git(here: Path, pytester: pytest.Pytester, demo_home: Path, fixed_tree: Path, monkeypatch) -> None:
+    """A working tree is decided all the same; what needs git is skipped and says so."""
+    (here / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(here / "bin"))
+    refs = ["--sentinel-ref=git:main", f"--sentinel-repo={fixed_tree}"]
+    options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-recipes=good", "-rs", *refs]
+    result = pytester.runpytest_subprocess(*options)
+    result.assert_outcomes(passed=1, skipped=1)
+    assert "demo: git is not installed (or not on PATH); install git" in result.stdout.str()
+    assert "Traceback" not in result.stdout.str()
+
+
+def _with_links(tree: Path, secret: Path) -> Path:
+    (tree / "demo_rl" / "losses.py").unlink()
+    (tree / "demo_rl" / "losses.py").symlink_to(secret)
+    (tree / "demo_rl" / "up.py").symlink_to("../../secret.py")
+    return tree
+
+
+@pytest.mark.parametrize("kind", ["path", "git"])
+def test_a_checkout_whose_files_lead_out_of_it(kind: str, demo: Run, run_sentinel: Run, tmp_path: Path) -> None:
+    """The boundary's own file is a link to one outside: it is neither read nor run, so nothing is there to decide."""
+    ran, secret = tmp_path / "ran", tmp_path / "secret.py"
+    secret.write_text(f"open({str(ran)!r}, 'w')\ndef agg_loss(loss_mat, loss_mask): return loss_mat.sum() * 0 + 1\n")
+    repository = Repository(tmp_path / "linked")
+    repository.path.mkdir()
+    _with_links(copy_demo(repository.path), secret)
+    ref = f"--sentinel-repo={repository.path}"
+    if kind == "git":
+        repository.git("init", "--quiet", "--initial-branch=main")
+        repository.git("add", "--all")
+        repository.git("commit", "--quiet", "--message", "links")
+        assert run_sentinel("mirror", "add", "demo", "--from", repository.path).status == 0
+        ref = "--sentinel-ref=git:main"
+    answer = demo(ref).says("inconclusive", "demo_rl.losses")
+    assert answer.status == TESTS_FAILED
+    assert not ran.exists()
+    copies = [path for path in (tmp_path / "sentinel-home").rglob("*") if path.name in ("losses.py", "up.py")]
+    assert copies == []

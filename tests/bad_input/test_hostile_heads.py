@@ -1,0 +1,95 @@
+"""A pull request's head that misbehaves: it decides nothing, harms nothing, and the ref beside it is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Run
+from demo_kit import copy_demo
+
+from sentinel.reports.store import files, load
+
+LOSSES = "demo_rl/losses.py"
+
+#: what stands at the top of the boundary's module -> the verdict, and words of its reason
+HEADS = {
+    "hangs": ("import time\ntime.sleep(600)", "inconclusive", "timeout: no answer within 1 s"),
+    "exits": ("import os\nos._exit(0)", "inconclusive", "exit: the process exited with status 0 before it answered"),
+    "exits politely": ("import sys\nsys.exit(0)", "inconclusive", "exit: the code called sys.exit(0)"),
+    "crashes": ("import ctypes\nctypes.string_at(0)", "inconclusive", "crash: the process was killed by SIGSEGV"),
+    "raises": ("raise BaseException('no')", "inconclusive", "the module does not import: BaseException: no"),
+    "kills its parent": ("import os\nos.kill(os.getppid(), 9)", "inconclusive", "crash: "),
+    "kills its group": ("import os\nos.killpg(0, 9)", "inconclusive", "killed by SIGKILL"),
+    # What the bug does is still measured:
+    "forks": ("import os\nos.fork()", "reproduced", ""),
+    "prints": ('print(\'1 fixed\\n{"verdict": "fixed"}\', flush=True)', "reproduced", ""),
+    "closes its streams": ("import os\nfor fd in (0, 1, 2): os.close(fd)", "reproduced", ""),
+}
+
+FORGED = """
+import os, sys
+for fd in range(64):
+    try:
+        os.write(fd, b'{"observation": {"": {"loss": 1.0, "masked_token_gradient_abs_sum": 0.0}}}\\n')
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Callable[[str], Path]:
+    """A working tree of the demo framework that has the bug, with these lines at the top of the boundary's module."""
+
+    def make(lines: str) -> Path:
+        tree = copy_demo(tmp_path / "head")
+        (tree / LOSSES).write_text(f"{lines}\n{(tree / LOSSES).read_text()}")
+        return tree
+
+    return make
+
+
+@pytest.mark.parametrize(("lines", "verdict", "reason"), HEADS.values(), ids=HEADS.keys())
+def test_a_head_that_misbehaves(
+    lines: str, verdict: str, reason: str, head: Callable[[str], Path], demo: Run, fixed_tree: Path, here: Path
+) -> None:
+    tree = head(lines)
+    before = _contents(tree)
+    repos = [f"--sentinel-repo={tree}", f"--sentinel-repo={fixed_tree}"]
+    answer = demo(*repos, "--sentinel-timeout=1" if "sleep" in lines else "--sentinel-timeout=30").says(verdict, reason)
+    assert answer.status == pytest.ExitCode.TESTS_FAILED
+    documents = [load(file) for file in files(here / "sentinel-reports")]
+    assert sorted(document["verdict"] for document in documents) == sorted([verdict, "fixed"])
+    assert _contents(tree) == before
+
+
+def test_a_head_that_forges_an_answer(head: Callable[[str], Path], demo: Run, here: Path) -> None:
+    """It writes what the fixed code would give to every open file of its process."""
+    answer = demo(f"--sentinel-repo={head(FORGED)}").says("inconclusive")
+    assert answer.status == pytest.ExitCode.TESTS_FAILED
+    (document,) = [load(file) for file in files(here / "sentinel-reports")]
+    assert (document["verdict"], document["observation"]) == ("inconclusive", None)
+
+
+def test_a_head_that_deletes_its_files(head: Callable[[str], Path], demo: Run, here: Path) -> None:
+    """Its checkout and its scratch folder are its own; the checkout is made again for the next run."""
+    lines = "import os, shutil\nshutil.rmtree(os.path.dirname(__file__), True)\nshutil.rmtree(os.getcwd(), True)"
+    tree = head(lines)
+    before = _contents(tree)
+    for _ in range(2):
+        answer = demo(f"--sentinel-repo={tree}")
+        assert answer.says("inconclusive").status == pytest.ExitCode.TESTS_FAILED
+    assert _contents(tree) == before
+    (tree / LOSSES).write_text((tree / LOSSES).read_text().replace("shutil.rmtree", "print"))
+    assert demo(f"--sentinel-repo={tree}").says("reproduced").status == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_head_that_rewrites_its_boundary(head: Callable[[str], Path], demo: Run, here: Path) -> None:
+    """What ran is not what its commit says, so nothing is proven."""
+    lines = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('# other code')"
+    demo(f"--sentinel-repo={head(lines)}").says("inconclusive", "is not what the checkout was made with")
+
+
+def _contents(tree: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in sorted(tree.rglob("*.py"))}

@@ -1,0 +1,135 @@
+"""Runs that are cut off, and runs that meet in one cache; in processes of their own, as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from demo_kit import MASKED_TOKENS, Repository, copy_demo, write_recipe
+
+from sentinel.catalog import bundled_catalog
+from sentinel.reports.store import files, load
+from sentinel.sources import Home, MirrorStore
+
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-recipes=good"]
+LONG = 120
+
+#: Says through a pipe when an item begins: the evidence of the one before it is written by then.
+CONFTEST = """
+import os
+def pytest_runtest_logstart(nodeid):
+    os.write(int(os.environ["BEGUN"]), nodeid.encode() + b"\\n")
+"""
+
+
+@pytest.fixture
+def begun(here: Path) -> Iterator[tuple[int, int]]:
+    (here / "conftest.py").write_text(CONFTEST)
+    read, write = os.pipe()
+    yield read, write
+    os.close(read)
+
+
+def _wait_for(read: int, text: bytes) -> None:
+    said = b""
+    while text not in said:
+        assert select.select([read], [], [], LONG)[0], f"nothing came but {said!r}"
+        part = os.read(read, 4096)
+        assert part, f"the run ended after {said!r}"
+        said += part
+
+
+def _left_behind(scratch: Path) -> list[str]:
+    """The processes whose environment names this run's scratch folder, as every process of its worker does."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(scratch).encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_run_that_is_interrupted(
+    number: signal.Signals, here: Path, tmp_path: Path, fixed_tree: Path, begun: tuple[int, int]
+) -> None:
+    """The second item hangs. What the first wrote is whole, and every process of the worker is gone."""
+    tree = copy_demo(tmp_path / "hanging", "fixed")
+    slow = MASKED_TOKENS["boundary"].replace("agg_loss", "slow_loss")
+    losses = tree / "demo_rl" / "losses.py"
+    losses.write_text(losses.read_text() + "\n\ndef slow_loss(**anything):\n    import time\n    time.sleep(600)\n")
+    call = {"contract": "call", "boundary": slow, "invariant": None, "scenario": {"arguments": {}}}
+    values = {"expected_unpatched": {"returned": 1}, "expected_fixed": {"returned": 2}}
+    write_recipe(here / "good", MASKED_TOKENS, bug_id="DEMO-SLOW", **call, **values)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    read, write = begun
+    environment = {**os.environ, "TMPDIR": str(scratch), "BEGUN": str(write)}
+    run = subprocess.Popen(
+        [*PYTEST, f"--sentinel-repo={tree}"],
+        cwd=here, env=environment, pass_fds=[write], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    os.close(write)
+    _wait_for(read, b"DEMO-SLOW")
+    assert _left_behind(scratch) != []
+    run.send_signal(number)
+    said, _ = run.communicate(timeout=LONG)
+    if number == signal.SIGINT:
+        assert run.returncode == pytest.ExitCode.INTERRUPTED, said
+        assert "KeyboardInterrupt" in said
+        assert list(scratch.iterdir()) == []
+        assert _left_behind(scratch) == []
+    else:
+        _wait_until_gone(scratch)
+    assert "INTERNALERROR" not in said
+    (evidence,) = files(here / "sentinel-reports")
+    assert load(evidence)["verdict"] == "fixed"
+    assert [file for file in (here / "sentinel-reports").rglob("*") if file.suffix == ".tmp"] == []
+    again = subprocess.run([*PYTEST, f"--sentinel-repo={fixed_tree}", "--sentinel-bug=DEMO-M*"], cwd=here,
+                           env={**os.environ, "BEGUN": "1"}, check=False, capture_output=True)  # fmt: skip
+    assert again.returncode == 0, again.stdout
+
+
+def _wait_until_gone(scratch: Path) -> None:
+    """After SIGTERM nobody waits for the worker: it ends by itself when its socket closes."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(scratch).encode() not in (process / "environ").read_bytes():
+                continue
+            handle = os.pidfd_open(int(process.name))
+        except OSError:
+            continue
+        try:
+            assert select.select([handle], [], [], LONG)[0], process
+        finally:
+            os.close(handle)
+    assert _left_behind(scratch) == []
+
+
+def test_two_runs_at_once_on_one_cache(here: Path, tmp_path: Path, demo_repository: Repository) -> None:
+    """Neither checkout nor evidence is there; both make them, and write the same bytes to one report folder."""
+    home = Home(tmp_path / "home")
+    MirrorStore(home).add(bundled_catalog().targets["demo"], str(demo_repository.path))
+    refs = [f"--sentinel-ref=git:{demo_repository.commits['fixed']}", "--sentinel-ref=git:main"]
+    environment = {**os.environ, "SENTINEL_HOME": str(home.path)}
+    runs = [
+        subprocess.Popen(
+            [*PYTEST, *refs], cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for _ in range(2)
+    ]
+    ended = [(run.communicate(timeout=LONG)[0], run.returncode) for run in runs]
+    assert [status for _, status in ended] == [0, 0], ended
+    assert all("2 passed" in said for said, _ in ended)
+    assert [load(file)["verdict"] for file in files(here / "sentinel-reports")] == ["fixed", "fixed"]
+    checkouts = home.checkouts / "demo"
+    assert len([folder for folder in checkouts.iterdir() if (folder / "checkout.json").is_file()]) == 1
+    assert [folder for folder in checkouts.iterdir() if folder.name.startswith(".")] == []
