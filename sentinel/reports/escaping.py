@@ -77,6 +77,7 @@ def portable(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
     text = _replace(text, tuple(known))
     if "/" not in text and "\\" not in text:
         return text
+    text = _replace(text, _OWN)  # first: an installed Sentinel lies in site-packages
     text = _SITE_PACKAGES.sub("<site-packages>", text)
     text = _STANDARD_LIBRARY.sub("<python>", text)
     text = _replace(text, _machine())
@@ -95,10 +96,12 @@ def passage(text: str, known: Iterable[tuple[str, str]] = ()) -> str:
     return visible(portable(shorten(text), known).strip("\n"), lines=True)
 
 
+_OWN = ((str(Path(sentinel.__file__).resolve().parent), "<sentinel>"),)
+
+
 @lru_cache(maxsize=1)
 def _machine() -> tuple[tuple[str, str], ...]:
     places = [
-        (str(Path(sentinel.__file__).resolve().parent), "<sentinel>"),
         (sys.prefix, "<python>"),
         (sys.base_prefix, "<python>"),
         (tempfile.gettempdir(), "<tmp>"),
