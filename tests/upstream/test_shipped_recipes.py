@@ -59,9 +59,13 @@ def test_the_committed_evidence_is_what_is_decided_now(pin: Job, decided: Decisi
     assert difference(recorded, decision) == []
 
 
-def test_every_committed_evidence_is_a_pins() -> None:
-    pins = {(pin.recipe.target, pin.recipe.bug_id, f"{pin.ref.key('')}.json") for pin in PINS}
-    strangers = {file.relative_to(REPORTS).parts for file in _committed()} - pins
+def test_every_committed_evidence_is_of_a_pin_or_a_watched_ref() -> None:
+    known = {
+        (recipe.target, recipe.bug_id, f"{ref.key('')}.json")
+        for recipe in RECIPES.values()
+        for ref in (*(pin.ref for pin in recipe.pins), *recipe.watch)
+    }
+    strangers = {file.relative_to(REPORTS).parts for file in _committed()} - known
     assert {parts for parts in strangers if parts[1] != "laws"} == set()
 
 
