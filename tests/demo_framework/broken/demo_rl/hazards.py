@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy
 import torch
 
 CALLS = 0
@@ -56,7 +57,18 @@ def ask_torch_for_too_much() -> torch.Tensor:
 def grow() -> int:
     kept = []
     while True:
-        kept.append(bytearray(1 << 26))
+        kept.append(numpy.zeros(1 << 28, dtype=numpy.uint8))  # address space; nothing is written to it
+
+
+def grow_in_small_pieces() -> int:
+    """Take nearly everything at once, and the rest until not even an exception can be described."""
+    kept: list[object] = []
+    for size in (1 << 28, 1 << 24, 1 << 20, 1 << 16, 1 << 12):
+        with contextlib.suppress(MemoryError):
+            while True:
+                kept.append(numpy.zeros(size, dtype=numpy.uint8))
+    while True:
+        kept.append([None] * 8)
 
 
 def forge_on_stdout() -> int:
