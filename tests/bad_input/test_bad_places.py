@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,8 +134,10 @@ def _on(disk: list[str], script: str, here: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+#: Not whatever `python` is on PATH: the tests may run in an environment that is not activated.
+PYTHON = shlex.quote(sys.executable)
 FULL = "dd if=/dev/zero of=disk/full bs=1k 2>/dev/null;"
-DEMO = "python -m pytest -p no:cacheprovider --sentinel-target=demo --sentinel-recipes=good --sentinel-repo={tree}"
+DEMO = f"{PYTHON} -m pytest -p no:cacheprovider --sentinel-target=demo --sentinel-recipes=good --sentinel-repo={{tree}}"
 
 
 def test_no_space_for_reports(tiny_disk: list[str], fixed_tree: Path, here: Path) -> None:
@@ -155,7 +159,7 @@ def test_no_space_for_checkouts(tiny_disk: list[str], fixed_tree: Path, here: Pa
 
 
 def test_no_space_for_a_mirror(tiny_disk: list[str], demo_repository: Repository, here: Path) -> None:
-    command = f"{FULL} export SENTINEL_HOME=$PWD/disk/home; python -m sentinel.cli mirror add demo"
+    command = f"{FULL} export SENTINEL_HOME=$PWD/disk/home; {PYTHON} -m sentinel.cli mirror add demo"
     status, said = _on(tiny_disk, f"{command} --from {demo_repository.path}", here)
     assert status == 2, said
     assert "no space left on the disk that holds" in said.splitlines()[-1]
