@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import resource
@@ -85,6 +86,7 @@ def _limit(spec: Mapping[str, Any]) -> None:
 def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> Any:
     """Run work in a fork; its frame, or a failure that says how the fork ended."""
     read, write = os.pipe()
+    gc.freeze()  # a collection in the fork would touch, and so copy, every page that holds an object
     pid = os.fork()
     if pid == 0:
         try:

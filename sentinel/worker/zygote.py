@@ -6,6 +6,7 @@ It computes nothing because an OpenMP thread pool does not survive a fork.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import platform
@@ -76,6 +77,7 @@ def _preload(modules: list[str]) -> dict[str, str | None]:
 def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
     if len(fds) != 1:
         raise protocol.ProtocolError("spawn without its socket")
+    gc.freeze()  # see target_process
     pid = os.fork()
     if pid:
         os.close(fds[0])
