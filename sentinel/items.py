@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sentinel.errors import RecipeError, SentinelError
+from sentinel.judging import complaint, expected_unavailable
 from sentinel.outcomes import Decision
 from sentinel.recipes import Recipe
 from sentinel.runner import Job
@@ -76,10 +77,10 @@ class RecipeItem(pytest.Item):
     def runtest(self) -> None:
         decision = self.run.decide(self.job)
         self.evidence_file = self.run.record(decision)
-        headline = self.run.complaint(decision)
+        headline = complaint(decision, self.run.settings.baseline)
         if headline is not None:
             raise VerdictError(decision, headline)
-        if decision.verdict.name == "unavailable" and not self.run.expected_unavailable(decision):
+        if decision.verdict.name == "unavailable" and not expected_unavailable(decision):
             pytest.skip(decision.verdict.reason)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:

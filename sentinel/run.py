@@ -21,7 +21,8 @@ from sentinel.outcomes import Decision
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
-from sentinel.settings import Settings, nearest, read_file, settle
+from sentinel.selection import require_report_folder, require_subject, select
+from sentinel.settings import Settings, read_file, settle
 from sentinel.worker.client import Options
 
 if TYPE_CHECKING:
@@ -77,15 +78,9 @@ class Run:
         values, file = read_file(config.rootpath)
         settings = settle(given, values, list(catalog.adapters), file.parent if file else Path.cwd())
         catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
-        selected: list[Recipe] = []
-        _require_subject(config, given, settings)
-        if settings.targets or (settings.bugs and not settings.recipes):
-            selected = find_recipes(catalog, settings.targets, settings.bugs)
-        elif settings.recipes:
-            own = replace(catalog, recipe_folders=settings.recipes)
-            selected = find_recipes(own, (), settings.bugs)
-        _require_bugs(settings, catalog, selected)
-        _require_report_folder(settings.report_dir)
+        require_subject(config.args, given, settings)
+        selected = select(catalog, settings)
+        require_report_folder(settings.report_dir)
         run = cls(config, settings, catalog, selected)
         for name in (*catalog.adapters, *catalog.invariants):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
@@ -237,42 +232,6 @@ class Run:
         self.config.hook.pytest_sentinel_decided(decision=decision)
         return place
 
-    def expected_unavailable(self, decision: Decision) -> bool:
-        """Whether ``unavailable`` is what the pin expects, and was established by looking at the code."""
-        return decision.expect == "unavailable" and decision.verdict.kind == "not-in-this-version"
-
-    def complaint(self, decision: Decision) -> str | None:
-        """Why the item fails; None where it passes or is skipped."""
-        verdict = decision.verdict
-        if self.settings.baseline is not None:
-            return self._against_baseline(decision)
-        if decision.expect is not None:
-            if verdict.name == decision.expect or (
-                verdict.name == "unavailable" and verdict.kind != "not-in-this-version"
-            ):
-                return None
-            return f"{decision.recipe.bug_id} at {decision.ref.short}: expected {decision.expect}, got {verdict.name}"
-        if verdict.name in ("fixed", "unavailable"):
-            return None
-        return f"{decision.recipe.bug_id} at {decision.ref.short}: {verdict.name}"
-
-    def _against_baseline(self, decision: Decision) -> str | None:
-        from sentinel.reports.baseline import difference
-        from sentinel.reports.evidence import evidence
-        from sentinel.reports.store import find
-
-        assert self.settings.baseline is not None
-        head = f"{decision.recipe.bug_id} at {decision.ref.short}"
-        recorded = find(self.settings.baseline, decision)
-        if recorded is None:
-            if decision.verdict.name == "unavailable":
-                return None
-            return f"{head}: nothing is recorded in {self.settings.baseline}; accept it with `sentinel baseline update`"
-        if decision.verdict.kind == "ref":
-            return None  # not to be had on this machine: no statement about the code, so no difference
-        changes = difference(recorded, evidence(decision))
-        return f"{head}: " + "; ".join(changes) if changes else None
-
     def command(self, nodeid: str) -> str:
         """The command that repeats one item alone."""
         settings = self.settings
@@ -364,38 +323,3 @@ def other_owner_of_the_name() -> str | None:
 def _environment_repo() -> Ref | None:
     path = os.environ.get("TARGET_REPO")
     return Ref("path", os.path.abspath(path)) if path else None
-
-
-def _require_report_folder(folder: Path) -> None:
-    """Say at once, and not after everything was decided, that nothing can be written there."""
-    place = folder
-    while not os.path.exists(place) and place != place.parent:
-        place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        why = "is not writable" if place.is_dir() else "is not a folder"
-        raise SentinelError(
-            f"cannot write reports to {folder}: {place} {why}; choose another with --sentinel-report-dir"
-        )
-
-
-def _require_subject(config: pytest.Config, given: Mapping[str, Any], settings: Settings) -> None:
-    """A ref or a baseline says how to judge; having nothing to judge must not pass in silence."""
-    names = [name for name in ("ref", "repo", "baseline") if given.get(name)]
-    if names and not settings.asked and not any(Path(arg.partition("::")[0]).suffix in SUFFIXES for arg in config.args):
-        raise SentinelError(
-            f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
-        )
-
-
-def _require_bugs(settings: Settings, catalog: Catalog, selected: Sequence[Recipe]) -> None:
-    """Every ``--sentinel-bug`` pattern must select something: a typo must not look like a success."""
-    from fnmatch import fnmatchcase
-
-    ids = [recipe.bug_id for recipe in selected]
-    for pattern in settings.bugs:
-        if not any(fnmatchcase(bug_id, pattern) for bug_id in ids):
-            known = [r.bug_id for r in find_recipes(catalog, settings.targets, ())]
-            listing = (
-                f"; the recipes there are {', '.join(known)}" if len(known) <= 20 else "; see `sentinel list recipes`"
-            )
-            raise SentinelError(f"no recipe matches --sentinel-bug={pattern}{nearest(pattern, known)}{listing}")
