@@ -38,6 +38,20 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return boundary.function(actor, {name: inputs[name].clone() for name in _BATCH})
 
 
+def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Its one switch cuts every estimator, k1 and k2 too, to [-10, 10].
+
+    https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal/utils/data.py#L1697
+    """
+    from sentinel.worker.drift import DriftError
+
+    clamp = inputs["clamp"]
+    if clamp not in (None, 10):
+        raise DriftError(f"{boundary.path} clamps at 10 or not at all, and the scenario wants {clamp:g}")
+    rest = {name: value for name, value in inputs.items() if name != "clamp"}
+    return boundary.invoke(rest, apply_clamp=clamp is not None)
+
+
 TARGET = Target(
     name="areal",
     repository="https://github.com/areal-project/AReaL",
@@ -53,6 +67,13 @@ TARGET = Target(
             call=_advantages,
             imports=("areal.api.cli_args",),
             stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
+        ),
+        Binding(
+            "areal.utils.data.KLEstimator._compute_approx_kl",
+            "kl_estimate",
+            arguments={"ref_log_probs": ("log_probs_base",)},
+            outputs=("kl",),
+            call=_kl,
         ),
     ),
 )

@@ -542,6 +542,31 @@ def _megatron(method: str, contract: str, call: Callable[..., Any], stand_ins: t
     return Binding(boundary, contract, call=call, imports=_WITH_MEGATRON, stand_ins=stand_ins)
 
 
+# -- functions of tensors alone ---------------------------------------------------------------------------------------
+
+
+def _without(boundary: Any, inputs: Mapping[str, Any], *dialect: str) -> Any:
+    """Call without the inputs that only say what the scenario takes this framework to do, by no option of its own."""
+    return boundary.invoke({name: value for name, value in inputs.items() if name not in dialect})
+
+
+def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Its k3 is cut to [-10, 10]: ``clamp: 10``, and no clamp for the others.
+
+    https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/utils/ppo_utils.py#L118
+    """
+    return _without(boundary, inputs, "clamp")
+
+
+def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """It whitens the advantages (``whiten: true``), and looks at the mask for that alone: every token
+    is a step of the episode, so that rewards and values behind the mask must be 0, and a gap in it counts as steps.
+
+    https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/utils/ppo_utils.py#L1332
+    """
+    return _without(boundary, inputs, "whiten")
+
+
 TARGET = Target(
     name="skyrl",
     repository="https://github.com/NovaSky-AI/SkyRL",
@@ -598,5 +623,25 @@ TARGET = Target(
         _megatron("forward_backward_mini_batch", "rollout_kl", _megatron_rollout_kl, _MEGATRON),
         _megatron("forward_backward_mini_batch", "router_replay", _router_replay, _REPLAY),
         _megatron("forward", "router_replay", _router_replay, _REPLAY),
+        Binding(
+            f"{_PPO}.compute_approx_kl",
+            "kl_estimate",
+            formerly=("skyrl_train.utils.ppo_utils.compute_approx_kl",),
+            arguments={
+                "ref_log_probs": ("log_probs_base",),
+                "kl_estimator": ("kl_estimator_type",),
+                "response_mask": ("loss_mask",),
+            },
+            outputs=("kl",),
+            call=_kl,
+        ),
+        Binding(
+            f"{_PPO}.compute_gae_advantage_return",
+            "generalised_advantage",
+            formerly=("skyrl_train.utils.ppo_utils.compute_gae_advantage_return",),
+            arguments={"lam": ("lambd",)},
+            outputs=("advantages", "returns"),
+            call=_gae,
+        ),
     ),
 )

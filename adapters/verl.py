@@ -29,6 +29,27 @@ def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(rest, config=config)
 
 
+def _without(boundary: Any, inputs: Mapping[str, Any], *dialect: str) -> Any:
+    """Call without the inputs that only say what the scenario takes this framework to do, by no option of its own."""
+    return boundary.invoke({name: value for name, value in inputs.items() if name not in dialect})
+
+
+def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Its k3 is cut to [-10, 10]: ``clamp: 10``, and no clamp for the others.
+
+    https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/core_algos.py#L2244
+    """
+    return _without(boundary, inputs, "clamp")
+
+
+def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """It whitens the advantages: ``whiten: true``.
+
+    https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/core_algos.py#L262
+    """
+    return _without(boundary, inputs, "whiten")
+
+
 def _outcome(function: str, call: Any = _estimator, stand_ins: tuple[StandIn, ...] = ()) -> Binding:
     return Binding(
         f"{_CORE}.{function}",
@@ -65,6 +86,23 @@ TARGET = Target(
             "loss_aggregation",
             arguments={"response_mask": ("loss_mask",)},
             outputs=("loss",),
+        ),
+        Binding(
+            f"{_CORE}.kl_penalty",
+            "kl_estimate",
+            arguments={
+                "log_probs": ("logprob",),
+                "ref_log_probs": ("ref_logprob",),
+                "kl_estimator": ("kl_penalty",),
+            },
+            outputs=("kl",),
+            call=_kl,
+        ),
+        Binding(
+            f"{_CORE}.compute_gae_advantage_return",
+            "generalised_advantage",
+            outputs=("advantages", "returns"),
+            call=_gae,
         ),
     ),
 )

@@ -1,0 +1,152 @@
+"""Oracles against numbers worked out by hand, and against what the definition promises of any distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from sentinel.catalog import bundled_catalog
+from sentinel.values import tensor
+from sentinel.worker.client import Zygote
+
+Reference = Callable[..., Mapping[str, list[list[float]]]]
+
+
+@pytest.fixture
+def reference(zygote: Zygote) -> Reference:
+    """``reference(contract, **inputs)``: what the oracle says, from an oracle process as in a run."""
+
+    def ask(name: str, **inputs: Any) -> dict[str, list[list[float]]]:
+        contract = bundled_catalog().contracts[name]
+        floats = {key: tensor(value, "float32") if isinstance(value, list) else value for key, value in inputs.items()}
+        defaults = {item.name: item.default for item in contract.inputs}
+        file = contract.measure.__code__.co_filename
+        process = zygote.oracle()
+        try:
+            variants = {"": {**defaults, **floats}}
+            answer = process.probe({"op": "oracle", "contract": name, "contract_file": file, "variants": variants})
+        finally:
+            process.close()
+        assert "observation" in answer, answer
+        assert {value.dtype for value in answer["observation"][""].values()} == {"float64"}
+        return {key: value.nested() for key, value in answer["observation"][""].items()}
+
+    return ask
+
+
+def close(value: Any) -> Any:
+    return [pytest.approx(row, rel=1e-6, abs=1e-7) for row in value]
+
+
+# -- KL estimates ------------------------------------------------------------------------------------------------------
+
+#: Two tokens: the policy gives the first twice the reference's probability, the second half of it.
+TWICE_AND_HALF = {
+    "log_probs": [[math.log(0.5), math.log(0.25)]],
+    "ref_log_probs": [[math.log(0.25), math.log(0.5)]],
+}
+LN2 = math.log(2)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "kl", "gradient"),
+    [
+        ("k1", [LN2, -LN2], [1, 1]),
+        ("abs", [LN2, LN2], [1, -1]),
+        ("k2", [LN2**2 / 2, LN2**2 / 2], [LN2, -LN2]),
+        # r = 1/2 and r = 2: (r - 1) - log r, and its slope 1 - r.
+        ("k3", [LN2 - 0.5, 1 - LN2], [0.5, -1]),
+        ("low_var_kl", [LN2 - 0.5, 1 - LN2], [0.5, -1]),
+    ],
+)
+def test_kl_estimates_by_hand(estimator: str, kl: list[float], gradient: list[float], reference: Reference) -> None:
+    seen = reference("kl_estimate", **TWICE_AND_HALF, kl_estimator=estimator)
+    assert seen == {"kl": close([kl]), "per_token_gradient": close([gradient])}
+
+
+def test_a_clamped_estimate_has_no_gradient_beyond(reference: Reference) -> None:
+    seen = reference("kl_estimate", **TWICE_AND_HALF, kl_estimator="k3", clamp=0.25)
+    assert seen == {"kl": close([[LN2 - 0.5, 0.25]]), "per_token_gradient": close([[0.5, 0]])}
+
+
+def test_a_clamp_cuts_both_sides(reference: Reference) -> None:
+    seen = reference("kl_estimate", **TWICE_AND_HALF, kl_estimator="k1", clamp=0.25)
+    assert seen == {"kl": close([[0.25, -0.25]]), "per_token_gradient": close([[0, 0]])}
+
+
+def test_masked_estimates_are_zero_whatever_stands_there(reference: Reference) -> None:
+    log_probs = [[math.log(0.5), math.nan]]
+    inputs = {**TWICE_AND_HALF, "log_probs": log_probs, "kl_estimator": "k1", "response_mask": [[1.0, 0.0]]}
+    seen = reference("kl_estimate", **inputs)
+    assert seen == {"kl": close([[LN2, 0]]), "per_token_gradient": close([[1, 0]])}
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_k1_and_k3_are_unbiased(estimator: str, reference: Reference) -> None:
+    """Weighted with the policy's own probabilities they give the KL itself."""
+    policy, other = (0.7, 0.2, 0.1), (0.25, 0.25, 0.5)
+    seen = reference(
+        "kl_estimate",
+        log_probs=[[math.log(p) for p in policy]],
+        ref_log_probs=[[math.log(q) for q in other]],
+        kl_estimator=estimator,
+    )
+    mean = sum(p * k for p, k in zip(policy, seen["kl"][0]))
+    assert mean == pytest.approx(sum(p * math.log(p / q) for p, q in zip(policy, other)), rel=1e-6)
+
+
+# -- generalised advantages --------------------------------------------------------------------------------------------
+
+THREE_STEPS = {
+    "token_level_rewards": [[0.0, 0.0, 1.0]],
+    "values": [[0.5, 0.25, 0.75]],
+    "response_mask": [[1.0, 1.0, 1.0]],
+}
+
+
+@pytest.mark.parametrize(
+    ("gamma", "lam", "advantages"),
+    [
+        # The TD errors are -0.375, 0.125 and 0.25; each step ahead counts a quarter.
+        (0.5, 0.5, [-0.328125, 0.1875, 0.25]),
+        # lambda 0: the TD errors themselves. lambda 1: the discounted rewards to come (0.25, 0.5, 1) less the value.
+        (0.5, 0.0, [-0.375, 0.125, 0.25]),
+        (0.5, 1.0, [-0.25, 0.25, 0.25]),
+        (1.0, 1.0, [0.5, 0.75, 0.25]),
+    ],
+)
+def test_advantages_by_hand(gamma: float, lam: float, advantages: list[float], reference: Reference) -> None:
+    seen = reference("generalised_advantage", **THREE_STEPS, gamma=gamma, lam=lam)
+    returns = [advantage + value for advantage, value in zip(advantages, [0.5, 0.25, 0.75])]
+    assert seen == {"advantages": close([advantages]), "returns": close([returns])}
+
+
+def test_tokens_that_do_not_count_are_no_steps(reference: Reference) -> None:
+    seen = reference(
+        "generalised_advantage",
+        token_level_rewards=[[math.nan, 0.0, 9.0, 0.0, 1.0, 9.0], [9.0] * 6],
+        values=[[9.0, 0.5, math.inf, 0.25, 0.75, 9.0], [9.0] * 6],
+        response_mask=[[0.0, 1.0, 0.0, 1.0, 1.0, 0.0], [0.0] * 6],
+        gamma=0.5,
+        lam=0.5,
+    )
+    assert seen["advantages"] == close([[0, -0.328125, 0, 0.1875, 0.25, 0], [0] * 6])
+    assert seen["returns"] == close([[0, 0.171875, 0, 0.4375, 1, 0], [0] * 6])
+
+
+def test_whitened_advantages(reference: Reference) -> None:
+    seen = reference(
+        "generalised_advantage",
+        token_level_rewards=[[3.0, 9.0], [1.0, 9.0]],
+        values=[[0.0, 9.0], [0.0, 9.0]],
+        response_mask=[[1.0, 0.0], [1.0, 0.0]],
+        gamma=0.5,
+        lam=0.5,
+        whiten=True,
+    )
+    # 3 and 1: mean 2, variance 2 with n - 1. The returns are not whitened.
+    assert seen["advantages"] == close([[math.sqrt(0.5), 0], [-math.sqrt(0.5), 0]])
+    assert seen["returns"] == close([[3, 0], [1, 0]])
