@@ -22,9 +22,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from sentinel.catalog import bundled_catalog
+from sentinel.catalog import Catalog, bundled_catalog
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
@@ -46,8 +47,8 @@ def git_jobs() -> list[Job]:
     return [Job(recipe, pin.ref, pin.expect) for recipe in recipes for pin in recipe.pins if pin.ref.kind == "git"]
 
 
-def runner(options: Options = Options()) -> Runner:
-    return Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), options)
+def runner(catalog: Catalog = CATALOG) -> Runner:
+    return Runner(catalog, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
 
 
 def decide_all(jobs: list[Job]) -> None:
@@ -64,9 +65,11 @@ def decide_all(jobs: list[Job]) -> None:
 
 
 def fresh_process_each(jobs: list[Job]) -> None:
-    """One verdict, one process: a runner for a single job, one after the other."""
+    """One verdict, one process, one after the other; nothing is imported but torch and what the target itself imports."""
+    adapters = {name: replace(a, target=replace(a.target, preload=())) for name, a in CATALOG.adapters.items()}
+    catalog = replace(CATALOG, adapters=adapters)
     for job in jobs:
-        run = runner()
+        run = runner(catalog=catalog)
         decision = run.decide(job)
         run.close()
         if decision.verdict.name != job.expect:

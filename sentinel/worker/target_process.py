@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.loading import load_file
-from sentinel.worker import boundaries, ghosts, probe, processes, protocol
+from sentinel.worker import boundaries, bytecode, ghosts, probe, processes, protocol
 
 
 def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
@@ -37,7 +37,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     roots = tuple(spec["roots"])
     recorder = None
     if roots:
-        sys.pycache_prefix = spec["pycache"]
+        bytecode.keep_beside(roots, spec["pycache"])
         sys.path[:0] = roots
         recorder = ghosts.ImportRecorder(tuple(spec["package_roots"]), tuple(spec["packages"]))
         recorder.install()
