@@ -65,7 +65,7 @@ def decide_all(jobs: list[Job]) -> None:
 
 
 def fresh_process_each(jobs: list[Job]) -> None:
-    """One verdict, one process, one after the other; nothing is imported but torch and what the target itself imports."""
+    """One verdict, one process, one after the other; each imports torch and what its target itself imports, no more."""
     adapters = {name: replace(a, target=replace(a.target, preload=())) for name, a in CATALOG.adapters.items()}
     catalog = replace(CATALOG, adapters=adapters)
     for job in jobs:

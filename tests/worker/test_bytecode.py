@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +25,11 @@ def test_byte_code_of_the_checkout_alone_is_moved(tmp_path: Path) -> None:
     (root / "inside" / "part.py").write_text("VALUE = 1\n")
     (elsewhere / "outside.py").write_text("VALUE = 2\n")
     script = SCRIPT.format(root=str(root), elsewhere=str(elsewhere), cache=str(cache))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     for _ in range(2):  # compiled, then read
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
         assert done.stdout.split() == ["1", "2"]
     assert {file.name.partition(".")[0] for file in cache.rglob("*.pyc")} == {"__init__", "part"}
     assert not list(root.rglob("*.pyc"))
