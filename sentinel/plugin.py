@@ -105,9 +105,11 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> RecipeFile | None:
     run = parent.config.stash.get(_RUN, None)
-    if run is None or file_path.suffix not in (".yaml", ".yml", ".json") or not parent.session.isinitpath(file_path):
+    if run is None or not parent.session.isinitpath(file_path):
         return None
-    return run.collector(file_path, parent)
+    from sentinel.recipes import SUFFIXES
+
+    return run.collector(file_path, parent) if file_path.suffix in SUFFIXES else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -122,7 +121,7 @@ class Runner:
             failure = Failure(error.kind, error.reason)
             return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
         environment = self._environment(recipe.target)
-        answer = self._loaded(adapter.target, job.ref, checkout).probe(recipe.boundary, self._request(recipe, checkout))
+        answer = self._loaded(adapter.target, job.ref, checkout).probe(recipe.boundary, self._request(recipe))
         outcome = _read(answer, checkout)
         law = None
         comparisons: Any = ()
@@ -152,7 +151,7 @@ class Runner:
         if invariant.needs_oracle:
             process = self._zygote(recipe.target, [recipe.target]).oracle()
             try:
-                answer = process.probe({**self._request(recipe, None), "op": "oracle"})
+                answer = process.probe({**self._request(recipe), "op": "oracle"})
             finally:
                 process.close()
             if "failure" in answer:
@@ -160,13 +159,11 @@ class Runner:
                     "harness", f"the oracle failed: {answer['failure']['reason']}", answer["failure"]["traceback"]
                 )
                 return verdicts.of_failure(failure), (), failure
-            measured = Measurement(
-                measured.observation, measured.provenance, measured.ghosts, measured.stand_ins, answer["observation"]
-            )
+            measured = replace(measured, oracle=answer["observation"])
         verdict, comparisons = verdicts.by_law(invariant, recipe, measured)
         return verdict, comparisons, measured
 
-    def _request(self, recipe: Recipe, checkout: Checkout | None) -> dict[str, Any]:
+    def _request(self, recipe: Recipe) -> dict[str, Any]:
         contract = self._catalog.contracts[recipe.contract]
         return {
             "boundary": recipe.boundary,
@@ -287,6 +284,7 @@ class _NotProvenError(Exception):
 def _prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
     """Check that the measured code lies in the checkout, as it was put there, and take its blob id from the file."""
     from sentinel.sources.checkouts import files as made_with
+    from sentinel.sources.trees import blob_id
 
     base = checkout.path.resolve()
     files = [Path(str(claim[name])).resolve() for name in ("module_file", "file")]
@@ -294,7 +292,7 @@ def _prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
         if not file.is_relative_to(base) or not file.is_file():
             raise _NotProvenError(f"{claim['boundary']} was not loaded from the checkout but from {file.name}")
     content = files[1].read_bytes()
-    blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    blob = blob_id(content)
     name = files[1].relative_to(base).as_posix()
     if blob != made_with(checkout).get(name):
         raise _NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -193,3 +194,15 @@ def returned(answer: Mapping[str, Any]) -> Any:
     """What a probe's boundary returned; the failure is the message where it failed."""
     assert "observation" in answer, answer["failure"]["reason"] + "\n" + answer["failure"]["traceback"]
     return answer["observation"][""]["returned"]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; waits for it, without polling, as long as a test may take."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], 20)[0])
+    finally:
+        os.close(handle)

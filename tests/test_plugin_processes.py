@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, copy_demo, write_recipe
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, copy_demo, gone, write_recipe
 
 COMMAND = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
 
@@ -143,7 +142,7 @@ def test_ctrl_c_in_the_middle(times: int, folder: Path, tmp_path: Path, monkeypa
     status, text = finish(process)
     assert status == pytest.ExitCode.INTERRUPTED, text
     assert "KeyboardInterrupt" in text
-    assert all(ended(pid) for pid in (*pids, zygote))
+    assert all(gone(pid) for pid in (*pids, zygote))
     assert list(scratch.iterdir()) == []
     for file in (folder / "sentinel-reports").rglob("*"):
         if file.is_file() and file.name != ".gitignore":
@@ -169,14 +168,3 @@ def own_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
-
-
-def ended(pid: int) -> bool:
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([handle], [], [], 20)[0])
-    finally:
-        os.close(handle)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 Run = Callable[[argparse.Namespace], int]
 
 
-def command(commands: Commands, name: str, run: Run, text: str, example: str) -> argparse.ArgumentParser:
-    """Add a command whose ``--help`` ends with an example."""
-    parser = commands.add_parser(
+def _parser(commands: Commands, name: str, text: str, example: str) -> argparse.ArgumentParser:
+    """A parser whose ``--help`` ends with an example."""
+    return commands.add_parser(
         name,
         help=text,
         description=text[0].upper() + text[1:] + ".",
@@ -27,21 +27,18 @@ def command(commands: Commands, name: str, run: Run, text: str, example: str) ->
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+
+
+def command(commands: Commands, name: str, run: Run, text: str, example: str) -> argparse.ArgumentParser:
+    """Add a command."""
+    parser = _parser(commands, name, text, example)
     parser.set_defaults(run=run)
     return parser
 
 
 def group(commands: Commands, name: str, text: str, example: str) -> Commands:
     """Add a command that has commands of its own."""
-    parser = commands.add_parser(
-        name,
-        help=text,
-        description=text[0].upper() + text[1:] + ".",
-        epilog=f"examples:\n{example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    return _parser(commands, name, text, example).add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
 def json_option(parser: argparse.ArgumentParser) -> None:

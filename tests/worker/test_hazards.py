@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import stat
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import MASKED_TOKENS, Decide, Lab, copy_demo, returned
+from demo_kit import MASKED_TOKENS, Decide, Lab, copy_demo, gone, returned
 
 from sentinel.worker import client
 from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote
@@ -30,18 +29,6 @@ def failure(answer: dict[str, Any]) -> dict[str, Any]:
     assert "failure" in answer, answer
     found: dict[str, Any] = answer["failure"]
     return found
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended; waits for it, without polling, as long as a test may take."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([handle], [], [], 20)[0])
-    finally:
-        os.close(handle)
 
 
 @pytest.mark.parametrize(
