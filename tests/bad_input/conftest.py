@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from answers import Answer, Run, Snapshot
 from demo_kit import MASKED_TOKENS, write_recipe
 
 from sentinel.cli import main
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def text(self) -> str:
-        return self.out + self.err
-
-    def says(self, *sentences: str) -> Answer:
-        """Each sentence stands on one line, and no traceback is shown but upstream's own."""
-        for sentence in sentences:
-            assert any(sentence in line for line in self.text.splitlines()), self.text
-        assert self.text.count("Traceback (most recent call last)") == self.text.count("upstream's traceback:")
-        assert "INTERNALERROR" not in self.text
-        return self
-
-
-Run = Callable[..., Answer]
-Snapshot = dict[str, bytes | None]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Run, Snapshot
+from answers import Run, Snapshot
 from demo_kit import Repository, copy_demo
 
 from sentinel.sources import MirrorStore

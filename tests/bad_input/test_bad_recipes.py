@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Run, Snapshot
+from answers import Run, Snapshot
 from demo_kit import MASKED_TOKENS, write_recipe
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from answers import Run
 from demo_kit import copy_demo
 
 from sentinel.reports.store import files, load
