@@ -42,6 +42,31 @@ class StandIn:
     reason: str
 
 
+@dataclass(frozen=True)
+class Dialect:
+    """A difference from the contract that the framework means. It is shown, never skipped in silence, and checked: a
+    search reports one that no longer holds.
+
+    :ivar name: a dialect input of the contract, or the name of a law that the boundary does not keep.
+    :ivar value: what the boundary takes the dialect input to be; not used for a law.
+    :ivar reason: why the framework means it, in one sentence.
+    :ivar link: where it says so: a line of its code or documentation, an issue, a paper.
+    :ivar where: canonical input -> values: the dialect holds only in scenarios that have one of these.
+    :ivar symptom: for a law, the one kind of violation that is meant (``value``, ``non-finite``); empty for any.
+    """
+
+    name: str
+    value: Any = None
+    reason: str = ""
+    link: str = ""
+    where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    symptom: str = ""
+
+    def holds(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether a scenario is one of those that the dialect speaks of."""
+        return all(inputs.get(name) in values for name, values in self.where.items())
+
+
 #: ``call(boundary, inputs) -> outputs``; see :class:`Binding`.
 BoundaryCall = Callable[[Any, Mapping[str, Any]], Any]
 
@@ -63,6 +88,11 @@ class Binding:
         binds by name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
     :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.
     :ivar stand_ins: every stand-in that ``call`` uses.
+    :ivar fixed: canonical inputs that the boundary fixes by being what it is (``{"estimator": "rloo"}``).
+    :ivar accepts: canonical input -> the choices that this boundary takes, where they are not all of the contract's;
+        for the contract's mask the styles of mask: ``full``, ``right`` (padding), ``left``, ``gaps``.
+    :ivar dialects: what the framework means to do differently.
+    :ivar twins: the boundaries (dotted paths of other bindings of the same contract) that must give the same answer.
     """
 
     boundary: str
@@ -74,6 +104,10 @@ class Binding:
     call: BoundaryCall | None = None
     imports: tuple[str, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    accepts: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    dialects: tuple[Dialect, ...] = ()
+    twins: tuple[str, ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -6,11 +6,30 @@ import torch inside themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 InputKind = Literal["tensor", "ragged", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
+
+
+class Choose(Protocol):
+    """How laws and contracts make the free choices of a scenario; a search records, repeats and shrinks them.
+
+    Everything shrinks towards its first or smallest choice, so the plainest one comes first.
+    """
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer from ``low`` to ``high``, both included; shrinks towards ``low``."""
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        """One of the choices; shrinks towards the first."""
+
+    def integers(self, count: int, low: int, high: int) -> list[int]:
+        """``count`` integers, as :meth:`integer` each, at less cost."""
+
+    def permutation(self, count: int) -> list[int]:
+        """An order of ``range(count)``; shrinks towards the identity."""
 
 
 class Required:
@@ -36,6 +55,15 @@ class Input:
     :ivar default: what a scenario that leaves it out gets: a plain value, or a function of the scenario so far (inputs
         are filled in the order of declaration) that returns a literal; evidence lists it as a default.
     :ivar differentiable: whether gradients with respect to it are meaningful.
+    :ivar domain: what a search draws for a tensor: a key of :data:`sentinel.search.domains.DOMAINS` (``log_prob``,
+        ``reward``, ``mask``, ...). Empty: a search leaves the input at its default.
+    :ivar choices: what a search draws for anything that is no tensor: configuration values, the simplest first.
+        Empty: a search leaves the input at its default.
+    :ivar dtypes: the other dtypes in which callers may hand over the same values (a mask as bool, int64, float32).
+    :ivar knob: whether another choice must change the result wherever it changes the oracle's (*every knob counts*).
+    :ivar dialect: a statement about the boundary rather than an input of the step: a choice on which papers and
+        frameworks honestly differ. Only the oracle reads it; a boundary that has no such parameter is not given it.
+        An adapter states it for a binding, with a reason (:class:`sentinel.targets.Dialect`).
     """
 
     name: str
@@ -45,15 +73,31 @@ class Input:
     shape: tuple[str, ...] = ()
     default: Any = REQUIRED
     differentiable: bool = False
+    domain: str = ""
+    choices: tuple[Any, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    knob: bool = False
+    dialect: bool = False
+
+
+ObservedRole = Literal["output", "gradient", "metric", "decision", "other"]
 
 
 @dataclass(frozen=True)
 class Observed:
-    """One observation key that a contract declares."""
+    """One observation key that a contract declares.
+
+    :ivar shape: symbolic dimensions, those of the inputs: ``("batch", "tokens")`` is one number a token, of which only
+        those at valid tokens mean anything; ``("batch",)`` one a row; empty a scalar of the whole batch.
+    :ivar role: ``output``; ``gradient`` (of the loss, with respect to a differentiable input, of its shape);
+        ``metric`` (reported, not trained on); ``decision`` (0 or 1 a token: kept or rejected); ``other`` (not looked
+        at by laws that compare calls).
+    """
 
     key: str
     meaning: str
     shape: tuple[str, ...] = ()
+    role: ObservedRole = "output"
 
 
 #: ``measure(call, inputs) -> observation``: runs in the worker. ``call(**canonical_inputs)`` is the real boundary
@@ -70,6 +114,14 @@ class Contract:
     :ivar oracle: the reference in float64: canonical inputs to canonical outputs, written from :attr:`source`.
     :ivar law: the name of the invariant that decides a published recipe that has variants but no expected values.
     :ivar open_keys: whether boundaries of this contract may add keys of their own (only the generic ``call``).
+    :ivar laws: the names of the laws that every boundary of the contract must obey; a search checks these.
+    :ivar mask: the input that says which tokens count; empty where there is none.
+    :ivar group: the input whose label says which rows belong together; empty where every row stands for itself.
+    :ivar arrange: ``arrange(inputs, choose) -> inputs``: makes a drawn scenario a sensible one (a reward on the last
+        token only, global token counts that agree with the mask). Runs in the controller, on literals.
+    :ivar parts: ``parts(inputs, choose) -> [inputs, ...]``: one batch cut into microbatches (or ranks), each with the
+        global normalisers given, whose losses and gradients add up to the whole's (*parts add up*). Runs in the
+        controller. Raises :class:`~sentinel.invariants.invariant.DoesNotApply` where the scenario cannot be cut.
     """
 
     name: str
@@ -82,6 +134,11 @@ class Contract:
     law: str | None = None
     open_keys: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
+    laws: tuple[str, ...] = ()
+    mask: str = "response_mask"
+    group: str = ""
+    arrange: Callable[[dict[str, Any], Choose], dict[str, Any]] | None = None
+    parts: Callable[[Mapping[str, Any], Choose], list[dict[str, Any]]] | None = None
 
     def input(self, name: str) -> Input | None:
         return next((item for item in self.inputs if item.name == name), None)

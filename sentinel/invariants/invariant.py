@@ -1,10 +1,22 @@
-"""What an invariant (law) is: a statement that every boundary of a contract must obey, checked over observations."""
+"""What an invariant (law) is: a statement that every boundary of a contract must obey, checked over observations.
+
+A law is decided from inputs and observations alone, so it can judge a recipe's variants as well as a search's. What a
+search needs beside that is :attr:`Invariant.vary`: how to make, from one scenario, the variants that the law compares.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from sentinel.contracts.contract import Choose, Contract
+
+#: Canonical inputs of one call, as literals.
+Inputs = Mapping[str, Any]
+
+#: What a search calls the scenario that the other variants are compared with.
+BASELINE = "baseline"
 
 
 @dataclass(frozen=True)
@@ -14,21 +26,32 @@ class Case:
     :ivar inputs: variant -> canonical input -> literal.
     :ivar observation: variant -> key -> value, from the real boundary.
     :ivar oracle: the same from the contract's float64 reference, where the law asked for it.
+    :ivar contract: the contract, whose symbolic shapes say what a row and a token is.
+    :ivar effects: variant -> what the call did besides answering, where the law asked for it
+        (:attr:`Invariant.watches`): ``mutated`` (names of inputs), ``globals`` (what global state changed), ``again``
+        (the observation of a second call with the same inputs).
     """
 
-    inputs: Mapping[str, Mapping[str, Any]]
+    inputs: Mapping[str, Inputs]
     observation: Mapping[str, Mapping[str, Any]]
     oracle: Mapping[str, Mapping[str, Any]] | None = None
+    contract: Contract | None = None
+    effects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One place where a law does not hold: the address, what was observed and what the law demands."""
+    """One place where a law does not hold: the address, what was observed and what the law demands.
+
+    :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or another
+        word of the law's own; findings are told apart by it.
+    """
 
     key: str
     observed: Any
     demanded: Any
     detail: str
+    symptom: str = "value"
 
 
 class DoesNotApply(Exception):
@@ -41,10 +64,17 @@ class Invariant:
     :ivar statement: the law as a sentence.
     :ivar check: returns the violations, none where the law holds.
     :ivar needs_oracle: whether :attr:`Case.oracle` must be there.
-    :raises DoesNotApply: from ``check``.
+    :ivar vary: ``vary(contract, inputs, choose) -> {variant: inputs}``: the variants to compare, the first of them the
+        scenario itself, named :data:`BASELINE`. None where the law looks at a single call (the variant ``""``).
+    :ivar watches: whether :attr:`Case.effects` must be there.
+    :ivar twin: for a law about two boundaries: the variant whose call goes to the binding's twin.
+    :raises DoesNotApply: from ``check`` and from ``vary``.
     """
 
     name: str
     statement: str
     check: Callable[[Case], list[Violation]]
     needs_oracle: bool = False
+    vary: Callable[[Contract, Inputs, Choose], dict[str, Inputs]] | None = None
+    watches: bool = False
+    twin: str = ""
