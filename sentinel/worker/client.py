@@ -296,6 +296,25 @@ class TargetProcess:
         """Fork, run one backward pass and exit: what a probe costs at the least (for benchmarks)."""
         return self._ask({"op": "bare", "timeout": self._options.timeout}, self._options.timeout, "while it forked")
 
+    def session(self) -> Session:
+        """Fork a session: many calls, one process.
+
+        :raises WorkerError: where the target process is gone.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            if self.dead is None:
+                self._channel.settimeout(self._options.timeout + _GRACE)
+                protocol.send(self._channel, {"op": "session"})
+                socket.send_fds(self._channel, [b"!"], [theirs.fileno()])
+                return Session(ours, int(protocol.receive(self._channel)["pid"]), self._options)
+        except (EOFError, OSError, protocol.ProtocolError, KeyError, TypeError, ValueError):
+            self._bury("crash", "the target process ended while a session was forked")
+        finally:
+            theirs.close()
+        ours.close()
+        raise WorkerError(str(self.dead and self.dead["failure"]["reason"]))
+
     def _ask(self, message: Mapping[str, Any], timeout: float, when: str) -> dict[str, Any]:
         if self.dead is not None:
             return self.dead
@@ -326,6 +345,55 @@ class TargetProcess:
             self._channel.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
+        self._channel.close()
+
+
+class Session:
+    """The controller's handle on a session. Send, then receive; between the two the controller is free."""
+
+    def __init__(self, channel: socket.socket, pid: int, options: Options) -> None:
+        self._channel = channel
+        self._pid = pid
+        self._options = options
+        self.dead = ""
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Begin a call; :meth:`receive` has its answer."""
+        if self.dead:
+            return
+        self._channel.settimeout(self._options.timeout)
+        try:
+            protocol.send(self._channel, {**request, "device": self._options.device})
+        except OSError:
+            self._bury("the session ended")
+
+    def receive(self) -> dict[str, Any]:
+        """The answer to what was sent, or a failure as plain data; after one of the session's own it is dead."""
+        if not self.dead:
+            try:
+                answer = protocol.receive(self._channel)
+                if isinstance(answer, dict):
+                    return answer
+                self._bury("the session sent something that is no answer")
+            except TimeoutError:
+                self._bury(f"no answer within {self._options.timeout:g} s")
+            except (EOFError, OSError):
+                self._bury("the session ended")
+            except protocol.ProtocolError as error:
+                self._bury(f"the session sent something that is no answer: {error}")
+        return {"failure": {"kind": "crash", "reason": self.dead, "traceback": "", "provenance": None}}
+
+    def _bury(self, reason: str) -> None:
+        self.dead = reason
+        self.close()
+
+    def close(self) -> None:
+        """End the session."""
+        if self._channel.fileno() < 0:
+            return
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(self._pid, signal.SIGKILL)
         self._channel.close()
 
 

@@ -10,6 +10,7 @@ import random
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +49,22 @@ def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": boundary.function(*positional, **inputs["arguments"])}
 
 
-def settle(device: str) -> None:
-    """Make a probe repeatable: one thread, fixed seeds, deterministic algorithms."""
+def reseed() -> None:
+    """Put the global generators where every probe finds them."""
     import numpy
     import torch
 
-    torch.set_num_threads(1)
     random.seed(SEED)
     numpy.random.seed(SEED)
     torch.default_generator.manual_seed(SEED)  # torch.manual_seed looks for every other device too, which costs 4 ms
+
+
+def settle(device: str) -> None:
+    """Make a probe repeatable: one thread, fixed seeds, deterministic algorithms."""
+    import torch
+
+    torch.set_num_threads(1)
+    reseed()
     if "torch._inductor.config" in sys.modules:
         torch.use_deterministic_algorithms(True, warn_only=True)
     else:  # the same switch; that one would import torch's compiler first, two seconds for every probe
@@ -64,6 +72,35 @@ def settle(device: str) -> None:
     if device != "cpu":
         torch.cuda.set_device(device)
         torch.cuda.manual_seed_all(SEED)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A boundary, found and described."""
+
+    boundary: boundaries.Boundary
+    provenance: dict[str, Any]
+
+
+def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
+    """Find the boundary that a request names.
+
+    :raises DriftError: where it is not in this checkout.
+    """
+    binding = load_binding(request["adapter"], request["boundary"], request["contract"])
+    boundary = _find(binding, roots, frozenset(request["given"]), request["device"])
+    file, line, signature = boundaries.source_of(boundary.function)
+    return Prepared(
+        boundary,
+        {
+            "boundary": boundary.path,
+            "module": boundary.module.__name__,
+            "module_file": str(boundary.module.__file__),
+            "file": file,
+            "line": line,
+            "signature": signature,
+        },
+    )
 
 
 def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
@@ -75,33 +112,24 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         for required in request["requires"]:
             if not boundaries.has(required, roots):
                 return _failure("not-in-this-version", f"not in this version: the checkout has no {required}")
-        binding = load_binding(request["adapter"], request["boundary"], request["contract"])
-        boundary = _find(binding, roots, frozenset(request["given"]), request["device"])
-        file, line, signature = boundaries.source_of(boundary.function)
-        provenance = {
-            "boundary": boundary.path,
-            "module": boundary.module.__name__,
-            "module_file": str(boundary.module.__file__),
-            "file": file,
-            "line": line,
-            "signature": signature,
-        }
+        prepared = prepare(request, roots)
+        boundary, provenance = prepared.boundary, prepared.provenance
         ghosts.state().probing = True
         observation = {
-            variant: _measure(contract, boundary, inputs, roots, request["device"])
+            variant: observe(contract, boundary, inputs, roots, request["device"])
             for variant, inputs in request["variants"].items()
         }
         if ghosts.state().used:
             # The target may have caught our refusal; what it computed then is not its real answer.
-            return _failure("ghost", _ghost_reason(), provenance=provenance)
+            return ghost_failure(provenance)
         return {
             "observation": observation,
             "provenance": provenance,
             "ghosts": recorder.ghosts_of(boundary.module.__name__) if recorder else [],
-            "stand_ins": [[item.name, item.reason] for item in binding.stand_ins],
+            "stand_ins": [[item.name, item.reason] for item in boundary.binding.stand_ins],
         }
     except BaseException as error:  # whatever a stranger's code raises ends here, SystemExit included
-        return _describe(error, provenance, roots)
+        return describe(error, provenance, roots)
 
 
 def _find(binding: Binding, roots: tuple[str, ...], given: frozenset[str], device: str) -> boundaries.Boundary:
@@ -120,14 +148,19 @@ def _find(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
     raise first
 
 
-def _measure(
-    contract: Contract, boundary: boundaries.Boundary, inputs: Mapping[str, Any], roots: tuple[str, ...], device: str
+def observe(
+    contract: Contract, call: Any, inputs: Mapping[str, Any], roots: tuple[str, ...], device: str
 ) -> dict[str, Any]:
+    """The contract's observation of one call.
+
+    :param call: the boundary, or something that wraps it.
+    """
+
     def resolve(path: str) -> Any:
         return boundaries.resolve(path, roots)[1]
 
     live = {name: tensors.build(value, resolve, device) for name, value in inputs.items()}
-    return {key: tensors.observe(value) for key, value in contract.measure(boundary, live).items()}
+    return {key: tensors.observe(value) for key, value in contract.measure(call, live).items()}
 
 
 def run_bare() -> dict[str, Any]:
@@ -146,25 +179,25 @@ def run_oracle(request: Mapping[str, Any]) -> dict[str, Any]:
         if contract.oracle is None:
             return _failure("harness", f"the contract {contract.name} has no oracle")
 
-        def refuse(path: str) -> Any:
-            raise DriftError(f"the oracle cannot make {path}")
-
-        def oracle(**inputs: Any) -> Mapping[str, Any]:
-            assert contract.oracle is not None
-            return contract.oracle(inputs)
-
-        observation = {
-            variant: {
-                key: tensors.observe(value)
-                for key, value in contract.measure(
-                    oracle, {name: _double(tensors.build(item, refuse)) for name, item in inputs.items()}
-                ).items()
-            }
-            for variant, inputs in request["variants"].items()
-        }
+        observation = {variant: consult(contract, inputs) for variant, inputs in request["variants"].items()}
     except BaseException as error:
-        return _describe(error, None, ())
+        return describe(error, None, ())
     return {"observation": observation}
+
+
+def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The observation of the contract's float64 reference."""
+    assert contract.oracle is not None
+    reference = contract.oracle
+
+    def refuse(path: str) -> Any:
+        raise DriftError(f"the oracle cannot make {path}")
+
+    def oracle(**given: Any) -> Mapping[str, Any]:
+        return reference(given)
+
+    live = {name: _double(tensors.build(item, refuse)) for name, item in inputs.items()}
+    return {key: tensors.observe(value) for key, value in contract.measure(oracle, live).items()}
 
 
 def _double(value: Any) -> Any:
@@ -188,7 +221,11 @@ def _ghost_reason() -> str:
     )
 
 
-def _describe(error: BaseException, provenance: Any, roots: tuple[str, ...]) -> dict[str, Any]:
+def ghost_failure(provenance: Any = None) -> dict[str, Any]:
+    return _failure("ghost", _ghost_reason(), provenance=provenance)
+
+
+def describe(error: BaseException, provenance: Any, roots: tuple[str, ...]) -> dict[str, Any]:
     """A failure from an exception: what kind it is, and upstream's own traceback with paths of the checkout only."""
     text = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:])

@@ -40,10 +40,10 @@ def children() -> list[int]:
     return found
 
 
-def kill_children() -> None:
-    """Kill and reap every child, and those it leaves behind, until none is left."""
+def kill_children(spare: frozenset[int] = frozenset()) -> None:
+    """Kill and reap every child, and those it leaves behind, until none is left but those to spare."""
     for _ in range(64):
-        pids = children()
+        pids = [pid for pid in children() if pid not in spare]
         if not pids:
             return
         for pid in pids:

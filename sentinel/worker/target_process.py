@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.loading import load_file
-from sentinel.worker import boundaries, bytecode, ghosts, probe, processes, protocol
+from sentinel.worker import boundaries, bytecode, ghosts, probe, processes, protocol, session
 
 
 def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
@@ -56,6 +56,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             answer: Any = {"imported": True}
         elif request["op"] == "probe":
             answer = _forked(channel, partial(probe.run, request, roots, recorder), request["timeout"])
+        elif request["op"] == "session":
+            answer = _session(channel, roots, recorder)
         elif request["op"] == "bare":
             answer = _forked(channel, probe.run_bare, request["timeout"])
         else:
@@ -66,6 +68,34 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             protocol.send(channel, answer)
     processes.kill_children()
     os._exit(0)
+
+
+def _session(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
+    """Fork a session that talks over the socket that follows the request; the controller ends it by its process id."""
+    _, fds, _, _ = socket.recv_fds(channel, 1, 1)
+    gc.freeze()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            channel.close()
+            os.setsid()
+            session.serve(socket.socket(fileno=fds[0]), roots, recorder)
+        finally:
+            os._exit(0)
+    os.close(fds[0])
+    _SESSIONS.add(pid)
+    return {"pid": pid}
+
+
+#: Sessions outlive requests; a probe that ends must not take them along.
+_SESSIONS: set[int] = set()
+
+
+def _living_sessions() -> frozenset[int]:
+    for pid in list(_SESSIONS):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            _SESSIONS.discard(pid)
+    return frozenset(_SESSIONS)
 
 
 def _import(path: str, roots: tuple[str, ...]) -> None:
@@ -105,7 +135,7 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> 
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)  # it may not have got that far
     _, status = os.waitpid(pid, 0)
-    processes.kill_children()
+    processes.kill_children(spare=_living_sessions())
     if expired:
         return _ended("timeout", f"no answer within {timeout:g} s")
     try:

@@ -1,0 +1,47 @@
+"""Choices over Hypothesis: what laws and contracts choose with, recorded, repeated and shrunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+
+class Draws:
+    """A :class:`~sentinel.contracts.contract.Choose` that draws from Hypothesis.
+
+    :param draw: Hypothesis' draw function of a composite strategy.
+    """
+
+    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
+        self._draw = draw
+
+    def integer(self, low: int, high: int) -> int:
+        return low if low == high else int(self._draw(_integer(low, high)))
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        return choices[self.integer(0, len(choices) - 1)]
+
+    def integers(self, count: int, low: int, high: int) -> list[int]:
+        return list(self._draw(_integers(count, low, high))) if count else []
+
+    def permutation(self, count: int) -> list[int]:
+        return list(self._draw(_permutation(count)))
+
+
+# A strategy costs more to make than to draw from.
+@lru_cache(maxsize=1024)
+def _integer(low: int, high: int) -> st.SearchStrategy[int]:
+    return st.integers(low, high)
+
+
+@lru_cache(maxsize=1024)
+def _integers(count: int, low: int, high: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(low, high), min_size=count, max_size=count)
+
+
+@lru_cache(maxsize=64)
+def _permutation(count: int) -> st.SearchStrategy[list[int]]:
+    return st.permutations(range(count))

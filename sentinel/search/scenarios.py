@@ -1,0 +1,122 @@
+"""Scenarios: from a contract's declared inputs and what a boundary accepts to concrete canonical inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input
+from sentinel.search.domains import DOMAINS
+from sentinel.targets import Binding
+from sentinel.values import Tensor, tensor
+
+#: Styles of mask, the plainest first. ``right`` and ``left`` are padding on that side; ``gaps`` is anything.
+MASK_STYLES = ("full", "right", "left", "gaps")
+
+#: What float tensors are made of; single precision is what these functions meet most, so it comes up most.
+PRECISIONS = ("float32", "float32", "float32", "float64", "float32", "bfloat16", "float32", "float16")
+
+#: Rows and tokens of a scenario: every bug in the collection shows in fewer.
+MOST_ROWS, MOST_TOKENS = 5, 5
+
+_LABELS = ("p", "q", "r")
+
+
+class NotSearchable(Exception):
+    """Nothing says how to draw an input of the contract for this boundary."""
+
+
+def narrowed(contract: Contract, binding: Binding) -> Contract:
+    """The contract as this boundary has it: choices it accepts, inputs it fixes.
+
+    :raises NotSearchable: where a required input has nothing to be drawn from.
+    """
+    inputs = []
+    for item in contract.inputs:
+        if item.name in binding.fixed:
+            item = replace(item, default=binding.fixed[item.name], choices=(), domain="", knob=False)
+        elif item.name == contract.mask and item.domain == "mask":
+            item = replace(item, choices=binding.accepts.get(item.name, MASK_STYLES))
+        elif item.name in binding.accepts:
+            accepted = binding.accepts[item.name]
+            if item.domain and accepted == (None,):
+                item = replace(item, domain="", default=None)
+            elif not item.domain:
+                item = replace(item, choices=accepted, knob=item.knob and len(accepted) > 1)
+        if item.default is REQUIRED and not (item.domain or item.choices or item.kind == "labels"):
+            raise NotSearchable(f"nothing says what to draw for {item.name!r}")
+        inputs.append(item)
+    return replace(contract, inputs=tuple(inputs))
+
+
+def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]:
+    """One scenario: a literal for every input of the (narrowed) contract.
+
+    :raises DoesNotApply: from the contract's ``arrange``, where what was drawn makes no sense.
+    """
+    sizes = {"batch": choose.integer(1, MOST_ROWS), "tokens": choose.integer(1, MOST_TOKENS)}
+    precision = choose.one_of(PRECISIONS)
+    wild = choose.integer(0, 3) == 3
+    inputs: dict[str, Any] = {}
+    for item in contract.inputs:
+        inputs[item.name] = _input(item, inputs, sizes, precision, wild, choose)
+    if contract.arrange is not None:
+        inputs = contract.arrange(inputs, choose)
+    return with_dialects(contract, binding, inputs)
+
+
+def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The scenario with the dialect inputs that the adapter states for it."""
+    for dialect in binding.dialects:
+        if contract.input(dialect.name) is not None and dialect.holds(inputs):
+            inputs[dialect.name] = dialect.value
+    return inputs
+
+
+def _input(
+    item: Input, inputs: Mapping[str, Any], sizes: dict[str, int], precision: str, wild: bool, choose: Choose
+) -> Any:
+    if item.domain == "mask":
+        return _mask(item, sizes, choose)
+    if item.domain:
+        if item.default is None and choose.integer(0, 1) == 0:
+            return None
+        return _tensor(item, sizes, precision, wild, choose)
+    if item.kind == "labels":
+        return [_LABELS[n] for n in choose.integers(sizes["batch"], 0, len(_LABELS) - 1)]
+    if item.choices:
+        return choose.one_of(item.choices)
+    return item.default(inputs) if callable(item.default) else item.default
+
+
+def _shape(item: Input, sizes: dict[str, int], choose: Choose) -> tuple[int, ...]:
+    for name in item.shape:
+        if name not in sizes:
+            sizes[name] = choose.integer(1, MOST_TOKENS)
+    return tuple(sizes[name] for name in item.shape)
+
+
+def _mask(item: Input, sizes: dict[str, int], choose: Choose) -> Tensor:
+    rows, tokens = _shape(item, sizes, choose)
+    style = choose.one_of(item.choices or MASK_STYLES)
+    if style == "full":
+        mask = np.ones((rows, tokens))
+    elif style == "gaps":
+        mask = 1 - np.array(choose.integers(rows * tokens, 0, 1)).reshape(rows, tokens)
+    else:
+        missing = np.array(choose.integers(rows, 0, tokens))[:, None]
+        at = np.arange(tokens)[None, :]
+        mask = at < tokens - missing if style == "right" else at >= missing
+    return tensor(mask.astype(int).tolist(), item.dtype)
+
+
+def _tensor(item: Input, sizes: dict[str, int], precision: str, wild: bool, choose: Choose) -> Tensor:
+    domain = DOMAINS[item.domain]
+    pool = domain.calm + domain.wild if wild else domain.calm
+    shape = _shape(item, sizes, choose)
+    picked = choose.integers(int(np.prod(shape)), 0, len(pool) - 1)
+    values = np.array(pool)[picked].reshape(shape)
+    return tensor(values.tolist(), precision if item.dtype == "float32" else item.dtype)

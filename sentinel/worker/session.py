@@ -1,0 +1,158 @@
+"""A session: one fork of a target process (or an oracle process) that serves many calls, for searches.
+
+A probe is the proof; a session is the speed. What calls leave behind in a session stays there, so whatever a search
+finds is measured once more in a fresh one.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.contracts.contract import Contract
+from sentinel.invariants.invariant import DoesNotApply
+from sentinel.worker import ghosts, probe, processes, protocol
+from sentinel.worker.effects import Watched
+
+
+def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
+    """Answer requests until the socket closes.
+
+    Each request names a boundary and its contract and has ``calls``: variant -> ``{"inputs", "boundary"}`` (where the
+    boundary is another one: a twin). The answer has for each variant ``observation`` or ``refused``, and ``effects``
+    where the request watches; where it asks to ``describe``, provenance, ghosts, stand-ins and the target's functions
+    that ran.
+    """
+    processes.die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sitting = _Sitting(roots, recorder)
+    while True:
+        try:
+            request = protocol.receive(channel)
+        except (EOFError, OSError, protocol.ProtocolError):
+            return
+        try:
+            frame = protocol.encode(sitting.answer(request))
+        except BaseException as error:  # an answer that cannot be sent
+            frame = protocol.encode(probe.describe(error, None, roots))
+        channel.sendall(frame)
+
+
+class _Sitting:
+    def __init__(self, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
+        self._roots = roots
+        self._recorder = recorder
+        self._prepared: dict[tuple[str, str, str], probe.Prepared] = {}
+        self._contracts: dict[str, Contract] = {}
+        self._settled = False
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if not self._settled:
+            probe.settle(request["device"])
+            self._settled = True
+        try:
+            contract = self._contract(request)
+            if not self._roots:
+                return {"answers": {name: self._consult(contract, call) for name, call in request["calls"].items()}}
+            prepared = {
+                name: self._prepare(request, call.get("boundary") or request["boundary"])
+                for name, call in request["calls"].items()
+            }
+        except BaseException as error:
+            return probe.describe(error, None, self._roots)
+        tracer = _Tracer(self._roots) if request.get("describe") else None
+        answers = {
+            name: self._measure(contract, prepared[name], call["inputs"], request, tracer)
+            for name, call in request["calls"].items()
+        }
+        if tracer is None:
+            return {"answers": answers}
+        main = self._prepare(request, request["boundary"])
+        return {
+            "answers": answers,
+            "provenance": main.provenance,
+            "ghosts": self._recorder.ghosts_of(main.boundary.module.__name__) if self._recorder else [],
+            "stand_ins": [[item.name, item.reason] for item in main.boundary.binding.stand_ins],
+            "functions": sorted(tracer.functions),
+        }
+
+    def _contract(self, request: Mapping[str, Any]) -> Contract:
+        name = request["contract"]
+        if name not in self._contracts:
+            self._contracts[name] = probe.load_contract(request["contract_file"], name)
+        return self._contracts[name]
+
+    def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Prepared:
+        key = (boundary, request["contract"], " ".join(request["given"]))
+        if key not in self._prepared:
+            self._prepared[key] = probe.prepare({**request, "boundary": boundary}, self._roots)
+        return self._prepared[key]
+
+    def _measure(
+        self,
+        contract: Contract,
+        prepared: probe.Prepared,
+        inputs: Mapping[str, Any],
+        request: Mapping[str, Any],
+        tracer: _Tracer | None,
+    ) -> dict[str, Any]:
+        state = ghosts.state()
+        state.probing = True
+        state.used.clear()
+        call: Any = Watched(prepared.boundary) if request.get("watch") else prepared.boundary
+        try:
+            probe.reseed()
+            if tracer is not None:
+                call = tracer.around(call)
+            observation = probe.observe(contract, call, inputs, self._roots, request["device"])
+            answer: dict[str, Any] = {"observation": observation}
+            if request.get("watch"):
+                watched = call if tracer is None else call.__wrapped__
+                probe.reseed()
+                again = probe.observe(contract, prepared.boundary, inputs, self._roots, request["device"])
+                answer["effects"] = {**watched.effects(), "again": again}
+        except BaseException as error:
+            return {"refused": probe.describe(error, prepared.provenance, self._roots)["failure"]}
+        finally:
+            state.probing = False  # between calls another boundary's module may still be imported
+        if state.used:
+            return {"refused": probe.ghost_failure()["failure"]}
+        return answer
+
+    def _consult(self, contract: Contract, call: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return {"observation": probe.consult(contract, call["inputs"])}
+        except DoesNotApply as error:
+            return {"silent": str(error)}
+        except BaseException as error:
+            return {"refused": probe.describe(error, None, ())["failure"]}
+
+
+class _Tracer:
+    """Which of the target's own functions ran, as dotted paths: what a boundary's violation may come from."""
+
+    def __init__(self, roots: tuple[str, ...]) -> None:
+        self._roots = tuple(root.rstrip("/") + "/" for root in roots)
+        self.functions: set[str] = set()
+
+    def around(self, call: Any) -> Any:
+        def traced(**inputs: Any) -> Any:
+            old = sys.getprofile()
+            sys.setprofile(self._note)
+            try:
+                return call(**inputs)
+            finally:
+                sys.setprofile(old)
+
+        traced.__wrapped__ = call  # type: ignore[attr-defined]
+        return traced
+
+    def _note(self, frame: Any, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(self._roots):
+            name = getattr(code, "co_qualname", code.co_name)  # the qualified name is 3.11's
+            self.functions.add(f"{frame.f_globals.get('__name__', '')}.{name}")
+
