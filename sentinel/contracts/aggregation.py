@@ -1,0 +1,251 @@
+"""What losses share: from per-token losses to one scalar, log-ratios, scenarios of them, and their gradients.
+
+Formulas are in float64 torch, from the papers named; what frameworks honestly choose differently is a dialect input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import Choose, Input
+from sentinel.invariants.invariant import DoesNotApply
+from sentinel.values import Tensor, tensor
+
+LOSS_AGG_MODES = (
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+)
+
+#: The inputs of :func:`aggregate`, beside the per-token losses and the mask.
+#:
+#: A search draws ``batch_num_tokens`` and ``global_batch_size`` as the tokens and sequences of *other* microbatches
+#: and ranks; :func:`count_globally` adds the batch's own.
+AGGREGATION_INPUTS = (
+    Input("loss_agg_mode", "string", "how per-token losses become one", default="token-mean", choices=LOSS_AGG_MODES),
+    Input("batch_num_tokens", "number", "valid tokens of the global batch", default=None, choices=(None, 0, 3)),
+    Input("global_batch_size", "number", "valid sequences of the global batch", default=None, choices=(None, 0, 2)),
+    Input("dp_size", "number", "data-parallel ranks whose losses are averaged", default=None, choices=(None, 1, 2)),
+    Input(
+        "loss_scale_factor",
+        "number",
+        "constant divisor of seq-mean-token-sum-norm; left out, the number of columns",
+        default=None,
+        choices=(None, 8),
+    ),
+    Input(
+        "empty_rows",
+        "string",
+        "whether rows without a valid token count among the sequences of a mean: absent or counted",
+        default="absent",
+        dialect=True,
+    ),
+    Input(
+        "sequence_norm",
+        "string",
+        "whether seq-mean-token-sum-norm is the mean or the sum over sequences, before its constant divisor",
+        default="mean",
+        dialect=True,
+    ),
+)
+
+
+# -- oracle ------------------------------------------------------------------------------------------------------------
+
+
+def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> Any:
+    """One scalar from per-token losses ``l`` [batch, tokens] with mask ``m``.
+
+    With ``T = sum_it m_it``, ``B`` = sequences with a valid token, ``R`` = data-parallel ranks, ``w_i`` a sequence's
+    weight, and ``batch_num_tokens`` and ``global_batch_size`` in the places of ``T`` and ``B`` where they are given:
+
+    * token-mean (DAPO, arXiv:2503.14476, equation 8): ``R / T * sum_it w_i m_it l_it``;
+    * token-sum: ``R * sum_it w_i m_it l_it``;
+    * seq-mean-token-sum: ``R / B * sum_i w_i sum_t m_it l_it``;
+    * seq-mean-token-mean (GRPO, arXiv:2402.03300, equation 3): ``R / B * sum_i w_i / |m_i| * sum_t m_it l_it``;
+    * seq-mean-token-sum-norm (Dr. GRPO, arXiv:2503.20783, section 3.2 and its listing 1): ``R / (B L) * sum_i w_i
+      sum_t m_it l_it`` with a constant ``L``.
+
+    ``R`` undoes that ranks average their gradients. A batch without valid tokens has the loss 0.
+    """
+    import torch
+
+    valid = inputs["response_mask"] != 0
+    per_row = torch.where(valid, loss_mat, 0.0).sum(-1)
+    if weights is not None:
+        per_row = per_row * weights
+    lengths = valid.sum(-1)
+    mode, ranks = inputs["loss_agg_mode"], inputs["dp_size"] or 1
+    if mode == "token-sum":
+        return per_row.sum() * ranks
+    if mode == "token-mean":
+        return per_row.sum() * ranks / _count(inputs["batch_num_tokens"], int(lengths.sum()))
+    rows = len(lengths) if inputs["empty_rows"] == "counted" else int((lengths > 0).sum())
+    mean = ranks / _count(inputs["global_batch_size"], rows)
+    if mode == "seq-mean-token-sum":
+        return per_row.sum() * mean
+    if mode == "seq-mean-token-mean":
+        return (per_row / lengths.clamp(min=1)).sum() * mean
+    if mode == "seq-mean-token-sum-norm":
+        scale = inputs["loss_scale_factor"] or valid.shape[-1]
+        return per_row.sum() * (mean if inputs["sequence_norm"] == "mean" else ranks) / scale
+    raise DoesNotApply(f"no definition of the loss aggregation mode {mode!r}")
+
+
+def _count(given: float | None, counted: int) -> float:
+    return max(counted if given is None else given, 1)
+
+
+def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str, clamp: float | None, side: str) -> Any:
+    """``log (p / p_old)`` of each token, at the level at which the ratio is taken, as [batch, tokens].
+
+    ``token``: its own. ``sequence``: the sum over the sequence's valid tokens, that is, the ratio of whole responses.
+    ``geometric``: their mean (GSPO, arXiv:2507.18071, equation 7). ``segment``: the mean over the run of valid tokens
+    in which the token stands.
+
+    :param clamp: the ratio's logarithm is cut to ``[-clamp, clamp]`` (side ``upper``: to ``clamp`` from above only)
+        and has no gradient beyond.
+    """
+    import torch
+
+    valid = mask != 0
+    ratio = torch.where(valid, log_probs, 0.0) - torch.where(valid, old_log_probs, 0.0)
+    if level in ("sequence", "geometric"):
+        ratio = ratio.sum(-1, keepdim=True).expand_as(ratio)
+        if level == "geometric":
+            ratio = ratio / valid.sum(-1, keepdim=True).clamp(min=1)
+    elif level == "segment":
+        run = torch.cumsum(~valid, -1)  # one number for each run of valid tokens; masked tokens carry nothing
+        same = (run[:, :, None] == run[:, None, :]) & valid[:, None, :]
+        ratio = (same * ratio[:, None, :]).sum(-1) / same.sum(-1).clamp(min=1)
+    elif level != "token":
+        raise DoesNotApply(f"no definition of the ratio level {level!r}")
+    if clamp is None:
+        return ratio
+    return ratio.clamp(max=clamp) if side == "upper" else ratio.clamp(-clamp, clamp)
+
+
+def fraction(flags: Any, mask: Any) -> float:
+    """The share of the valid tokens that are flagged, as a float; flags that are one number already are that number.
+
+    A boundary may report a flag a token: its caller takes the mean.
+    """
+    import torch
+
+    if not isinstance(flags, torch.Tensor):
+        return float(flags)
+    if flags.numel() == 1 and flags.shape != mask.shape:
+        return float(flags)
+    valid = mask.reshape(flags.shape) != 0
+    return float(torch.where(valid, flags.double(), 0.0).sum() / valid.sum().clamp(min=1))
+
+
+# -- measure -----------------------------------------------------------------------------------------------------------
+
+
+def leaf(value: Any) -> Any:
+    """A copy to differentiate with respect to, laid out in memory as the original."""
+    import torch
+
+    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    try:
+        copy.copy_(value.detach())
+    except RuntimeError:  # an expanded tensor: several elements share one place
+        copy = value.detach().clone()
+    return copy.requires_grad_(True)
+
+
+def gradient(loss: Any, of: Any) -> Any:
+    """``d loss / d of``; zeros where the loss does not depend on it."""
+    import torch
+
+    if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
+        return torch.zeros_like(of)
+    (found,) = torch.autograd.grad(loss, of, allow_unused=True)
+    return torch.zeros_like(of) if found is None else found
+
+
+def detached(value: Any) -> Any:
+    return value.detach() if hasattr(value, "detach") else value
+
+
+def metric(value: Any, mask: Any) -> float | None:
+    """A reported metric as a number; None where the boundary reports none; the mean where it reports one a token."""
+    return None if value is None else fraction(detached(value), mask)
+
+
+# -- scenarios ---------------------------------------------------------------------------------------------------------
+
+
+def replaced(value: Tensor, array: Any) -> Tensor:
+    """A tensor literal with other values: the dtype and ``requires_grad`` stay."""
+    return tensor(np.asarray(array).tolist(), value.dtype, value.requires_grad)
+
+
+def spread(inputs: dict[str, Any], current: str, other: str) -> None:
+    """Turn a drawn log-ratio into log-probs, in place: ``current - other`` is the ratio, and neither is above 0.
+
+    A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``; the larger of the two
+    log-probs is the one drawn.
+    """
+    top, ratio = inputs[current], inputs[other]
+    values, ratios = top.array().astype(np.float64), ratio.array().astype(np.float64)
+    inputs[current] = replaced(top, values + np.minimum(ratios, 0))
+    inputs[other] = replaced(ratio, values - np.maximum(ratios, 0))
+
+
+def count_globally(inputs: dict[str, Any]) -> None:
+    """Turn drawn counts of other microbatches and ranks into counts of the global batch, in place.
+
+    A global count below 1 means nothing, so an empty batch that is alone has 1.
+    """
+    lengths = (inputs["response_mask"].array() != 0).sum(-1)
+    for name, own in (("batch_num_tokens", int(lengths.sum())), ("global_batch_size", int((lengths > 0).sum()))):
+        if inputs[name] is not None:
+            inputs[name] = max(inputs[name] + own, 1)
+
+
+#: Which global count a mode divides by; the others need none.
+_DIVISORS = {
+    "token-mean": "batch_num_tokens",
+    "seq-mean-token-sum": "global_batch_size",
+    "seq-mean-token-mean": "global_batch_size",
+    "seq-mean-token-sum-norm": "global_batch_size",
+}
+
+
+def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
+    """The batch cut into microbatches of consecutive rows; the sum of their losses is the whole batch's.
+
+    Every part keeps the global counts, so it has to be given the one that its mode divides by.
+
+    :raises DoesNotApply: for a single row, and where a divisor is counted in the batch itself.
+    """
+    rows = inputs["response_mask"].shape[0]
+    if rows < 2:
+        raise DoesNotApply("one row cannot be cut")
+    divisor = _DIVISORS.get(inputs["loss_agg_mode"])
+    if divisor is not None and inputs[divisor] is None and inputs.get("sequence_norm") != "sum":
+        raise DoesNotApply(f"{inputs['loss_agg_mode']} of a part needs {divisor}")
+    cut = choose.integer(1, rows - 1)
+    return [{name: _rows(value, part, rows) for name, value in inputs.items()} for part in _parts(cut, rows)]
+
+
+def _parts(cut: int, rows: int) -> Sequence[slice]:
+    return (slice(0, cut), slice(cut, rows))
+
+
+def _rows(value: Any, part: slice, rows: int) -> Any:
+    if isinstance(value, Tensor) and value.shape and value.shape[0] == rows:
+        return Tensor(
+            value.dtype,
+            (len(range(rows)[part]), *value.shape[1:]),
+            value.data[part.start * len(value.data) // rows : part.stop * len(value.data) // rows],
+            value.requires_grad,
+        )
+    return value

@@ -1,0 +1,261 @@
+"""Policy losses: one scalar from the log-probs of the trained policy, those of the old one, and advantages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.aggregation import (
+    AGGREGATION_INPUTS,
+    count_globally,
+    cut_rows,
+    detached,
+    gradient,
+    leaf,
+    metric,
+    replaced,
+    spread,
+)
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.invariants.invariant import DoesNotApply
+
+_METRICS = ("clip_fraction", "dual_clip_fraction", "approx_kl")
+
+#: Losses whose paper has one advantage a response.
+_ONE_ADVANTAGE = ("gspo", "gmpo")
+
+#: Losses that choose tokens by a statistic of the whole batch.
+_OF_THE_BATCH = ("clip_cov", "kl_cov")
+
+
+def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One loss and its backward pass.
+
+    ``call`` returns ``loss``; or only ``per_token_loss``, of which the loss is then the sum over the valid tokens. Each
+    metric is a number, or one number a token, of which the mean over the valid tokens is taken.
+    """
+    import torch
+
+    log_probs, mask = leaf(inputs["log_probs"]), inputs["response_mask"]
+    outputs = call(**{**inputs, "log_probs": log_probs})
+    per_token, loss = outputs.get("per_token_loss"), outputs.get("loss")
+    if loss is None:
+        assert per_token is not None, "a policy loss returns a loss, or a loss for each token"
+        loss = torch.where(mask != 0, per_token.reshape(mask.shape), 0.0).sum()
+    return {
+        "loss": detached(loss),
+        "per_token_gradient": gradient(loss, log_probs),
+        "per_token_loss": None if per_token is None else detached(per_token).reshape(mask.shape),
+        **{name: metric(outputs.get(name), mask) for name in _METRICS},
+    }
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    spread(inputs, "log_probs", "old_log_probs")
+    count_globally(inputs)
+    if inputs["algorithm"] in _ONE_ADVANTAGE:
+        advantages = inputs["advantages"]
+        values = advantages.array().copy()
+        values[:] = values[:, :1]
+        inputs["advantages"] = replaced(advantages, values)
+    return inputs
+
+
+def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
+    """Microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
+    if inputs["algorithm"] in _OF_THE_BATCH:
+        raise DoesNotApply(f"{inputs['algorithm']} looks at the whole batch")
+    return cut_rows(inputs, choose)
+
+
+POLICY_LOSS = Contract(
+    name="policy_loss",
+    summary="the loss whose gradient improves the policy on tokens that another policy has generated",
+    source=(
+        "PPO (arXiv:1707.06347), dual clip (arXiv:1912.09729), GSPO (arXiv:2507.18071), CISPO (arXiv:2506.13585), "
+        "SAPO (arXiv:2511.20347), GPG (arXiv:2504.02546), GMPO (arXiv:2507.20673), DPPO (arXiv:2602.04879), "
+        "Kimi k1.5 (arXiv:2501.12599), TOPR (arXiv:2503.14286); aggregation as in loss_aggregation"
+    ),
+    inputs=(
+        Input(
+            "log_probs",
+            "tensor",
+            "of the trained policy, in nats, <= 0",
+            shape=("batch", "tokens"),
+            differentiable=True,
+            domain="log_prob",
+        ),
+        Input(
+            "old_log_probs",
+            "tensor",
+            "of the policy that the ratio is relative to, for the same tokens",
+            shape=("batch", "tokens"),
+            domain="log_ratio",
+        ),
+        Input("advantages", "tensor", "advantage of each token", shape=("batch", "tokens"), domain="advantage"),
+        Input(
+            "response_mask",
+            "tensor",
+            "1 where a token counts",
+            shape=("batch", "tokens"),
+            domain="mask",
+            dtypes=("bool", "int64"),
+        ),
+        Input(
+            "algorithm",
+            "string",
+            "which loss: ppo, gspo, gspo_token, cispo, cispo_unified, sapo, gpg, reinforce, importance_sampling, "
+            "icepop, gmpo, dppo_tv, dppo_kl, dro, kimi, topr, cross_entropy, clip_cov, kl_cov",
+        ),
+        Input(
+            "eps_clip_low",
+            "number",
+            "lower clip range: of the ratio below 1; gmpo: of its logarithm below 0; dppo: the divergence threshold "
+            "for negative advantages",
+            default=0.2,
+            choices=(0.2, 0.1, 0.4),
+            knob=True,
+        ),
+        Input(
+            "eps_clip_high",
+            "number",
+            "upper clip range: of the ratio above 1; gmpo: of its logarithm above 0; dppo: the divergence threshold "
+            "for positive advantages",
+            default=0.2,
+            choices=(0.2, 0.28, 0.1, 1.0),
+            knob=True,
+        ),
+        Input(
+            "dual_clip",
+            "number",
+            "ppo and gspo: for negative advantages the loss of a token is at most this times |advantage|; > 1",
+            default=None,
+            choices=(None, 3.0, 1.5),
+            knob=True,
+        ),
+        Input(
+            "ratio_cap",
+            "number",
+            "dppo: the largest weight of a token (truncated importance sampling)",
+            default=None,
+            choices=(None, 5.0, 1.5),
+            knob=True,
+        ),
+        Input(
+            "tau_pos", "number", "sapo: temperature at positive advantages", default=1.0, choices=(1.0, 2.0), knob=True
+        ),
+        Input(
+            "tau_neg", "number", "sapo: temperature at the others", default=1.05, choices=(1.05, 1.0, 2.0), knob=True
+        ),
+        Input(
+            "beta",
+            "number",
+            "dro and kimi: coefficient of half the squared log-ratio",
+            default=0.1,
+            choices=(0.1, 0.5),
+            knob=True,
+        ),
+        Input(
+            "positive_weight",
+            "number",
+            "topr: weight of the responses with positive score",
+            default=1.0,
+            choices=(1.0, 0.5),
+            knob=True,
+        ),
+        Input("negative_weight", "number", "topr: weight of the others", default=1.0, choices=(1.0, 0.5), knob=True),
+        Input(
+            "scores",
+            "tensor",
+            "topr: the reward whose sign says which responses are positive; left out, each token's advantage",
+            shape=("batch",),
+            default=None,
+        ),
+        *AGGREGATION_INPUTS,
+        Input(
+            "importance_weights",
+            "tensor",
+            "factor of each token's loss, for what the old policy differs from the one that generated the tokens",
+            shape=("batch", "tokens"),
+            default=None,
+            domain="weight",
+        ),
+        Input(
+            "rollout_log_probs",
+            "tensor",
+            "of the policy that generated the tokens; each token's loss is multiplied by min(exp(old_log_probs - "
+            "rollout_log_probs), importance_weight_cap)",
+            shape=("batch", "tokens"),
+            default=None,
+        ),
+        Input("importance_weight_cap", "number", "see rollout_log_probs; left out, no cap", default=None),
+        Input(
+            "ratio_level",
+            "string",
+            "of what the ratio is: token, sequence (product), geometric (mean over the sequence), segment (mean over "
+            "a run of valid tokens); left out, what the algorithm's paper says",
+            default=None,
+            dialect=True,
+        ),
+        Input(
+            "log_ratio_clamp",
+            "number",
+            "the logarithm of the ratio is cut to [-clamp, clamp], and has no gradient beyond",
+            default=None,
+            dialect=True,
+        ),
+        Input(
+            "log_ratio_clamp_side",
+            "string",
+            "where log_ratio_clamp cuts: both, or upper (only from above)",
+            default="both",
+            dialect=True,
+        ),
+        Input(
+            "surrogate",
+            "string",
+            "dppo: what carries the gradient: ratio (weight * advantage) or log_prob (stopped weight * advantage * "
+            "log-prob). The gradients are the same, the losses are not",
+            default="ratio",
+            dialect=True,
+        ),
+        Input("epsilon", "number", "dppo_kl: added to both 1 - p in the binary KL", default=0.0, dialect=True),
+        Input(
+            "advantage_level",
+            "string",
+            "token (each token's own advantage) or sequence (their mean over the valid tokens of the response)",
+            default="token",
+            dialect=True,
+        ),
+        Input(
+            "reduction",
+            "string",
+            "loss_agg_mode (as it says), or sum (over the valid tokens, whatever loss_agg_mode says)",
+            default="loss_agg_mode",
+            dialect=True,
+        ),
+    ),
+    observes=(
+        Observed("loss", "the scalar loss"),
+        Observed("per_token_gradient", "d loss / d log_probs", ("batch", "tokens"), "gradient"),
+        Observed("per_token_loss", "loss of each token before aggregation, where returned", ("batch", "tokens")),
+        Observed("clip_fraction", "share of the valid tokens that the clip range cuts", role="metric"),
+        Observed("dual_clip_fraction", "share of the valid tokens that dual_clip cuts", role="metric"),
+        Observed("approx_kl", "mean of old_log_probs - log_probs over the valid tokens", role="metric"),
+    ),
+    measure=_measure,
+    law="the_oracle_agrees",
+    aliases={
+        "log_prob": "log_probs",
+        "logprobs": "log_probs",
+        "old_log_prob": "old_log_probs",
+        "loss_mask": "response_mask",
+        "cliprange_low": "eps_clip_low",
+        "cliprange_high": "eps_clip_high",
+        "clip_ratio_c": "dual_clip",
+        "rollout_is_weights": "importance_weights",
+        "rollout_logprobs": "rollout_log_probs",
+    },
+    arrange=_arrange,
+    parts=_parts,
+)
