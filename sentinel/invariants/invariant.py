@@ -64,6 +64,7 @@ class Invariant:
     :ivar statement: the law as a sentence.
     :ivar check: returns the violations, none where the law holds.
     :ivar needs_oracle: whether :attr:`Case.oracle` must be there.
+    :ivar oracle_optional: whether the law says something, if less, where the contract has no oracle.
     :ivar vary: ``vary(contract, inputs, choose) -> {variant: inputs}``: the variants to compare, the first of them the
         scenario itself, named :data:`BASELINE`. None where the law looks at a single call (the variant ``""``).
     :ivar watches: whether :attr:`Case.effects` must be there.
@@ -77,4 +78,5 @@ class Invariant:
     needs_oracle: bool = False
     vary: Callable[[Contract, Inputs, Choose], dict[str, Inputs]] | None = None
     watches: bool = False
+    oracle_optional: bool = False
     twin: str = ""

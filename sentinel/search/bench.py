@@ -13,10 +13,6 @@ from sentinel.values import FLOATS, Tensor, tensor
 from sentinel.worker.client import Session, TargetProcess
 
 
-class Refused(Exception):
-    """The boundary (or its translation) raised: loud, so no silent bug; the scenario says nothing."""
-
-
 class Undecidable(Exception):
     """Nothing can be decided about this boundary here, whatever the scenario.
 
@@ -28,26 +24,23 @@ class Undecidable(Exception):
         self.failure = failure
 
 
-#: Failures of finding a boundary, as opposed to calling it.
-_LASTING = ("drift", "import", "python", "not-in-this-version", "ghost", "harness")
-
-
 @dataclass(frozen=True)
-class Check:
-    """One question of a search: does this boundary keep this law?
+class Subject:
+    """A boundary under search.
 
     :ivar contract: narrowed to what the boundary accepts.
+    :ivar laws: the laws that it must keep, in the contract's order.
     """
 
     binding: Binding
     contract: Contract
-    invariant: Invariant
+    laws: tuple[Invariant, ...]
     contract_file: str
     adapter: str
 
     @property
-    def name(self) -> str:
-        return f"{self.binding.boundary}::{self.invariant.name}"
+    def boundary(self) -> str:
+        return self.binding.boundary
 
     @property
     def given(self) -> list[str]:
@@ -59,14 +52,22 @@ class Check:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one scenario gave.
+    """What one scenario said about one law.
 
+    :ivar variants: the scenario's variants, the first of them the scenario itself.
+    :ivar case: what the law looked at; None where it had nothing to look at.
+    :ivar violations: empty where the law held.
+    :ivar silent: why the law had nothing to say; empty where it had.
+    :ivar refused: what a call raised. Loud, so no silent bug; empty where none did.
     :ivar answer: the worker's answer, for what it says beside observations.
     """
 
-    case: Case
-    violations: list[Violation]
-    answer: Mapping[str, Any]
+    variants: Mapping[str, Inputs]
+    case: Case | None = None
+    violations: tuple[Violation, ...] = ()
+    silent: str = ""
+    refused: str = ""
+    answer: Mapping[str, Any] | None = None
 
 
 class Bench:
@@ -78,86 +79,107 @@ class Bench:
 
     def __init__(self, target: Callable[[], TargetProcess], oracle: Callable[[], TargetProcess]) -> None:
         self._target, self._oracle = target, oracle
-        self._session: Session | None = None
-        self._consulted: Session | None = None
-        self.crashes = 0
+        self._measuring: Session | None = None
+        self._consulting: Session | None = None
 
     def close(self) -> None:
-        for session in (self._session, self._consulted):
+        for session in (self._measuring, self._consulting):
             if session is not None:
                 session.close()
-        self._session = self._consulted = None
+        self._measuring = self._consulting = None
 
     def fresh(self) -> Bench:
         """Another bench on the same processes, with sessions of its own."""
         return Bench(self._target, self._oracle)
 
-    def try_(self, check: Check, variants: Mapping[str, Inputs], describe: bool = False) -> Trial:
-        """Call the boundary on each variant, and let the law look.
+    def try_(
+        self, subject: Subject, plans: Mapping[Invariant, Mapping[str, Inputs]], describe: bool = False
+    ) -> dict[Invariant, Trial]:
+        """Call the boundary on the variants of every law, and let each law look at its own.
 
-        :raises Refused: where a call raised.
-        :raises DoesNotApply: where the law (or the oracle) has nothing to say about the scenario.
+        The variants that are one and the same object are called once: the scenario itself is in nearly all laws' plans.
+
         :raises Undecidable: where the boundary cannot be called here at all.
         """
-        law = check.invariant
+        calls: dict[str, dict[str, Any]] = {}
+        consultations: dict[str, dict[str, Any]] = {}
+        names: dict[tuple[Invariant, str], str] = {}
+        known: dict[tuple[int, bool, bool], str] = {}
+        for law, variants in plans.items():
+            for variant, inputs in variants.items():
+                twin = bool(law.twin) and variant == law.twin
+                name = known.setdefault((id(inputs), twin, law.watches), f"{len(known)}")
+                names[law, variant] = name
+                boundary = subject.binding.twins[0] if twin else None
+                calls[name] = {"inputs": dict(inputs), "boundary": boundary, "watch": law.watches}
+                if law.needs_oracle and subject.contract.oracle is not None:
+                    consultations[name] = {"inputs": dict(inputs)}
+        answer, reference = self._ask(subject, calls, consultations, describe)
+        return {
+            law: _look(law, subject.contract, variants, {v: names[law, v] for v in variants}, answer, reference)
+            for law, variants in plans.items()
+        }
+
+    def _ask(
+        self, subject: Subject, calls: Mapping[str, Any], consultations: Mapping[str, Any], describe: bool
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         request = {
-            "boundary": check.binding.boundary,
-            "contract": check.contract.name,
-            "contract_file": check.contract_file,
-            "adapter": check.adapter,
-            "given": check.given,
-            "watch": law.watches,
+            "boundary": subject.boundary,
+            "contract": subject.contract.name,
+            "contract_file": subject.contract_file,
+            "adapter": subject.adapter,
+            "given": subject.given,
             "describe": describe,
         }
-        twin = check.binding.twins[0] if law.twin else None
-        calls = {
-            name: {"inputs": dict(inputs), "boundary": twin if name == law.twin else None}
-            for name, inputs in variants.items()
-        }
-        ask_oracle = law.needs_oracle and check.contract.oracle is not None
-        if self._session is None or self._session.dead:
-            self._session = self._target().session()
-        if ask_oracle and (self._consulted is None or self._consulted.dead):
-            self._consulted = self._oracle().session()
-        self._session.send({**request, "calls": calls})
-        if ask_oracle:
-            assert self._consulted is not None
-            self._consulted.send({**request, "calls": calls})
-        answer = self._session.receive()
-        reference = self._consulted.receive() if ask_oracle and self._consulted is not None else None
-        observation, effects = self._read(answer)
-        oracle = self._read_oracle(reference) if reference is not None else None
-        case = Case(variants, observation, oracle, check.contract, effects)
-        return Trial(case, law.check(case), answer)
-
-    def _read(self, answer: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self._measuring is None or self._measuring.dead:
+            self._measuring = self._target().session()
+        self._measuring.send({**request, "calls": calls})
+        reference: Mapping[str, Any] = {"answers": {}}
+        if consultations:
+            if self._consulting is None or self._consulting.dead:
+                self._consulting = self._oracle().session()
+            self._consulting.send({**request, "calls": consultations})
+            reference = self._consulting.receive()
+            if "failure" in reference:
+                raise Undecidable({**reference["failure"], "kind": "harness"})
+        answer = self._measuring.receive()
         if "failure" in answer:
-            if self._session is not None and self._session.dead:
-                self.crashes += 1
-                raise Refused(f"it brought the session down: {answer['failure']['reason']}")
-            raise Undecidable(answer["failure"])
-        observation, effects = {}, {}
-        for name, part in answer["answers"].items():
-            if "refused" in part:
-                raise Refused(str(part["refused"]["reason"]))
-            observation[name] = part["observation"]
-            if "effects" in part:
-                effects[name] = part["effects"]
-        return observation, effects
+            if not self._measuring.dead:
+                raise Undecidable(answer["failure"])
+            reason = f"it brought the session down: {self._measuring.dead}"
+            answer = {"answers": {name: {"refused": {"reason": reason}} for name in calls}}
+        return answer, reference
 
-    @staticmethod
-    def _read_oracle(answer: Mapping[str, Any]) -> dict[str, Any]:
-        if "failure" in answer:
-            raise Undecidable({**answer["failure"], "kind": "harness"})
-        observation = {}
-        for name, part in answer["answers"].items():
-            if "silent" in part:
-                raise DoesNotApply(part["silent"])
-            if "refused" in part:
-                failure = part["refused"]
-                raise Undecidable({**failure, "kind": "harness", "reason": f"the oracle failed: {failure['reason']}"})
-            observation[name] = part["observation"]
-        return observation
+
+def _look(
+    law: Invariant,
+    contract: Contract,
+    variants: Mapping[str, Inputs],
+    names: Mapping[str, str],
+    answer: Mapping[str, Any],
+    reference: Mapping[str, Any],
+) -> Trial:
+    observation, effects, oracle = {}, {}, {}
+    for variant, name in names.items():
+        part = answer["answers"][name]
+        if "refused" in part:
+            return Trial(variants, refused=str(part["refused"]["reason"]))
+        observation[variant] = part["observation"]
+        effects[variant] = part.get("effects", {})
+        if not law.needs_oracle or name not in reference["answers"]:
+            continue
+        part = reference["answers"][name]
+        if "silent" in part:
+            return Trial(variants, silent=str(part["silent"]))
+        if "refused" in part:
+            failure = part["refused"]
+            raise Undecidable({**failure, "kind": "harness", "reason": f"the oracle failed: {failure['reason']}"})
+        oracle[variant] = part["observation"]
+    case = Case(variants, observation, oracle or None, contract, effects)
+    try:
+        return Trial(variants, case, tuple(law.check(case)), answer=answer)
+    except DoesNotApply as error:
+        return Trial(variants, silent=str(error))
 
 
 def widened(variants: Mapping[str, Inputs]) -> dict[str, Inputs] | None:
@@ -168,10 +190,13 @@ def widened(variants: Mapping[str, Inputs]) -> dict[str, Inputs] | None:
         nonlocal changed
         if isinstance(value, Tensor) and value.dtype in FLOATS and value.dtype != "float64":
             changed = True
-            return replace(tensor(value.nested(), "float64"), requires_grad=value.requires_grad)
+            double = tensor(value.nested(), "float64")
+            return replace(value, dtype=double.dtype, shape=value.shape, data=double.data)
         if isinstance(value, list):
             return [wide(item) for item in value]
         return value
 
-    made = {name: {key: wide(item) for key, item in inputs.items()} for name, inputs in variants.items()}
+    made: dict[str, Inputs] = {
+        name: {key: wide(item) for key, item in inputs.items()} for name, inputs in variants.items()
+    }
     return made if changed else None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input
 from sentinel.search.domains import DOMAINS
@@ -102,6 +103,7 @@ def _shape(item: Input, sizes: dict[str, int], choose: Choose) -> tuple[int, ...
 def _mask(item: Input, sizes: dict[str, int], choose: Choose) -> Tensor:
     rows, tokens = _shape(item, sizes, choose)
     style = choose.one_of(item.choices or MASK_STYLES)
+    mask: npt.NDArray[Any]
     if style == "full":
         mask = np.ones((rows, tokens))
     elif style == "gaps":
@@ -110,6 +112,8 @@ def _mask(item: Input, sizes: dict[str, int], choose: Choose) -> Tensor:
         missing = np.array(choose.integers(rows, 0, tokens))[:, None]
         at = np.arange(tokens)[None, :]
         mask = at < tokens - missing if style == "right" else at >= missing
+    if choose.integer(0, 2) == 2:  # a fully rejected row is rare among random masks, and much goes wrong with it
+        mask = mask * (np.arange(rows) != choose.integer(0, rows - 1))[:, None]
     return tensor(mask.astype(int).tolist(), item.dtype)
 
 

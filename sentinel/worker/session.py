@@ -21,10 +21,10 @@ from sentinel.worker.effects import Watched
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
     """Answer requests until the socket closes.
 
-    Each request names a boundary and its contract and has ``calls``: variant -> ``{"inputs", "boundary"}`` (where the
-    boundary is another one: a twin). The answer has for each variant ``observation`` or ``refused``, and ``effects``
-    where the request watches; where it asks to ``describe``, provenance, ghosts, stand-ins and the target's functions
-    that ran.
+    Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (where it is
+    another one: a twin) and ``watch``. The answer has for each ``observation`` or ``refused``, and ``effects`` where it
+    was watched; where the request asks to ``describe``, provenance, ghosts, stand-ins and the target's functions that
+    ran.
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -65,7 +65,7 @@ class _Sitting:
             return probe.describe(error, None, self._roots)
         tracer = _Tracer(self._roots) if request.get("describe") else None
         answers = {
-            name: self._measure(contract, prepared[name], call["inputs"], request, tracer)
+            name: self._measure(contract, prepared[name], call, request["device"], tracer)
             for name, call in request["calls"].items()
         }
         if tracer is None:
@@ -95,24 +95,22 @@ class _Sitting:
         self,
         contract: Contract,
         prepared: probe.Prepared,
-        inputs: Mapping[str, Any],
-        request: Mapping[str, Any],
+        call: Mapping[str, Any],
+        device: str,
         tracer: _Tracer | None,
     ) -> dict[str, Any]:
         state = ghosts.state()
         state.probing = True
         state.used.clear()
-        call: Any = Watched(prepared.boundary) if request.get("watch") else prepared.boundary
+        boundary = prepared.boundary if tracer is None else tracer.around(prepared.boundary)
+        watched = Watched(boundary) if call.get("watch") else None
         try:
             probe.reseed()
-            if tracer is not None:
-                call = tracer.around(call)
-            observation = probe.observe(contract, call, inputs, self._roots, request["device"])
+            observation = probe.observe(contract, watched or boundary, call["inputs"], self._roots, device)
             answer: dict[str, Any] = {"observation": observation}
-            if request.get("watch"):
-                watched = call if tracer is None else call.__wrapped__
+            if watched is not None:
                 probe.reseed()
-                again = probe.observe(contract, prepared.boundary, inputs, self._roots, request["device"])
+                again = probe.observe(contract, boundary, call["inputs"], self._roots, device)
                 answer["effects"] = {**watched.effects(), "again": again}
         except BaseException as error:
             return {"refused": probe.describe(error, prepared.provenance, self._roots)["failure"]}
@@ -147,7 +145,6 @@ class _Tracer:
             finally:
                 sys.setprofile(old)
 
-        traced.__wrapped__ = call  # type: ignore[attr-defined]
         return traced
 
     def _note(self, frame: Any, event: str, argument: Any) -> None:
@@ -155,4 +152,3 @@ class _Tracer:
         if event == "call" and code.co_filename.startswith(self._roots):
             name = getattr(code, "co_qualname", code.co_name)  # the qualified name is 3.11's
             self.functions.add(f"{frame.f_globals.get('__name__', '')}.{name}")
-

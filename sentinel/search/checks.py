@@ -1,0 +1,64 @@
+"""What there is to check: contract × law × boundary of a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from sentinel.catalog import Catalog
+from sentinel.search.bench import Subject
+from sentinel.search.scenarios import NotSearchable, narrowed
+from sentinel.targets import Binding
+
+
+@dataclass(frozen=True)
+class Omitted:
+    """A boundary, or a law of it, that is not searched, with the reason."""
+
+    boundary: str
+    law: str
+    reason: str
+
+
+def subjects(catalog: Catalog, target: str, boundaries: Sequence[str] = ()) -> tuple[list[Subject], list[Omitted]]:
+    """The boundaries of a target, each with the laws it must keep, in the adapter's order; and what is left out.
+
+    :param boundaries: globs over dotted paths (or their last part); empty for all.
+    """
+    adapter = catalog.adapters[target]
+    found: list[Subject] = []
+    omitted: list[Omitted] = []
+    for binding in adapter.target.bindings:
+        if not matches(binding, boundaries):
+            continue
+        contract = catalog.contracts[binding.contract]
+        try:
+            narrow = narrowed(contract, binding)
+        except NotSearchable as error:
+            omitted.append(Omitted(binding.boundary, "", str(error)))
+            continue
+        laws = []
+        for name in contract.laws:
+            law = catalog.invariants[name]
+            if law.twin and not binding.twins:
+                omitted.append(Omitted(binding.boundary, name, "the adapter names no twin of it"))
+            elif law.needs_oracle and contract.oracle is None and not law.oracle_optional:
+                omitted.append(Omitted(binding.boundary, name, f"the contract {contract.name} has no oracle"))
+            else:
+                laws.append(law)
+        if laws:
+            file = contract.measure.__code__.co_filename
+            found.append(Subject(binding, narrow, tuple(laws), file, str(adapter.file)))
+        elif not contract.laws:
+            omitted.append(Omitted(binding.boundary, "", f"the contract {contract.name} has no laws"))
+    return found, omitted
+
+
+def matches(binding: Binding, globs: Sequence[str]) -> bool:
+    return not globs or any(any_of(path, globs) or any_of(path.rpartition(".")[2], globs) for path in binding.paths)
+
+
+def any_of(name: str, globs: Sequence[str]) -> bool:
+    """Whether a name matches one of the globs; everything does where there are none."""
+    return not globs or any(fnmatchcase(name, glob) for glob in globs)

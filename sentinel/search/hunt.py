@@ -1,0 +1,304 @@
+"""One hunt: scenarios for one boundary, drawn and shrunk by Hypothesis, on which all its laws look.
+
+The sequence of scenarios depends on the boundary and the seed alone. It comes in rounds of :data:`ROUND`, each a
+Hypothesis run with a seed of its own, so that a hunt for fewer examples is a prefix of one for more, and a law's
+violation can be met again at its place in the sequence, to be shrunk from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import strategies as st
+
+from sentinel.invariants.invariant import DoesNotApply, Inputs, Invariant, Violation
+from sentinel.search.bench import Bench, Subject, Trial, widened
+from sentinel.search.drawing import Draws
+from sentinel.search.scenarios import draw
+from sentinel.values import Tensor
+from sentinel.worker import protocol
+
+#: Scenarios of one Hypothesis run.
+ROUND = 100
+
+#: What one scenario means for each law: its variants, or why it says nothing.
+Plans = Mapping[Invariant, "Mapping[str, Inputs] | str"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A scenario that breaks a law, shrunk and confirmed.
+
+    :ivar trial: the confirming trial, in a fresh process.
+    :ivar violations: those of the finding's symptom.
+    :ivar replayed: whether an earlier run had found it already.
+    """
+
+    subject: Subject
+    law: Invariant
+    trial: Trial
+    violations: tuple[Violation, ...]
+    replayed: bool = False
+
+    @property
+    def symptom(self) -> str:
+        return self.violations[0].symptom
+
+
+@dataclass
+class Tally:
+    """What a hunt knows about one law so far.
+
+    :ivar spoken: scenarios about which the law had something to say.
+    :ivar silent: why it had nothing to say about others, and how often.
+    :ivar refused: what calls raised, and how often.
+    :ivar rounding: differences that vanished in float64.
+    :ivar unconfirmed: violations that a fresh process did not show again.
+    :ivar dialects: violations that a declared dialect means, by the dialect's place in the binding.
+    :ivar dialects_open: scenarios in which a declared dialect might have shown, and the law held, likewise.
+    :ivar sample: the variants of the first scenario that the law held for.
+    """
+
+    spoken: int = 0
+    rounding: int = 0
+    unconfirmed: int = 0
+    silent: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    dialects: Counter[int] = field(default_factory=Counter)
+    dialects_open: Counter[int] = field(default_factory=Counter)
+    findings: list[Finding] = field(default_factory=list)
+    sample: Trial | None = None
+
+    @property
+    def symptoms(self) -> set[str]:
+        return {finding.symptom for finding in self.findings}
+
+
+class _BrokenError(Exception):
+    """Tells Hypothesis that an example fails."""
+
+
+class _StopRound(BaseException):
+    """Ends a Hypothesis run from within; it must not look like a failing example."""
+
+
+class Hunt:
+    """The search at one boundary.
+
+    :ivar tried: scenarios tried so far.
+    :param laws: the laws to look with; the others' variants are drawn all the same, so that the sequence stays.
+    :param shrinking: calls that shrinking may take; a number and no time, so that a hunt repeats exactly.
+    """
+
+    def __init__(
+        self, bench: Bench, subject: Subject, seed: int, laws: Collection[Invariant] | None = None, shrinking: int = 500
+    ) -> None:
+        self._bench = bench
+        self.subject = subject
+        self._seed = seed
+        self._laws = list(subject.laws if laws is None else laws)
+        self._shrinking = shrinking
+        self._round = self._done = self._empty = 0
+        self.tried = 0
+        self.tallies: dict[Invariant, Tally] = {law: Tally() for law in self._laws}
+
+    def run(self, examples: int, tick: Callable[[], None] = lambda: None) -> None:
+        """Go on for this many more scenarios; fewer where no more are to be had.
+
+        :param tick: called after each.
+        :raises Undecidable: where the boundary cannot be called here at all.
+        """
+        while examples > 0 and self._empty < 2:
+            count = min(examples, ROUND - self._done)
+            tried, broken = self._look(self._done, count, tick)
+            for (law, symptom), place in broken.items():
+                self._shrink(law, symptom, place)
+            self.tried += tried
+            self._done += tried
+            examples -= tried
+            self._empty = 0 if tried else self._empty + 1
+            if tried < count or self._done == ROUND:
+                self._round, self._done = self._round + 1, 0
+
+    def replay(self, law: Invariant, variants: Mapping[str, Inputs]) -> bool:
+        """Try the scenario of an earlier run; whether it still breaks the law."""
+        trial = self._bench.try_(self.subject, {law: variants})[law]
+        broken = self._counting(law, trial)
+        return bool(broken) and self._confirm(law, broken[0].symptom, variants, replayed=True)
+
+    # -- one Hypothesis run -------------------------------------------------------------------------------------------
+
+    def _look(self, skip: int, count: int, tick: Callable[[], None]) -> tuple[int, dict[tuple[Invariant, str], int]]:
+        """Try scenarios ``skip`` to ``skip + count`` of this round: how many, and where each symptom showed first."""
+        seen = 0
+        broken: dict[tuple[Invariant, str], int] = {}
+
+        def body(plans: Plans) -> None:
+            nonlocal seen
+            if seen == skip + count:
+                raise _StopRound
+            seen += 1
+            if seen <= skip:
+                return
+            for law, symptom in self._try(plans):
+                broken.setdefault((law, symptom), seen)
+            tick()
+
+        self._hypothesis(body, (Phase.generate,))
+        return max(0, seen - skip), broken
+
+    def _shrink(self, law: Invariant, symptom: str, place: int) -> None:
+        """Draw this round's scenarios again up to the place where the law broke, and let Hypothesis go on from it."""
+        seen = calls = 0
+        best: dict[str, Any] = {}
+        known: dict[bytes, bool] = {}  # what differs in another law's choices alone is one scenario to this law
+
+        def body(plans: Plans) -> None:
+            nonlocal seen, calls
+            if not best:
+                seen += 1
+                if seen < place:
+                    return
+                if seen > place:
+                    raise _StopRound
+            variants = plans[law]
+            if isinstance(variants, str):
+                return
+            key = protocol.encode(variants)
+            if key not in known:
+                calls += 1
+                if calls > self._shrinking:
+                    raise _StopRound
+                trial = self._bench.try_(self.subject, {law: variants})[law]
+                known[key] = any(item.symptom == symptom for item in self._counting(law, trial))
+            if known[key]:
+                size = _size(variants)
+                if not best or size <= best["size"]:
+                    best.update(size=size, variants=variants)
+                raise _BrokenError
+
+        self._hypothesis(body, (Phase.generate, Phase.shrink))
+        if not best or not self._confirm(law, symptom, best["variants"]):
+            self.tallies[law].unconfirmed += 1
+
+    def _hypothesis(self, body: Callable[[Plans], None], phases: tuple[Phase, ...]) -> None:
+        test = given(_plans(self.subject))(body)
+        test = hypothesis.seed(_number(self._seed, self.subject.boundary, self._round))(test)
+        test = settings(
+            max_examples=ROUND,
+            database=None,
+            deadline=None,
+            derandomize=False,
+            phases=phases,
+            suppress_health_check=list(HealthCheck),
+            verbosity=Verbosity.quiet,
+            report_multiple_bugs=False,
+            print_blob=False,
+        )(test)
+        try:
+            test()
+        except (_BrokenError, _StopRound, hypothesis.errors.Unsatisfiable, hypothesis.errors.Flaky):
+            pass
+
+    # -- one scenario -------------------------------------------------------------------------------------------------
+
+    def _try(self, plans: Plans) -> list[tuple[Invariant, str]]:
+        """Let every law look at a scenario; the (law, symptom) pairs that count."""
+        wanted: dict[Invariant, Mapping[str, Inputs]] = {}
+        for law in self._laws:
+            plan = plans[law]
+            if isinstance(plan, str):
+                self.tallies[law].silent[plan] += 1
+            else:
+                wanted[law] = plan
+        broken: list[tuple[Invariant, str]] = []
+        for law, trial in (self._bench.try_(self.subject, wanted) if wanted else {}).items():
+            tally = self.tallies[law]
+            if trial.silent:
+                tally.silent[trial.silent] += 1
+            elif trial.refused:
+                tally.refused[trial.refused] += 1
+            else:
+                tally.spoken += 1
+                self._note_dialects(law, trial)
+                if not trial.violations and tally.sample is None:
+                    tally.sample = trial
+                counting = self._counting(law, trial)
+                broken += [(law, symptom) for symptom in dict.fromkeys(item.symptom for item in counting)]
+        return broken
+
+    def _note_dialects(self, law: Invariant, trial: Trial) -> None:
+        scenario = next(iter(trial.variants.values()))
+        tally = self.tallies[law]
+        for place, dialect in enumerate(self.subject.binding.dialects):
+            if dialect.name == law.name and dialect.holds(scenario):
+                shown = any(dialect.symptom in ("", item.symptom) for item in trial.violations)
+                (tally.dialects if shown else tally.dialects_open)[place] += 1
+
+    def _counting(self, law: Invariant, trial: Trial) -> list[Violation]:
+        """The violations that count: no dialect, no rounding, no symptom that was found before."""
+        if not trial.violations:
+            return []
+        scenario = next(iter(trial.variants.values()))
+        meant = [item for item in self.subject.binding.dialects if item.name == law.name and item.holds(scenario)]
+        found = self.tallies[law].symptoms
+        counting = [
+            item
+            for item in trial.violations
+            if item.symptom not in found and not any(dialect.symptom in ("", item.symptom) for dialect in meant)
+        ]
+        if counting and all(item.symptom == "value" for item in counting):
+            # The same values in float64: what vanishes there was rounding. An overflow is none.
+            wide = widened(trial.variants)
+            if wide is not None:
+                again = self._bench.try_(self.subject, {law: wide})[law]
+                if again.case is not None and not again.violations:
+                    self.tallies[law].rounding += 1
+                    return []
+        return counting
+
+    def _confirm(self, law: Invariant, symptom: str, variants: Mapping[str, Inputs], replayed: bool = False) -> bool:
+        """Measure a violation once more, in a fresh process; what shows there too is a finding."""
+        bench = self._bench.fresh()
+        try:
+            trial = bench.try_(self.subject, {law: variants}, describe=True)[law]
+        finally:
+            bench.close()
+        same = tuple(item for item in trial.violations if item.symptom == symptom)
+        if same:
+            self.tallies[law].findings.append(Finding(self.subject, law, trial, same, replayed))
+        return bool(same)
+
+
+@st.composite
+def _plans(draw_: Any, subject: Subject) -> Plans:
+    """One scenario, and what each law makes of it."""
+    choose = Draws(draw_)
+    try:
+        inputs = draw(subject.contract, subject.binding, choose)
+    except DoesNotApply:
+        hypothesis.reject()
+    plans: dict[Invariant, Mapping[str, Inputs] | str] = {}
+    for law in subject.laws:
+        try:
+            plans[law] = {"": inputs} if law.vary is None else law.vary(subject.contract, inputs, choose)
+        except DoesNotApply as error:
+            plans[law] = str(error)
+    return plans
+
+
+def _number(seed: int, boundary: str, round_: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {boundary} {round_}".encode()).digest()[:8], "big")
+
+
+def _size(variants: Mapping[str, Inputs]) -> int:
+    """How big a scenario is to read: the bytes of all its tensors."""
+    return sum(
+        len(value.data) if isinstance(value, Tensor) else 1 for inputs in variants.values() for value in inputs.values()
+    )
