@@ -1,0 +1,95 @@
+"""Masked statistics: mean, sum and variance of the tokens that count, and values whitened with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.contract import Contract, Input, Observed
+
+
+def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns one output, under any name. It is a scalar, one number a row, or one a token.
+
+    What stands at tokens that do not count is nobody's meaning: it is left out on both sides.
+    """
+    import torch
+
+    (result,) = call(**inputs).values()
+    mask = inputs["response_mask"]
+    whitened = row_statistic = statistic = None
+    if inputs["statistic"] in ("whiten", "segment_mean"):
+        whitened = torch.where(mask != 0, result.reshape(mask.shape), 0.0)
+    elif inputs["axis"] == "token":
+        row_statistic = result.reshape(mask.shape[0])
+    else:
+        statistic = result.reshape(())
+    return {"statistic": statistic, "row_statistic": row_statistic, "whitened": whitened}
+
+
+MASKED_STATISTICS = Contract(
+    name="masked_statistics",
+    summary="statistics of the tokens that count",
+    source="the definitions of the sample mean and the sample variance; whitening as in PPO (arXiv:2006.05990, C67)",
+    inputs=(
+        Input("values", "tensor", "a value of each token", shape=("batch", "tokens"), domain="value"),
+        Input(
+            "response_mask",
+            "tensor",
+            "1 where a token counts",
+            shape=("batch", "tokens"),
+            domain="mask",
+            dtypes=("bool", "int64"),
+        ),
+        Input(
+            "statistic",
+            "string",
+            "mean, sum, var, whiten (centred, divided by the standard deviation), or segment_mean (each token has the "
+            "mean of the run of tokens that count in which it stands)",
+        ),
+        Input(
+            "axis",
+            "string",
+            "over what: None for all tokens of the batch, token for those of each row",
+            default=None,
+            choices=(None, "token"),
+            knob=True,
+        ),
+        Input(
+            "unbiased",
+            "boolean",
+            "whether the variance has n - 1 (or n) in its denominator",
+            default=True,
+            choices=(True, False),
+            knob=True,
+        ),
+        Input(
+            "shift_mean",
+            "boolean",
+            "whiten: whether the result is centred at 0, or at the mean it had",
+            default=True,
+            choices=(True, False),
+            knob=True,
+        ),
+        Input("epsilon", "number", "whiten: see epsilon_placement", default=1e-8, choices=(1e-8, 0.5), knob=True),
+        Input(
+            "epsilon_placement",
+            "string",
+            "inside (sqrt(variance + epsilon)), outside (sqrt(variance) + epsilon), floor (sqrt(max(variance, "
+            "epsilon)))",
+            default="inside",
+            dialect=True,
+        ),
+        Input(
+            "count_epsilon", "number", "added to the number of tokens that a mean divides by", default=0.0, dialect=True
+        ),
+    ),
+    observes=(
+        Observed("statistic", "mean, sum or var over the batch; else None"),
+        Observed("row_statistic", "mean, sum or var of each row; else None", ("batch",)),
+        Observed("whitened", "whiten and segment_mean, at each token that counts; 0 elsewhere", ("batch", "tokens")),
+    ),
+    measure=_measure,
+    law="the_oracle_agrees",
+    aliases={"loss_mask": "response_mask", "mask": "response_mask"},
+)

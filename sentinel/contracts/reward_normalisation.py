@@ -1,0 +1,38 @@
+"""Reward normalisation: the rewards of a batch of responses, centred and scaled within groups or the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.normalisation import NORMALISATION_INPUTS
+
+
+def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"normalised": call(**inputs)["normalised"]}
+
+
+REWARD_NORMALISATION = Contract(
+    name="reward_normalisation",
+    summary="the rewards that training sees, from those of the task, relative to the group or the batch",
+    source="GRPO (arXiv:2402.03300), section 4.1.2; Dr. GRPO (arXiv:2503.20783); RLOO (arXiv:2402.14740), section 3.3",
+    inputs=(
+        Input("rewards", "tensor", "reward of each response", shape=("batch",), domain="reward"),
+        *NORMALISATION_INPUTS,
+        Input(
+            "clip",
+            "number",
+            "bound of the |normalised reward|; left out, none",
+            default=None,
+            choices=(None, 1.0, 0.25),
+            knob=True,
+        ),
+    ),
+    observes=(Observed("normalised", "reward of each response, normalised", ("batch",)),),
+    measure=_measure,
+    law="the_oracle_agrees",
+    mask="",
+    group="group",
+    aliases={"scores": "rewards", "uid": "group", "index": "group"},
+)
