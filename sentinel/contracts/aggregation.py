@@ -64,11 +64,11 @@ def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> 
     With ``T = sum_it m_it``, ``B`` = sequences with a valid token, ``R`` = data-parallel ranks, ``w_i`` a sequence's
     weight, and ``batch_num_tokens`` and ``global_batch_size`` in the places of ``T`` and ``B`` where they are given:
 
-    * token-mean (DAPO, arXiv:2503.14476, equation 8): ``R / T * sum_it w_i m_it l_it``;
+    * token-mean (DAPO, arXiv:2503.14476, section 3.3): ``R / T * sum_it w_i m_it l_it``;
     * token-sum: ``R * sum_it w_i m_it l_it``;
     * seq-mean-token-sum: ``R / B * sum_i w_i sum_t m_it l_it``;
     * seq-mean-token-mean (GRPO, arXiv:2402.03300, equation 3): ``R / B * sum_i w_i / |m_i| * sum_t m_it l_it``;
-    * seq-mean-token-sum-norm (Dr. GRPO, arXiv:2503.20783, section 3.2 and its listing 1): ``R / (B L) * sum_i w_i
+    * seq-mean-token-sum-norm (Dr. GRPO, arXiv:2503.20783, section 3.1): ``R / (B L) * sum_i w_i
       sum_t m_it l_it`` with a constant ``L``.
 
     ``R`` undoes that ranks average their gradients. A batch without valid tokens has the loss 0.
@@ -101,15 +101,12 @@ def _count(given: float | None, counted: int) -> float:
     return max(counted if given is None else given, 1)
 
 
-def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str, clamp: float | None, side: str) -> Any:
+def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token") -> Any:
     """``log (p / p_old)`` of each token, at the level at which the ratio is taken, as [batch, tokens].
 
     ``token``: its own. ``sequence``: the sum over the sequence's valid tokens, that is, the ratio of whole responses.
     ``geometric``: their mean (GSPO, arXiv:2507.18071, equation 7). ``segment``: the mean over the run of valid tokens
-    in which the token stands.
-
-    :param clamp: the ratio's logarithm is cut to ``[-clamp, clamp]`` (side ``upper``: to ``clamp`` from above only)
-        and has no gradient beyond.
+    in which the token stands. Masked tokens carry no gradient, whatever stands there.
     """
     import torch
 
@@ -125,9 +122,16 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str, clamp: 
         ratio = (same * ratio[:, None, :]).sum(-1) / same.sum(-1).clamp(min=1)
     elif level != "token":
         raise DoesNotApply(f"no definition of the ratio level {level!r}")
-    if clamp is None:
-        return ratio
-    return ratio.clamp(max=clamp) if side == "upper" else ratio.clamp(-clamp, clamp)
+    return ratio
+
+
+def row_mean(values: Any, mask: Any) -> Any:
+    """The mean over each row's valid tokens, at every token of the row; 0 in a row without any."""
+    import torch
+
+    valid = mask != 0
+    total = torch.where(valid, values, 0.0).sum(-1, keepdim=True)
+    return (total / valid.sum(-1, keepdim=True).clamp(min=1)).expand_as(values)
 
 
 def fraction(flags: Any, mask: Any) -> float:

@@ -5,26 +5,101 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.aggregation import detached, gradient, leaf, metric, spread
+from sentinel.contracts.aggregation import detached, fraction, gradient, leaf, log_ratio, metric, row_mean, spread
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.invariants.invariant import DoesNotApply
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``weights``, ``kept``, or both, [batch, tokens] or [batch, 1]; and ``clip_fraction``."""
+    import torch
+
     mask = inputs["response_mask"]
+    valid = mask != 0
     old_log_probs = leaf(inputs["old_log_probs"])
     outputs = call(**{**inputs, "old_log_probs": old_log_probs})
     weights, kept = (
         None if outputs.get(key) is None else outputs[key].expand(mask.shape) for key in ("weights", "kept")
     )
-    decision = None if kept is None else (detached(kept) != 0).to(inputs["old_log_probs"].dtype)
+    # What stands at tokens that do not count is nobody's meaning: it is left out on both sides.
+    decision = None if kept is None else ((detached(kept) != 0) & valid).to(inputs["old_log_probs"].dtype)
     return {
-        "weights": None if weights is None else detached(weights),
-        "weight_gradient": None if weights is None else gradient(weights[mask != 0].sum(), old_log_probs),
+        "weights": None if weights is None else torch.where(valid, detached(weights), 0.0),
+        "weight_gradient": None if weights is None else gradient(weights[valid].sum(), old_log_probs),
         "kept": decision,
         "sequence_kept": None if inputs["level"] == "token" else decision,
         "clip_fraction": metric(outputs.get("clip_fraction"), mask),
     }
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``w = p_old / p_rollout`` of each token; or of each sequence: the product of its tokens', or its root.
+
+    With thresholds ``a <= b``: truncate gives ``clip(w, a, b)`` and keeps all; mask gives ``w`` where ``a <= x <= b``
+    and 0 elsewhere, ``x`` being ``w`` itself, or ``k2 = (log w)^2 / 2`` or ``k3 = (w - 1) - log w`` of the tokens,
+    summed (sequence) or averaged (geometric) over the sequence. Weights change the measure and not the objective, so
+    they stop gradients.
+    """
+    import torch
+
+    valid, level = inputs["response_mask"] != 0, inputs["level"]
+    of_tokens = level in ("token", "every_token")
+    logs = log_ratio(inputs["old_log_probs"], inputs["rollout_log_probs"], valid, "token" if of_tokens else level)
+    weights = torch.exp(_cut(logs, inputs))
+    low, high = inputs["threshold_low"], inputs["threshold_high"]
+    if inputs["mode"] == "truncate":
+        kept, raw = torch.ones_like(weights), weights
+        if low is not None or high is not None:
+            weights = weights.clamp(low, high)
+        cut = weights != raw
+    else:
+        statistic = weights if inputs["statistic"] == "ratio" else _divergence(inputs)
+        inside = torch.ones_like(valid)
+        if low is not None and inputs["statistic"] == "ratio":
+            inside &= statistic >= low
+        if high is not None:
+            inside &= statistic <= high
+        if level == "every_token":
+            inside = (inside | ~valid).all(-1, keepdim=True).expand_as(valid)
+        kept, cut = inside.double(), ~inside
+        weights = torch.where(inside, weights, 0.0)
+    if inputs["normalise"]:
+        mean = float(_mean_weight(weights, valid, of_tokens))
+        weights = weights / mean if mean > 0 else weights
+    return {
+        "weights": weights.detach() if inputs["detached"] else weights,
+        "kept": kept,
+        "clip_fraction": fraction(cut, valid),
+    }
+
+
+def _cut(logs: Any, inputs: Mapping[str, Any]) -> Any:
+    clamp = inputs["log_ratio_clamp"]
+    return logs if clamp is None else logs.clamp(-clamp, clamp)
+
+
+def _divergence(inputs: Mapping[str, Any]) -> Any:
+    import torch
+
+    valid = inputs["response_mask"] != 0
+    logs = _cut(log_ratio(inputs["old_log_probs"], inputs["rollout_log_probs"], valid), inputs)
+    estimators = {"k2": logs.square() / 2, "k3": torch.exp(logs) - 1 - logs}
+    if inputs["statistic"] not in estimators:
+        raise DoesNotApply(f"no definition of the statistic {inputs['statistic']!r}")
+    tokens = estimators[inputs["statistic"]]
+    if inputs["level"] == "geometric":
+        return row_mean(tokens, valid)
+    if inputs["level"] == "sequence":
+        return torch.where(valid, tokens, 0.0).sum(-1, keepdim=True).expand_as(tokens)
+    return tokens
+
+
+def _mean_weight(weights: Any, valid: Any, of_tokens: bool) -> Any:
+    """The mean over the valid tokens; or over the sequences that have one, whose tokens share their weight."""
+    if of_tokens:
+        return weights[valid].sum() / valid.sum().clamp(min=1)
+    some = valid.any(-1)
+    return weights[:, 0][some].sum() / some.sum().clamp(min=1)
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -120,11 +195,28 @@ IMPORTANCE_WEIGHT = Contract(
         Observed("clip_fraction", "share of the valid tokens whose weight is cut or left out", role="metric"),
     ),
     measure=_measure,
+    oracle=_oracle,
     law="the_oracle_agrees",
     aliases={
         "train_log_probs": "old_log_probs",
         "rollout_logprobs": "rollout_log_probs",
         "loss_mask": "response_mask",
     },
+    laws=(
+        "masked_values_have_no_influence",
+        "a_rejected_row_is_an_absent_row",
+        "groups_are_isolated",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "a_sequence_decision_is_one_decision",
+        "twins_agree",
+        "the_oracle_agrees",
+        "nothing_else_is_touched",
+        "representation_is_invisible",
+        "every_knob_counts",
+        "metrics_tell_the_truth",
+        "finite_in_finite_out",
+        "gradients_stay_where_they_belong",
+    ),
     arrange=_arrange,
 )

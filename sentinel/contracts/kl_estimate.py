@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.aggregation import gradient, leaf, spread
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    log_probs = inputs["log_probs"].detach().clone().requires_grad_(True)
+    log_probs = leaf(inputs["log_probs"])
     kl = call(**{**inputs, "log_probs": log_probs})["kl"]
-    kl.sum().backward()
-    return {"kl": kl.detach(), "per_token_gradient": log_probs.grad}
+    return {"kl": kl.detach(), "per_token_gradient": gradient(kl.sum(), log_probs)}
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    spread(inputs, "log_probs", "ref_log_probs")
+    return inputs
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,15 +44,34 @@ KL_ESTIMATE = Contract(
         "DeepSeekMath (arXiv:2402.03300), equation 4: k3"
     ),
     inputs=(
-        Input("log_probs", "tensor", "of the policy, in nats, <= 0", shape=("batch", "tokens"), differentiable=True),
-        Input("ref_log_probs", "tensor", "of the reference, for the same tokens", shape=("batch", "tokens")),
-        Input("kl_estimator", "string", "k1, abs, k2, or k3, which is low_var_kl too"),
+        Input(
+            "log_probs",
+            "tensor",
+            "of the policy, in nats, <= 0",
+            shape=("batch", "tokens"),
+            differentiable=True,
+            domain="log_prob",
+        ),
+        Input(
+            "ref_log_probs",
+            "tensor",
+            "of the reference, for the same tokens",
+            shape=("batch", "tokens"),
+            domain="log_ratio",
+        ),
+        Input(
+            "kl_estimator",
+            "string",
+            "k1, abs, k2, or k3, which is low_var_kl too",
+            choices=("k1", "abs", "k2", "k3"),
+            knob=True,
+        ),
         Input(
             "clamp",
             "number",
-            "dialect: the estimate is cut to [-clamp, clamp] and has no gradient beyond; a statement about the "
-            "boundary, passed to it only where it has such an option",
+            "the estimate is cut to [-clamp, clamp] and has no gradient beyond",
             default=None,
+            dialect=True,
         ),
         Input(
             "response_mask",
@@ -56,14 +80,31 @@ KL_ESTIMATE = Contract(
             dtype="float32",
             shape=("batch", "tokens"),
             default=None,
+            domain="mask",
+            dtypes=("bool", "int64"),
         ),
     ),
     observes=(
         Observed("kl", "the estimate of each token", ("batch", "tokens")),
-        Observed("per_token_gradient", "d sum(kl) / d log_probs", ("batch", "tokens")),
+        Observed("per_token_gradient", "d sum(kl) / d log_probs", ("batch", "tokens"), "gradient"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"ref_log_prob": "ref_log_probs", "log_probs_base": "ref_log_probs", "loss_mask": "response_mask"},
+    laws=(
+        "masked_values_have_no_influence",
+        "a_rejected_row_is_an_absent_row",
+        "groups_are_isolated",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "twins_agree",
+        "the_oracle_agrees",
+        "nothing_else_is_touched",
+        "representation_is_invisible",
+        "every_knob_counts",
+        "finite_in_finite_out",
+        "gradients_stay_where_they_belong",
+    ),
+    arrange=_arrange,
 )

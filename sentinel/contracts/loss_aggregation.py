@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.aggregation import (
+    AGGREGATION_INPUTS,
+    aggregate,
+    count_globally,
+    cut_rows,
+    detached,
+    gradient,
+    leaf,
+)
+from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input, Observed
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -16,20 +26,32 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     loss_mat = inputs["loss_mat"]
     theta = torch.nn.Parameter(torch.tensor(float(inputs["theta"]), dtype=loss_mat.dtype, device=loss_mat.device))
     loss = call(loss_mat=theta * loss_mat, **arguments)["loss"]
-    loss.backward()
-    assert theta.grad is not None, "the loss does not depend on theta"
+    slope = gradient(loss, theta)
 
-    leaf = loss_mat.detach().clone().requires_grad_(True)
-    call(loss_mat=leaf, **arguments)["loss"].backward()
-    assert leaf.grad is not None
+    tokens = leaf(loss_mat)
+    per_token = gradient(call(loss_mat=tokens, **arguments)["loss"], tokens)
     masked = inputs["response_mask"].to(torch.bool).logical_not()
     return {
-        "loss": loss.detach(),
-        "theta_gradient": theta.grad,
-        "parameter_update_delta": -float(inputs["learning_rate"]) * theta.grad.item(),
-        "per_token_gradient": leaf.grad,
-        "masked_token_gradient_abs_sum": leaf.grad[masked].abs().sum(),
+        "loss": detached(loss),
+        "theta_gradient": slope,
+        "parameter_update_delta": -float(inputs["learning_rate"]) * slope.item(),
+        "per_token_gradient": per_token,
+        "masked_token_gradient_abs_sum": per_token[masked].abs().sum(),
     }
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"loss": aggregate(inputs["loss_mat"], inputs, inputs["weights"])}
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    count_globally(inputs)
+    return inputs
+
+
+def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
+    """Microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
+    return cut_rows(inputs, choose)
 
 
 LOSS_AGGREGATION = Contract(
@@ -37,25 +59,48 @@ LOSS_AGGREGATION = Contract(
     summary="the scalar loss of a batch from its per-token losses",
     source="DAPO (arXiv:2503.14476), section 3.3, and Dr. GRPO (arXiv:2503.20783), section 3.1: token-mean, seq-mean-*",
     inputs=(
-        Input("loss_mat", "tensor", "per-token losses", shape=("batch", "tokens"), differentiable=True),
-        Input("response_mask", "tensor", "1 where a token counts", dtype="int64", shape=("batch", "tokens")),
-        Input("loss_agg_mode", "string", "the loss aggregation mode, by the name the framework uses"),
-        Input("batch_num_tokens", "number", "valid tokens of the global batch", default=None),
-        Input("global_batch_size", "number", "valid sequences of the global batch", default=None),
-        Input("dp_size", "number", "data-parallel ranks whose losses are averaged", default=None),
-        Input("loss_scale_factor", "number", "constant divisor of the -norm modes", default=None),
-        Input("weights", "tensor", "weight of each sequence", shape=("batch",), default=None),
+        Input("loss_mat", "tensor", "per-token losses", shape=("batch", "tokens"), differentiable=True, domain="loss"),
+        Input(
+            "response_mask",
+            "tensor",
+            "1 where a token counts",
+            dtype="int64",
+            shape=("batch", "tokens"),
+            domain="mask",
+            dtypes=("bool", "float32"),
+        ),
+        replace(AGGREGATION_INPUTS[0], default=REQUIRED, knob=True),
+        *AGGREGATION_INPUTS[1:],
+        Input("weights", "tensor", "weight of each sequence", shape=("batch",), default=None, domain="weight"),
         Input("theta", "number", "the scalar parameter that multiplies every loss", default=1.0),
         Input("learning_rate", "number", "step size of the parameter update", default=0.1),
     ),
     observes=(
         Observed("loss", "the aggregated loss at theta"),
-        Observed("theta_gradient", "d loss / d theta"),
-        Observed("parameter_update_delta", "minus the learning rate times theta_gradient"),
-        Observed("per_token_gradient", "d loss / d loss_mat", ("batch", "tokens")),
-        Observed("masked_token_gradient_abs_sum", "sum of |per_token_gradient| where the mask is 0"),
+        Observed("theta_gradient", "d loss / d theta", role="other"),
+        Observed("parameter_update_delta", "minus the learning rate times theta_gradient", role="other"),
+        Observed("per_token_gradient", "d loss / d loss_mat", ("batch", "tokens"), "gradient"),
+        Observed("masked_token_gradient_abs_sum", "sum of |per_token_gradient| where the mask is 0", role="other"),
     ),
     measure=_measure,
+    oracle=_oracle,
     law="masked_values_have_no_influence",
     aliases={"loss_mask": "response_mask", "token_mean_loss": "loss", "aggregated_loss": "loss"},
+    laws=(
+        "masked_values_have_no_influence",
+        "a_rejected_row_is_an_absent_row",
+        "groups_are_isolated",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "parts_add_up",
+        "twins_agree",
+        "the_oracle_agrees",
+        "nothing_else_is_touched",
+        "representation_is_invisible",
+        "every_knob_counts",
+        "finite_in_finite_out",
+        "gradients_stay_where_they_belong",
+    ),
+    arrange=_arrange,
+    parts=_parts,
 )

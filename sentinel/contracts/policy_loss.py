@@ -17,6 +17,7 @@ from sentinel.contracts.aggregation import (
     spread,
 )
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.policy_objectives import policy_loss
 from sentinel.invariants.invariant import DoesNotApply
 
 _METRICS = ("clip_fraction", "dual_clip_fraction", "approx_kl")
@@ -45,9 +46,16 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     return {
         "loss": detached(loss),
         "per_token_gradient": gradient(loss, log_probs),
-        "per_token_loss": None if per_token is None else detached(per_token).reshape(mask.shape),
+        "per_token_loss": None if per_token is None else _at_valid(detached(per_token), mask),
         **{name: metric(outputs.get(name), mask) for name in _METRICS},
     }
+
+
+def _at_valid(per_token: Any, mask: Any) -> Any:
+    """What stands at tokens that do not count is nobody's meaning: it is left out on both sides."""
+    import torch
+
+    return torch.where(mask != 0, per_token.reshape(mask.shape), 0.0)
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -128,7 +136,7 @@ POLICY_LOSS = Contract(
         Input(
             "dual_clip",
             "number",
-            "ppo and gspo: for negative advantages the loss of a token is at most this times |advantage|; > 1",
+            "ppo, gspo, gspo_token: where the advantage is negative, the loss is at most this times |advantage|; > 1",
             default=None,
             choices=(None, 3.0, 1.5),
             knob=True,
@@ -244,6 +252,7 @@ POLICY_LOSS = Contract(
         Observed("approx_kl", "mean of old_log_probs - log_probs over the valid tokens", role="metric"),
     ),
     measure=_measure,
+    oracle=policy_loss,
     law="the_oracle_agrees",
     aliases={
         "log_prob": "log_probs",
@@ -256,6 +265,22 @@ POLICY_LOSS = Contract(
         "rollout_is_weights": "importance_weights",
         "rollout_logprobs": "rollout_log_probs",
     },
+    laws=(
+        "masked_values_have_no_influence",
+        "a_rejected_row_is_an_absent_row",
+        "groups_are_isolated",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "parts_add_up",
+        "twins_agree",
+        "the_oracle_agrees",
+        "nothing_else_is_touched",
+        "representation_is_invisible",
+        "every_knob_counts",
+        "metrics_tell_the_truth",
+        "finite_in_finite_out",
+        "gradients_stay_where_they_belong",
+    ),
     arrange=_arrange,
     parts=_parts,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.aggregation import spread
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -13,6 +14,11 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     log_probs = inputs["log_probs"].detach().clone().requires_grad_(True)
     outputs = call(**{**inputs, "log_probs": log_probs})
     return {"rollout_kl": outputs["rollout_kl"], "loss": outputs["loss"], "per_token_gradient": log_probs.grad}
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    spread(inputs, "log_probs", "rollout_log_probs")
+    return inputs
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,20 +42,51 @@ ROLLOUT_KL = Contract(
     source="Schulman, Approximating KL Divergence (http://joschu.net/blog/kl-approx.html): k1, k2, k3; abs is |k1|",
     inputs=(
         Input(
-            "log_probs", "tensor", "of the trained policy, in nats, < 0", shape=("batch", "tokens"), differentiable=True
+            "log_probs",
+            "tensor",
+            "of the trained policy, in nats, < 0",
+            shape=("batch", "tokens"),
+            differentiable=True,
+            domain="log_prob",
         ),
-        Input("rollout_log_probs", "tensor", "of the policy that generated the tokens", shape=("batch", "tokens")),
-        Input("response_mask", "tensor", "1 where a token counts", shape=("batch", "tokens")),
-        Input("kl_estimator", "string", "k1, abs, k2 or k3"),
-        Input("coefficient", "number", "of the term in the loss"),
+        Input(
+            "rollout_log_probs",
+            "tensor",
+            "of the policy that generated the tokens",
+            shape=("batch", "tokens"),
+            domain="log_ratio",
+        ),
+        Input(
+            "response_mask",
+            "tensor",
+            "1 where a token counts",
+            shape=("batch", "tokens"),
+            domain="mask",
+            dtypes=("bool", "int64"),
+        ),
+        Input("kl_estimator", "string", "k1, abs, k2 or k3", choices=("k1", "abs", "k2", "k3"), knob=True),
+        Input("coefficient", "number", "of the term in the loss", choices=(1.0, 0.5), knob=True),
     ),
     observes=(
-        Observed("rollout_kl", "the reported metric"),
+        Observed("rollout_kl", "the reported metric", role="metric"),
         Observed("loss", "the loss that is differentiated; every other term of it is off"),
-        Observed("per_token_gradient", "d loss / d log_probs", ("batch", "tokens")),
+        Observed("per_token_gradient", "d loss / d log_probs", ("batch", "tokens"), "gradient"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"old_log_probs": "rollout_log_probs", "loss_mask": "response_mask"},
+    laws=(
+        "masked_values_have_no_influence",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "twins_agree",
+        "the_oracle_agrees",
+        "nothing_else_is_touched",
+        "every_knob_counts",
+        "metrics_tell_the_truth",
+        "finite_in_finite_out",
+        "gradients_stay_where_they_belong",
+    ),
+    arrange=_arrange,
 )

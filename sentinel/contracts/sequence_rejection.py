@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.aggregation import log_ratio, replaced, row_mean, spread
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.invariants.invariant import DoesNotApply
 from sentinel.values import tensor
 
 
@@ -28,10 +30,43 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
         "opsm_mask": kept,
         "opsm_clipfrac": outputs["opsm_clipfrac"],
         "masked_policy_pg_loss_tokens": losses,
-        "reduced_policy_loss": losses[valid].mean(),
+        "reduced_policy_loss": losses[valid].mean() if valid.any() else losses.new_zeros(()),
         "leaked_positions": positions.tolist(),
         "leaked_token_count": int(positions.numel()),
     }
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``M = 0`` for a sequence with ``A < 0`` and ``1/|y| sum_t (log p_old - log p) > delta``, else 1; the loss of a
+    token is PPO's ``-min(r A, clip(r, 1 - e_low, 1 + e_high) A)`` with ``r = exp(-ppo_kl)``.
+
+    :raises DoesNotApply: where advantages of one sequence differ in sign; the paper has one advantage a sequence.
+    """
+    import torch
+
+    valid, advantages = inputs["response_mask"] != 0, inputs["advantages"]
+    negative = (advantages < 0) & valid
+    if (negative.any(-1) & ((advantages >= 0) & valid).any(-1)).any():
+        raise DoesNotApply("a sequence with advantages of both signs has no decision in the paper")
+    distance = -row_mean(log_ratio(inputs["log_probs"], inputs["old_log_probs"], valid), valid)
+    rejected = negative.any(-1) & (distance[:, 0] > inputs["opsm_delta"])
+    ratio = torch.exp(-inputs["ppo_kl"])
+    bounded = ratio.clamp(1 - inputs["eps_clip"], 1 + inputs["eps_clip_high"])
+    return {
+        "opsm_mask": (~rejected).double()[:, None].expand(valid.shape),
+        "opsm_clipfrac": rejected.double().sum(),
+        "policy_loss": -torch.minimum(ratio * advantages, bounded * advantages),
+    }
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Advantages that are one a sequence, mostly: with both signs in a sequence only the laws have a say."""
+    spread(inputs, "log_probs", "old_log_probs")
+    if choose.integer(0, 2) < 2:
+        values = inputs["advantages"].array().copy()
+        values[:] = values[:, :1]
+        inputs["advantages"] = replaced(inputs["advantages"], values)
+    return inputs
 
 
 def _ones(scenario: Mapping[str, Any]) -> Any:
@@ -47,13 +82,31 @@ SEQUENCE_REJECTION = Contract(
         "advantage and mean KL over delta is masked"
     ),
     inputs=(
-        Input("log_probs", "tensor", "log-probs of the current policy", shape=("batch", "tokens")),
+        Input("log_probs", "tensor", "log-probs of the current policy", shape=("batch", "tokens"), domain="log_prob"),
         Input(
-            "old_log_probs", "tensor", "log-probs of the policy that generated the tokens", shape=("batch", "tokens")
+            "old_log_probs",
+            "tensor",
+            "log-probs of the policy that generated the tokens",
+            shape=("batch", "tokens"),
+            domain="log_ratio",
         ),
-        Input("advantages", "tensor", "advantage of each token", shape=("batch", "tokens")),
-        Input("response_mask", "tensor", "1 where a token counts", shape=("batch", "tokens"), default=_ones),
-        Input("opsm_delta", "number", "threshold of the mean sequence KL, in nats"),
+        Input("advantages", "tensor", "advantage of each token", shape=("batch", "tokens"), domain="advantage"),
+        Input(
+            "response_mask",
+            "tensor",
+            "1 where a token counts",
+            shape=("batch", "tokens"),
+            default=_ones,
+            domain="mask",
+            dtypes=("bool", "int64"),
+        ),
+        Input(
+            "opsm_delta",
+            "number",
+            "threshold of the mean sequence KL, in nats",
+            choices=(0.1, 0.0, 0.3, 1.0),
+            knob=True,
+        ),
         Input(
             "ppo_kl",
             "tensor",
@@ -65,14 +118,31 @@ SEQUENCE_REJECTION = Contract(
         Input("eps_clip_high", "number", "upper clip range of the policy loss", default=0.2),
     ),
     observes=(
-        Observed("opsm_mask", "0 where a token is rejected", ("batch", "tokens")),
-        Observed("opsm_clipfrac", "the framework's own count of what it rejected"),
+        Observed("opsm_mask", "0 where a token is rejected", ("batch", "tokens"), "decision"),
+        Observed("opsm_clipfrac", "the framework's own count of the sequences it rejected", role="metric"),
         Observed("masked_policy_pg_loss_tokens", "policy loss of each token times the mask", ("batch", "tokens")),
         Observed("reduced_policy_loss", "mean of those over the valid tokens"),
-        Observed("leaked_positions", "tokens of a rejected sequence that still have a loss"),
-        Observed("leaked_token_count", "how many"),
+        Observed("leaked_positions", "tokens of a rejected sequence that still have a loss", role="other"),
+        Observed("leaked_token_count", "how many", role="other"),
     ),
     measure=_measure,
+    oracle=_oracle,
     law="a_sequence_decision_is_one_decision",
     aliases={"full_log_probs": "log_probs", "full_old_log_probs": "old_log_probs", "loss_masks": "response_mask"},
+    laws=(
+        "masked_values_have_no_influence",
+        "a_rejected_row_is_an_absent_row",
+        "groups_are_isolated",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "a_sequence_decision_is_one_decision",
+        "twins_agree",
+        "the_oracle_agrees",
+        "nothing_else_is_touched",
+        "representation_is_invisible",
+        "every_knob_counts",
+        "metrics_tell_the_truth",
+        "finite_in_finite_out",
+    ),
+    arrange=_arrange,
 )

@@ -7,9 +7,11 @@ from typing import Any
 
 from sentinel.contracts.aggregation import (
     AGGREGATION_INPUTS,
+    aggregate,
     count_globally,
     cut_rows,
     detached,
+    fraction,
     gradient,
     leaf,
     metric,
@@ -29,6 +31,41 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
         "per_token_gradient": gradient(outputs["loss"], vpreds),
         "clip_fraction": metric(outputs.get("clip_fraction"), inputs["response_mask"]),
     }
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``l(v) = (v - R)^2`` (PPO, equation 9); with a clip range ``c`` and the old value ``o`` a token has the loss
+    ``max(l(v), l(o + clip(v - o, -c, c)))`` (Engstrom et al., section 3, value function clipping)."""
+    import torch
+
+    valid = inputs["response_mask"] != 0
+    v, old, returns = (torch.where(valid, inputs[key], 0.0) for key in ("vpreds", "values", "returns"))
+    losses, moved = _distance(v - returns, inputs), (v - old).detach()
+    cut = torch.zeros_like(losses)
+    reach = inputs["cliprange_value"]
+    if reach is not None:
+        clipped = _distance(old + (v - old).clamp(-reach, reach) - returns, inputs)
+        cut = (moved.abs() > reach if inputs["clipped_tokens"] == "range" else clipped > losses).double()
+        losses = torch.maximum(losses, clipped)
+    return {"loss": inputs["factor"] * aggregate(losses, inputs), "clip_fraction": _clip_fraction(cut, inputs)}
+
+
+def _distance(error: Any, inputs: Mapping[str, Any]) -> Any:
+    """``d^2``, or twice Huber's loss: ``d^2`` for ``|d| < delta``, else ``2 delta |d| - delta^2``."""
+    import torch
+
+    if inputs["kind"] == "mse":
+        return error.square()
+    delta = inputs["huber_delta"]
+    return torch.where(error.abs() < delta, error.square(), 2 * delta * error.abs() - delta**2)
+
+
+def _clip_fraction(cut: Any, inputs: Mapping[str, Any]) -> float:
+    mask = inputs["response_mask"]
+    if inputs["clip_fraction_over"] == "tokens":
+        return fraction(cut, mask)
+    counted = {**inputs, "loss_agg_mode": "seq-mean-token-mean", "global_batch_size": None, "dp_size": None}
+    return float(aggregate(cut, counted))
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -77,7 +114,13 @@ VALUE_LOSS = Contract(
         ),
         *AGGREGATION_INPUTS,
         Input("factor", "number", "of the whole loss: 1, or 0.5", default=1.0, dialect=True),
-        Input("kind", "string", "mse (squared error) or huber", default="mse", dialect=True),
+        Input(
+            "kind",
+            "string",
+            "mse: (v - R)^2; huber: the same up to huber_delta, and from there linear",
+            default="mse",
+            dialect=True,
+        ),
         Input("huber_delta", "number", "where huber becomes linear", default=1.0, dialect=True),
         Input(
             "clipped_tokens",
@@ -101,8 +144,25 @@ VALUE_LOSS = Contract(
         Observed("clip_fraction", "share of the valid tokens that the clip range cuts", role="metric"),
     ),
     measure=_measure,
+    oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"old_values": "values", "loss_mask": "response_mask", "value_clip": "cliprange_value"},
+    laws=(
+        "masked_values_have_no_influence",
+        "a_rejected_row_is_an_absent_row",
+        "groups_are_isolated",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "parts_add_up",
+        "twins_agree",
+        "the_oracle_agrees",
+        "nothing_else_is_touched",
+        "representation_is_invisible",
+        "every_knob_counts",
+        "metrics_tell_the_truth",
+        "finite_in_finite_out",
+        "gradients_stay_where_they_belong",
+    ),
     arrange=_arrange,
     parts=_parts,
 )

@@ -221,9 +221,19 @@ def test_another_packages_contract_and_its_oracle(
 
 def test_a_law_that_needs_an_oracle_says_where_there_is_none(decide: Decide, broken_tree: Path) -> None:
     recipe = {key: value for key, value in MASKED_TOKENS.items() if not key.startswith("expected")}
-    decision = decide({**recipe, "invariant": "the_oracle_agrees"}, broken_tree)
+    generic = {
+        "contract": "call",
+        "scenario": {
+            "arguments": {
+                "loss_mat": {"tensor": [[1.0]]},
+                "loss_mask": {"tensor": [[1]]},
+                "loss_agg_mode": "token-mean",
+            }
+        },
+    }
+    decision = decide({**recipe, **generic, "invariant": "the_oracle_agrees"}, broken_tree)
     assert decision.verdict.name == "inconclusive"
-    assert "loss_aggregation has no oracle" in decision.verdict.reason
+    assert "call has no oracle" in decision.verdict.reason
 
 
 def test_required_inputs_are_the_ones_without_a_default(contract: Contract) -> None:
