@@ -136,3 +136,8 @@ class Decision:
     environment: Environment | None = None
     law: str | None = None
     adapter: str = ""
+
+    @property
+    def law_alone(self) -> bool:
+        """Whether this is about a law that was searched with, and no recipe's bug."""
+        return bool(self.law) and not self.recipe.bug_id

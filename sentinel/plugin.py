@@ -32,6 +32,7 @@ _SINGLE: dict[str, tuple[str, str]] = {
     "device": ("DEVICE", "cpu (default), cuda or cuda:N"),
     "timeout": ("SECONDS", "for one probe (default: 60)"),
     "sandbox": ("LEVEL", "basic (default) or off"),
+    "laws": ("LEVEL", "search for broken laws: off, quick or deep (default: off for pins, quick for --sentinel-ref)"),
 }
 
 _RUN = pytest.StashKey["Run | None"]()
@@ -83,7 +84,8 @@ def _asked(config: pytest.Config) -> bool:
 
 def _given(config: pytest.Config) -> bool:
     """Whether a path argument may be a recipe's."""
-    return any(".yaml" in arg or ".yml" in arg or ".json" in arg or arg.startswith("recipes/") for arg in config.args)
+    ours = ("recipes/", "laws/")
+    return any(".yaml" in arg or ".yml" in arg or ".json" in arg or arg.startswith(ours) for arg in config.args)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -94,7 +96,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
     run = config.stash.get(_RUN, None)
-    return run.header() if run is not None and (run.recipes or _given(config)) else []
+    return run.header() if run is not None and (run.recipes or run.law_ids or _given(config)) else []
 
 
 def pytest_collection(session: pytest.Session) -> None:

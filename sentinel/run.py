@@ -17,10 +17,12 @@ import pytest
 from sentinel.catalog import Catalog, bundled, bundled_catalog
 from sentinel.errors import RecipeError, SentinelError
 from sentinel.items import RecipeFile, RecipeItem
+from sentinel.law_items import LawBoundary, LawId, LawItem
 from sentinel.outcomes import Decision
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
+from sentinel.search.survey import LawJob, Survey, law_jobs
 from sentinel.selection import require_report_folder, require_subject, select
 from sentinel.settings import Settings, read_file, settle
 from sentinel.worker.client import Options
@@ -45,6 +47,10 @@ def catalog_of(config: pytest.Config) -> Catalog:
     )
 
 
+#: A folder without a test in it.
+_NOTHING = Path(__file__).resolve().parent / "schemas"
+
+
 class Run:
     """The state of one run; the plugin's hooks call it and hold none of their own."""
 
@@ -55,6 +61,8 @@ class Run:
         self.recipes = {recipe.path.resolve(): recipe for recipe in recipes}
         self.results: list[tuple[Path, str, float, str]] = []
         self._documents: dict[Path, dict[str, Any]] = {}
+        self.law_ids: list[LawId] = []
+        self._survey: Survey | None = None
         self._invited: list[Path] = []
         self._collected: set[Path] = set()
         self._last_line = ""
@@ -92,11 +100,19 @@ class Run:
         a project's own tests from running.
         """
         config = self.config
-        config.args[:] = [self._bundled_id(arg) for arg in config.args]
+        self.law_ids = [LawId(arg) for arg in config.args if arg.startswith("laws/") and not self._exists(arg)]
+        config.args[:] = [
+            self._bundled_id(arg) for arg in config.args if not arg.startswith("laws/") or self._exists(arg)
+        ]
         if self.settings.asked and alone and not config.option.file_or_dir:
             config.args[:] = [str(recipe.path) for recipe in selected]
+        if not config.args and (self.law_ids or self._has_laws):
+            config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
         given = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
         self._invited = list(dict.fromkeys([*given, *(recipe.path for recipe in selected)]))
+
+    def _exists(self, arg: str) -> bool:
+        return (self.config.invocation_params.dir / arg.partition("::")[0]).exists()
 
     def _bundled_id(self, arg: str) -> str:
         """An item id of a bundled recipe, from whatever folder: its file's real place."""
@@ -116,12 +132,53 @@ class Run:
 
         Beside a folder pytest drops the arguments that lie in it, and then does not enter a virtual environment there.
         """
+        items += self._law_items(session)
         ids = {item.nodeid for item in items}
         by_id = {arg.partition("::")[0] for arg in self.config.args if "::" in arg}
         for path in self._invited:
             if path.resolve() not in self._collected or str(path) in by_id:
                 found = session.genitems(self.collector(path.absolute(), session))
                 items += [item for item in found if item.nodeid not in ids]
+
+    @property
+    def _has_laws(self) -> bool:
+        return self.settings.law_level != "off" and bool(self.settings.targets)
+
+    def _law_items(self, session: pytest.Session) -> list[pytest.Item]:
+        """The laws that the options or ids ask for."""
+        jobs: list[LawJob] = []
+        for target in dict.fromkeys([*(i.target for i in self.law_ids), *self.settings.targets]):
+            if target not in self.catalog.adapters:
+                raise pytest.UsageError(
+                    f"sentinel: unknown target {target!r}; known: {', '.join(self.catalog.adapters)}"
+                )
+            found = law_jobs(self.catalog, target, self._law_refs(target))
+            if self.law_ids:
+                jobs += [job for job in found if any(i.selects(job) for i in self.law_ids)]
+            elif self._has_laws:
+                jobs += found
+        for wanted in self.law_ids:
+            if not any(wanted.selects(job) for job in jobs):
+                where = f"laws/{wanted.target}/{wanted.boundary}{'::' + wanted.law if wanted.law else ''}"
+                raise pytest.UsageError(
+                    f"sentinel: nothing to check for {where}{f'[{wanted.ref}]' if wanted.ref else ''}; "
+                    f"`sentinel boundaries {wanted.target}` lists boundaries and laws"
+                )
+        groups: dict[tuple[str, str], list[LawJob]] = {}
+        for job in jobs:
+            groups.setdefault((job.target, job.boundary), []).append(job)
+        return [item for group in groups.values() for item in session.genitems(LawBoundary.make(session, self, group))]
+
+    def _law_refs(self, target: str) -> list[Ref]:
+        """The refs at which laws are checked: those asked for, else the pins of the target's recipes."""
+        asked = list(self.settings.refs_of(target))
+        named = [i.ref for i in self.law_ids if i.target == target and i.ref]
+        if asked:
+            return asked
+        pins = [pin.ref for r in find_recipes(self.catalog, (target,), ()) for pin in r.pins]
+        pins = list(dict.fromkeys(pins))
+        others = [text for text in dict.fromkeys(named) if text not in {t for p in pins for t in (p.short, str(p))}]
+        return [*pins, *map(Ref.parse, others)]
 
     def collector(self, path: Path, parent: pytest.Collector) -> RecipeFile:
         self._collected.add(path.resolve())
@@ -175,6 +232,9 @@ class Run:
 
     def plan(self, items: Sequence[pytest.Item]) -> None:
         """Let the machine's cores work ahead; under xdist the workers are the parallelism."""
+        laws = [item.job for item in items if isinstance(item, LawItem)]
+        if laws and not self.is_controller and not self.config.option.collectonly:
+            self._the_survey().plan(laws)
         if self.config.option.collectonly or self.is_controller or self.is_worker:
             return
         jobs = [item.job for item in items if isinstance(item, RecipeItem)]
@@ -183,6 +243,26 @@ class Run:
 
     def decide(self, job: Job) -> Decision:
         return self._the_runner().decide(job)
+
+    def decide_law(self, job: LawJob) -> Decision:
+        return self._the_survey().decide(job)
+
+    def known_as(self, job: LawJob) -> list[str]:
+        """The recipes that explain what broke a law: reproduced at the same ref."""
+        from sentinel.search.discovery import is_about
+
+        return [
+            recipe.bug_id
+            for recipe in find_recipes(self.catalog, (job.target,), ())
+            if any(is_about(recipe, finding, job.target) for finding in self._the_survey().findings(job))
+            and self.decide(Job(recipe, job.ref)).verdict.name == "reproduced"
+        ]
+
+    def _the_survey(self) -> Survey:
+        if self._survey is None:
+            level = self.settings.law_level
+            self._survey = Survey(self.catalog, self._the_runner(), "quick" if level == "off" else level)
+        return self._survey
 
     def _the_runner(self) -> Runner:
         if self._runner is None:
@@ -244,6 +324,7 @@ class Run:
         parts += [f"--sentinel-python={name + '=' if name else ''}{path}" for name, path in settings.pythons.items()]
         parts += [f"--sentinel-timeout={settings.timeout:g}"] if settings.timeout != 60 else []
         parts += [f"--sentinel-sandbox={settings.sandbox}"] if settings.sandbox != "basic" else []
+        parts += [f"--sentinel-laws={settings.laws}"] if settings.laws == "deep" else []
         return shlex.join(parts)
 
     # -- reporting ----------------------------------------------------------------------------------------------------

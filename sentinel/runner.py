@@ -17,7 +17,8 @@ from sentinel.errors import Unavailable
 from sentinel.outcomes import Decision, Environment, Failure, Measurement, Provenance, Verdict
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
-from sentinel.targets import StandIn, Target
+from sentinel.search.bench import Bench
+from sentinel.targets import Binding, StandIn, Target
 from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote, flags
 
 #: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
@@ -34,6 +35,21 @@ class Job:
     recipe: Recipe
     ref: Ref
     expect: str | None = None
+
+
+@dataclass(frozen=True)
+class Ground:
+    """One target at one ref, ready for a search.
+
+    :ivar adapter: the digest of the adapter file.
+    """
+
+    target: str
+    ref: Ref
+    checkout: Checkout
+    environment: Environment
+    adapter: str
+    bench: Bench
 
 
 class Runner:
@@ -59,6 +75,7 @@ class Runner:
         self._processes: dict[tuple[str, Ref], _Loaded] = {}
         self._planned: dict[tuple[str, str, Ref], Future[Decision]] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._oracles: dict[str, TargetProcess] = {}
         self._closed = False
 
     def start(self, targets: Iterable[str]) -> None:
@@ -102,13 +119,41 @@ class Runner:
             promise.cancel()
         with self._lock:
             loaded, self._processes = list(self._processes.values()), {}
+            oracles, self._oracles = list(self._oracles.values()), {}
             zygotes, self._zygotes = list(self._zygotes.values()), {}
-        for item in loaded:
-            item.process.close()
+        for process in (*(item.process for item in loaded), *oracles):
+            process.close()
         for zygote in zygotes:
             zygote.stop()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def ground(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> Ground:
+        """Where a search can take place: the checkout, and processes that have imported these bindings' modules.
+
+        :raises Unavailable: where the ref cannot be had.
+        :raises WorkerError: where the worker itself does not run.
+        """
+        adapter = self._catalog.adapters[target]
+        checkout = self._open_checkout(adapter.target, ref, None)
+        environment = self._environment(target)
+        loaded = self._loaded(adapter.target, ref, checkout)
+        for binding in bindings:
+            loaded.load(binding.boundary, binding.contract, self._contract_file(binding.contract))
+
+        def consulted() -> TargetProcess:
+            with self._lock:
+                process = self._oracles.get(target)
+            if process is None or process.dead is not None:
+                process = self._zygote(target, [target]).oracle()
+                with self._lock:
+                    self._oracles[target] = process
+            return process
+
+        return Ground(target, ref, checkout, environment, adapter.digest, Bench(loaded.alive, consulted))
+
+    def _contract_file(self, name: str) -> str:
+        return self._catalog.contracts[name].measure.__code__.co_filename
 
     # -- one job ------------------------------------------------------------------------------------------------------
 
@@ -122,7 +167,7 @@ class Runner:
             return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
         environment = self._environment(recipe.target)
         answer = self._loaded(adapter.target, job.ref, checkout).probe(recipe.boundary, self._request(recipe))
-        outcome = _read(answer, checkout)
+        outcome = read_answer(answer, checkout)
         law = None
         comparisons: Any = ()
         if isinstance(outcome, Failure):
@@ -164,14 +209,18 @@ class Runner:
         return verdict, comparisons, measured
 
     def _request(self, recipe: Recipe) -> dict[str, Any]:
-        contract = self._catalog.contracts[recipe.contract]
+        adapter, contract = self._catalog.adapters[recipe.target], self._catalog.contracts[recipe.contract]
+        binding = adapter.target.binding(recipe.boundary, recipe.contract)
+        given = {name for inputs in recipe.variants.values() for name in inputs} - set(recipe.defaulted)
+        # What says which boundary it is, or how it differs, is for the oracle: the boundary needs no parameter for it.
+        given -= {item.name for item in contract.inputs if item.dialect} | set(binding.fixed if binding else ())
         return {
             "boundary": recipe.boundary,
             "contract": recipe.contract,
-            "contract_file": contract.measure.__code__.co_filename,
-            "adapter": str(self._catalog.adapters[recipe.target].file),
+            "contract_file": self._contract_file(recipe.contract),
+            "adapter": str(adapter.file),
             "requires": list(recipe.requires),
-            "given": sorted({name for inputs in recipe.variants.values() for name in inputs} - set(recipe.defaulted)),
+            "given": sorted(given),
             "variants": {name: dict(inputs) for name, inputs in recipe.variants.items()},
         }
 
@@ -236,16 +285,26 @@ class _Loaded:
         self._seen: set[str] = set()
         self.process = fork()
 
-    def probe(self, boundary: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    def load(self, boundary: str, contract: str, contract_file: str) -> None:
+        """Import what a boundary needs, once."""
         if boundary not in self._seen:
             self._seen.add(boundary)
-            binding = self._target.binding(boundary, request["contract"])
+            binding = self._target.binding(boundary, contract)
             paths = [*binding.paths, *binding.imports] if binding else [boundary]
-            self.process.load(paths, self._adapter, request["contract_file"], request["contract"])
+            self.alive().load(paths, self._adapter, contract_file, contract)
+
+    def alive(self) -> TargetProcess:
+        """The process, or another one where it was brought down.
+
+        What brought it down is met again inside a probe, where it harms nobody else and is described.
+        """
         if self.process.dead is not None:
-            # What brought it down is met again inside the probe, where it harms nobody else and is described.
             self.process = self._fork()
-        answer = self.process.probe(request)
+        return self.process
+
+    def probe(self, boundary: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.load(boundary, request["contract"], request["contract_file"])
+        answer = self.alive().probe(request)
         if self.process.dead is not None and answer["failure"]["kind"] == "crash":
             # Another ref's code may have killed the zygote, and this process with it; what falls twice fell by itself.
             self.process = self._fork()
@@ -253,7 +312,7 @@ class _Loaded:
         return answer
 
 
-def _read(answer: Mapping[str, Any], checkout: Checkout) -> Measurement | Failure:
+def read_answer(answer: Mapping[str, Any], checkout: Checkout) -> Measurement | Failure:
     """A worker's answer as a measurement whose provenance was proven here, or as a failure."""
     try:
         if "failure" in answer:
@@ -263,25 +322,25 @@ def _read(answer: Mapping[str, Any], checkout: Checkout) -> Measurement | Failur
                 str(failure["kind"]),
                 str(failure["reason"]),
                 str(failure["traceback"]),
-                _prove(proven, checkout) if proven else None,
+                prove(proven, checkout) if proven else None,
             )
         return Measurement(
             {str(variant): dict(values) for variant, values in answer["observation"].items()},
-            _prove(answer["provenance"], checkout),
+            prove(answer["provenance"], checkout),
             tuple(map(str, answer["ghosts"])),
             tuple(StandIn(str(name), str(reason)) for name, reason in answer["stand_ins"]),
         )
-    except _NotProvenError as error:
+    except NotProvenError as error:
         return Failure("drift", str(error))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return Failure("crash", f"the probe's answer has not the form of one: {error!r}")
 
 
-class _NotProvenError(Exception):
-    pass
+class NotProvenError(Exception):
+    """What was measured is not the checkout's code."""
 
 
-def _prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
+def prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
     """Check that the measured code lies in the checkout, as it was put there, and take its blob id from the file."""
     from sentinel.sources.checkouts import files as made_with
     from sentinel.sources.trees import blob_id
@@ -290,12 +349,12 @@ def _prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
     files = [Path(str(claim[name])).resolve() for name in ("module_file", "file")]
     for file in files:
         if not file.is_relative_to(base) or not file.is_file():
-            raise _NotProvenError(f"{claim['boundary']} was not loaded from the checkout but from {file.name}")
+            raise NotProvenError(f"{claim['boundary']} was not loaded from the checkout but from {file.name}")
     content = files[1].read_bytes()
     blob = blob_id(content)
     name = files[1].relative_to(base).as_posix()
     if blob != made_with(checkout).get(name):
-        raise _NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
+        raise NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
     return Provenance(
         boundary=str(claim["boundary"]),
         module=str(claim["module"]),

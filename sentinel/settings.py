@@ -21,6 +21,7 @@ else:
     import tomli as tomllib
 
 SANDBOXES = ("basic", "off")
+LAWS = ("off", "quick", "deep")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Settings:
     :ivar refs: (target name or None for all, ref); empty for the recipes' own pins.
     :ivar recipes: the user's recipe folders.
     :ivar pythons: target name (None for all) -> interpreter whose environment has it installed.
+    :ivar laws: ``off``, ``quick`` or ``deep``; empty where nothing was said: then off for pins, and quick where a ref
+        or a working tree is checked.
     :ivar repo_urls: target name (None for all) -> the git URL of a fork.
     """
 
@@ -44,6 +47,11 @@ class Settings:
     sandbox: str = "basic"
     pythons: Mapping[str | None, str] = field(default_factory=dict)
     repo_urls: Mapping[str | None, str] = field(default_factory=dict)
+    laws: str = ""
+
+    @property
+    def law_level(self) -> str:
+        return self.laws or ("quick" if self.refs and self.targets and not self.bugs else "off")
 
     @property
     def asked(self) -> bool:
@@ -73,6 +81,7 @@ KEYS = {
     "device": False,
     "timeout": False,
     "sandbox": False,
+    "laws": False,
 }
 
 
@@ -141,6 +150,7 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
         sandbox=_choice("sandbox", str(raw["sandbox"] or "basic"), SANDBOXES),
         pythons={name: _interpreter(path) for name, path in map(assigned, _each(raw["python"]))},
         repo_urls={name: _repo_url(url) for name, url in map(assigned, _each(raw["repo-url"]))},
+        laws=_choice("level of laws", str(raw["laws"]), LAWS) if raw["laws"] else "",
     )
 
 

@@ -1,4 +1,4 @@
-"""What there is to check: contract × law × boundary of a target."""
+"""What there is to check: every boundary of a target, with its contract and the laws of that."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from sentinel.catalog import Catalog
+from sentinel.errors import SentinelError
 from sentinel.search.bench import Subject
 from sentinel.search.scenarios import NotSearchable, narrowed
+from sentinel.settings import nearest
 from sentinel.targets import Binding
 
 
@@ -40,6 +42,10 @@ def subjects(catalog: Catalog, target: str, boundaries: Sequence[str] = ()) -> t
             continue
         laws = []
         for name in contract.laws:
+            if name not in catalog.invariants:
+                raise SentinelError(
+                    f"the contract {contract.name} has an unknown law {name!r}{nearest(name, catalog.invariants)}"
+                )
             law = catalog.invariants[name]
             if law.twin and not binding.twins:
                 omitted.append(Omitted(binding.boundary, name, "the adapter names no twin of it"))

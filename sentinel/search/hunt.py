@@ -7,6 +7,7 @@ violation can be met again at its place in the sequence, to be shrunk from there
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -101,27 +102,30 @@ class Hunt:
     ) -> None:
         self._bench = bench
         self.subject = subject
-        self._seed = seed
+        self.seed = seed
         self._laws = list(subject.laws if laws is None else laws)
-        self._shrinking = shrinking
+        self.shrinking = shrinking
         self._round = self._done = self._empty = 0
         self.tried = 0
         self.tallies: dict[Invariant, Tally] = {law: Tally() for law in self._laws}
 
-    def run(self, examples: int, tick: Callable[[], None] = lambda: None) -> None:
+    def run(
+        self, examples: int, tick: Callable[[], None] = lambda: None, enough: Callable[[], bool] = lambda: False
+    ) -> None:
         """Go on for this many more scenarios; fewer where no more are to be had.
 
         :param tick: called after each.
+        :param enough: asked after each; ends the run early.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
         while examples > 0 and self._empty < 2:
             count = min(examples, ROUND - self._done)
-            tried, broken = self._look(self._done, count, tick)
+            tried, broken = self._look(self._done, count, tick, enough)
             for (law, symptom), place in broken.items():
                 self._shrink(law, symptom, place)
             self.tried += tried
             self._done += tried
-            examples -= tried
+            examples = 0 if enough() else examples - tried
             self._empty = 0 if tried else self._empty + 1
             if tried < count or self._done == ROUND:
                 self._round, self._done = self._round + 1, 0
@@ -134,14 +138,16 @@ class Hunt:
 
     # -- one Hypothesis run -------------------------------------------------------------------------------------------
 
-    def _look(self, skip: int, count: int, tick: Callable[[], None]) -> tuple[int, dict[tuple[Invariant, str], int]]:
+    def _look(
+        self, skip: int, count: int, tick: Callable[[], None], enough: Callable[[], bool]
+    ) -> tuple[int, dict[tuple[Invariant, str], int]]:
         """Try scenarios ``skip`` to ``skip + count`` of this round: how many, and where each symptom showed first."""
         seen = 0
         broken: dict[tuple[Invariant, str], int] = {}
 
         def body(plans: Plans) -> None:
             nonlocal seen
-            if seen == skip + count:
+            if seen == skip + count or (seen > skip and enough()):
                 raise _StopRound
             seen += 1
             if seen <= skip:
@@ -173,7 +179,7 @@ class Hunt:
             key = protocol.encode(variants)
             if key not in known:
                 calls += 1
-                if calls > self._shrinking:
+                if calls > self.shrinking:
                     raise _StopRound
                 trial = self._bench.try_(self.subject, {law: variants})[law]
                 known[key] = any(item.symptom == symptom for item in self._counting(law, trial))
@@ -189,7 +195,7 @@ class Hunt:
 
     def _hypothesis(self, body: Callable[[Plans], None], phases: tuple[Phase, ...]) -> None:
         test = given(_plans(self.subject))(body)
-        test = hypothesis.seed(_number(self._seed, self.subject.boundary, self._round))(test)
+        test = hypothesis.seed(_number(self.seed, self.subject.boundary, self._round))(test)
         test = settings(
             max_examples=ROUND,
             database=None,
@@ -201,10 +207,10 @@ class Hunt:
             report_multiple_bugs=False,
             print_blob=False,
         )(test)
-        try:
+        # Unsatisfiable: nothing could be drawn. Flaky: shrinking met a crash that did not come again.
+        errors = hypothesis.errors
+        with contextlib.suppress(_BrokenError, _StopRound, errors.Unsatisfiable, errors.Flaky):
             test()
-        except (_BrokenError, _StopRound, hypothesis.errors.Unsatisfiable, hypothesis.errors.Flaky):
-            pass
 
     # -- one scenario -------------------------------------------------------------------------------------------------
 

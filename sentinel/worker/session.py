@@ -23,8 +23,8 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
 
     Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (where it is
     another one: a twin) and ``watch``. The answer has for each ``observation`` or ``refused``, and ``effects`` where it
-    was watched; where the request asks to ``describe``, provenance, ghosts, stand-ins and the target's functions that
-    ran.
+    was watched; beside them provenance, ghosts and stand-ins, and where the request asks to ``describe``, the target's
+    functions that ran.
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -68,15 +68,13 @@ class _Sitting:
             name: self._measure(contract, prepared[name], call, request["device"], tracer)
             for name, call in request["calls"].items()
         }
-        if tracer is None:
-            return {"answers": answers}
         main = self._prepare(request, request["boundary"])
         return {
             "answers": answers,
             "provenance": main.provenance,
             "ghosts": self._recorder.ghosts_of(main.boundary.module.__name__) if self._recorder else [],
             "stand_ins": [[item.name, item.reason] for item in main.boundary.binding.stand_ins],
-            "functions": sorted(tracer.functions),
+            "functions": sorted(tracer.functions) if tracer else [],
         }
 
     def _contract(self, request: Mapping[str, Any]) -> Contract:

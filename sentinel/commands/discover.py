@@ -1,0 +1,286 @@
+"""``sentinel discover``: search the boundaries of a target for scenarios that break a law."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import secrets
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.commands.console import command, counted, json_option, progress, say, say_json
+from sentinel.commands.known import known, target_named
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sentinel.commands.console import Commands
+    from sentinel.runner import Ground
+    from sentinel.search.checks import Omitted
+    from sentinel.search.discovery import Discovered, Progress
+    from sentinel.search.hunt import Finding
+
+_EXAMPLE = """\
+  sentinel discover verl                                    one minute at git:main
+  sentinel discover verl --ref git:f7d10f3dcb1127e60fc2d55da572a4b8783a5fc8 --boundary 'compute_rloo*'
+  sentinel discover roll --law masked_values_have_no_influence --budget 10m --save recipes/roll
+  sentinel discover slime --examples 2000 --seed 7          the same again, on every machine
+  sentinel discover skyrl --ref path:~/src/SkyRL            a working tree
+
+What is found is shrunk, measured again in a fresh process and, where it is a difference of numbers, in float64 too:
+what vanishes there was rounding. Ctrl-C ends the search with what it has.
+exit status: 0 nothing found, 1 something found, 2 it could not search
+"""
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "discover", _discover, "search a target for broken laws", _EXAMPLE)
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("--ref", metavar="REF", default="git:main", help="where to search (default: git:main)")
+    parser.add_argument(
+        "--boundary", metavar="GLOB", action="append", default=[], help="only these (dotted path or its last part)"
+    )
+    parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only these")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--budget", metavar="TIME", type=_seconds, help="such as 60s (the default), 10m, 1h")
+    length.add_argument("--examples", metavar="N", type=_count, help="try exactly so many scenarios")
+    parser.add_argument(
+        "--seed", metavar="S", type=int, help="repeat a search: the same scenarios in the same order, and no others"
+    )
+    parser.add_argument(
+        "--save", metavar="DIR", nargs="?", const=".", type=Path, help="write each new finding as a recipe (default: .)"
+    )
+    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also know these recipes")
+    parser.add_argument("--python", metavar="PYTHON", help="probe in the environment of this interpreter")
+    json_option(parser)
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text)
+    if match is None or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 60s, 10m or 1h")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of scenarios")
+    return int(text)
+
+
+def _discover(arguments: argparse.Namespace) -> int:
+    from sentinel.recipes import find_recipes
+    from sentinel.refs import Ref
+    from sentinel.runner import Runner
+    from sentinel.search.checks import any_of, subjects
+    from sentinel.search.discovery import Discovery, Memory, grouped, recognised
+    from sentinel.settings import nearest
+    from sentinel.sources import Home, open_checkout
+    from sentinel.worker.client import Options
+
+    catalog, settings = known(arguments.recipes)
+    target = target_named(catalog, arguments.target)
+    ref = Ref.parse(arguments.ref)
+    chosen, omitted = subjects(catalog, target.name, arguments.boundary)
+    for glob in arguments.boundary:
+        if not subjects(catalog, target.name, [glob])[0]:
+            bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
+            raise SentinelError(
+                f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
+            )
+    for glob in arguments.law:
+        if not any(any_of(name, [glob]) for name in catalog.invariants):
+            raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.invariants)}")
+    seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
+    recipes = find_recipes(catalog, (target.name,), ())
+    options = Options(
+        timeout=settings.timeout, sandbox=settings.sandbox, device=settings.device, python=arguments.python
+    )
+    with progress() as tell:
+
+        def opened(target: Any, ref: Any, pull: Any) -> Any:
+            return open_checkout(target, ref, pull=pull, python=arguments.python, progress=tell)
+
+        runner = Runner(catalog, opened, options)
+        try:
+            runner.start([target.name])
+            tell(f"preparing {target.name} at {ref.short}")
+            ground = runner.ground(target.name, ref, [item.binding for item in chosen])
+            search = Discovery(
+                ground,
+                chosen,
+                lambda law: any_of(law.name, arguments.law),
+                seed,
+                Memory(Home.default().path / "found") if arguments.seed is None else None,
+                found=lambda finding: tell(f"found: {finding.subject.boundary} breaks {finding.law.name}"),
+                tell=tell,
+            )
+            if not search.progress.hunts:
+                raise SentinelError(f"no boundary of {target.name} has one of these laws to be checked")
+            seconds = (arguments.budget or 60.0) if arguments.examples is None else None
+            done = search.run(arguments.examples, seconds)
+            done.not_searched = [item for item in omitted if not item.law or any_of(item.law, arguments.law)] + (
+                done.not_searched
+            )
+            tell(f"comparing {counted(len(done.findings), 'finding')} with known recipes")
+            found = recognised(runner, ground, grouped(done.findings), recipes)
+        finally:
+            runner.close()
+    saved = _save(arguments.save, found, ground)
+    if arguments.json:
+        say_json(_json(found, done, ground, seed, saved))
+    else:
+        _show(found, done, ground, seed, saved)
+        say(f"\nagain: {_command(arguments, seed, done.tried)}")
+    if not done.hunts:
+        return 2
+    return 1 if found or done.stale else 0
+
+
+def _save(folder: Path | None, found: Sequence[Discovered], ground: Ground) -> dict[int, Path]:
+    from sentinel.search.saving import finding_document, save
+
+    if folder is None:
+        return {}
+    return {
+        id(item): save(folder, finding_document(item.finding, ground.target, ground.checkout))
+        for item in found
+        if not item.known_as
+    }
+
+
+def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
+    parts = ["sentinel", "discover", arguments.target, "--ref", arguments.ref]
+    for name in ("boundary", "law"):
+        parts += [word for glob in getattr(arguments, name) for word in (f"--{name}", glob)]
+    return shlex.join([*parts, "--examples", str(max(tried, 1)), "--seed", str(seed)])
+
+
+def _show(found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path]) -> None:
+    for number, item in enumerate(found, 1):
+        say(_described(number, item, saved.get(id(item))))
+    for subject, dialect in done.stale:
+        say(f"\nno longer so: {subject.boundary} was declared to differ from {dialect.name}: {dialect.reason}")
+    commit = ground.checkout.commit or ground.checkout.version or ground.checkout.tree[:12]
+    new = sum(1 for item in found if not item.known_as)
+    state = "interrupted after" if done.stopped else "searched"
+    say(
+        f"\n{ground.target} at {ground.ref.short} ({commit[:12]}): {state} {counted(done.tried, 'scenario')} at "
+        f"{counted(len(done.hunts), 'boundary').replace('boundarys', 'boundaries')}, seed {seed}: "
+        f"{counted(len(found), 'finding')}, {new} of them new"
+    )
+    rounding = sum(tally.rounding for hunt in done.hunts for tally in hunt.tallies.values())
+    if rounding:
+        say(f"{counted(rounding, 'difference')} vanished in float64: rounding")
+    _show_dialects(done)
+    _show_not_searched(done)
+
+
+def _show_dialects(done: Progress) -> None:
+    for hunt in done.hunts:
+        for tally in hunt.tallies.values():
+            for place in tally.dialects:
+                dialect = hunt.subject.binding.dialects[place]
+                say(f"dialect: {hunt.subject.boundary}: {dialect.name}: {dialect.reason} ({dialect.link})")
+
+
+def _show_not_searched(done: Progress) -> None:
+    whole = [item for item in done.not_searched if not item.law]
+    for item in whole:
+        say(f"not searched: {item.boundary}: {item.reason}")
+    for hunt in done.hunts:
+        for law, tally in hunt.tallies.items():
+            if tally.refused and not tally.spoken:
+                say(f"refused: {hunt.subject.boundary}: {law.name}: {tally.refused.most_common(1)[0][0]}")
+
+
+def _described(number: int, item: Discovered, place: Path | None) -> str:
+    from sentinel.values import plain
+
+    finding = item.finding
+    lines = [
+        f"\n{number}. {finding.subject.boundary} breaks {finding.law.name}"
+        + (" (found by an earlier run)" if finding.replayed else ""),
+        f"   {finding.law.statement}",
+    ]
+    if item.known_as:
+        lines.append(f"   known as {', '.join(item.known_as)}")
+    lines += [f"   {violation.key}: {violation.detail}" for violation in finding.violations]
+    lines.append("   scenario:")
+    first = next(iter(finding.trial.variants.values()))
+    for name, inputs in finding.trial.variants.items():
+        shown = {
+            key: plain(value)
+            for key, value in inputs.items()
+            if value is not None and (inputs is first or value != first[key])
+        }
+        lines += [f"     {name + ': ' if name else ''}{key} = {value}" for key, value in shown.items()]
+    if item.also:
+        lines.append(f"   shows through {', '.join(item.also)} too, which call it")
+    if place is not None:
+        lines.append(f"   saved as {place}")
+    return "\n".join(lines)
+
+
+def _json(
+    found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path]
+) -> dict[str, Any]:
+    def finding_json(item: Discovered) -> dict[str, Any]:
+        from sentinel.values import typed
+
+        finding: Finding = item.finding
+        place = saved.get(id(item))
+        return {
+            "boundary": finding.subject.boundary,
+            "law": finding.law.name,
+            "symptom": finding.symptom,
+            "scenario": typed(finding.trial.variants),
+            "observed": {violation.key: typed(violation.observed) for violation in finding.violations},
+            "demanded": {violation.key: typed(violation.demanded) for violation in finding.violations},
+            "detail": [violation.detail for violation in finding.violations],
+            "confirmed": True,
+            "replayed": finding.replayed,
+            "known_as": list(item.known_as),
+            "also": list(item.also),
+            "recipe": str(place) if place else None,
+        }
+
+    def omitted_json(item: Omitted) -> dict[str, str]:
+        return {"boundary": item.boundary, "law": item.law, "reason": item.reason}
+
+    return {
+        "target": ground.target,
+        "ref": str(ground.ref),
+        "commit": ground.checkout.commit,
+        "version": ground.checkout.version,
+        "seed": seed,
+        "examples": done.tried,
+        "interrupted": done.stopped,
+        "findings": [finding_json(item) for item in found],
+        "stale_dialects": [
+            {"boundary": subject.boundary, "dialect": dialect.name, "reason": dialect.reason, "link": dialect.link}
+            for subject, dialect in done.stale
+        ],
+        "searched": [
+            {
+                "boundary": hunt.subject.boundary,
+                "contract": hunt.subject.contract.name,
+                "examples": hunt.tried,
+                "laws": {
+                    law.name: {
+                        "spoken": tally.spoken,
+                        "refused": dict(tally.refused),
+                        "rounding": tally.rounding,
+                        "dialects": [hunt.subject.binding.dialects[place].reason for place in tally.dialects],
+                    }
+                    for law, tally in hunt.tallies.items()
+                },
+            }
+            for hunt in done.hunts
+        ],
+        "not_searched": [omitted_json(item) for item in done.not_searched],
+    }

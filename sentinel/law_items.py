@@ -1,0 +1,99 @@
+"""Laws as pytest items: one boundary a collector, one item a law and ref. They stand in no file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sentinel.errors import SentinelError
+from sentinel.items import VerdictError
+from sentinel.judging import complaint
+from sentinel.search.survey import LawJob
+
+if TYPE_CHECKING:
+    from sentinel.run import Run
+
+_ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)(?:\[(?P<ref>[^\]]+)\])?)?")
+
+
+class LawBoundary(pytest.Collector):
+    """A boundary, for its laws."""
+
+    run: Run
+    jobs: Sequence[LawJob]
+
+    @classmethod
+    def make(cls, session: pytest.Session, run: Run, jobs: Sequence[LawJob]) -> LawBoundary:
+        first = jobs[0]
+        made: LawBoundary = cls.from_parent(
+            session, name=first.boundary, nodeid=f"laws/{first.target}/{first.boundary}", path=session.path
+        )
+        made.run, made.jobs = run, jobs
+        return made
+
+    def collect(self) -> Iterable[pytest.Item]:
+        for job in self.jobs:
+            item: LawItem = LawItem.from_parent(self, name=f"{job.law}[{job.ref.short}]")
+            item.job, item.run = job, self.run
+            for marker in (pytest.mark.sentinel, job.target, job.law):
+                item.add_marker(marker)
+            # With --dist=loadgroup, xdist keeps a boundary's laws together: one hunt serves them all.
+            item.add_marker(pytest.mark.xdist_group(self.nodeid))
+            yield item
+
+
+class LawItem(pytest.Item):
+    """Whether one boundary keeps one law at one ref."""
+
+    job: LawJob
+    run: Run
+    evidence_file: Path | None = None
+
+    def runtest(self) -> None:
+        decision = self.run.decide_law(self.job)
+        self.evidence_file = self.run.record(decision)
+        headline = complaint(decision, self.run.settings.baseline)
+        if headline is not None:
+            known = self.run.known_as(self.job)
+            raise VerdictError(decision, f"{headline}{' (known: ' + ', '.join(known) + ')' if known else ''}")
+        if decision.verdict.name == "unavailable":
+            pytest.skip(decision.verdict.reason)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        error = excinfo.value
+        if isinstance(error, VerdictError):
+            from sentinel.reports.explain import explain
+
+            return f"{error.headline}\n\n{explain(error.decision, self.run.command(self.nodeid))}"
+        if isinstance(error, SentinelError):
+            return f"sentinel: {error}"
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        return self.path, 0, f"{self.job.boundary} {self.job.law} at {self.job.ref.short}"
+
+
+class LawId:
+    """An item id given as an argument: ``laws/TARGET/BOUNDARY``, with a law and a ref or without."""
+
+    def __init__(self, text: str) -> None:
+        found = _ID.fullmatch(text)
+        if found is None:
+            raise SentinelError(
+                f"{text!r} is no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW[REF], the last two or the last "
+                "one may be left out"
+            )
+        self.target, self.boundary = found["target"], found["boundary"]
+        self.law, self.ref = found["law"], found["ref"]
+
+    def selects(self, job: LawJob) -> bool:
+        return (
+            (job.target, job.boundary) == (self.target, self.boundary)
+            and self.law in (None, job.law)
+            and self.ref in (None, job.ref.short, str(job.ref))
+        )

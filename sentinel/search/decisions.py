@@ -1,0 +1,145 @@
+"""What a hunt knows about a law, as a decision: verdict, evidence and all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.invariants.invariant import Inputs, Invariant
+from sentinel.outcomes import Comparison, Decision, Failure, Measurement, Verdict
+from sentinel.recipes import Recipe
+from sentinel.refs import Ref
+from sentinel.runner import Ground, NotProvenError, prove
+from sentinel.search.bench import Subject, Trial, Undecidable
+from sentinel.search.hunt import Tally
+from sentinel.search.saving import bug_id, recipe_document
+from sentinel.targets import Dialect, StandIn
+from sentinel.values import typed
+from sentinel.verdicts import of_failure
+
+
+def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tried: int, seed: int) -> Decision:
+    """The decision about one law at one boundary after a hunt."""
+    searched = f"{tried} scenarios of seed {seed}, {tally.spoken} of them about this law"
+    if tally.findings:
+        finding = tally.findings[0]
+        violations = tuple(item for found in tally.findings for item in found.violations if found is finding)
+        more = "".join(f"; also {other.symptom}: {other.violations[0].detail}" for other in tally.findings[1:])
+        comparisons = tuple(
+            Comparison(item.key, item.observed, None, item.demanded, None, False, item.detail) for item in violations
+        )
+        reason = f"the law is broken ({law.statement}): {violations[0].detail}{more}"
+        return _decision(ground, subject, law, Verdict("reproduced", reason), finding.trial, comparisons, violations)
+    stale = stale_dialects(subject, law, tally)
+    if stale:
+        reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
+        return _decision(ground, subject, law, Verdict("changed", reason), tally.sample)
+    if tally.dialects:
+        meant = "; ".join(
+            f"{subject.binding.dialects[place].reason} ({subject.binding.dialects[place].link})"
+            for place in tally.dialects
+        )
+        reason = f"the law holds but for a declared dialect, in {searched}: {meant}"
+        return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample)
+    if tally.spoken:
+        reason = f"the law holds in {searched}: {law.statement}"
+        return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample)
+    if tally.refused:
+        why = tally.refused.most_common(1)[0][0]
+        return _decision(
+            ground, subject, law, Verdict("inconclusive", f"every call was refused: {why}", "raised"), None
+        )
+    why = tally.silent.most_common(1)[0][0] if tally.silent else "no scenario could be drawn"
+    return _decision(
+        ground, subject, law, Verdict("unavailable", f"the law had nothing to say in {searched}: {why}", "law"), None
+    )
+
+
+def of_undecidable(ground: Ground, subject: Subject, law: Invariant, error: Undecidable) -> Decision:
+    """The decision where the boundary cannot be called at this ref."""
+    told = error.failure
+    absent = told["kind"] == "drift" and not told.get("provenance")
+    failure = Failure(
+        "not-in-this-version" if absent else str(told["kind"]), str(told["reason"]), str(told["traceback"])
+    )
+    return replace(_decision(ground, subject, law, of_failure(failure), None), failure=failure)
+
+
+def of_absence(
+    target: str, ref: Ref, subject: Subject, law: Invariant, failure: Failure, adapter: str = ""
+) -> Decision:
+    """The decision where the ref itself cannot be had."""
+    recipe = _recipe(target, subject, law, {"": {}}, {})
+    return Decision(recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter)
+
+
+def stale_dialects(subject: Subject, law: Invariant, tally: Tally) -> list[Dialect]:
+    """Declared dialects that had their chance to show, and did not."""
+    return [
+        dialect
+        for place, dialect in enumerate(subject.binding.dialects)
+        if dialect.name == law.name and tally.dialects_open[place] and not tally.dialects[place]
+    ]
+
+
+def _decision(
+    ground: Ground,
+    subject: Subject,
+    law: Invariant,
+    verdict: Verdict,
+    trial: Trial | None,
+    comparisons: tuple[Comparison, ...] = (),
+    violations: tuple[Any, ...] = (),
+) -> Decision:
+    variants: Mapping[str, Inputs] = trial.variants if trial is not None else {"": {}}
+    document: dict[str, Any] = {}
+    if trial is not None:
+        name = bug_id(ground.target, subject.boundary, law.name)
+        document = recipe_document(subject, law, variants, violations, ground.target, ground.checkout, name)
+    measurement, failure = None, None
+    if trial is not None and trial.case is not None and trial.answer and "provenance" in trial.answer:
+        try:
+            measurement = Measurement(
+                {name: dict(values) for name, values in trial.case.observation.items()},
+                prove(trial.answer["provenance"], ground.checkout),
+                tuple(map(str, trial.answer["ghosts"])),
+                tuple(StandIn(str(name), str(reason)) for name, reason in trial.answer["stand_ins"]),
+                trial.case.oracle,
+            )
+        except (NotProvenError, KeyError, TypeError, ValueError) as error:
+            failure = Failure("drift", str(error))
+            verdict, comparisons = of_failure(failure), ()
+    return Decision(
+        _recipe(ground.target, subject, law, variants, document),
+        ground.ref,
+        verdict,
+        checkout=ground.checkout,
+        measurement=measurement,
+        failure=failure,
+        comparisons=comparisons,
+        environment=ground.environment,
+        law=law.name,
+        adapter=ground.adapter,
+    )
+
+
+def _recipe(
+    target: str, subject: Subject, law: Invariant, variants: Mapping[str, Inputs], document: Mapping[str, Any]
+) -> Recipe:
+    text = json.dumps(typed(document), sort_keys=True)
+    return Recipe(
+        bug_id="",
+        title=law.statement,
+        target=target,
+        contract=subject.contract.name,
+        boundary=subject.boundary,
+        variants=variants,
+        path=Path(f"{law.name}.yaml"),
+        digest=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}",
+        invariant=law.name,
+        document=document,
+    )

@@ -1,0 +1,243 @@
+"""A discovery: a long search over many boundaries, in turns, that remembers what it found for the next one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from sentinel.invariants.invariant import Inputs, Invariant
+from sentinel.recipes import Recipe
+from sentinel.runner import Ground, Job, Runner
+from sentinel.search.bench import Subject, Undecidable
+from sentinel.search.checks import Omitted
+from sentinel.search.decisions import stale_dialects
+from sentinel.search.hunt import Finding, Hunt
+from sentinel.targets import Dialect
+from sentinel.worker import protocol
+
+#: Scenarios of one boundary before it is the next one's turn.
+TURN = 20
+
+#: Calls that shrinking one finding may take.
+SHRINKING = 1000
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """A finding, with what is known of it.
+
+    :ivar known_as: the recipes that explain it.
+    :ivar also: other boundaries that break the same law in the same way because they call this one.
+    """
+
+    finding: Finding
+    known_as: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+
+
+@dataclass
+class Progress:
+    """Where a discovery stands; what it says is complete whenever it is stopped.
+
+    :ivar tried: scenarios so far; ``--examples`` of a run that repeats this one.
+    :ivar stopped: whether it was interrupted.
+    """
+
+    tried: int = 0
+    stopped: bool = False
+    findings: list[Finding] = field(default_factory=list)
+    hunts: list[Hunt] = field(default_factory=list)
+    not_searched: list[Omitted] = field(default_factory=list)
+
+    @property
+    def stale(self) -> list[tuple[Subject, Dialect]]:
+        """Declared dialects that had their chance to show, and did not."""
+        return [
+            (hunt.subject, dialect)
+            for hunt in self.hunts
+            for law, tally in hunt.tallies.items()
+            for dialect in stale_dialects(hunt.subject, law, tally)
+        ]
+
+
+class Memory:
+    """Failing scenarios of earlier runs, in a Hypothesis database below ``SENTINEL_HOME``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._database = DirectoryBasedExampleDatabase(folder)
+
+    def of(self, target: str, subject: Subject, law: Invariant) -> list[dict[str, Inputs]]:
+        found = []
+        for saved in self._database.fetch(_key(target, subject, law)):
+            try:
+                variants = protocol.decode(saved)
+            except protocol.ProtocolError:
+                continue
+            names = {item.name for item in subject.contract.inputs}
+            # An older Sentinel's contract may have had other inputs; its scenario is no use any more.
+            if isinstance(variants, dict) and all(isinstance(v, dict) and set(v) == names for v in variants.values()):
+                found.append(variants)
+        return found
+
+    def keep(self, target: str, finding: Finding) -> None:
+        key = _key(target, finding.subject, finding.law)
+        self._database.save(key, protocol.encode(finding.trial.variants))
+
+    def forget(self, target: str, subject: Subject, law: Invariant, variants: dict[str, Inputs]) -> None:
+        self._database.delete(_key(target, subject, law), protocol.encode(variants))
+
+
+def _key(target: str, subject: Subject, law: Invariant) -> bytes:
+    return f"{target} {subject.boundary} {subject.contract.name} {law.name}".encode()
+
+
+class Discovery:
+    """:param found: called with each finding as it comes.
+    :param tell: called with one line about where the search stands.
+    :param memory: earlier runs' failing scenarios, tried first; None to go by the seed alone.
+    """
+
+    def __init__(
+        self,
+        ground: Ground,
+        subjects: Sequence[Subject],
+        laws: Callable[[Invariant], bool],
+        seed: int,
+        memory: Memory | None = None,
+        found: Callable[[Finding], None] = lambda finding: None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._ground, self._memory, self._found, self._tell = ground, memory, found, tell
+        self.progress = Progress()
+        for subject in subjects:
+            wanted = [law for law in subject.laws if laws(law)]
+            if wanted:
+                self.progress.hunts.append(Hunt(ground.bench, subject, seed, wanted, SHRINKING))
+
+    def run(self, examples: int | None = None, seconds: float | None = None) -> Progress:
+        """Search until so many scenarios were tried, or the time is up.
+
+        Interrupted, it returns what it has.
+        """
+        progress = self.progress
+        began = time.monotonic()
+
+        def over() -> bool:
+            return seconds is not None and time.monotonic() - began >= seconds
+
+        try:
+            self._replay()
+            going = list(progress.hunts)
+            while going and not over() and (examples is None or progress.tried < examples):
+                for hunt in list(going):
+                    left = TURN if examples is None else min(TURN, examples - progress.tried)
+                    if left <= 0 or over():
+                        break
+                    if not self._turn(hunt, left, over, began):
+                        going.remove(hunt)
+        except KeyboardInterrupt:
+            progress.stopped = True
+        return progress
+
+    def _turn(self, hunt: Hunt, count: int, over: Callable[[], bool], began: float) -> bool:
+        """One boundary's turn; whether it is worth another."""
+        progress, before = self.progress, hunt.tried
+
+        def tick() -> None:
+            progress.tried += 1
+            if progress.tried % 10 == 0:
+                rate = progress.tried / max(time.monotonic() - began, 1e-9)
+                self._tell(
+                    f"{progress.tried} scenarios, {rate:.0f} a second, {len(progress.findings)} found; "
+                    f"at {hunt.subject.boundary}"
+                )
+
+        try:
+            hunt.run(count, tick=tick, enough=over)
+        except Undecidable as error:
+            progress.not_searched.append(Omitted(hunt.subject.boundary, "", str(error)))
+            progress.hunts.remove(hunt)
+            return False
+        self._collect()
+        return hunt.tried > before
+
+    def _replay(self) -> None:
+        if self._memory is None:
+            return
+        for hunt in list(self.progress.hunts):
+            for law in hunt.tallies:
+                for variants in self._memory.of(self._ground.target, hunt.subject, law):
+                    try:
+                        if not hunt.replay(law, variants):
+                            self._memory.forget(self._ground.target, hunt.subject, law, variants)
+                    except Undecidable:
+                        break  # its turn will say so
+        self._collect()
+
+    def _collect(self) -> None:
+        known = {id(finding) for finding in self.progress.findings}
+        for hunt in self.progress.hunts:
+            for tally in hunt.tallies.values():
+                for finding in tally.findings:
+                    if id(finding) not in known:
+                        self.progress.findings.append(finding)
+                        if self._memory is not None:
+                            self._memory.keep(self._ground.target, finding)
+                        self._found(finding)
+
+
+def grouped(findings: Sequence[Finding]) -> list[Discovered]:
+    """One root cause, one finding: a boundary that breaks a law because it calls another one that breaks it in the same
+    way is named beside that one."""
+    roots: list[Finding] = []
+    also: dict[int, list[str]] = {}
+    for finding in findings:
+        root = next((item for item in findings if _explains(item, finding)), None)
+        # Two that call each other explain each other; the first of them stands.
+        if root is None or (_explains(finding, root) and findings.index(finding) < findings.index(root)):
+            roots.append(finding)
+        else:
+            also.setdefault(id(root), []).append(finding.subject.boundary)
+    return [Discovered(finding, also=tuple(also.get(id(finding), ()))) for finding in roots]
+
+
+def _explains(one: Finding, other: Finding) -> bool:
+    if one is other or (one.law.name, one.symptom) != (other.law.name, other.symptom):
+        return False
+    ran = (other.trial.answer or {}).get("functions", ())
+    return one.subject.boundary != other.subject.boundary and any(path in ran for path in one.subject.binding.paths)
+
+
+def recognised(
+    runner: Runner, ground: Ground, found: Sequence[Discovered], recipes: Sequence[Recipe]
+) -> list[Discovered]:
+    """The findings with the recipes that explain them: same law, the boundary is the recipe's or calls it, and the
+    recipe is reproduced at this ref."""
+    decided: dict[str, bool] = {}
+
+    def reproduced(recipe: Recipe) -> bool:
+        if recipe.bug_id not in decided:
+            decided[recipe.bug_id] = runner.decide(Job(recipe, ground.ref)).verdict.name == "reproduced"
+        return decided[recipe.bug_id]
+
+    named = []
+    for item in found:
+        known = tuple(
+            recipe.bug_id for recipe in recipes if is_about(recipe, item.finding, ground.target) and reproduced(recipe)
+        )
+        named.append(Discovered(item.finding, known, item.also))
+    return named
+
+
+def is_about(recipe: Recipe, finding: Finding, target: str) -> bool:
+    """Whether a recipe is of the finding's law, and of its boundary or of one that ran when the law broke."""
+    ran = (finding.trial.answer or {}).get("functions", ())
+    return (
+        recipe.target == target
+        and recipe.invariant == finding.law.name
+        and (recipe.boundary in finding.subject.binding.paths or recipe.boundary in ran)
+    )

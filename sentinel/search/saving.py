@@ -1,0 +1,154 @@
+"""A finding as a finished recipe: the shrunk scenario, what was observed, what the law demands, the pin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sentinel.checkout import Checkout
+from sentinel.closeness import agree
+from sentinel.contracts.contract import Contract, Input
+from sentinel.invariants.invariant import Inputs, Invariant, Violation
+from sentinel.search.bench import Subject
+from sentinel.search.hunt import Finding
+from sentinel.values import Tensor, plain
+
+_LONGEST_ID = 100
+
+
+def bug_id(target: str, boundary: str, law: str, symptom: str = "value") -> str:
+    """``VERL-COMPUTE-RLOO-OUTCOME-ADVANTAGE-REJECTED-ROW-...``: the boundary's own name and the law."""
+    parts = [target, boundary.rpartition(".")[2].strip("_"), law]
+    text = "-".join([*parts, *([symptom] if symptom != "value" else [])]).upper().replace("_", "-")
+    return text[:_LONGEST_ID].rstrip("-")
+
+
+def recipe_document(
+    subject: Subject,
+    law: Invariant,
+    variants: Mapping[str, Inputs],
+    violations: tuple[Violation, ...],
+    target: str,
+    checkout: Checkout,
+    name: str,
+) -> dict[str, Any]:
+    """The recipe as plain data, in the recipe language.
+
+    Expected values are written where the law names them, and they differ by more than what recipes tolerate; else the
+    law itself decides.
+    """
+    last = subject.boundary.rpartition(".")[2]
+    first = next(iter(variants.values()))
+    others = {key: value for key, value in variants.items() if key}
+    title = f"{last}: {violations[0].detail}" if violations else f"{last}: {law.statement}"
+    story = f"The law says: {law.statement}.\n" + "".join(f"{item.key}: {item.detail}.\n" for item in violations)
+    document: dict[str, Any] = {
+        "recipe_version": 1,
+        "bug_id": name,
+        "title": " ".join(title.split())[:160],
+        "target": target,
+        "contract": subject.contract.name,
+        "boundary": subject.boundary,
+        "invariant": law.name,
+        "story": story,
+        "upstream": {"status": "unreported"},
+        "scenario": _scenario(subject.contract, first),
+    }
+    if others:
+        document["variants"] = {key: _scenario(subject.contract, value, first) for key, value in others.items()}
+    values = [(item.key, written(item.observed), written(item.demanded)) for item in violations]
+    if values and not law.twin and all(_tells_apart(item) for item in violations):
+        document["expected_unpatched"] = {key: observed for key, observed, _ in values}
+        document["expected_fixed"] = {key: demanded for key, _, demanded in values}
+    pin = f"git:{checkout.commit}" if checkout.commit else f"pypi:{checkout.version}" if checkout.version else ""
+    if pin and violations and not checkout.dirty:
+        document["pins"] = [{"ref": pin, "expect": "reproduced"}]
+        document["watch"] = ["git:main"]
+    return document
+
+
+def _tells_apart(violation: Violation) -> bool:
+    demanded = violation.demanded
+    if isinstance(demanded, Tensor):
+        demanded = demanded.nested()
+    elif not isinstance(demanded, (int, float, list)):
+        return False
+    return not agree(violation.observed, demanded).agrees
+
+
+def _scenario(contract: Contract, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
+    """The inputs that differ from the base, or from what the contract takes for granted where there is none."""
+    # What a boundary fixes is narrowed into its defaults, and no reader of the recipe knows it from there.
+    neutral = {item.name for item in contract.inputs if item.default is None}
+    scenario = {}
+    for item in contract.inputs:
+        value = inputs[item.name]
+        if base is not None and value == base[item.name]:
+            continue
+        if base is None and not callable(item.default) and value == item.default and item.name in neutral:
+            continue
+        scenario[item.name] = written(value, item)
+    return scenario
+
+
+def written(value: Any, item: Input | None = None) -> Any:
+    """A literal in the recipe language."""
+    if not isinstance(value, Tensor):
+        return plain(value) if not isinstance(value, float) else value
+    if item is not None and value.dtype == item.dtype and value.shape and 0 not in value.shape and getattr(value, "contiguous", True):
+        return value.nested()
+    form: dict[str, Any] = {"tensor": value.nested(), "dtype": value.dtype}
+    if 0 in value.shape:
+        form = {"full": 0, "shape": list(value.shape), "dtype": value.dtype}
+    if not getattr(value, "contiguous", True):
+        form["contiguous"] = False
+    return form
+
+
+def save(folder: Path, document: Mapping[str, Any]) -> Path:
+    """Write ``<folder>/<BUG-ID>.yaml``; a file that is there already is another's, and keeps its place.
+
+    :returns: the file.
+    """
+    import yaml
+
+    place = folder / f"{document['bug_id']}.yaml"
+    number = 2
+    while place.exists():
+        place = folder / f"{document['bug_id']}-{number}.yaml"
+        number += 1
+    shown = {**document, "bug_id": place.stem}
+    text = yaml.dump(shown, Dumper=_dumper(), sort_keys=False, allow_unicode=False, default_flow_style=None, width=118)
+    folder.mkdir(parents=True, exist_ok=True)
+    place.write_text("# Found and shrunk by sentinel discover.\n" + text, encoding="utf-8")
+    return place
+
+
+def _dumper() -> Any:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Block text for what has several lines, and no anchors."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    return Dumper
+
+
+def finding_document(finding: Finding, target: str, checkout: Checkout) -> dict[str, Any]:
+    """The recipe of a finding."""
+    return recipe_document(
+        finding.subject,
+        finding.law,
+        finding.trial.variants,
+        finding.violations,
+        target,
+        checkout,
+        bug_id(target, finding.subject.boundary, finding.law.name, finding.symptom),
+    )
