@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Contract, Input, Observed
-from sentinel.contracts.normalisation import NORMALISATION_INPUTS
+from sentinel.contracts.normalisation import LAWS_OF_TOKENS, NORMALISATION_INPUTS, lay_out_groups, normalised
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -14,6 +14,11 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     import torch
 
     return {"normalised": torch.where(inputs["response_mask"] != 0, call(**inputs)["normalised"], 0.0)}
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``(A_it - mean) / (std + epsilon)`` over the group's or the batch's tokens that count."""
+    return {"normalised": normalised(inputs["advantages"], inputs["response_mask"] != 0, inputs)}
 
 
 ADVANTAGE_NORMALISATION = Contract(
@@ -36,7 +41,10 @@ ADVANTAGE_NORMALISATION = Contract(
         Observed("normalised", "advantage of each token that counts, normalised; 0 elsewhere", ("batch", "tokens")),
     ),
     measure=_measure,
+    oracle=_oracle,
     law="the_oracle_agrees",
     group="group",
     aliases={"loss_mask": "response_mask", "uid": "group", "index": "group"},
+    laws=LAWS_OF_TOKENS,
+    arrange=lay_out_groups,
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.normalisation import LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, whitened
+from sentinel.invariants.invariant import DoesNotApply
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,19 +26,24 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     rewards, values, gamma = inputs["token_level_rewards"], inputs["values"], inputs["gamma"]
     valid = inputs["response_mask"] != 0
+    if inputs["masked_steps"] not in ("skipped", "counted"):
+        raise DoesNotApply(f"no definition of masked steps as {inputs['masked_steps']!r}")
     advantages, returns = torch.zeros_like(rewards), torch.zeros_like(rewards)
     for row, counts in enumerate(valid):
-        r, v = rewards[row, counts], values[row, counts]
+        step = counts if inputs["masked_steps"] == "skipped" else torch.ones_like(counts)
+        r, v = rewards[row, step], values[row, step]
         deltas = r + gamma * torch.cat([v[1:], v.new_zeros(1)])[: len(v)] - v
         steps = torch.arange(len(v), dtype=torch.float64)
         ahead = steps[None, :] - steps[:, None]  # l, for token t (row) and t + l (column)
         weights = torch.where(ahead >= 0, (gamma * inputs["lam"]) ** ahead.clamp(min=0), 0.0)
-        advantages[row, counts] = weights @ deltas
-        returns[row, counts] = weights @ deltas + v
-    if inputs["whiten"]:
-        all_of_them = advantages[valid]
-        advantages = (advantages - all_of_them.mean()) / torch.sqrt(all_of_them.var(correction=1) + 1e-8)
-    return {"advantages": advantages, "returns": returns}
+        advantages[row, step] = weights @ deltas
+        returns[row, step] = weights @ deltas + v
+    return {"advantages": whitened(advantages, valid) if inputs["whiten"] else advantages, "returns": returns}
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    place_rewards(inputs, choose)
+    return inputs
 
 
 GENERALISED_ADVANTAGE = Contract(
@@ -44,23 +51,35 @@ GENERALISED_ADVANTAGE = Contract(
     summary="token-level advantages and returns from token rewards and a critic's values",
     source="GAE (arXiv:1506.02438), equation 16, for an episode that ends with the last token that counts",
     inputs=(
-        Input("token_level_rewards", "tensor", "reward of each token", shape=("batch", "tokens")),
-        Input("values", "tensor", "the critic's value at each token", shape=("batch", "tokens")),
+        Input("token_level_rewards", "tensor", "reward of each token", shape=("batch", "tokens"), domain="reward"),
+        Input("values", "tensor", "the critic's value at each token", shape=("batch", "tokens"), domain="value"),
         Input(
             "response_mask",
             "tensor",
             "1 where a token counts, that is, is a step of the episode",
             dtype="float32",
             shape=("batch", "tokens"),
+            domain="mask",
+            dtypes=("bool", "int64"),
         ),
-        Input("gamma", "number", "discount"),
-        Input("lam", "number", "GAE's lambda"),
+        REWARD_LAYOUT,
+        Input("gamma", "number", "discount", choices=(1.0, 0.5, 0.9, 0.0), knob=True),
+        Input("lam", "number", "GAE's lambda", choices=(1.0, 0.5, 0.95, 0.0), knob=True),
         Input(
             "whiten",
             "boolean",
-            "dialect: advantages (not returns) are centred and divided by sqrt(variance + 1e-8) over all tokens "
-            "that count, the variance with n - 1; a statement about the boundary, which has no such option",
+            "advantages (not returns) are centred and divided by sqrt(variance + 1e-8) over all tokens that count, the "
+            "variance with n - 1",
             default=False,
+            dialect=True,
+        ),
+        Input(
+            "masked_steps",
+            "string",
+            "what a token that does not count is: skipped (no step), or counted (a step with the reward and the value "
+            "that stand there)",
+            default="skipped",
+            dialect=True,
         ),
     ),
     observes=(
@@ -71,4 +90,6 @@ GENERALISED_ADVANTAGE = Contract(
     oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"rewards": "token_level_rewards", "lambd": "lam", "loss_mask": "response_mask"},
+    laws=LAWS_OF_TOKENS,
+    arrange=_arrange,
 )

@@ -2,15 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.normalisation import (
+    LAWS_OF_TOKENS,
+    REWARD_LAYOUT,
+    place_rewards,
+    root,
+    rows_of,
+    squares,
+    whitened,
+)
+from sentinel.invariants.invariant import DoesNotApply
+from sentinel.values import tensor
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     outputs = call(**inputs)
     return {"advantages": outputs["advantages"], "returns": outputs["returns"]}
+
+
+#: Estimators of one score a response; remax is the one of token rewards.
+_ESTIMATORS = ("grpo", "gdpo", "reinforce_plus_plus_baseline", "gpg", "rloo", "opo", "maxrl", "passk")
+
+#: Estimators whose paper divides by the group's standard deviation, and those whose paper whitens the batch.
+_BY_STD = ("grpo", "gdpo")
+_WHITENED = ("gdpo", "reinforce_plus_plus_baseline")
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """With the score ``s_i`` of response i, the sum of its rewards, and the ``n`` scores of its group, ``A_it =``
+
+    * grpo (arXiv:2402.03300, section 4.1.2): ``(s_i - mean) / (std + epsilon)``; without std, Dr. GRPO
+      (arXiv:2503.20783, section 3.2): ``s_i - mean``;
+    * gdpo (arXiv:2601.05242): grpo, then whitened over the batch;
+    * reinforce_plus_plus_baseline (arXiv:2501.03262): ``s_i - mean``, then whitened over the batch;
+    * rloo (arXiv:2402.14740, section 3.3): ``s_i - sum_{j != i} s_j / (n - 1)``;
+    * opo (arXiv:2505.23585): ``s_i - sum_j |m_j| s_j / sum_j |m_j|``, the baseline of least variance where a
+      gradient's size goes with the response's length;
+    * gpg (arXiv:2504.02546): ``B / (B - M) (s_i - mean)``, with M of the B responses in groups of equal scores, whose
+      gradient is 0;
+    * passk (GRPO-PassK, arXiv:2503.19595): ``max - second`` for the best response, 0 for the others;
+    * maxrl (arXiv:2602.02710): ``(s_i - mean) / (mean + epsilon)``;
+    * remax (arXiv:2310.10505): ``sum_{k >= t} r_ik - b_i``, b_i the score of the greedy response.
+
+    Only responses with a token that counts are in a group: a rejected row is an absent row. The return is the
+    advantage, but for remax the reward to go.
+    """
+    import torch
+
+    valid = inputs["response_mask"] != 0
+    rewards = inputs["token_level_rewards"]
+    if inputs["masked_rewards"] == "ignored":
+        rewards = torch.where(valid, rewards, 0.0)
+    if inputs["estimator"] == "remax":
+        returns = torch.where(valid, rewards.flip(-1).cumsum(-1).flip(-1), 0.0)
+        return {
+            "advantages": torch.where(valid, returns - inputs["reward_baselines"][:, None], 0.0),
+            "returns": returns,
+        }
+    advantages = torch.where(valid, _of_responses(rewards.sum(-1), valid.sum(-1), inputs)[:, None], 0.0)
+    if _chosen(inputs, "whiten", _WHITENED):
+        advantages = whitened(advantages, valid)
+    return {"advantages": advantages, "returns": advantages}
+
+
+def _chosen(inputs: Mapping[str, Any], name: str, by_paper: Sequence[str]) -> bool:
+    return inputs["estimator"] in by_paper if inputs[name] is None else bool(inputs[name])
+
+
+def _of_responses(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
+    """The advantage of each response, [batch]."""
+    import torch
+
+    advantages = torch.zeros_like(scores)
+    counted = [row for row in range(len(scores)) if inputs["rejected"] == "counted" or lengths[row] > 0]
+    useful = 0
+    for members in rows_of(inputs["group"][row] for row in counted).values():
+        rows = [counted[member] for member in members]
+        group = scores[rows]
+        advantages[rows] = _of_group(group, lengths[rows], inputs)
+        if inputs["zero_gradient"] == "equal_scores":
+            useful += 0 if (group == group[0]).all() else len(rows)
+        else:
+            useful += int((group != 0).sum())
+    return advantages * len(counted) / max(useful, 1) if inputs["estimator"] == "gpg" else advantages
+
+
+def _of_group(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
+    """The advantages of the responses to one prompt, [n]."""
+    import torch
+
+    estimator, count = inputs["estimator"], len(scores)
+    if estimator not in _ESTIMATORS:
+        raise DoesNotApply(f"no definition of the estimator {estimator!r}")
+    epsilon = 1e-6 if inputs["epsilon"] is None else inputs["epsilon"]
+    by_std = _chosen(inputs, "norm_by_std", _BY_STD)
+    if count == 1:
+        if inputs["group_of_one"] == "zero":
+            return torch.zeros_like(scores)
+        return scores / (1 + epsilon) if by_std and estimator in ("grpo", "gdpo") else scores
+    std = root(squares(scores - scores.mean(), inputs["std"] == "unbiased"), epsilon, inputs["epsilon_placement"])
+    centred = scores - scores.mean()
+    if estimator in ("grpo", "gdpo"):
+        return centred / std if by_std else centred
+    if estimator in ("reinforce_plus_plus_baseline", "gpg"):
+        return centred
+    if estimator == "rloo":
+        return scores - (scores.sum() - scores) / (count - 1)
+    if estimator == "opo":
+        return scores - (lengths * scores).sum() / lengths.sum().clamp(min=1)
+    if estimator == "maxrl":
+        return centred / (scores.mean() + epsilon)
+    best, second = scores.sort(descending=True).values[:2]
+    gain = (best - second) / std if by_std else best - second
+    return torch.where(torch.arange(count) == scores.argmax(), gain, 0.0)
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    place_rewards(inputs, choose)
+    if inputs["estimator"] == "remax" and inputs["reward_baselines"] is None:
+        rewards = inputs["token_level_rewards"]
+        inputs["reward_baselines"] = tensor([0.0] * rewards.shape[0], rewards.dtype)
+    return inputs
 
 
 GROUP_ADVANTAGE = Contract(
@@ -38,6 +154,7 @@ GROUP_ADVANTAGE = Contract(
             domain="mask",
             dtypes=("bool", "int64"),
         ),
+        REWARD_LAYOUT,
         Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
         Input(
             "epsilon",
@@ -68,6 +185,7 @@ GROUP_ADVANTAGE = Contract(
             "remax: the reward of the greedy response to the row's prompt",
             shape=("batch",),
             default=None,
+            domain="reward",
         ),
         Input("std", "string", "unbiased (n - 1) or biased (n)", default="unbiased", dialect=True),
         Input(
@@ -99,6 +217,13 @@ GROUP_ADVANTAGE = Contract(
             dialect=True,
         ),
         Input(
+            "zero_gradient",
+            "string",
+            "which responses gpg takes to have no gradient: equal_scores (of groups with one score) or zero_scores",
+            default="equal_scores",
+            dialect=True,
+        ),
+        Input(
             "whiten",
             "boolean",
             "whether the advantages of all tokens of the batch that count are centred and divided by sqrt(variance + "
@@ -112,7 +237,10 @@ GROUP_ADVANTAGE = Contract(
         Observed("returns", "return of each token", ("batch", "tokens")),
     ),
     measure=_measure,
+    oracle=_oracle,
     law="a_rejected_row_is_an_absent_row",
     group="group",
     aliases={"index": "group", "uid": "group", "norm_adv_by_std_in_grpo": "norm_by_std"},
+    laws=LAWS_OF_TOKENS,
+    arrange=_arrange,
 )

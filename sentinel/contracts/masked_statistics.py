@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.normalisation import LAWS_OF_TOKENS, root, runs, variance
+from sentinel.invariants.invariant import DoesNotApply
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,6 +27,51 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     else:
         statistic = result.reshape(())
     return {"statistic": statistic, "row_statistic": row_statistic, "whitened": whitened}
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Over the tokens that count of the batch, or of each row: ``sum x``, ``mean = sum x / n``, ``var = sum (x -
+    mean)^2 / (n - 1)`` (or ``/ n``), and ``whiten = (x - mean) / sqrt(var + epsilon)``, plus ``mean`` without
+    ``shift_mean``. Of no token, all of them are 0; so is the variance of one token."""
+    import torch
+
+    values, valid, statistic = inputs["values"], inputs["response_mask"] != 0, inputs["statistic"]
+    if statistic == "segment_mean":
+        return {"result": _segment_means(values, valid, inputs)}
+    rows = list(zip(values, valid)) if inputs["axis"] == "token" else [(values, valid)]
+    results = [_statistic(statistic, x, counts, inputs) for x, counts in rows]
+    return {"result": torch.stack(results) if inputs["axis"] == "token" else results[0]}
+
+
+def _statistic(statistic: str, values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
+    import torch
+
+    x = values[valid]
+    if statistic == "sum":
+        return x.sum()
+    if statistic == "mean":
+        return _mean(x, inputs)
+    if statistic == "var":
+        return variance(x, inputs["unbiased"])
+    if statistic == "whiten":
+        mean = _mean(x, inputs)
+        scale = root(variance(x, inputs["unbiased"]), inputs["epsilon"], inputs["epsilon_placement"])
+        return torch.where(valid, (values - mean) / scale + (0.0 if inputs["shift_mean"] else mean), 0.0)
+    raise DoesNotApply(f"no definition of the statistic {statistic!r}")
+
+
+def _mean(x: Any, inputs: Mapping[str, Any]) -> Any:
+    return x.sum() / ((len(x) or 1) + inputs["count_epsilon"])
+
+
+def _segment_means(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
+    import torch
+
+    means = torch.zeros_like(values)
+    for x, counts, result in zip(values, valid, means):
+        for run in runs(counts.tolist()):
+            result[run] = _mean(x[run], inputs)
+    return means
 
 
 MASKED_STATISTICS = Contract(
@@ -90,6 +137,8 @@ MASKED_STATISTICS = Contract(
         Observed("whitened", "whiten and segment_mean, at each token that counts; 0 elsewhere", ("batch", "tokens")),
     ),
     measure=_measure,
+    oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"loss_mask": "response_mask", "mask": "response_mask"},
+    laws=LAWS_OF_TOKENS,
 )

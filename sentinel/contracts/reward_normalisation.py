@@ -6,12 +6,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Contract, Input, Observed
-from sentinel.contracts.normalisation import NORMALISATION_INPUTS
+from sentinel.contracts.normalisation import LAWS_OF_TOKENS, NORMALISATION_INPUTS, lay_out_groups, normalised
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": call(**inputs)["normalised"]}
 
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``clip((r_i - mean) / (std + epsilon))``: see :func:`sentinel.contracts.normalisation.normalised`."""
+    import torch
+
+    rewards = inputs["rewards"]
+    result = normalised(rewards, torch.ones_like(rewards, dtype=torch.bool), inputs)
+    clip = inputs["clip"]
+    return {"normalised": result if clip is None else result.clamp(-clip, clip)}
+
+
+#: Laws about a mask, which rewards do not have.
+_OF_MASKS = ("masked_values_have_no_influence", "a_rejected_row_is_an_absent_row", "padding_is_invisible")
 
 REWARD_NORMALISATION = Contract(
     name="reward_normalisation",
@@ -31,8 +44,11 @@ REWARD_NORMALISATION = Contract(
     ),
     observes=(Observed("normalised", "reward of each response, normalised", ("batch",)),),
     measure=_measure,
+    oracle=_oracle,
     law="the_oracle_agrees",
     mask="",
     group="group",
     aliases={"scores": "rewards", "uid": "group", "index": "group"},
+    laws=tuple(law for law in LAWS_OF_TOKENS if law not in _OF_MASKS),
+    arrange=lay_out_groups,
 )
