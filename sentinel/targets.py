@@ -126,6 +126,8 @@ class Target:
     :ivar preload: real third-party packages that are imported before the target, where installed, because boundaries
         use them while they are probed.
     :ivar bindings: the boundaries.
+    :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path that ends
+        in ``.*`` speaks of a whole module.
     """
 
     name: str
@@ -135,6 +137,7 @@ class Target:
     branch: str = "main"
     preload: tuple[str, ...] = ()
     bindings: tuple[Binding, ...] = ()
+    unbound: Mapping[str, str] = field(default_factory=dict)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
         """The binding of a boundary (by today's path or a former one), or None."""

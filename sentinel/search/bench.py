@@ -120,6 +120,14 @@ class Bench:
             for law, variants in plans.items()
         }
 
+    def find(self, subject: Subject) -> Mapping[str, Any]:
+        """Where the boundary is in this checkout, without calling it: the worker's provenance.
+
+        :raises Undecidable: where it is not there, or does not import.
+        """
+        found: Mapping[str, Any] = self._ask(subject, {}, {}, False)[0]["provenance"]
+        return found
+
     def _ask(
         self, subject: Subject, calls: Mapping[str, Any], consultations: Mapping[str, Any], describe: bool
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -96,12 +96,13 @@ def written(value: Any, item: Input | None = None) -> Any:
     """A literal in the recipe language."""
     if not isinstance(value, Tensor):
         return plain(value) if not isinstance(value, float) else value
-    if item is not None and value.dtype == item.dtype and value.shape and 0 not in value.shape and getattr(value, "contiguous", True):
+    contiguous = getattr(value, "contiguous", True)
+    if item is not None and value.dtype == item.dtype and value.shape and 0 not in value.shape and contiguous:
         return value.nested()
     form: dict[str, Any] = {"tensor": value.nested(), "dtype": value.dtype}
     if 0 in value.shape:
         form = {"full": 0, "shape": list(value.shape), "dtype": value.dtype}
-    if not getattr(value, "contiguous", True):
+    if not contiguous:
         form["contiguous"] = False
     return form
 

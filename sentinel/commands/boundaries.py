@@ -1,0 +1,184 @@
+"""``sentinel boundaries``: what is bound to which contract, whether it is there at a ref, and what is left."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, json_option, progress, say, say_json, say_table
+from sentinel.commands.known import known, target_named
+from sentinel.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sentinel.catalog import Catalog
+    from sentinel.commands.console import Commands
+    from sentinel.runner import Ground
+    from sentinel.targets import Target
+
+_EXAMPLE = """\
+  sentinel boundaries                                    of every target, as the adapters say
+  sentinel boundaries verl --ref git:main                and whether each is there at that ref
+  sentinel boundaries roll --ref git:8eb27cc2dc34c4d1310b169d9b86d339004d811a --json
+
+Under "not bound" stand the functions that the adapter leaves out with a reason; and, with --ref, the other public
+functions of the modules that have a bound one.
+exit status: 0; 1 where a bound boundary is not there at the ref
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One boundary.
+
+    :ivar there: ``yes``, ``no``, or empty where no ref was asked about.
+    """
+
+    target: str
+    boundary: str
+    contract: str
+    there: str
+    laws: tuple[str, ...]
+    note: str = ""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "boundaries", _boundaries, "list boundaries with their contracts and laws", _EXAMPLE)
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="only of this target")
+    parser.add_argument("--ref", metavar="REF", help="also look whether each is there")
+    json_option(parser)
+
+
+def _boundaries(arguments: argparse.Namespace) -> int:
+    catalog, settings = known()
+    targets = (
+        [target_named(catalog, arguments.target)]
+        if arguments.target
+        else [target for name, target in sorted(catalog.targets.items()) if name != "demo"]
+    )
+    rows: list[Row] = []
+    unbound: list[tuple[str, str, str]] = []
+    unavailable: list[str] = []
+    if arguments.ref is None:
+        for target in targets:
+            rows += _rows(catalog, target, None)
+            unbound += [(target.name, path, reason) for path, reason in target.unbound.items()]
+    else:
+        from sentinel.refs import Ref
+        from sentinel.runner import Runner
+        from sentinel.sources import open_checkout
+        from sentinel.worker.client import Options
+
+        ref = Ref.parse(arguments.ref)
+        with progress() as tell:
+            runner = Runner(
+                catalog,
+                lambda target, ref, pull: open_checkout(target, ref, pull=pull, progress=tell),
+                Options(timeout=settings.timeout, sandbox=settings.sandbox),
+            )
+            try:
+                for target in targets:
+                    tell(f"looking at {target.name} at {ref.short}")
+                    try:
+                        ground = runner.ground(target.name, ref, target.bindings)
+                    except Unavailable as error:
+                        unavailable.append(f"{target.name}: {error.reason}")
+                        continue
+                    rows += _rows(catalog, target, ground)
+                    unbound += _left(target, ground)
+            finally:
+                runner.close()
+    if arguments.json:
+        say_json(
+            {
+                "boundaries": [{**vars(row), "laws": list(row.laws)} for row in rows],
+                "not_bound": [{"target": t, "function": path, "reason": reason} for t, path, reason in unbound],
+                "unavailable": unavailable,
+            }
+        )
+    else:
+        _show(rows, unbound, unavailable)
+    if unavailable and not rows:
+        return 2
+    return 1 if any(row.there == "no" for row in rows) else 0
+
+
+def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
+    from sentinel.search.bench import Subject, Undecidable
+    from sentinel.search.checks import subjects
+
+    found, omitted = subjects(catalog, target.name)
+    laws = {id(subject.binding): tuple(law.name for law in subject.laws) for subject in found}
+    reasons = {item.boundary: item.reason for item in omitted if not item.law}
+    rows = []
+    for binding in target.bindings:
+        there, note = "", "" if id(binding) in laws else reasons.get(binding.boundary, "")
+        if ground is not None:
+            contract = catalog.contracts[binding.contract]
+            file = contract.measure.__code__.co_filename
+            subject = Subject(binding, contract, (), file, str(catalog.adapters[target.name].file))
+            try:
+                path = ground.bench.find(subject)["boundary"]
+                there = "yes"
+                note = note or (f"as {path}" if path != binding.boundary else "")
+            except Undecidable as error:
+                there, note = "no", str(error)
+        rows.append(Row(target.name, binding.boundary, binding.contract, there, laws.get(id(binding), ()), note))
+    return rows
+
+
+def _left(target: Target, ground: Ground) -> list[tuple[str, str, str]]:
+    """Functions that are not bound: those that the adapter names, and the others beside bound ones."""
+    bound = {path for binding in target.bindings for path in binding.paths}
+    left = [(target.name, path, reason) for path, reason in target.unbound.items()]
+    spoken = [path[:-1] for path in target.unbound if path.endswith(".*")]
+    modules = dict.fromkeys(filter(None, (_module(path, ground) for path in sorted(bound))))
+    for module, file in modules:
+        for name in _functions(file):
+            path = f"{module}.{name}"
+            if path not in bound and path not in target.unbound and not path.startswith(tuple(spoken)):
+                left.append((target.name, path, ""))
+    return left
+
+
+def _module(path: str, ground: Ground) -> tuple[str, Path] | None:
+    parts = path.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        for root in ground.checkout.import_roots:
+            file = root.joinpath(*parts[:end]).with_suffix(".py")
+            if file.is_file():
+                return ".".join(parts[:end]), file
+    return None
+
+
+def _functions(file: Path) -> Iterable[str]:
+    """The public functions of a module, read and not run."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return []
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.name.startswith("_")
+    ]
+
+
+def _show(rows: list[Row], unbound: list[tuple[str, str, str]], unavailable: list[str]) -> None:
+    say_table(
+        ("target", "boundary", "contract", "there", "laws", "note"),
+        [(row.target, row.boundary, row.contract, row.there, str(len(row.laws) or ""), row.note) for row in rows],
+    )
+    contracts = {row.contract: row.laws for row in sorted(rows, key=lambda row: len(row.laws))}
+    for contract, laws in sorted(contracts.items()):
+        if laws:
+            say(f"\n{contract}: {', '.join(laws)}")
+    if unbound:
+        say("\nnot bound")
+        say_table(("target", "function", "why"), [(t, path, reason or "-") for t, path, reason in unbound])
+    for line in unavailable:
+        say(f"unavailable: {line}")
