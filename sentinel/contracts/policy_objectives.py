@@ -88,7 +88,9 @@ def _sapo(step: Step) -> Losses:
     tau_pos for ``A > 0`` and tau_neg otherwise."""
     import torch
 
-    tau = torch.where(step.advantages > 0, float(step.inputs["tau_pos"]), float(step.inputs["tau_neg"]))
+    # Of two plain numbers torch.where makes single precision.
+    positive, other = (step.advantages.new_tensor(step.inputs[name]) for name in ("tau_pos", "tau_neg"))
+    tau = torch.where(step.advantages > 0, positive, other)
     return Losses(-4 / tau * torch.sigmoid(tau * (step.ratio - 1)) * step.advantages)
 
 

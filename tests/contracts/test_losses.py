@@ -1,0 +1,826 @@
+"""Oracles of losses against numbers worked out by hand, and against a second derivation in plain Python.
+
+The second derivation knows no tensors and no autograd: it loops over tokens, and its gradients are differences. Each of
+its formulas has a broken twin, which the oracle must not agree with.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import Decide, Lab
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sentinel.catalog import bundled_catalog
+from sentinel.contracts.contract import REQUIRED
+from sentinel.invariants.invariant import DoesNotApply
+from sentinel.outcomes import Decision
+from sentinel.values import Tensor, tensor
+from sentinel.worker.client import Zygote
+
+Grid = list[list[float]]
+Oracle = Callable[..., Mapping[str, Any]]
+
+LN2 = math.log(2)
+EXAMPLES = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def scenario(name: str, **inputs: Any) -> dict[str, Any]:
+    """The contract's defaults under the inputs given; lists are tensors in double precision."""
+    contract = bundled_catalog().contracts[name]
+    filled: dict[str, Any] = {}
+    for item in contract.inputs:
+        value = inputs.pop(item.name, item.default)
+        assert value is not REQUIRED, item.name
+        if callable(value):
+            value = value(filled)
+        filled[item.name] = tensor(value, "float64") if isinstance(value, list) else value
+    assert not inputs, inputs
+    return filled
+
+
+@pytest.fixture(scope="module")
+def session(zygote: Zygote) -> Iterator[Any]:
+    process = zygote.oracle()
+    served = process.session()
+    yield served
+    served.close()
+    process.close()
+
+
+@pytest.fixture
+def oracle(session: Any) -> Oracle:
+    """``oracle(contract, **inputs)``: the observation of the float64 reference, as lists and numbers."""
+
+    def ask(name: str, **inputs: Any) -> dict[str, Any]:
+        contract = bundled_catalog().contracts[name]
+        calls = {"": {"inputs": scenario(name, **inputs)}}
+        file = contract.measure.__code__.co_filename
+        session.send(
+            {
+                "boundary": "",
+                "contract": name,
+                "contract_file": file,
+                "adapter": "",
+                "given": [],
+                "describe": False,
+                "calls": calls,
+            }
+        )
+        answer = session.receive()["answers"][""]
+        if "silent" in answer:
+            raise DoesNotApply(answer["silent"])
+        assert "observation" in answer, answer
+        seen = answer["observation"]
+        return {key: value.nested() if isinstance(value, Tensor) else value for key, value in seen.items()}
+
+    return ask
+
+
+def near(value: Any) -> Any:
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return [near(row) for row in value]
+    return pytest.approx(value, rel=1e-6, abs=1e-8)
+
+
+# -- aggregation, by hand ----------------------------------------------------------------------------------------------
+
+#: Rows of 3, 1 and no valid tokens; the loss of a masked token is 1000.
+THREE_ROWS: dict[str, Any] = {
+    "loss_mat": [[1.0, 2.0, 3.0], [1000.0, 4.0, 1000.0], [1000.0] * 3],
+    "response_mask": [[1.0, 1.0, 1.0], [0.0, 1.0, 0.0], [0.0] * 3],
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "loss"),
+    [
+        ("token-mean", {}, 10 / 4),
+        ("token-sum", {}, 10.0),
+        ("seq-mean-token-sum", {}, (6 + 4) / 2),
+        ("seq-mean-token-mean", {}, (2 + 4) / 2),
+        ("seq-mean-token-sum-norm", {}, (6 + 4) / 2 / 3),
+        ("seq-mean-token-sum-norm", {"loss_scale_factor": 10}, (6 + 4) / 2 / 10),
+        ("seq-mean-token-sum-norm", {"sequence_norm": "sum"}, (6 + 4) / 3),
+        ("seq-mean-token-mean", {"empty_rows": "counted"}, (2 + 4) / 3),
+        ("token-mean", {"batch_num_tokens": 8, "dp_size": 2}, 2 * 10 / 8),
+        ("token-sum", {"dp_size": 2}, 20.0),
+        ("seq-mean-token-mean", {"global_batch_size": 4, "dp_size": 2}, 2 * (2 + 4) / 4),
+        ("token-mean", {"weights": [2.0, 0.5, 9.0]}, (2 * 6 + 0.5 * 4) / 4),
+        ("seq-mean-token-mean", {"weights": [2.0, 0.5, 9.0]}, (2 * 2 + 0.5 * 4) / 2),
+    ],
+)
+def test_aggregation_by_hand(mode: str, given: Mapping[str, Any], loss: float, oracle: Oracle) -> None:
+    seen = oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode=mode, **given)
+    assert seen["loss"] == near(loss)
+    assert seen["theta_gradient"] == near(loss)
+    assert seen["masked_token_gradient_abs_sum"] == 0
+
+
+def test_gradients_of_the_aggregation_are_the_weights_of_the_tokens(oracle: Oracle) -> None:
+    seen = oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode="seq-mean-token-mean")
+    assert seen["per_token_gradient"] == near([[1 / 6, 1 / 6, 1 / 6], [0, 1 / 2, 0], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
+def test_an_empty_batch_has_no_loss(mode: str, oracle: Oracle) -> None:
+    seen = oracle("loss_aggregation", loss_mat=[[math.nan]], response_mask=[[0.0]], loss_agg_mode=mode)
+    assert (seen["loss"], seen["per_token_gradient"]) == (0, [[0]])
+
+
+def test_a_mode_that_nobody_has_defined_has_no_reference(oracle: Oracle) -> None:
+    with pytest.raises(DoesNotApply, match="token-median"):
+        oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode="token-median")
+
+
+# -- policy losses, by hand --------------------------------------------------------------------------------------------
+
+#: One token; the policy gives it twice, or half, the old probability 1/4.
+TWICE, HALF = math.log(0.5), math.log(0.125)
+OLD = math.log(0.25)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "log_prob", "advantage", "given", "loss", "gradient"),
+    [
+        ("ppo", TWICE, 1.0, {}, -1.2, 0.0),  # clipped from above, so no gradient
+        ("ppo", TWICE, -1.0, {}, 2.0, 2.0),  # pushed back: never clipped
+        ("ppo", HALF, 1.0, {}, -0.5, -0.5),
+        ("ppo", HALF, -1.0, {}, 0.8, 0.0),
+        ("ppo", TWICE, -1.0, {"dual_clip": 1.5}, 1.5, 0.0),
+        ("ppo", TWICE, 1.0, {"dual_clip": 1.5}, -1.2, 0.0),
+        ("ppo", TWICE, 1.0, {"eps_clip_high": 1.5}, -2.0, -2.0),
+        ("ppo", TWICE, -1.0, {"log_ratio_clamp": 0.5}, math.exp(0.5), 0.0),
+        ("ppo", TWICE, -2.0, {"importance_weights": [[0.5]]}, 2.0, 2.0),
+        ("ppo", TWICE, -1.0, {"rollout_log_probs": [[HALF]]}, 4.0, 4.0),
+        ("ppo", TWICE, -1.0, {"rollout_log_probs": [[HALF]], "importance_weight_cap": 1.5}, 3.0, 3.0),
+        ("gspo", TWICE, 1.0, {}, -1.2, 0.0),
+        ("cispo", TWICE, 1.0, {}, -1.2 * TWICE, -1.2),
+        ("cispo", HALF, -1.0, {}, 0.8 * HALF, 0.8),
+        ("cispo_unified", TWICE, 1.0, {}, 0.0, 0.0),
+        ("cispo_unified", TWICE, -1.0, {}, 1.2 * TWICE, 1.2),
+        ("icepop", TWICE, 1.0, {}, 0.0, 0.0),
+        ("icepop", TWICE, 1.0, {"eps_clip_high": 1.5}, -2 * TWICE, -2.0),
+        ("importance_sampling", TWICE, 3.0, {}, -6.0, -6.0),
+        ("reinforce", TWICE, 3.0, {}, -3 * TWICE, -3.0),
+        ("gpg", TWICE, 3.0, {}, -3 * TWICE, -3.0),
+        ("cross_entropy", TWICE, 3.0, {}, -TWICE, -1.0),
+        # sigmoid(tau (2 - 1)) 4 / tau, and its slope in log p: 4 s (1 - s) r
+        ("sapo", TWICE, 1.0, {}, -4 * 0.7310585786300049, -4 * 0.19661193324148185 * 2),
+        ("sapo", TWICE, -1.0, {"tau_neg": 2.0}, 2 * 0.8807970779778823, 4 * 0.10499358540350662 * 2),
+        ("gmpo", TWICE, 1.0, {}, -math.exp(0.2), 0.0),
+        ("gmpo", TWICE, -1.0, {}, 2.0, 2.0),
+        ("gmpo", TWICE, -1.0, {"importance_weights": [[0.5]]}, 1.0, 1.0),
+        # |1/2 - 1/4| = 0.25 is over the threshold 0.2 and under 0.3
+        ("dppo_tv", TWICE, 1.0, {}, 0.0, 0.0),
+        ("dppo_tv", TWICE, 1.0, {"eps_clip_high": 0.3}, -2.0, -2.0),
+        ("dppo_tv", TWICE, 1.0, {"eps_clip_high": 0.3, "ratio_cap": 1.5}, -1.5, -1.5),
+        ("dppo_tv", TWICE, 1.0, {"eps_clip_high": 0.3, "surrogate": "log_prob"}, -2 * TWICE, -2.0),
+        ("dppo_tv", TWICE, -1.0, {}, 2.0, 2.0),  # the way back is open
+        # 1/4 log(1/2) + 3/4 log((3/4) / (1/2)) = 0.13081
+        ("dppo_kl", TWICE, 1.0, {"eps_clip_high": 0.13}, 0.0, 0.0),
+        ("dppo_kl", TWICE, 1.0, {"eps_clip_high": 0.131}, -2.0, -2.0),
+        ("dro", TWICE, 1.0, {"beta": 0.5}, -TWICE + 0.25 * LN2**2, -1 + 0.5 * LN2),
+        ("kimi", TWICE, 1.0, {"beta": 0.5}, -TWICE + 0.25 * LN2**2, -1 + 0.5 * LN2),
+        ("topr", TWICE, 1.0, {"positive_weight": 0.5}, -0.5 * TWICE, -0.5),
+        ("topr", TWICE, -1.0, {}, TWICE, 1.0),  # tapered at 1
+        ("topr", HALF, -1.0, {"negative_weight": 0.5}, 0.25 * HALF, 0.25),
+        ("topr", HALF, -1.0, {"scores": [1.0]}, HALF, 1.0),
+    ],
+)
+def test_losses_of_one_token_by_hand(
+    algorithm: str,
+    log_prob: float,
+    advantage: float,
+    given: Mapping[str, Any],
+    loss: float,
+    gradient: float,
+    oracle: Oracle,
+) -> None:
+    seen = oracle(
+        "policy_loss",
+        algorithm=algorithm,
+        log_probs=[[log_prob]],
+        old_log_probs=[[OLD]],
+        advantages=[[advantage]],
+        response_mask=[[1.0]],
+        **given,
+    )
+    assert (seen["loss"], seen["per_token_gradient"]) == (near(loss), near([[gradient]]))
+    assert seen["per_token_loss"] == near([[loss]])
+
+
+#: A ratio of 2 and one of 1/2, so 1 as a whole; the third token, 4 times as probable, does not count.
+TWO_TOKENS: dict[str, Any] = {
+    "log_probs": [[math.log(0.5), math.log(0.125), math.nan]],
+    "old_log_probs": [[math.log(0.25), math.log(0.25), math.inf]],
+    "response_mask": [[1.0, 1.0, 0.0]],
+}
+
+
+def test_gspo_clips_responses_and_ppo_tokens(oracle: Oracle) -> None:
+    inputs = {**TWO_TOKENS, "advantages": [[1.0, 1.0, math.nan]]}
+    responses = oracle("policy_loss", algorithm="gspo", **inputs)
+    assert (responses["loss"], responses["clip_fraction"]) == (near(-1.0), 0)
+    assert responses["per_token_gradient"] == near([[-0.5, -0.5, 0]])
+    tokens = oracle("policy_loss", algorithm="ppo", **inputs)
+    assert (tokens["loss"], tokens["clip_fraction"]) == (near(-(1.2 + 0.5) / 2), 0.5)
+    assert tokens["per_token_gradient"] == near([[0, -0.25, 0]])
+    assert tokens["approx_kl"] == near(0.0)
+
+
+def test_ratios_of_runs_of_tokens(oracle: Oracle) -> None:
+    """Ratios 2 and 8, a masked token, 1/2: the runs' geometric means are 4 and 1/2."""
+    seen = oracle(
+        "policy_loss",
+        algorithm="importance_sampling",
+        ratio_level="segment",
+        log_probs=[[math.log(0.5), math.log(0.5), math.nan, math.log(0.25)]],
+        old_log_probs=[[math.log(0.25), math.log(0.0625), 0.0, math.log(0.5)]],
+        advantages=[[1.0] * 4],
+        response_mask=[[1.0, 1.0, 0.0, 1.0]],
+        loss_agg_mode="token-sum",
+    )
+    assert seen["per_token_loss"] == near([[-4, -4, 0, -0.5]])
+    assert seen["per_token_gradient"] == near([[-4, -4, 0, -0.5]])
+
+
+def test_metrics_count_valid_tokens(oracle: Oracle) -> None:
+    """Ratios 2, 2, 1, 1: with A > 0 clipped, with A < 0 cut by the dual clip, and two that nothing cuts."""
+    seen = oracle(
+        "policy_loss",
+        algorithm="ppo",
+        dual_clip=1.5,
+        log_probs=[[TWICE, TWICE, OLD, OLD, TWICE]],
+        old_log_probs=[[OLD] * 5],
+        advantages=[[1.0, -1.0, 1.0, -1.0, 1.0]],
+        response_mask=[[1.0, 1.0, 1.0, 1.0, 0.0]],
+    )
+    assert (seen["clip_fraction"], seen["dual_clip_fraction"]) == (0.25, 0.25)
+    assert seen["approx_kl"] == near(-2 * LN2 / 4)
+
+
+@pytest.mark.parametrize("algorithm", ["clip_cov", "kl_cov"])
+def test_losses_that_choose_tokens_by_rank_have_no_reference(algorithm: str, oracle: Oracle) -> None:
+    with pytest.raises(DoesNotApply):
+        oracle("policy_loss", algorithm=algorithm, **TWO_TOKENS, advantages=[[1.0] * 3])
+
+
+def test_a_sum_for_boundaries_that_only_sum(oracle: Oracle) -> None:
+    inputs = {**TWO_TOKENS, "advantages": [[1.0] * 3], "algorithm": "importance_sampling"}
+    assert oracle("policy_loss", **inputs, reduction="sum", dp_size=2)["loss"] == near(-2.5)
+
+
+# -- policy losses, a second time in plain Python ----------------------------------------------------------------------
+
+#: Two responses of up to three tokens. Log-ratios keep clear of the bounds, where a difference has no meaning.
+RATIOS = st.sampled_from([0.0, 0.05, -0.05, 0.15, -0.15, 0.3, -0.3, 1.0, -1.0, 2.5, -2.5])
+SHAPE = (2, 3)
+
+
+def grids(elements: st.SearchStrategy[float]) -> st.SearchStrategy[Grid]:
+    return st.lists(st.lists(elements, min_size=3, max_size=3), min_size=2, max_size=2)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> dict[str, Any]:
+    tops, ratios = draw(grids(st.sampled_from([-0.2, -1.0, -3.0]))), draw(grids(RATIOS))
+    pairs = [[(top + min(d, 0), top - max(d, 0)) for top, d in zip(*rows)] for rows in zip(tops, ratios)]
+    signs = draw(st.lists(st.sampled_from([1.0, -1.0, 0.5, -2.0]), min_size=2, max_size=2))
+    return {
+        "log_probs": [[now for now, _ in row] for row in pairs],
+        "old_log_probs": [[old for _, old in row] for row in pairs],
+        "advantages": [[sign] * 3 for sign in signs],
+        "response_mask": draw(grids(st.sampled_from([1.0, 0.0]))),
+        "loss_agg_mode": draw(st.sampled_from(["token-mean", "seq-mean-token-sum", "seq-mean-token-mean"])),
+    }
+
+
+def counted(batch: Mapping[str, Any], row: int) -> list[int]:
+    return [t for t in range(3) if batch["response_mask"][row][t]]
+
+
+def reduced(batch: Mapping[str, Any], tokens: Mapping[tuple[int, int], float]) -> float:
+    rows = [[tokens[i, t] for t in counted(batch, i)] for i in range(2)]
+    some = [row for row in rows if row]
+    if not some:
+        return 0.0
+    if batch["loss_agg_mode"] == "token-mean":
+        return sum(map(sum, some)) / sum(map(len, some))
+    if batch["loss_agg_mode"] == "seq-mean-token-sum":
+        return sum(map(sum, some)) / len(some)
+    return sum(sum(row) / len(row) for row in some) / len(some)
+
+
+#: ``(log_prob, stopped log_prob, old, advantage) -> loss`` of a token.
+Token = Callable[[float, float, float, float], float]
+
+TOKENS: dict[str, Token] = {
+    "ppo": lambda p, s, q, a: -min(math.exp(p - q) * a, min(max(math.exp(p - q), 0.8), 1.2) * a),
+    "cispo": lambda p, s, q, a: -min(max(math.exp(s - q), 0.8), 1.2) * a * p,
+    "cispo_unified": lambda p, s, q, a: (
+        0.0 if (math.exp(s - q) > 1.2 if a > 0 else math.exp(s - q) < 0.8) else TOKENS["cispo"](p, s, q, a)
+    ),
+    "icepop": lambda p, s, q, a: -math.exp(s - q) * a * p if 0.8 <= math.exp(s - q) <= 1.2 else 0.0,
+    "sapo": lambda p, s, q, a: -a * 4 / tau(a) / (1 + math.exp(-tau(a) * (math.exp(p - q) - 1))),
+    "reinforce": lambda p, s, q, a: -a * p,
+    "importance_sampling": lambda p, s, q, a: -a * math.exp(p - q),
+    "dppo_tv": lambda p, s, q, a: (
+        0.0 if a * (s - q) > 0 and abs(math.exp(s) - math.exp(q)) > 0.2 else -a * math.exp(p - q)
+    ),
+    "dppo_kl": lambda p, s, q, a: (
+        0.0 if a * (s - q) > 0 and bernoulli_kl(math.exp(q), math.exp(s)) > 0.2 else -a * math.exp(p - q)
+    ),
+    "dro": lambda p, s, q, a: -a * p + 0.05 * (p - q) ** 2,
+}
+
+#: What a framework could get wrong in each of them.
+BROKEN: dict[str, Token] = {
+    "ppo": lambda p, s, q, a: -min(max(math.exp(p - q), 0.8), 1.2) * a,  # the clipped term alone
+    "cispo": lambda p, s, q, a: -min(max(math.exp(p - q), 0.8), 1.2) * a * p,  # the weight is not stopped
+    "cispo_unified": TOKENS["cispo"],
+    "icepop": TOKENS["cispo"],
+    "sapo": lambda p, s, q, a: -a * 4 / tau(-a) / (1 + math.exp(-tau(-a) * (math.exp(p - q) - 1))),
+    "reinforce": lambda p, s, q, a: a * p,
+    "importance_sampling": lambda p, s, q, a: -a * math.exp(q - p),
+    "dppo_tv": lambda p, s, q, a: 0.0 if abs(math.exp(s) - math.exp(q)) > 0.2 else -a * math.exp(p - q),  # both ways
+    "dppo_kl": lambda p, s, q, a: 0.0 if bernoulli_kl(math.exp(q), math.exp(s)) > 0.2 else -a * math.exp(p - q),
+    "dro": lambda p, s, q, a: -a * p + 0.1 * (p - q) ** 2,
+}
+
+
+def tau(advantage: float) -> float:
+    return 1.0 if advantage > 0 else 1.05
+
+
+def bernoulli_kl(q: float, p: float) -> float:
+    return q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+
+
+def by_token(token: Token) -> Callable[[Mapping[str, Any], Grid], float]:
+    def loss(batch: Mapping[str, Any], moved: Grid) -> float:
+        return reduced(
+            batch,
+            {
+                (i, t): token(
+                    moved[i][t], batch["log_probs"][i][t], batch["old_log_probs"][i][t], batch["advantages"][i][t]
+                )
+                for i, t in itertools.product(range(2), range(3))
+            },
+        )
+
+    return loss
+
+
+def by_response(response: Callable[[list[float], float], float]) -> Callable[[Mapping[str, Any], Grid], float]:
+    """``response(log-ratios of the valid tokens, advantage)``: the loss of each of its tokens."""
+
+    def loss(batch: Mapping[str, Any], moved: Grid) -> float:
+        tokens = {}
+        for i in range(2):
+            valid = counted(batch, i)
+            logs = [moved[i][t] - batch["old_log_probs"][i][t] for t in valid]
+            for t in range(3):
+                tokens[i, t] = response(logs, batch["advantages"][i][0]) if logs else 0.0
+        return reduced(batch, tokens)
+
+    return loss
+
+
+def gspo(logs: list[float], a: float) -> float:
+    s = math.exp(sum(logs) / len(logs))
+    return -min(s * a, min(max(s, 0.8), 1.2) * a)
+
+
+def gspo_of_the_product(logs: list[float], a: float) -> float:
+    return gspo([sum(logs)], a)
+
+
+def gmpo(logs: list[float], a: float) -> float:
+    sign = math.copysign(1, a)
+    least = [sign * min(sign * d, sign * min(max(d, -0.2), 0.2)) for d in logs]
+    return -a * math.exp(sum(least) / len(least))
+
+
+def gmpo_clipped_both_ways(logs: list[float], a: float) -> float:
+    return -a * math.exp(sum(min(max(d, -0.2), 0.2) for d in logs) / len(logs))
+
+
+SECOND = {
+    **{name: by_token(token) for name, token in TOKENS.items()},
+    "gspo": by_response(gspo),
+    "gmpo": by_response(gmpo),
+}
+BROKEN_TWINS = {
+    **{name: by_token(token) for name, token in BROKEN.items()},
+    "gspo": by_response(gspo_of_the_product),
+    "gmpo": by_response(gmpo_clipped_both_ways),
+}
+
+
+def slopes(loss: Callable[[Mapping[str, Any], Grid], float], batch: Mapping[str, Any]) -> Grid:
+    """Central differences in each log-prob."""
+    step = 1e-6
+    result = [[0.0] * 3 for _ in range(2)]
+    for i, t in itertools.product(range(2), range(3)):
+        up, down = ([list(row) for row in batch["log_probs"]] for _ in range(2))
+        up[i][t] += step
+        down[i][t] -= step
+        result[i][t] = (loss(batch, up) - loss(batch, down)) / (2 * step)
+    return result
+
+
+@pytest.mark.parametrize("algorithm", sorted(SECOND))
+@EXAMPLES
+@given(batch=batches())
+def test_the_second_derivation_agrees(algorithm: str, batch: dict[str, Any], oracle: Oracle) -> None:
+    seen = oracle("policy_loss", algorithm=algorithm, **batch)
+    assert seen["loss"] == near(SECOND[algorithm](batch, batch["log_probs"]))
+    differences = slopes(SECOND[algorithm], batch)
+    assert seen["per_token_gradient"] == [pytest.approx(row, rel=1e-5, abs=1e-7) for row in differences]
+
+
+#: Every bound is crossed here, with advantages of both signs.
+CROSSING: dict[str, Any] = {
+    "log_probs": [[-0.5, -1.5, -0.2], [-0.5, -1.5, -0.2]],
+    "old_log_probs": [[-1.5, -0.5, -0.25], [-1.5, -0.5, -0.25]],
+    "advantages": [[1.0] * 3, [-2.0] * 3],
+    "response_mask": [[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]],
+    "loss_agg_mode": "seq-mean-token-mean",
+}
+
+
+@pytest.mark.parametrize("algorithm", sorted(BROKEN_TWINS))
+def test_a_broken_twin_does_not_agree(algorithm: str, oracle: Oracle) -> None:
+    seen = oracle("policy_loss", algorithm=algorithm, **CROSSING)
+    right, wrong = (
+        (seen["loss"], seen["per_token_gradient"])
+        == (near(twin(CROSSING, CROSSING["log_probs"])), [pytest.approx(r, abs=1e-6) for r in slopes(twin, CROSSING)])
+        for twin in (SECOND[algorithm], BROKEN_TWINS[algorithm])
+    )
+    assert (right, wrong) == (True, False)
+
+
+@EXAMPLES
+@given(batch=batches())
+def test_ppo_that_clips_nothing_is_importance_sampling(batch: dict[str, Any], oracle: Oracle) -> None:
+    loose = oracle("policy_loss", algorithm="ppo", eps_clip_low=1.0, eps_clip_high=100.0, **batch)
+    plain = oracle("policy_loss", algorithm="importance_sampling", **batch)
+    assert loose["clip_fraction"] == 0
+    assert {**loose, "clip_fraction": 0} == {**plain, "clip_fraction": 0}
+
+
+@EXAMPLES
+@given(batch=batches(), token=st.integers(0, 2))
+def test_gspo_of_one_token_is_ppo(batch: dict[str, Any], token: int, oracle: Oracle) -> None:
+    one = {**batch, "response_mask": [[float(t == token) for t in range(3)]] * 2}
+    assert oracle("policy_loss", algorithm="gspo", **one) == oracle("policy_loss", algorithm="ppo", **one)
+
+
+@EXAMPLES
+@given(batch=batches())
+def test_gspo_token_is_gspo_where_a_response_has_one_advantage(batch: dict[str, Any], oracle: Oracle) -> None:
+    tokens, whole = (oracle("policy_loss", algorithm=name, **batch) for name in ("gspo_token", "gspo"))
+    for key in ("loss", "per_token_gradient", "clip_fraction"):
+        assert tokens[key] == near(whole[key]), key
+
+
+@EXAMPLES
+@given(batch=batches(), weights=grids(st.sampled_from([0.0, 0.5, 2.0])))
+def test_weights_scale_gradients_token_by_token(batch: dict[str, Any], weights: Grid, oracle: Oracle) -> None:
+    plain = oracle("policy_loss", algorithm="ppo", **batch)
+    weighted = oracle("policy_loss", algorithm="ppo", importance_weights=weights, **batch)
+    scaled = [[w * g for w, g in zip(*rows)] for rows in zip(weights, plain["per_token_gradient"])]
+    assert weighted["per_token_gradient"] == near(scaled)
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+
+
+class First:
+    """Chooses the first of everything, and the integers it is told to."""
+
+    def __init__(self, *integers: int) -> None:
+        self._integers = list(integers)
+
+    def integer(self, low: int, high: int) -> int:
+        return self._integers.pop(0) if self._integers else low
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        return choices[0]
+
+    def integers(self, count: int, low: int, high: int) -> list[int]:
+        return [low] * count
+
+    def permutation(self, count: int) -> list[int]:
+        return list(range(count))
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
+@pytest.mark.parametrize("cut", [1, 2])
+def test_losses_of_parts_add_up(mode: str, cut: int, oracle: Oracle) -> None:
+    contract = bundled_catalog().contracts["policy_loss"]
+    whole = scenario(
+        "policy_loss",
+        algorithm="ppo",
+        log_probs=[[-0.5, -1.0], [-2.0, -0.25], [-1.0, -3.0]],
+        old_log_probs=[[-1.0, -1.5], [-1.0, -0.5], [-1.25, -2.0]],
+        advantages=[[1.0, -1.0], [2.0, 0.5], [-2.0, 1.0]],
+        response_mask=[[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]],
+        importance_weights=[[1.0, 0.5], [2.0, 2.0], [0.5, 1.0]],
+        loss_agg_mode=mode,
+        batch_num_tokens=7,
+        global_batch_size=5,
+        dp_size=2,
+    )
+    assert contract.parts is not None
+    parts = contract.parts(whole, First(cut))
+    assert [part["log_probs"].shape[0] for part in parts] == [cut, 3 - cut]
+    together = oracle("policy_loss", **plain(whole))
+    apart = [oracle("policy_loss", **plain(part)) for part in parts]
+    assert sum(part["loss"] for part in apart) == near(together["loss"])
+    rows = [row for part in apart for row in part["per_token_gradient"]]
+    assert rows == near(together["per_token_gradient"])
+
+
+def plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value.nested() if isinstance(value, Tensor) else value for key, value in inputs.items()}
+
+
+def test_what_cannot_be_cut_says_so() -> None:
+    contract = bundled_catalog().contracts["policy_loss"]
+    assert contract.parts is not None
+    rows = scenario("policy_loss", algorithm="ppo", **{**CROSSING, "loss_agg_mode": "token-mean"})
+    one = scenario("policy_loss", algorithm="ppo", **TWO_TOKENS, advantages=[[1.0] * 3])
+    ranked = {**rows, "algorithm": "clip_cov", "batch_num_tokens": 4}
+    for inputs, reason in ((rows, "batch_num_tokens"), (one, "one row"), (ranked, "whole batch")):
+        with pytest.raises(DoesNotApply, match=reason):
+            contract.parts(inputs, First())
+
+
+def test_a_drawn_ratio_becomes_log_probs() -> None:
+    contract = bundled_catalog().contracts["policy_loss"]
+    assert contract.arrange is not None
+    drawn = {
+        **CROSSING,
+        "log_probs": [[-1.0, -2.0, -0.5]] * 2,
+        "old_log_probs": [[0.5, -0.25, 110.0]] * 2,  # log-ratios, at this point
+        "batch_num_tokens": 3,
+        "global_batch_size": 0,
+    }
+    inputs = contract.arrange(scenario("policy_loss", algorithm="gspo", **drawn), First())
+    assert inputs["log_probs"].nested() == [[-1.0, -2.25, -0.5]] * 2
+    assert inputs["old_log_probs"].nested() == [[-1.5, -2.0, -110.5]] * 2
+    assert (inputs["batch_num_tokens"], inputs["global_batch_size"]) == (4 + 3, 2)
+
+
+# -- value losses ------------------------------------------------------------------------------------------------------
+
+#: A critic that has moved from 0 to 1 (the return is 0.8), from 0 to 0.25 (return 1), and a token that does not count.
+VALUES: dict[str, Any] = {
+    "vpreds": [[1.0, 0.25, math.nan]],
+    "values": [[0.0, 0.0, math.inf]],
+    "returns": [[0.8, 1.0, math.nan]],
+    "response_mask": [[1.0, 1.0, 0.0]],
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "loss", "gradient", "clipped"),
+    [
+        ({}, (0.04 + 0.5625) / 2, [0.2, -0.75, 0], 0),
+        # clip(1, +-0.5) = 0.5 is further from 0.8 than 1 is
+        ({"cliprange_value": 0.5}, (0.09 + 0.5625) / 2, [0, -0.75, 0], 0.5),
+        ({"cliprange_value": 0.5, "factor": 0.5}, (0.09 + 0.5625) / 4, [0, -0.375, 0], 0.5),
+        # 0.25 is further from 0 than 0.2, and so is 1
+        ({"cliprange_value": 0.2, "clipped_tokens": "range"}, (0.36 + 0.64) / 2, [0, 0, 0], 1),
+        ({"kind": "huber", "huber_delta": 0.5}, (0.04 + 2 * 0.5 * 0.75 - 0.25) / 2, [0.2, -0.5, 0], 0),
+        ({"loss_agg_mode": "token-sum"}, 0.04 + 0.5625, [0.4, -1.5, 0], 0),
+    ],
+)
+def test_value_losses_by_hand(
+    given: Mapping[str, Any], loss: float, gradient: list[float], clipped: float, oracle: Oracle
+) -> None:
+    seen = oracle("value_loss", **VALUES, **given)
+    assert (seen["loss"], seen["per_token_gradient"]) == (near(loss), near([gradient]))
+    assert seen["clip_fraction"] == clipped
+
+
+def test_a_clip_fraction_over_sequences(oracle: Oracle) -> None:
+    """One of three tokens of the first row, the only token of the second, and a row without any."""
+    inputs = {
+        "vpreds": [[1.0, 0.0, 0.0], [1.0, 9.0, 9.0], [9.0] * 3],
+        "values": [[0.0] * 3] * 3,
+        "returns": [[1.0] * 3] * 3,
+        "response_mask": [[1.0] * 3, [1.0, 0.0, 0.0], [0.0] * 3],
+        "cliprange_value": 0.5,
+        "clip_fraction_over": "sequences",
+    }
+    assert oracle("value_loss", **inputs)["clip_fraction"] == near((1 / 3 + 1) / 2)
+    assert oracle("value_loss", **inputs, empty_rows="counted")["clip_fraction"] == near((1 / 3 + 1) / 3)
+
+
+VALUE_GRID = grids(st.sampled_from([0.0, 1.03, -0.71, 0.29, 2.17, -1.41]))
+
+
+@EXAMPLES
+@given(
+    vpreds=VALUE_GRID,
+    values=VALUE_GRID,
+    returns=VALUE_GRID,
+    mask=grids(st.sampled_from([1.0, 0.0])),
+    reach=st.sampled_from([None, 0.5, 0.2]),
+)
+def test_value_losses_a_second_time(
+    vpreds: Grid, values: Grid, returns: Grid, mask: Grid, reach: float | None, oracle: Oracle
+) -> None:
+    def token(v: float, old: float, target: float) -> float:
+        clipped = v if reach is None else min(max(v, old - reach), old + reach)
+        return max((v - target) ** 2, (clipped - target) ** 2)
+
+    cells = [(i, t) for i, t in itertools.product(range(2), range(3)) if mask[i][t]]
+
+    def loss(moved: Grid) -> float:
+        return sum(token(moved[i][t], values[i][t], returns[i][t]) for i, t in cells) / max(len(cells), 1)
+
+    seen = oracle(
+        "value_loss", vpreds=vpreds, values=values, returns=returns, response_mask=mask, cliprange_value=reach
+    )
+    assert seen["loss"] == near(loss(vpreds))
+    differences = slopes(lambda batch, moved: loss(moved), {"log_probs": vpreds})
+    assert seen["per_token_gradient"] == [pytest.approx(row, rel=1e-5, abs=1e-7) for row in differences]
+
+
+def test_a_value_loss_clipped_the_wrong_way_does_not_agree(oracle: Oracle) -> None:
+    """With min in the place of max (or no max at all) the first token would have the loss 0.04."""
+    assert oracle("value_loss", **VALUES, cliprange_value=0.5)["loss"] != near((0.04 + 0.5625) / 2)
+
+
+# -- importance weights ------------------------------------------------------------------------------------------------
+
+#: Ratios 4 and 1/2 in the first response (product 2, mean sqrt 2), 1 in the second; one token does not count.
+WEIGHTS: dict[str, Any] = {
+    "old_log_probs": [[math.log(0.5), math.log(0.25)], [math.log(0.5), math.nan]],
+    "rollout_log_probs": [[math.log(0.125), math.log(0.5)], [math.log(0.5), 7.0]],
+    "response_mask": [[1.0, 1.0], [1.0, 0.0]],
+}
+ROOT = math.sqrt(2)
+
+
+@pytest.mark.parametrize(
+    ("given", "weights", "kept", "clipped"),
+    [
+        ({}, [[2, 0.5], [1, 0]], [[1, 1], [1, 0]], 1 / 3),
+        ({"threshold_low": 0.75}, [[2, 0.75], [1, 0]], [[1, 1], [1, 0]], 2 / 3),
+        ({"mode": "mask"}, [[0, 0.5], [1, 0]], [[0, 1], [1, 0]], 1 / 3),
+        ({"mode": "mask", "threshold_low": 0.75}, [[0, 0], [1, 0]], [[0, 0], [1, 0]], 2 / 3),
+        ({"level": "sequence", "threshold_high": 1.5}, [[1.5, 1.5], [1, 0]], [[1, 1], [1, 0]], 2 / 3),
+        ({"level": "sequence", "threshold_high": 1.5, "mode": "mask"}, [[0, 0], [1, 0]], [[0, 0], [1, 0]], 2 / 3),
+        ({"level": "geometric", "threshold_high": 1.5, "mode": "mask"}, [[ROOT] * 2, [1, 0]], [[1, 1], [1, 0]], 0),
+        ({"level": "every_token", "mode": "mask"}, [[0, 0], [1, 0]], [[0, 0], [1, 0]], 2 / 3),
+        ({"log_ratio_clamp": LN2 / 2, "threshold_high": 5.0}, [[ROOT, 1 / ROOT], [1, 0]], [[1, 1], [1, 0]], 0),
+        # k3 = r - 1 - log r is 1.614 at 4, 0.193 at 1/2: 1.807 together, 0.904 on average
+        ({"statistic": "k3", "mode": "mask", "threshold_high": 1.0}, [[0, 0.5], [1, 0]], [[0, 1], [1, 0]], 1 / 3),
+        (
+            {"statistic": "k3", "mode": "mask", "threshold_high": 1.0, "level": "geometric"},
+            [[ROOT] * 2, [1, 0]],
+            [[1, 1], [1, 0]],
+            0,
+        ),
+        (
+            {"statistic": "k3", "mode": "mask", "threshold_high": 1.8, "level": "sequence"},
+            [[0, 0], [1, 0]],
+            [[0, 0], [1, 0]],
+            2 / 3,
+        ),
+        ({"normalise": True}, [[2 * 3 / 3.5, 0.5 * 3 / 3.5], [3 / 3.5, 0]], [[1, 1], [1, 0]], 1 / 3),
+        ({"normalise": True, "level": "sequence"}, [[4 / 3, 4 / 3], [2 / 3, 0]], [[1, 1], [1, 0]], 0),
+    ],
+)
+def test_importance_weights_by_hand(
+    given: Mapping[str, Any], weights: Grid, kept: Grid, clipped: float, oracle: Oracle
+) -> None:
+    seen = oracle("importance_weight", **WEIGHTS, **given)
+    assert (seen["weights"], seen["kept"]) == (near(weights), near(kept))
+    assert seen["sequence_kept"] == (None if given.get("level", "token") == "token" else seen["kept"])
+    assert seen["clip_fraction"] == near(clipped)
+    assert seen["weight_gradient"] == [[0, 0], [0, 0]]
+
+
+def test_weights_that_are_not_stopped_have_a_gradient_between_the_thresholds(oracle: Oracle) -> None:
+    seen = oracle("importance_weight", **WEIGHTS, detached=False)
+    assert seen["weight_gradient"] == near([[0, 0.5], [1, 0]])
+
+
+def test_weights_of_a_ratio_the_wrong_way_round_do_not_agree(oracle: Oracle) -> None:
+    swapped = {
+        **WEIGHTS,
+        "old_log_probs": WEIGHTS["rollout_log_probs"],
+        "rollout_log_probs": WEIGHTS["old_log_probs"],
+    }
+    assert oracle("importance_weight", **swapped)["weights"] != near([[2, 0.5], [1, 0]])
+
+
+# -- sequence rejection, KL --------------------------------------------------------------------------------------------
+
+#: Mean log(p_old / p) over the valid tokens: 0.5, 0.5, -0.5; the first two have negative advantages, but one is short.
+REJECTION: dict[str, Any] = {
+    "log_probs": [[-1.0, -2.0, -9.0], [-1.5, math.nan, math.nan], [-0.5, -1.0, -9.0]],
+    "old_log_probs": [[-0.75, -1.25, 0.0], [-1.0, 0.0, 0.0], [-1.0, -1.5, 0.0]],
+    "advantages": [[-1.0] * 3, [1.0] * 3, [-1.0] * 3],
+    "response_mask": [[1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 1.0, 0.0]],
+}
+
+
+def test_sequences_are_rejected_as_a_whole(oracle: Oracle) -> None:
+    seen = oracle("sequence_rejection", **REJECTION, opsm_delta=0.4)
+    assert seen["opsm_mask"] == [[0] * 3, [1] * 3, [1] * 3]
+    assert (seen["opsm_clipfrac"], seen["leaked_token_count"]) == (1, 0)
+    assert oracle("sequence_rejection", **REJECTION, opsm_delta=0.6)["opsm_clipfrac"] == 0
+
+
+def test_a_sequence_with_advantages_of_both_signs_has_no_decision(oracle: Oracle) -> None:
+    mixed = {**REJECTION, "advantages": [[-1.0, 1.0, 0.0]] * 3}
+    with pytest.raises(DoesNotApply, match="both signs"):
+        oracle("sequence_rejection", **mixed, opsm_delta=0.4)
+    beyond = {**REJECTION, "advantages": [[-1.0, -1.0, 5.0]] * 3}  # a token that does not count has no say
+    assert oracle("sequence_rejection", **beyond, opsm_delta=0.4)["opsm_clipfrac"] == 2
+
+
+@EXAMPLES
+@given(batch=batches(), estimator=st.sampled_from(["k2", "k3", "abs"]))
+def test_estimates_of_a_distance_are_not_negative(batch: dict[str, Any], estimator: str, oracle: Oracle) -> None:
+    inputs = {"log_probs": batch["log_probs"], "ref_log_probs": batch["old_log_probs"]}
+    seen = oracle("kl_estimate", **inputs, kl_estimator=estimator)
+    assert all(value >= 0 for row in seen["kl"] for value in row)
+
+
+# -- what a boundary may return ----------------------------------------------------------------------------------------
+
+ADAPTER = """
+from sentinel.targets import Binding, PackageRoot, Target
+
+TARGET = Target(
+    name="clipper", repository="https://example.invalid/clipper", roots=(PackageRoot("pkg"),),
+    bindings=(
+        Binding("pkg.mod.tokens", "policy_loss", outputs=("per_token_loss", "clip_fraction", "dual_clip_fraction",
+                "approx_kl"), fixed={"algorithm": "ppo", "loss_agg_mode": "token-sum"}),
+    ),
+)
+"""
+
+MOD = """
+import torch
+
+def tokens(log_probs, old_log_probs, advantages, response_mask, eps_clip_low, eps_clip_high):
+    ratio = torch.exp(log_probs - old_log_probs)
+    plain, bounded = -ratio * advantages, -ratio.clamp(1 - eps_clip_low, 1 + eps_clip_high) * advantages
+    losses = torch.{choice}(plain, bounded)
+    return losses, (bounded > plain).float(), torch.zeros_like(losses), old_log_probs - log_probs
+"""
+
+
+def decide_tokens(module: str, decide: Decide, lab: Lab, folder: Path) -> Decision:
+    (folder / "clipper.py").write_text(ADAPTER)
+    recipe = {
+        "recipe_version": 1,
+        "bug_id": "CLIPPER-1",
+        "title": "tokens",
+        "target": "clipper",
+        "contract": "policy_loss",
+        "boundary": "pkg.mod.tokens",
+        "scenario": {
+            "algorithm": "ppo",
+            "loss_agg_mode": "token-sum",
+            "log_probs": [[TWICE, TWICE, HALF, 0.0]],
+            "old_log_probs": [[OLD, OLD, OLD, 0.0]],
+            "advantages": [[1.0, -1.0, -1.0, 1.0]],
+            "response_mask": [[1.0, 1.0, 1.0, 0.0]],
+        },
+    }
+    catalog = bundled_catalog().with_(adapters=[folder / "clipper.py"])
+    return decide(recipe, lab.write({"mod.py": module}), catalog=catalog)
+
+
+@pytest.mark.parametrize(("choice", "verdict"), [("maximum", "fixed"), ("minimum", "reproduced")])
+def test_a_boundary_may_return_tokens(choice: str, verdict: str, decide: Decide, lab: Lab, tmp_path: Path) -> None:
+    decision = decide_tokens(MOD.replace("{choice}", choice), decide, lab, tmp_path)
+    assert decision.verdict.name == verdict, decision.verdict.reason
+
+
+def test_a_loss_that_does_not_depend_on_the_policy_has_the_gradient_zero(
+    decide: Decide, lab: Lab, tmp_path: Path
+) -> None:
+    constant = MOD.replace("torch.{choice}(plain, bounded)", "bounded.detach()")
+    decision = decide_tokens(constant, decide, lab, tmp_path)
+    assert decision.verdict.name == "reproduced"
+    assert decision.measurement is not None
+    seen = decision.measurement.observation[""]
+    assert seen["per_token_gradient"].nested() == [[0, 0, 0, 0]]
+    assert seen["clip_fraction"] == near(2 / 3)
