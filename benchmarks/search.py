@@ -1,0 +1,169 @@
+"""Benchmark of searches, as ratios in one run: `python benchmarks/search.py`.
+
+It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Three questions:
+
+1. Scenarios a second of a search (Hypothesis here, the boundary in its session, the oracle in its own) against a bare
+   loop in one process: the same strategy, the same boundary and oracle, the same laws, no isolation.
+2. `--sentinel-laws=quick` for each target at one ref, and for all five: seconds, on this machine.
+3. The same for all five with `-n 2`, against one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sentinel.catalog import bundled_catalog
+from sentinel.refs import Ref
+from sentinel.runner import Runner
+from sentinel.search.bench import Bench, Subject
+from sentinel.search.checks import subjects
+from sentinel.search.hunt import Hunt
+from sentinel.sources import open_checkout
+from sentinel.worker.client import Options
+
+CATALOG = bundled_catalog()
+
+#: What upstream main was in August 2026.
+MAIN = {
+    "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
+    "roll": "8eb27cc2dc34c4d1310b169d9b86d339004d811a",
+    "areal": "cbff54d645d2cd8ee1f1c358a82f3f473588433d",
+    "slime": "624b824a898ab0ec1fcb4d373004c7f3852bf515",
+    "skyrl": "a9564572eb8e91076be43c1bd5e4615e3de17265",
+}
+BOUNDARIES = ("agg_loss", "compute_rloo_outcome_advantage", "kl_penalty", "compute_value_loss", "masked_whiten")
+
+
+class LocalBench(Bench):
+    """The boundary and the oracle in this very process."""
+
+    def __init__(self, roots: tuple[str, ...]) -> None:
+        from sentinel.worker.session import _Sitting
+
+        self._measuring_here, self._consulting_here = _Sitting(roots, None), _Sitting((), None)
+
+    def close(self) -> None:
+        pass
+
+    def fresh(self) -> Bench:
+        return self
+
+    def _ask(
+        self, subject: Subject, calls: Mapping[str, Any], consultations: Mapping[str, Any], describe: bool
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        request = {
+            "boundary": subject.boundary,
+            "contract": subject.contract.name,
+            "contract_file": subject.contract_file,
+            "adapter": subject.adapter,
+            "given": subject.given,
+            "describe": describe,
+            "device": "cpu",
+        }
+        reference = self._consulting_here.answer({**request, "calls": consultations})
+        return self._measuring_here.answer({**request, "calls": calls}), reference
+
+
+def chosen() -> list[Subject]:
+    return subjects(CATALOG, "verl", BOUNDARIES)[0]
+
+
+def rate(bench: Bench, examples: int) -> float:
+    """Scenarios a second over the chosen boundaries; the first of each, which imports it, does not count."""
+    hunts = [Hunt(bench, subject, 0) for subject in chosen()]
+    for hunt in hunts:
+        hunt.run(1)
+    tried = sum(hunt.tried for hunt in hunts)
+    start = time.perf_counter()
+    for hunt in hunts:
+        hunt.run(examples)
+    return (sum(hunt.tried for hunt in hunts) - tried) / (time.perf_counter() - start)
+
+
+def isolated(examples: int) -> float:
+    run = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
+    try:
+        ground = run.ground("verl", Ref("git", MAIN["verl"]), [subject.binding for subject in chosen()])
+        return rate(ground.bench, examples)
+    finally:
+        run.close()
+
+
+def bare(examples: int) -> float:
+    """In a process of its own, as it imports torch and the target."""
+    command = [sys.executable, __file__, "--bare", str(examples)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def bare_here(examples: int) -> float:
+    import importlib
+
+    checkout = open_checkout(CATALOG.targets["verl"], Ref("git", MAIN["verl"]))
+    from sentinel.worker import ghosts
+
+    for name in CATALOG.targets["verl"].preload:
+        importlib.import_module(name)
+    roots = tuple(str(root) for root in checkout.import_roots)
+    sys.path[:0] = roots
+    packages = tuple(str(checkout.path / root) + "/" for root in checkout.roots)
+    ghosts.ImportRecorder(packages, CATALOG.targets["verl"].packages).install()
+    return rate(LocalBench(roots), examples)
+
+
+def quick(targets: tuple[str, ...], *options: str) -> float:
+    """Seconds of a run of pytest; what laws are broken is not this benchmark's business."""
+    with tempfile.TemporaryDirectory() as folder:
+        refs = [f"--sentinel-ref={target}=git:{MAIN[target]}" for target in targets]
+        command = [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--sentinel-target={','.join(targets)}"),
+            *(*refs, "--sentinel-laws=quick", f"--sentinel-report-dir={folder}", *options),
+        ]
+        start = time.perf_counter()
+        finished = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        seconds = time.perf_counter() - start
+        if finished.returncode not in (0, 1):
+            raise SystemExit(finished.stdout[-2000:] + finished.stderr[-2000:])
+        return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=100, help="scenarios a boundary (default: 100)")
+    parser.add_argument("--only", choices=("rate", "quick"), help="one of the questions")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.add_argument("--bare", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.bare is not None:
+        print(bare_here(arguments.bare))
+        return
+    figures: dict[str, float] = {}
+    if arguments.only != "quick":
+        figures["scenarios a second, isolated"] = isolated(arguments.examples)
+        figures["scenarios a second, bare"] = bare(arguments.examples)
+        figures["isolated / bare (at least 0.5)"] = (
+            figures["scenarios a second, isolated"] / figures["scenarios a second, bare"]
+        )
+    if arguments.only != "rate":
+        for target in MAIN:
+            figures[f"quick, {target}, seconds (at most 20)"] = quick((target,))
+        figures["quick, all five, seconds (at most 90)"] = quick(tuple(MAIN))
+        figures["quick, all five, -n 2, seconds"] = quick(tuple(MAIN), "-n", "2")
+        figures["-n 2 / one process"] = (
+            figures["quick, all five, -n 2, seconds"] / figures["quick, all five, seconds (at most 90)"]
+        )
+    for name, value in figures.items():
+        print(f"{name:45} {value:8.2f}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
