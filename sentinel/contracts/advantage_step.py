@@ -5,15 +5,118 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
-from sentinel.values import tensor
+import numpy as np
+
+from sentinel.contracts.aggregation import replaced
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.normalisation import LAWS_OF_TOKENS, lay_out_groups, normalised, rows_of
+from sentinel.invariants.invariant import DoesNotApply
+from sentinel.values import Tensor, tensor
 
 _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    outputs = call(**inputs)
-    return {key: outputs[key] for key in _KEYS}
+    """Advantages and returns that the loss will mask out are nobody's meaning: they are left out on both sides."""
+    import torch
+
+    outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
+    seen = {key: outputs[key] for key in _KEYS}
+    for key in ("advantages", "returns"):
+        seen[key] = torch.where(seen["loss_mask"] != 0, seen[key], 0.0)
+    return seen
+
+
+def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | None:
+    """The normalisation with the size of the groups, where it needs it and does not say it."""
+    if (
+        norm is None
+        or group is None
+        or "group_size" in norm
+        or "group" not in (norm.get("mean_level"), norm.get("std_level"))
+    ):
+        return norm
+    groups = list(rows_of(group).values())
+    if len({len(rows) for rows in groups}) > 1 or [row for rows in groups for row in rows] != list(range(len(group))):
+        raise DoesNotApply("the groups are not consecutive and of one size")
+    return {**norm, "group_size": len(groups[0])}
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Position t predicts token t + 1; it is a step where that token was generated. The score of a sequence,
+    ``clip((reward + bias) scaling)``, normalised over the accepted sequences, is earned with its last token. With no
+    critic, GAE (arXiv:1506.02438, equation 16) gives ``A_t = (discount lambda)^l score`` where l more steps follow.
+
+    A sequence without a generated token is rejected, and one without EOS earns nothing where that is asked for; the
+    reward of neither is in the statistics of the others.
+    """
+    import torch
+
+    if inputs["kl_ctl"]:
+        raise DoesNotApply("the step's KL penalty needs the log-probs of a reference")
+    attention, generated = inputs["attention_mask"] != 0, inputs["loss_mask"] != 0
+    steps = torch.roll(generated, -1, -1)
+    accepted = generated.any(-1)
+    if inputs["mask_no_eos_with_zero"]:
+        accepted &= ~attention.all(-1)
+    bound = inputs["reward_clip"]
+    scores = ((inputs["rewards"] + inputs["reward_bias"]) * inputs["reward_scaling"]).clamp(-bound, bound)
+    counted = accepted if inputs["rejected"] == "absent" else torch.ones_like(accepted)
+    if inputs["reward_norm"] is not None:
+        scores = normalised(scores, counted, _normalisation(inputs["reward_norm"], inputs["group"]))
+    scores = torch.where(accepted, scores, 0.0)
+    ahead = steps.flip(-1).cumsum(-1).flip(-1) - 1
+    decay = (inputs["discount"] * inputs["gae_lambda"]) ** ahead.clamp(min=0).to(scores)
+    returns = torch.where(steps, decay * scores[:, None], 0.0)
+    advantages = returns
+    if inputs["adv_norm"] is not None:
+        advantages = normalised(returns, steps, _normalisation(inputs["adv_norm"], inputs["group"]))
+    earned = torch.zeros_like(returns)
+    earned[torch.arange(len(scores)), (attention.sum(-1) - 2).clamp(min=0)] = scores
+    return {
+        "advantages": advantages,
+        "returns": returns,
+        "tot_rewards": earned,
+        "kl_rewards": torch.zeros_like(returns),
+        "loss_mask": steps.to(returns),
+    }
+
+
+def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
+    """A configuration's normalisation in the terms of :func:`sentinel.contracts.normalisation.normalised`."""
+    return {
+        "group": group,
+        "mean_level": norm.get("mean_level"),
+        "std_level": norm.get("std_level"),
+        "leave_one_out": norm.get("mean_leave1out", False),
+        "epsilon": norm.get("eps", 1e-5),
+        "std": "unbiased" if norm.get("std_unbiased", True) else "biased",
+        "epsilon_placement": "outside",
+        "std_about": "subtracted",
+        "group_of_one": "zero",
+    }
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """A prompt of at least one token, then what was generated, then padding; the last token is a generated one, but in
+    a rejected row. A row that earns nothing still has advantages, so it is no absent row where these are normalised."""
+    attention, generated = (inputs[name].array() != 0 for name in ("attention_mask", "loss_mask"))
+    rows, tokens = attention.shape
+    if tokens < 2:
+        raise DoesNotApply("a prompt and a response are two tokens")
+    attention = attention | (np.arange(tokens) < 2)[None, :]
+    generated = generated & attention & (np.arange(tokens) > 0)[None, :]
+    last = attention.sum(-1) - 1
+    generated[np.arange(rows), last] |= generated.any(-1)
+    inputs["attention_mask"] = _mask(inputs["attention_mask"], attention)
+    inputs["loss_mask"] = _mask(inputs["loss_mask"], generated)
+    if inputs["adv_norm"] is not None:
+        inputs["mask_no_eos_with_zero"] = False
+    return lay_out_groups(inputs, choose)
+
+
+def _mask(value: Tensor, flags: Any) -> Tensor:
+    return replaced(value, flags.astype(int))
 
 
 def _filled(value: float, dtype: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -24,6 +127,18 @@ def _filled(value: float, dtype: str) -> Callable[[Mapping[str, Any]], Any]:
     return default
 
 
+_BATCH_NORM = {"mean_level": "batch", "std_level": "batch", "std_unbiased": True, "eps": 1e-5}
+_REWARD_NORMS = (
+    None,
+    {"mean_level": "batch", "std_level": None},
+    _BATCH_NORM,
+    {"mean_level": "group", "std_level": None},
+    {"mean_level": "group", "std_level": "group", "std_unbiased": True, "eps": 1e-5},
+)
+
+#: What a row of the results is: one number a position, which stands before the token that it predicts.
+_POSITIONS = ("batch", "positions")
+
 ADVANTAGE_STEP = Contract(
     name="advantage_step",
     summary="advantages of a batch of sequences: reward normalisation, KL penalty, GAE, advantage normalisation",
@@ -32,9 +147,33 @@ ADVANTAGE_STEP = Contract(
         "KL-regularised token rewards (arXiv:2203.02155)"
     ),
     inputs=(
-        Input("attention_mask", "tensor", "1 where a token is no padding", dtype="int64", shape=("batch", "tokens")),
-        Input("loss_mask", "tensor", "1 where a token was generated", dtype="bool", shape=("batch", "tokens")),
-        Input("rewards", "tensor", "task reward of each sequence", shape=("batch",)),
+        Input(
+            "attention_mask",
+            "tensor",
+            "1 where a token is no padding",
+            dtype="int64",
+            shape=("batch", "tokens"),
+            domain="mask",
+            choices=("right",),
+        ),
+        Input(
+            "loss_mask",
+            "tensor",
+            "1 where a token was generated",
+            dtype="bool",
+            shape=("batch", "tokens"),
+            domain="mask",
+            dtypes=("int64", "float32"),
+        ),
+        Input("rewards", "tensor", "task reward of each sequence", shape=("batch",), domain="reward"),
+        Input(
+            "group",
+            "labels",
+            "the prompt that each row answers; needed where a normalisation of groups does not say their group_size",
+            shape=("batch",),
+            default=None,
+        ),
+        Input("group_layout", "string", "equal: groups are consecutive and of one size", default="equal"),
         Input(
             "input_ids", "tensor", "token ids", dtype="int64", shape=("batch", "tokens"), default=_filled(1, "int64")
         ),
@@ -44,31 +183,60 @@ ADVANTAGE_STEP = Contract(
             "rollout log-prob of each token",
             shape=("batch", "tokens"),
             default=_filled(0.0, "float32"),
+            domain="log_prob",
         ),
-        Input("reward_norm", "mapping", "how sequence rewards are normalised: mean_level, std_level, …", default=None),
-        Input("adv_norm", "mapping", "how advantages are normalised: mean_level, std_level, …", default=None),
+        Input(
+            "reward_norm",
+            "mapping",
+            "how sequence rewards are normalised: mean_level, std_level, …",
+            default=None,
+            choices=_REWARD_NORMS,
+        ),
+        Input(
+            "adv_norm",
+            "mapping",
+            "how advantages are normalised: mean_level, std_level, …",
+            default=None,
+            choices=(None, _BATCH_NORM),
+        ),
         Input(
             "mask_no_eos_with_zero",
             "boolean",
             "whether a row that filled its length without EOS gets no reward",
             default=False,
+            choices=(False, True),
+            knob=True,
         ),
-        Input("reward_bias", "number", "added to each reward", default=0.0),
-        Input("reward_scaling", "number", "multiplies each reward", default=1.0),
-        Input("reward_clip", "number", "bound of |reward|", default=1000.0),
+        Input("reward_bias", "number", "added to each reward", default=0.0, choices=(0.0, 0.5), knob=True),
+        Input("reward_scaling", "number", "multiplies each reward", default=1.0, choices=(1.0, 2.0), knob=True),
+        Input("reward_clip", "number", "bound of |reward|", default=1000.0, choices=(1000.0, 1.0), knob=True),
         Input("kl_ctl", "number", "coefficient of the KL penalty", default=0.0),
         Input("kl_estimator", "string", "estimator of the KL penalty", default="k1"),
-        Input("discount", "number", "gamma", default=1.0),
-        Input("gae_lambda", "number", "lambda of GAE", default=1.0),
+        Input("discount", "number", "gamma", default=1.0, choices=(1.0, 0.5), knob=True),
+        Input("gae_lambda", "number", "lambda of GAE", default=1.0, choices=(1.0, 0.5), knob=True),
+        Input(
+            "rejected",
+            "string",
+            "whether the rewards of rejected rows, and of those that earn nothing, are in the statistics: absent or "
+            "counted",
+            default="absent",
+            dialect=True,
+        ),
     ),
     observes=(
-        Observed("advantages", "advantage of each token, rolled to the position that predicts it", ("batch", "tokens")),
-        Observed("returns", "return of each token", ("batch", "tokens")),
-        Observed("tot_rewards", "token rewards after the KL penalty", ("batch", "tokens")),
-        Observed("kl_rewards", "the KL penalty alone", ("batch", "tokens")),
-        Observed("loss_mask", "the mask that the loss will use", ("batch", "tokens")),
+        Observed("advantages", "advantage of each token, at the position that predicts it; 0 elsewhere", _POSITIONS),
+        Observed("returns", "return of each token, likewise", _POSITIONS),
+        Observed("tot_rewards", "token rewards after the KL penalty", _POSITIONS, "other"),
+        Observed("kl_rewards", "the KL penalty alone", _POSITIONS, "other"),
+        Observed("loss_mask", "the mask that the loss will use", _POSITIONS),
     ),
     measure=_measure,
+    oracle=_oracle,
     law="a_rejected_row_is_an_absent_row",
     aliases={"loss_mask_before_roll": "loss_mask"},
+    # Padding is not invisible to it: a row is without EOS where it fills the batch's length. Its groups are not
+    # isolated: a normalisation may be over the batch.
+    laws=tuple(law for law in LAWS_OF_TOKENS if law not in ("padding_is_invisible", "groups_are_isolated")),
+    mask="loss_mask",
+    arrange=_arrange,
 )
