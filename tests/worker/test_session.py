@@ -1,0 +1,158 @@
+"""Sessions: many calls in one fork, each answered on its own, and nothing of it left over."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import Lab, gone
+
+from sentinel.catalog import bundled, bundled_catalog
+from sentinel.values import tensor
+from sentinel.worker.client import Session, TargetProcess, WorkerError
+
+CODE = """
+import os, random, time, torch
+
+SEEN = []
+
+def double(values):
+    return values * 2
+
+def spoil(values):
+    values.add_(1)
+    return values.clone()
+
+def draw(values):
+    return torch.rand(1)
+
+def count(values):
+    SEEN.append(1)
+    return float(len(SEEN))
+
+def fail(values):
+    raise ValueError("not these")
+
+def inner(values):
+    return double(values)
+
+def end(values):
+    os._exit(3)
+
+def hang(values):
+    time.sleep(1000)
+"""
+
+
+@pytest.fixture
+def process(lab: Lab) -> TargetProcess:
+    return lab.open(lab.write({"code.py": CODE}), "pkg", timeout=5.0)
+
+
+def ask(session: Session, function: str, **calls: dict[str, Any]) -> dict[str, Any]:
+    inputs = {"arguments": {"values": tensor([1.0, 2.0], "float32")}, "positional": [], "self": None, "catch": False}
+    plain = calls or {"": {}}
+    session.send(
+        {
+            "boundary": f"pkg.code.{function}",
+            "contract": "call",
+            "contract_file": bundled_catalog().contracts["call"].measure.__code__.co_filename,
+            "adapter": str(bundled("adapters") / "demo.py"),
+            "given": ["arguments"],
+            "describe": True,
+            "calls": {name: {"inputs": inputs, **call} for name, call in plain.items()},
+        }
+    )
+    return session.receive()
+
+
+def test_one_session_answers_many_calls_and_says_where_the_code_is(process: TargetProcess) -> None:
+    session = process.session()
+    for _ in range(3):
+        answer = ask(session, "double", one={}, two={})
+        for part in answer["answers"].values():
+            assert part["observation"]["returned"].nested() == [2.0, 4.0]
+    assert answer["provenance"]["boundary"] == "pkg.code.double"
+    assert Path(answer["provenance"]["file"]).name == "code.py"
+    session.close()
+
+
+def test_what_a_call_raises_refuses_that_call_alone(process: TargetProcess) -> None:
+    session = process.session()
+    refused = ask(session, "fail")["answers"][""]["refused"]
+    assert refused["reason"] == "the boundary raised ValueError: not these"
+    assert "observation" in ask(session, "double")["answers"][""]
+
+
+def test_a_boundary_that_is_not_there_is_a_failure_of_the_whole_request(process: TargetProcess) -> None:
+    failure = ask(process.session(), "nothing")["failure"]
+    assert failure["kind"] == "drift"
+
+
+@pytest.mark.parametrize(
+    ("function", "mutated", "globals_"),
+    [("double", [], []), ("spoil", ["arguments"], []), ("draw", [], ["torch.random"])],
+)
+def test_a_watched_call_tells_what_else_it_did(
+    function: str, mutated: list[str], globals_: list[str], process: TargetProcess
+) -> None:
+    answer = ask(process.session(), function, it={"watch": True})
+    effects = answer["answers"]["it"]["effects"]
+    assert (effects["mutated"], effects["globals"]) == (mutated, globals_)
+
+
+def test_a_second_call_that_answers_otherwise_shows(process: TargetProcess) -> None:
+    part = ask(process.session(), "count", it={"watch": True})["answers"]["it"]
+    assert part["observation"]["returned"] == 1.0
+    assert part["effects"]["again"]["returned"] == 2.0
+
+
+def test_generators_are_seeded_before_every_call(process: TargetProcess) -> None:
+    answers = ask(process.session(), "draw", one={}, two={})["answers"]
+    assert answers["one"]["observation"] == answers["two"]["observation"]
+
+
+def test_a_described_answer_names_the_functions_that_ran(process: TargetProcess) -> None:
+    names = {name.rpartition(".")[2] for name in ask(process.session(), "inner")["functions"]}
+    assert names == {"inner", "double"}
+
+
+def test_sessions_share_nothing(process: TargetProcess) -> None:
+    one, two = process.session(), process.session()
+    assert ask(one, "count")["answers"][""]["observation"]["returned"] == 1.0
+    assert ask(one, "count")["answers"][""]["observation"]["returned"] == 2.0
+    assert ask(two, "count")["answers"][""]["observation"]["returned"] == 1.0
+
+
+def test_a_session_that_ends_is_dead_and_the_next_one_is_not(process: TargetProcess) -> None:
+    session = process.session()
+    assert ask(session, "end")["failure"]["kind"] == "crash"
+    assert session.dead
+    assert ask(session, "double")["failure"]["reason"] == session.dead
+    assert "answers" in ask(process.session(), "double")
+
+
+def test_a_session_that_hangs_is_killed(lab: Lab) -> None:
+    process = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=0.5)
+    session = process.session()
+    assert "no answer within 0.5 s" in ask(session, "hang")["failure"]["reason"]
+    assert gone(session._pid)
+
+
+def test_a_probe_beside_a_session_leaves_it_alive(lab: Lab, process: TargetProcess) -> None:
+    session = process.session()
+    ask(session, "count")
+    lab.probe(process, "pkg.code.double", values=tensor([1.0], "float32"))
+    assert ask(session, "count")["answers"][""]["observation"]["returned"] == 2.0
+
+
+def test_closing_ends_the_process_and_a_dead_target_gives_no_session(process: TargetProcess) -> None:
+    session = process.session()
+    session.close()
+    session.close()
+    assert gone(session._pid)
+    os.kill(process._pid, 9)
+    with pytest.raises(WorkerError):
+        process.session()
