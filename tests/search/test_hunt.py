@@ -1,0 +1,104 @@
+"""Hunts: what is wrong is found, shrunk and confirmed; what is rounding, meant or loud is not."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import OpenGround
+
+from sentinel.invariants.invariant import Invariant
+from sentinel.search.bench import Undecidable
+from sentinel.search.hunt import Hunt, Tally
+
+
+def hunted(open_ground: OpenGround, name: str, examples: int = 60, seed: int = 0) -> tuple[Hunt, Tally]:
+    ground, found = open_ground(name)
+    hunt = Hunt(ground.bench, found[name], seed)
+    hunt.run(examples)
+    (tally,) = hunt.tallies.values()
+    return hunt, tally
+
+
+def test_a_right_function_gives_no_finding(open_ground: OpenGround) -> None:
+    hunt, tally = hunted(open_ground, "right")
+    assert (hunt.tried, tally.spoken, tally.findings) == (60, 60, [])
+    assert tally.sample is not None
+
+
+def test_a_wrong_one_is_found_shrunk_and_confirmed(open_ground: OpenGround) -> None:
+    _, tally = hunted(open_ground, "unmasked")
+    (finding,) = tally.findings
+    (inputs,) = finding.trial.variants.values()
+    assert inputs["values"].shape == (1, 1)
+    assert inputs["values"].dtype == "float32"
+    assert inputs["response_mask"].nested() == [[0.0]]
+    assert finding.violations[0].observed.nested() == inputs["values"].array().sum(-1).tolist()
+    assert finding.trial.answer is not None
+    assert finding.trial.answer["provenance"]["boundary"] == "pkg.toys.unmasked"
+
+
+def test_what_vanishes_in_float64_is_rounding(open_ground: OpenGround) -> None:
+    _, tally = hunted(open_ground, "rough")
+    assert tally.findings == []
+    assert tally.rounding > 0
+
+
+def test_what_a_fresh_process_does_not_show_is_no_finding(open_ground: OpenGround) -> None:
+    _, tally = hunted(open_ground, "remembers", 40)
+    assert tally.findings == []
+    assert tally.unconfirmed > 0
+
+
+def test_a_refusal_is_loud_and_no_finding(open_ground: OpenGround) -> None:
+    hunt, tally = hunted(open_ground, "refuses")
+    assert tally.findings == []
+    assert tally.spoken == 0
+    assert list(tally.refused) == ["the boundary raised NotImplementedError: not on this machine"]
+
+
+def test_the_oracle_knows_a_declared_dialect(open_ground: OpenGround) -> None:
+    _, tally = hunted(open_ground, "shifted")
+    assert (tally.spoken, tally.findings) == (60, [])
+
+
+def test_a_law_that_the_framework_means_to_break_is_shown_and_no_finding(open_ground: OpenGround) -> None:
+    _, tally = hunted(open_ground, "meant")
+    assert tally.findings == []
+    assert tally.dialects[0] > 0
+
+
+def test_a_boundary_that_is_not_there_cannot_be_decided(open_ground: OpenGround) -> None:
+    with pytest.raises(Undecidable, match="elsewhere"):
+        hunted(open_ground, "elsewhere")
+
+
+def shown(hunt: Hunt) -> list[object]:
+    return [finding.trial.variants for tally in hunt.tallies.values() for finding in tally.findings]
+
+
+def test_the_same_seed_gives_the_same_finding(open_ground: OpenGround) -> None:
+    first, _ = hunted(open_ground, "unmasked", 30, seed=5)
+    second, _ = hunted(open_ground, "unmasked", 30, seed=5)
+    assert shown(first) == shown(second) != []
+
+
+@pytest.mark.parametrize("parts", [(10, 20), (1, 29), (25, 5)])
+def test_a_hunt_in_parts_is_the_hunt_at_once(parts: tuple[int, ...], open_ground: OpenGround) -> None:
+    ground, found = open_ground("right")
+    seen: list[list[object]] = []
+    for lengths in ((sum(parts),), parts):
+        calls: list[object] = []
+        bench = ground.bench.fresh()
+        asked = bench.try_
+
+        def record(subject: object, plans: dict[Invariant, object], asked=asked, calls=calls, **more: object) -> object:  # type: ignore[no-untyped-def]
+            calls.append(list(plans.values()))
+            return asked(subject, plans, **more)
+
+        bench.try_ = record  # type: ignore[method-assign]
+        hunt = Hunt(bench, found["right"], 3)
+        for length in lengths:
+            hunt.run(length)
+        bench.close()
+        assert hunt.tried == sum(parts)
+        seen.append(calls)
+    assert seen[0] == seen[1]

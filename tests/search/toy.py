@@ -1,0 +1,36 @@
+"""A contract of its own for the tests of the search: the sum of a row's values, where the mask counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.contract import Contract, Input, Observed
+
+
+def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"sums": call(**inputs)["sums"]}
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    values = torch.where(inputs["response_mask"] != 0, inputs["values"], 0.0)
+    return {"sums": inputs["scale"] * values.sum(-1) + (1.0 if inputs["shifted"] else 0.0)}
+
+
+TOY = Contract(
+    name="toy_sum",
+    summary="a scaled sum of the values of each row that count",
+    source="none: made for tests",
+    inputs=(
+        Input("values", "tensor", "numbers", shape=("batch", "tokens"), domain="loss"),
+        Input("response_mask", "tensor", "1 where one counts", shape=("batch", "tokens"), domain="mask"),
+        Input("scale", "number", "a factor", choices=(1.0, 2.0), knob=True),
+        Input("shifted", "boolean", "whether 1 is added", default=False, dialect=True),
+    ),
+    observes=(Observed("sums", "one a row", ("batch",)),),
+    measure=_measure,
+    oracle=_oracle,
+    laws=("the_oracle_agrees",),
+)

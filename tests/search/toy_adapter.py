@@ -1,0 +1,32 @@
+"""An adapter for the toy functions of the tests of the search."""
+
+from __future__ import annotations
+
+from sentinel.targets import Binding, Dialect, PackageRoot, Target
+
+
+def _binding(name: str, **more: object) -> Binding:
+    return Binding(f"pkg.toys.{name}", "toy_sum", outputs=("sums",), **more)  # type: ignore[arg-type]
+
+
+TARGET = Target(
+    name="toys",
+    repository="https://example.invalid/toys.git",
+    roots=(PackageRoot("pkg"),),
+    bindings=(
+        _binding("right"),
+        _binding("unmasked"),
+        _binding("rough"),
+        _binding("refuses"),
+        _binding("calls_unmasked"),
+        _binding("remembers"),
+        _binding("shifted", dialects=(Dialect("shifted", True, "it counts from 1", "https://example.invalid"),)),
+        _binding(
+            "meant", dialects=(Dialect("the_oracle_agrees", reason="it means it", link="https://example.invalid"),)
+        ),
+        _binding(
+            "stale", dialects=(Dialect("the_oracle_agrees", reason="it meant it", link="https://example.invalid"),)
+        ),
+        _binding("elsewhere"),
+    ),
+)
