@@ -203,17 +203,6 @@ def spread(inputs: dict[str, Any], current: str, other: str) -> None:
     inputs[other] = replaced(ratio, values - np.maximum(ratios, 0))
 
 
-def count_globally(inputs: dict[str, Any]) -> None:
-    """Turn drawn counts of other microbatches and ranks into counts of the global batch, in place.
-
-    A global count below 1 means nothing, so an empty batch that is alone has 1.
-    """
-    lengths = (inputs["response_mask"].array() != 0).sum(-1)
-    for name, own in (("batch_num_tokens", int(lengths.sum())), ("global_batch_size", int((lengths > 0).sum()))):
-        if inputs[name] is not None:
-            inputs[name] = max(inputs[name] + own, 1)
-
-
 #: Which global count a mode divides by; the others need none.
 _DIVISORS = {
     "token-mean": "batch_num_tokens",
@@ -221,6 +210,21 @@ _DIVISORS = {
     "seq-mean-token-mean": "global_batch_size",
     "seq-mean-token-sum-norm": "global_batch_size",
 }
+
+
+def count_globally(inputs: dict[str, Any]) -> None:
+    """Turn drawn counts of other microbatches and ranks into counts of the global batch, in place.
+
+    A global count below 1 means nothing, so an empty batch that is alone has 1. A batch that is divided by its own
+    count has no other ranks.
+    """
+    lengths = (inputs["response_mask"].array() != 0).sum(-1)
+    for name, own in (("batch_num_tokens", int(lengths.sum())), ("global_batch_size", int((lengths > 0).sum()))):
+        if inputs[name] is not None:
+            inputs[name] = max(inputs[name] + own, 1)
+    divisor = _DIVISORS.get(inputs["loss_agg_mode"])
+    if divisor is not None and inputs[divisor] is None and inputs["dp_size"] is not None:
+        inputs["dp_size"] = 1
 
 
 def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:

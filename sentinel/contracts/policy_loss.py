@@ -130,7 +130,7 @@ POLICY_LOSS = Contract(
             "upper clip range: of the ratio above 1; gmpo: of its logarithm above 0; dppo: the divergence threshold "
             "for positive advantages",
             default=0.2,
-            choices=(0.2, 0.28, 0.1, 1.0),
+            choices=(0.2, 0.28, 0.1, 0.9),
             knob=True,
         ),
         Input(
@@ -227,7 +227,13 @@ POLICY_LOSS = Contract(
             default="ratio",
             dialect=True,
         ),
-        Input("epsilon", "number", "dppo_kl: added to both 1 - p in the binary KL", default=0.0, dialect=True),
+        Input(
+            "epsilon",
+            "number",
+            "dppo_kl: added to both 1 - p in the binary KL; gmpo: to an importance weight before its logarithm",
+            default=0.0,
+            dialect=True,
+        ),
         Input(
             "advantage_level",
             "string",

@@ -273,7 +273,9 @@ def _weights(step: Step) -> Any:
         cap = step.inputs["importance_weight_cap"]
         weights = weights * (rollout if cap is None else rollout.clamp(max=cap))
     weights = torch.where(step.valid, weights, 1.0)
-    return row_mean(weights.log(), step.valid).exp() if step.inputs["algorithm"] == "gmpo" else weights
+    if step.inputs["algorithm"] != "gmpo":
+        return weights
+    return row_mean((weights + step.inputs["epsilon"]).log(), step.valid).exp()
 
 
 def _k1(step: Step) -> Any:

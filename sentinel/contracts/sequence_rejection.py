@@ -104,7 +104,7 @@ SEQUENCE_REJECTION = Contract(
             "opsm_delta",
             "number",
             "threshold of the mean sequence KL, in nats",
-            choices=(0.1, 0.0, 0.3, 1.0),
+            choices=(0.11, 0.07, 0.31, 1.13),
             knob=True,
         ),
         Input(

@@ -109,7 +109,8 @@ VALUE_LOSS = Contract(
             "number",
             "how far a value may move from its old one; left out, any distance",
             default=None,
-            choices=(None, 0.5, 0.2),
+            # No value of the domain lies just there: at a bound a gradient is anybody's choice.
+            choices=(None, 0.2, 0.6),
             knob=True,
         ),
         *AGGREGATION_INPUTS,
