@@ -14,10 +14,11 @@ from sentinel import verdicts
 from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
 from sentinel.errors import Unavailable
+from sentinel.invariants.invariant import Case, Invariant
 from sentinel.outcomes import Decision, Environment, Failure, Measurement, Provenance, Verdict
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
-from sentinel.search.bench import Bench
+from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.targets import Binding, StandIn, Target
 from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote, flags
 
@@ -176,7 +177,7 @@ class Runner:
             verdict, comparisons = verdicts.by_expectation(recipe, outcome.observation)
         else:
             law = str(recipe.invariant)
-            verdict, comparisons, outcome = self._by_law(law, recipe, outcome)
+            verdict, comparisons, outcome = self._by_law(law, job, checkout, outcome)
         return Decision(
             recipe,
             job.ref,
@@ -191,9 +192,13 @@ class Runner:
             adapter.digest,
         )
 
-    def _by_law(self, law: str, recipe: Recipe, measured: Measurement) -> tuple[Verdict, Any, Measurement | Failure]:
-        invariant = self._catalog.invariants[law]
-        if invariant.needs_oracle:
+    def _by_law(
+        self, law: str, job: Job, checkout: Checkout, measured: Measurement
+    ) -> tuple[Verdict, Any, Measurement | Failure]:
+        recipe, invariant = job.recipe, self._catalog.invariants[law]
+        contract = self._catalog.contracts[recipe.contract]
+        effects: Mapping[str, Mapping[str, Any]] = {}
+        if invariant.needs_oracle and contract.oracle is not None:
             process = self._zygote(recipe.target, [recipe.target]).oracle()
             try:
                 answer = process.probe({**self._request(recipe), "op": "oracle"})
@@ -205,8 +210,35 @@ class Runner:
                 )
                 return verdicts.of_failure(failure), (), failure
             measured = replace(measured, oracle=answer["observation"])
-        verdict, comparisons = verdicts.by_law(invariant, recipe, measured)
+        if invariant.watches or invariant.twin:
+            found = self._in_session(invariant, job, checkout)
+            if isinstance(found, Failure):
+                return verdicts.of_failure(found), (), found
+            effects = found.effects
+            measured = replace(measured, observation=found.observation)
+        verdict, comparisons = verdicts.by_law(invariant, recipe, measured, contract, effects)
         return verdict, comparisons, measured
+
+    def _in_session(self, invariant: Invariant, job: Job, checkout: Checkout) -> Case | Failure:
+        """What a probe does not tell: what a call did beside answering, and what the boundary's twin answers."""
+        recipe, adapter = job.recipe, self._catalog.adapters[job.recipe.target]
+        contract = self._catalog.contracts[recipe.contract]
+        binding = adapter.target.binding(recipe.boundary, recipe.contract)
+        if binding is None or (invariant.twin and not binding.twins):
+            return Failure("law", f"the adapter names no twin of {recipe.boundary}")
+        subject = Subject(binding, contract, (invariant,), self._contract_file(recipe.contract), str(adapter.file))
+        loaded = self._loaded(adapter.target, job.ref, checkout)
+        zygote = self._zygote(recipe.target, [recipe.target])
+        bench = Bench(loaded.alive, zygote.oracle)
+        try:
+            trial = bench.try_(subject, {invariant: recipe.variants})[invariant]
+        except Undecidable as error:
+            return Failure(str(error.failure["kind"]), str(error), str(error.failure["traceback"]))
+        finally:
+            bench.close()
+        if trial.case is None:
+            return Failure("raised" if trial.refused else "law", trial.refused or trial.silent)
+        return trial.case
 
     def _request(self, recipe: Recipe) -> dict[str, Any]:
         adapter, contract = self._catalog.adapters[recipe.target], self._catalog.contracts[recipe.contract]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sentinel.closeness import agree, difference
+from sentinel.contracts.contract import Contract
 from sentinel.invariants.invariant import Case, DoesNotApply, Invariant
 from sentinel.outcomes import Comparison, Failure, Measurement, Observation, Verdict
 from sentinel.recipes import Expected, Recipe, Tolerance
@@ -107,10 +109,18 @@ def _lookup(values: Mapping[str, Any], key: str, address: str) -> Any:
 _MISSING = object()
 
 
-def by_law(invariant: Invariant, recipe: Recipe, measurement: Measurement) -> tuple[Verdict, tuple[Comparison, ...]]:
+def by_law(
+    invariant: Invariant,
+    recipe: Recipe,
+    measurement: Measurement,
+    contract: Contract | None = None,
+    effects: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> tuple[Verdict, tuple[Comparison, ...]]:
     """Let a law decide on the scenario's variants: broken is ``reproduced``, held is ``fixed``."""
     try:
-        violations = invariant.check(Case(recipe.variants, measurement.observation, measurement.oracle))
+        violations = invariant.check(
+            Case(recipe.variants, measurement.observation, measurement.oracle, contract, effects)
+        )
     except DoesNotApply as error:
         reason = f"the law {invariant.name} does not apply to this scenario: {error}"
         return Verdict("inconclusive", reason, "law"), ()

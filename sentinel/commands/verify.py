@@ -233,11 +233,11 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
 
     from sentinel.recipes import adopt_pins, find_recipes
 
-    if not recorded["bug_id"]:
-        raise CouldNotError("it is evidence of a law, not of a recipe; `pytest --sentinel-laws` checks laws again")
     if recorded["target"] not in catalog.targets:
         raise CouldNotError(f"no adapter of target {recorded['target']!r} is here")
     digest = recorded["recipe"]["digest"]
+    if not recorded["bug_id"]:
+        return _scenario_of_a_law(recorded, catalog), "the scenario inside the evidence"
     same = [item for item in find_recipes(catalog, [recorded["target"]]) if item.bug_id == recorded["bug_id"]]
     for recipe in same:
         if recipe.digest == digest:
@@ -247,6 +247,28 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
     if recipe.published:  # its pull request, under which commits are looked for, is in the bundled one
         recipe = adopt_pins(recipe, {item.bug_id: item for item in same})
     return replace(recipe, digest=digest), f"the copy inside the evidence{other}"
+
+
+def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
+    """What a search found, or the scenario that it shows for a law that held: decided by the law alone."""
+    from dataclasses import replace
+
+    law = catalog.invariants.get(str(recorded["law"]))
+    if law is None:
+        raise CouldNotError(f"it is evidence of a law, and no law {recorded['law']!r} is here")
+    if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
+        raise CouldNotError("it tells of a search without a scenario to run; `pytest --sentinel-laws` searches again")
+    recipe = _embedded(recorded, catalog)
+    return replace(
+        recipe,
+        bug_id="",
+        title=law.statement,
+        path=Path(f"{law.name}.yaml"),
+        digest=recorded["recipe"]["digest"],
+        expected_unpatched={},
+        expected_fixed={},
+        upstream={},
+    )
 
 
 def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
@@ -263,7 +285,7 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
         except SentinelError as error:
             said = str(error).replace(str(file), "the recipe inside")
             raise CouldNotError(f"the recipe inside the evidence does not load here:\n{said}") from None
-    if (recipe.bug_id, recipe.target) != (recorded["bug_id"], recorded["target"]):
+    if (recipe.bug_id if recorded["bug_id"] else "", recipe.target) != (recorded["bug_id"], recorded["target"]):
         raise CouldNotError(
             f"the recipe inside the evidence is of {recipe.target} {recipe.bug_id}, not of what it says"
         )

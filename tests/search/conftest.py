@@ -11,16 +11,16 @@ from demo_kit import Lab
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from toy import TOY  # noqa: E402
+from toy import TOY
 
-from sentinel.catalog import Catalog  # noqa: E402
-from sentinel.checkout import Checkout  # noqa: E402
-from sentinel.refs import Ref  # noqa: E402
-from sentinel.runner import Ground, Runner  # noqa: E402
-from sentinel.search.bench import Subject  # noqa: E402
-from sentinel.search.checks import subjects  # noqa: E402
-from sentinel.sources import open_checkout  # noqa: E402
-from sentinel.worker.client import Options, Zygote  # noqa: E402
+from sentinel.catalog import Catalog
+from sentinel.checkout import Checkout
+from sentinel.refs import Ref
+from sentinel.runner import Ground, Runner
+from sentinel.search.bench import Subject
+from sentinel.search.checks import subjects
+from sentinel.sources import open_checkout
+from sentinel.worker.client import Options, Zygote
 
 TOYS = """
 import torch

@@ -49,7 +49,7 @@ def test_what_a_fresh_process_does_not_show_is_no_finding(open_ground: OpenGroun
 
 
 def test_a_refusal_is_loud_and_no_finding(open_ground: OpenGround) -> None:
-    hunt, tally = hunted(open_ground, "refuses")
+    _, tally = hunted(open_ground, "refuses")
     assert tally.findings == []
     assert tally.spoken == 0
     assert list(tally.refused) == ["the boundary raised NotImplementedError: not on this machine"]
