@@ -121,11 +121,16 @@ def _of_group(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
     return torch.where(torch.arange(count) == scores.argmax(), gain, 0.0)
 
 
+#: What remax's greedy responses earn in a search.
+_BASELINES = (0.0, 1.0, -1.0, 0.5)
+
+
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     place_rewards(inputs, choose)
     if inputs["estimator"] == "remax" and inputs["reward_baselines"] is None:
         rewards = inputs["token_level_rewards"]
-        inputs["reward_baselines"] = tensor([0.0] * rewards.shape[0], rewards.dtype)
+        drawn = choose.integers(rewards.shape[0], 0, len(_BASELINES) - 1)
+        inputs["reward_baselines"] = tensor([_BASELINES[number] for number in drawn], rewards.dtype)
     return inputs
 
 
@@ -185,7 +190,6 @@ GROUP_ADVANTAGE = Contract(
             "remax: the reward of the greedy response to the row's prompt",
             shape=("batch",),
             default=None,
-            domain="reward",
         ),
         Input("std", "string", "unbiased (n - 1) or biased (n)", default="unbiased", dialect=True),
         Input(

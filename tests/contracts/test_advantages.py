@@ -1,0 +1,678 @@
+"""Oracles of advantages, returns and normalisations: numbers by hand, promises of the papers, a second derivation.
+
+The second derivation is plain Python over lists, without a tensor; it has broken twins, which an oracle must not agree
+with. Scenarios for it are drawn as a search draws them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sentinel.catalog import bundled_catalog
+from sentinel.invariants.invariant import DoesNotApply
+from sentinel.search.drawing import Draws
+from sentinel.search.scenarios import draw, narrowed
+from sentinel.targets import Binding, Dialect
+from sentinel.values import Tensor, tensor
+from sentinel.worker.client import Zygote
+
+Rows = list[list[float]]
+Inputs = Mapping[str, Any]
+Oracle = Callable[[str, Inputs], Mapping[str, Any]]
+
+EXAMPLES = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(scope="module")
+def session(zygote: Zygote) -> Iterator[Any]:
+    process = zygote.oracle()
+    served = process.session()
+    yield served
+    served.close()
+    process.close()
+
+
+@pytest.fixture
+def oracle(session: Any) -> Oracle:
+    """``oracle(contract, inputs)``: what the float64 reference says, as lists and numbers."""
+
+    def ask(name: str, inputs: Inputs) -> dict[str, Any]:
+        contract = bundled_catalog().contracts[name]
+        request = {
+            "boundary": "",
+            "contract": name,
+            "contract_file": contract.measure.__code__.co_filename,
+            "adapter": "",
+            "given": [],
+            "describe": False,
+            "calls": {"": {"inputs": dict(inputs)}},
+        }
+        session.send(request)
+        answer = session.receive()["answers"][""]
+        if "silent" in answer:
+            raise DoesNotApply(answer["silent"])
+        assert "observation" in answer, answer
+        seen = answer["observation"]
+        assert set(seen) == set(contract.keys)
+        return {key: value.nested() if isinstance(value, Tensor) else value for key, value in seen.items()}
+
+    return ask
+
+
+def scenario(name: str, **inputs: Any) -> dict[str, Any]:
+    """The contract's defaults under the inputs given; lists are tensors in double precision, but for labels."""
+    filled: dict[str, Any] = {}
+    for item in bundled_catalog().contracts[name].inputs:
+        value = inputs.get(item.name, item.default)
+        value = value(filled) if callable(value) else value
+        filled[item.name] = tensor(value, "float64") if isinstance(value, list) and item.kind == "tensor" else value
+    assert not set(inputs) - set(filled)
+    return filled
+
+
+def drawn(name: str, choose: Draws, fixed: Inputs, **dialects: Any) -> dict[str, Any]:
+    """A scenario as a search draws it."""
+    contract = bundled_catalog().contracts[name]
+    stated = tuple(Dialect(key, value) for key, value in dialects.items())
+    binding = Binding("none", name, fixed=fixed, dialects=stated)
+    return draw(narrowed(contract, binding), binding, choose)
+
+
+def listed(inputs: Inputs) -> dict[str, Any]:
+    return {key: value.nested() if isinstance(value, Tensor) else value for key, value in inputs.items()}
+
+
+def near(value: Any) -> Any:
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return [near(row) for row in value]
+    return pytest.approx(value, rel=1e-8, abs=1e-9)
+
+
+def valid(rows: Rows, mask: Rows) -> list[float]:
+    return [x for row, counts in zip(rows, mask) for x, count in zip(row, counts) if count]
+
+
+def white(rows: Rows, mask: Rows) -> Rows:
+    """Whitening, in plain Python."""
+    tokens = valid(rows, mask)
+    spread = stdev(tokens) if len(tokens) > 1 else 0.0
+    scale = math.sqrt(spread**2 + 1e-8)
+    return [
+        [(x - fmean(tokens)) / scale if count else 0.0 for x, count in zip(row, counts)]
+        for row, counts in zip(rows, mask)
+    ]
+
+
+# -- group advantages, by hand -----------------------------------------------------------------------------------------
+
+#: The scenario of verl #6452: row 0 is rejected, and its reward must not matter.
+SIX_ROWS: dict[str, Any] = {
+    "token_level_rewards": [[0, 0, 10.0], [0, 0, 1.0], [0, 0, 0], [0, 0, 2.0], [0, 0, 1.0], [0, 3.0, 0]],
+    "response_mask": [[0.0, 0, 0], [1.0, 1, 1], [1.0, 1, 0], [1.0, 1, 1], [1.0, 1, 1], [1.0, 1, 0]],
+    "group": ["p", "p", "p", "p", "q", "q"],
+}
+HALF = 1 / math.sqrt(2)
+WHITE = math.sqrt(1.2)  # ten tokens that are 0 or ±1, twelve of them with n - 1: variance 10 / 12
+BY_HAND: list[tuple[str, dict[str, Any], list[float]]] = [
+    ("grpo", {"epsilon": 0.0}, [0, -1, 1, -HALF, HALF]),
+    ("grpo", {"epsilon": 0.0, "std": "biased"}, [0, -math.sqrt(1.5), math.sqrt(1.5), -1, 1]),
+    ("grpo", {"epsilon": 1.0}, [0, -0.5, 0.5, -1 / (1 + math.sqrt(2)), 1 / (1 + math.sqrt(2))]),
+    ("grpo", {"epsilon": 1.0, "epsilon_placement": "inside"}, [0, -HALF, HALF, -1 / math.sqrt(3), 1 / math.sqrt(3)]),
+    ("grpo", {"norm_by_std": False}, [0, -1, 1, -1, 1]),
+    ("grpo", {"norm_by_std": False, "rejected": "counted"}, [-2.25, -3.25, -1.25, -1, 1]),
+    ("grpo", {"norm_by_std": False, "rejected": "counted", "masked_rewards": "counted"}, [-2.25, -3.25, -1.25, -1, 1]),
+    ("passk", {}, [0, 0, 1, 0, 2]),
+    ("passk", {"norm_by_std": True, "epsilon": 0.0}, [0, 0, 1, 0, math.sqrt(2)]),
+    ("reinforce_plus_plus_baseline", {}, [0, -WHITE, WHITE, -WHITE, WHITE]),
+    ("reinforce_plus_plus_baseline", {"whiten": False}, [0, -1, 1, -1, 1]),
+    ("gdpo", {"norm_by_std": False}, [0, -WHITE, WHITE, -WHITE, WHITE]),
+    ("rloo", {}, [0, -1.5, 1.5, -2, 2]),
+    ("gpg", {}, [0, -1, 1, -1, 1]),
+    ("gpg", {"zero_gradient": "zero_scores"}, [0, -1.25, 1.25, -1.25, 1.25]),
+    # Lengths 3, 2 and 3 weigh 1, 0 and 2 to 9 / 8; lengths 3 and 2 weigh 1 and 3 to 9 / 5.
+    ("opo", {}, [1 - 9 / 8, -9 / 8, 2 - 9 / 8, 1 - 9 / 5, 3 - 9 / 5]),
+    ("maxrl", {"epsilon": 0.0}, [0, -1, 1, -0.5, 0.5]),
+]
+
+
+@pytest.mark.parametrize(("estimator", "more", "first"), BY_HAND)
+def test_group_advantages_by_hand(estimator: str, more: dict[str, Any], first: list[float], oracle: Oracle) -> None:
+    inputs = {**SIX_ROWS, **more}
+    if more.get("rejected") == "counted" and "masked_rewards" not in more:
+        # Without its reward the rejected row has the score 0, as in the table's column R = 0.
+        first = [0.25, -0.75, 1.25, -1, 1]
+    seen = oracle("group_advantage", scenario("group_advantage", **inputs, estimator=estimator))
+    rows = [[0.0] * 3] + [
+        [a if count else 0.0 for count in mask] for a, mask in zip(first, SIX_ROWS["response_mask"][1:])
+    ]
+    assert seen["advantages"] == near(rows)
+    assert seen["returns"] == near(rows)
+
+
+def test_remax_by_hand(oracle: Oracle) -> None:
+    inputs = scenario(
+        "group_advantage",
+        token_level_rewards=[[1.0, 0, 2.0], [9.0, 5.0, 9.0]],
+        response_mask=[[1.0, 1, 1], [0.0, 1, 0]],
+        group=["p", "q"],
+        reward_baselines=[0.5, 2.0],
+        estimator="remax",
+    )
+    seen = oracle("group_advantage", inputs)
+    assert seen == {"advantages": near([[2.5, 1.5, 1.5], [0, 3, 0]]), "returns": near([[3, 2, 2], [0, 5, 0]])}
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "gpg", "passk", "maxrl", "gdpo"])
+def test_a_group_of_one_has_nothing_to_compare_with(estimator: str, oracle: Oracle) -> None:
+    alone = {"token_level_rewards": [[5.0]], "response_mask": [[1.0]], "group": ["p"], "whiten": False}
+    zero = scenario("group_advantage", **alone, estimator=estimator)
+    assert oracle("group_advantage", zero)["advantages"] == [[0.0]]
+    score = {**zero, "group_of_one": "score", "epsilon": 1.0}
+    expected = 2.5 if estimator in ("grpo", "gdpo") else 5.0  # a standard deviation of 1 and the epsilon
+    assert oracle("group_advantage", score)["advantages"] == [[expected]]
+
+
+def test_an_unknown_estimator_has_no_oracle(oracle: Oracle) -> None:
+    for estimator in (None, "foo"):
+        with pytest.raises(DoesNotApply):
+            oracle("group_advantage", scenario("group_advantage", **SIX_ROWS, estimator=estimator))
+
+
+# -- group advantages, a second derivation -----------------------------------------------------------------------------
+
+ESTIMATORS = ("grpo", "gdpo", "reinforce_plus_plus_baseline", "gpg", "rloo", "opo", "maxrl", "passk")
+
+
+def responses(inputs: Inputs, estimator: str, bug: str = "") -> Rows:
+    """The advantages of ``inputs`` (lists), by response and in plain Python; ``bug`` breaks them."""
+    rewards, mask, group = inputs["token_level_rewards"], inputs["response_mask"], inputs["group"]
+    by_std = inputs["norm_by_std"]
+    scores = [sum(r for r, count in zip(row, counts) if count or bug == "masked") for row, counts in zip(rewards, mask)]
+    present = [i for i, counts in enumerate(mask) if any(counts) or bug == "rejected"]
+    result = [0.0] * len(scores)
+    for i in present:
+        mates = [j for j in present if group[j] == group[i] or bug == "ungrouped"]
+        others = [scores[j] for j in mates if j != i]
+        own, all_of_them = scores[i], [scores[j] for j in mates]
+        if not others:
+            continue
+        divisor = stdev(all_of_them) + inputs["epsilon"] if by_std else 1.0
+        if estimator in ("grpo", "gdpo"):
+            result[i] = (own - fmean(all_of_them)) / divisor
+        elif estimator == "rloo":
+            result[i] = own - (fmean(all_of_them) if bug == "formula" else fmean(others))
+        elif estimator == "opo":
+            lengths = [sum(map(bool, mask[j])) if bug != "formula" else 1 for j in mates]
+            result[i] = own - sum(n * s for n, s in zip(lengths, all_of_them)) / (sum(lengths) or 1)
+        elif estimator == "maxrl":
+            result[i] = (own - fmean(all_of_them)) / (fmean(all_of_them) + inputs["epsilon"])
+        elif estimator == "passk":
+            first = next(j for j in mates if scores[j] == max(all_of_them))
+            result[i] = (own - max(others)) / divisor if i == first else 0.0
+        else:
+            result[i] = own - fmean(all_of_them)
+    if estimator == "gpg":
+        useful = [i for i in present if len({scores[j] for j in present if group[j] == group[i]}) > 1]
+        result = [a * (len(present) if bug != "formula" else 1) / max(len(useful), 1) for a in result]
+    rows = [[a if count else 0.0 for count in counts] for a, counts in zip(result, mask)]
+    if estimator in ("gdpo", "reinforce_plus_plus_baseline") and bug != "formula":
+        rows = white(rows, mask)
+    return rows
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@EXAMPLES
+@given(data=st.data())
+def test_group_advantages_derived_twice(estimator: str, data: st.DataObject, oracle: Oracle) -> None:
+    inputs = drawn("group_advantage", Draws(data.draw), {"estimator": estimator})
+    assert oracle("group_advantage", inputs)["advantages"] == near(responses(listed(inputs), estimator))
+
+
+BREAKABLE: dict[str, Any] = {
+    **SIX_ROWS,
+    "token_level_rewards": [[0, 0, 10.0], [0, 0, 1.0], [0, 0, 7.0], [0, 0, 2.0], [0, 0, 4.0], [0, 4.0, 0]],
+    "norm_by_std": True,
+    "epsilon": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "bug"),
+    [
+        (estimator, bug)
+        for estimator in ESTIMATORS
+        for bug in ("masked", "rejected", "ungrouped")
+        if (estimator, bug) != ("opo", "rejected")  # a rejected row has no length, so it weighs nothing
+    ]
+    + [(estimator, "formula") for estimator in ("rloo", "opo", "gpg", "gdpo", "reinforce_plus_plus_baseline")],
+)
+def test_a_broken_group_advantage_differs(estimator: str, bug: str, oracle: Oracle) -> None:
+    seen = oracle("group_advantage", scenario("group_advantage", **BREAKABLE, estimator=estimator))["advantages"]
+    assert seen == near(responses(BREAKABLE, estimator))
+    assert seen != near(responses(BREAKABLE, estimator, bug))
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "gpg", "reinforce_plus_plus_baseline"])
+@EXAMPLES
+@given(data=st.data())
+def test_what_estimators_promise(estimator: str, data: st.DataObject, oracle: Oracle) -> None:
+    """The accepted responses of a group have advantages that sum to 0, whatever constant their rewards have in common;
+    with the standard deviation (and no epsilon), whatever factor too."""
+    inputs = drawn("group_advantage", Draws(data.draw), {"estimator": estimator, "epsilon": 0.0}, whiten=False)
+    if estimator == "grpo":
+        inputs["norm_by_std"] = True
+    plain = listed(inputs)
+    mask = plain["response_mask"]
+    # Equal scores have no standard deviation to divide by.
+    rewards = [[(i + 1) ** 2 + x for x in row] for i, row in enumerate(plain["token_level_rewards"])]
+    last = [max((t for t, count in enumerate(counts) if count), default=0) for counts in mask]
+
+    def advantages(factor: float, constant: float) -> Rows:
+        changed = [
+            [factor * x + constant if t == last[i] else 0.0 for t, x in enumerate(row)] for i, row in enumerate(rewards)
+        ]
+        given = {**inputs, "token_level_rewards": tensor(changed, "float64")}
+        seen: Rows = oracle("group_advantage", given)["advantages"]
+        return seen
+
+    before = advantages(1.0, 0.0)
+    assert advantages(1.0, 4.0) == [pytest.approx(row, rel=1e-6, abs=1e-6) for row in before]
+    if estimator == "grpo":
+        assert advantages(8.0, 0.0) == [pytest.approx(row, rel=1e-6, abs=1e-6) for row in before]
+    for label in set(plain["group"]):
+        accepted = [i for i, own in enumerate(plain["group"]) if own == label and any(mask[i])]
+        assert sum(before[i][last[i]] for i in accepted) == pytest.approx(0, abs=1e-6)
+
+
+# -- discounted returns ------------------------------------------------------------------------------------------------
+
+THREE_STEPS: dict[str, Any] = {
+    "token_level_rewards": [[1.0, 9.0, 2.0, 4.0], [0, 0, 0, 8.0]],
+    "response_mask": [[1.0, 0, 1, 1], [1.0, 1, 1, 1]],
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "returns"),
+    [
+        ({}, [[7, 0, 6, 4], [8, 8, 8, 8]]),
+        ({"gamma": 0.5}, [[3, 0, 4, 4], [1, 2, 4, 8]]),
+        ({"gamma": 0.0}, [[1, 0, 2, 4], [0, 0, 0, 8]]),
+        ({"gamma": 0.5, "masked_steps": "counted"}, [[6.5, 0, 4, 4], [1, 2, 4, 8]]),
+        ({"gamma": 0.5, "masked_steps": "end"}, [[1, 0, 4, 4], [1, 2, 4, 8]]),
+        ({"gamma": 0.5, "credit": "response"}, [[7, 0, 7, 7], [8, 8, 8, 8]]),
+        ({"gamma": 0.5, "credit": "segment"}, [[4, 0, 6, 6], [8, 8, 8, 8]]),
+        ({"kl": [[2.0, 9, 4, 0], [0.0, 0, 0, 2]], "kl_coef": 0.5}, [[4, 0, 4, 4], [7, 7, 7, 7]]),
+        (
+            {"kl": [[2.0, 9, 4, 0], [0.0, 0, 0, 2]], "kl_coef": 0.5, "credit": "response"},
+            [[6, 0, 5, 7], [8, 8, 8, 7]],
+        ),
+    ],
+)
+def test_returns_by_hand(more: dict[str, Any], returns: Rows, oracle: Oracle) -> None:
+    seen = oracle("discounted_return", scenario("discounted_return", **THREE_STEPS, **more))
+    assert seen == {"returns": near(returns), "advantages": near(returns)}
+
+
+def test_whitened_returns(oracle: Oracle) -> None:
+    seen = oracle("discounted_return", scenario("discounted_return", **THREE_STEPS, whiten=True))
+    assert seen["returns"] == near([[7, 0, 6, 4], [8, 8, 8, 8]])
+    assert seen["advantages"] == near(white(seen["returns"], THREE_STEPS["response_mask"]))
+    tokens = valid(seen["advantages"], THREE_STEPS["response_mask"])
+    assert (fmean(tokens), stdev(tokens)) == (pytest.approx(0, abs=1e-9), pytest.approx(1))
+
+
+def backwards(inputs: Inputs, bug: str = "") -> Rows:
+    """The returns by the recursion ``G_t = r_t + gamma G_{t+1}`` from the last token to the first."""
+    found: Rows = []
+    for i, (rewards, counts) in enumerate(zip(inputs["token_level_rewards"], inputs["response_mask"])):
+        following, row = 0.0, [0.0] * len(rewards)
+        for t in reversed(range(len(rewards))):
+            if not counts[t] and bug != "masked":
+                continue
+            penalty = inputs["kl_coef"] * inputs["kl"][i][t] if inputs["kl"] else 0.0
+            following = rewards[t] - (0.0 if bug == "kl" else penalty) + inputs["gamma"] * following
+            row[t] = following if counts[t] else 0.0
+        found.append(row)
+    return found
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_returns_derived_twice(data: st.DataObject, oracle: Oracle) -> None:
+    inputs = drawn("discounted_return", Draws(data.draw), {})
+    assert oracle("discounted_return", inputs)["returns"] == near(backwards(listed(inputs)))
+
+
+@pytest.mark.parametrize("bug", ["masked", "kl"])
+def test_a_broken_return_differs(bug: str, oracle: Oracle) -> None:
+    inputs = {**THREE_STEPS, "gamma": 0.5, "kl": [[2.0, 9, 4, 0], [0.0, 0, 0, 2]], "kl_coef": 0.5}
+    seen = oracle("discounted_return", scenario("discounted_return", **inputs))["returns"]
+    assert seen == near(backwards(inputs))
+    assert seen != near(backwards(inputs, bug))
+
+
+# -- generalised advantages --------------------------------------------------------------------------------------------
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_lambda_1_is_the_return_less_the_value(data: st.DataObject, oracle: Oracle) -> None:
+    inputs = drawn("generalised_advantage", Draws(data.draw), {"lam": 1.0})
+    plain = {**listed(inputs), "kl": None, "kl_coef": 0.0}
+    seen = oracle("generalised_advantage", inputs)
+    returns = backwards(plain)
+    assert seen["returns"] == near(returns)
+    assert seen["advantages"] == near(
+        [
+            [g - v if count else 0.0 for g, v, count in zip(*rows)]
+            for rows in zip(returns, plain["values"], plain["response_mask"])
+        ]
+    )
+
+
+def episodes(inputs: Inputs, bug: str = "") -> Rows:
+    """Advantages by the recursion ``A_t = delta_t + gamma lam A_{t+1}``."""
+    found: Rows = []
+    gamma, lam = inputs["gamma"], inputs["lam"]
+    for rewards, values, counts in zip(inputs["token_level_rewards"], inputs["values"], inputs["response_mask"]):
+        ahead, value, row = 0.0, 0.0, [0.0] * len(rewards)
+        for t in reversed(range(len(rewards))):
+            if not counts[t] and bug != "masked":
+                continue
+            delta = rewards[t] + (1.0 if bug == "gamma" else gamma) * value - values[t]
+            ahead = delta + (lam if bug == "lam" else gamma * lam) * ahead
+            value = values[t]
+            row[t] = ahead if counts[t] else 0.0
+        found.append(row)
+    return found
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_generalised_advantages_derived_twice(data: st.DataObject, oracle: Oracle) -> None:
+    inputs = drawn("generalised_advantage", Draws(data.draw), {})
+    assert oracle("generalised_advantage", inputs)["advantages"] == near(episodes(listed(inputs)))
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_counted_steps_are_all_steps(data: st.DataObject, oracle: Oracle) -> None:
+    inputs = drawn("generalised_advantage", Draws(data.draw), {}, masked_steps="counted")
+    assert oracle("generalised_advantage", inputs)["advantages"] == near(episodes(listed(inputs), "masked"))
+
+
+@pytest.mark.parametrize("bug", ["masked", "gamma", "lam"])
+def test_a_broken_generalised_advantage_differs(bug: str, oracle: Oracle) -> None:
+    inputs = {**THREE_STEPS, "values": [[0.5, 3.0, 1.0, 2.0], [1.0, 2.0, 4.0, 0.5]], "gamma": 0.5, "lam": 0.5}
+    seen = oracle("generalised_advantage", scenario("generalised_advantage", **inputs))["advantages"]
+    assert seen == near(episodes(inputs))
+    assert seen != near(episodes(inputs, bug))
+
+
+# -- reward and advantage normalisation --------------------------------------------------------------------------------
+
+FIVE = {"rewards": [1.0, 0.0, 2.0, 1.0, 3.0], "group": ["p", "p", "p", "q", "q"], "epsilon": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"std_level": None}, [0, -1, 1, -1, 1]),
+        ({}, [0, -1, 1, -HALF, HALF]),
+        ({"std": "biased"}, [0, -math.sqrt(1.5), math.sqrt(1.5), -1, 1]),
+        ({"std_level": None, "leave_one_out": True}, [0, -1.5, 1.5, -2, 2]),
+        ({"mean_level": "batch", "std_level": None}, [-0.4, -1.4, 0.6, -0.4, 1.6]),
+        ({"mean_level": "batch", "std_level": None, "leave_one_out": True}, [-0.5, -1.75, 0.75, -0.5, 2.0]),
+        ({"mean_level": None, "std_level": None}, [1, 0, 2, 1, 3]),
+        ({"mean_level": None}, [1, 0, 2, HALF, 3 * HALF]),
+        ({"std_level": None, "clip": 0.25}, [0, -0.25, 0.25, -0.25, 0.25]),
+        # Four of five are one away from the mean of their group: variance 4 / 4.
+        ({"std_level": "batch", "std_about": "subtracted"}, [0, -1, 1, -1, 1]),
+        ({"std_level": "batch"}, [x / math.sqrt(1.3) for x in (0, -1, 1, -1, 1)]),
+        ({"std_level": "batch", "epsilon": 1.0}, [x / (1 + math.sqrt(1.3)) for x in (0, -1, 1, -1, 1)]),
+        (
+            {"std_level": "batch", "epsilon": 1.0, "epsilon_placement": "inside"},
+            [x / math.sqrt(2.3) for x in (0, -1, 1, -1, 1)],
+        ),
+    ],
+)
+def test_normalised_rewards_by_hand(more: dict[str, Any], expected: list[float], oracle: Oracle) -> None:
+    seen = oracle("reward_normalisation", scenario("reward_normalisation", **{**FIVE, **more}))
+    assert seen["normalised"] == near(expected)
+
+
+@pytest.mark.parametrize(("group_of_one", "expected"), [("zero", 0.0), ("score", 2.0)])
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_one_reward_alone(group_of_one: str, expected: float, leave_one_out: bool, oracle: Oracle) -> None:
+    more = {"group_of_one": group_of_one, "leave_one_out": leave_one_out, "epsilon": 1.0}
+    inputs = scenario("reward_normalisation", rewards=[4.0], group=["p"], **more)
+    assert oracle("reward_normalisation", inputs)["normalised"] == [expected]
+
+
+def level(x: Sequence[float], i: int, inputs: Inputs, name: str) -> list[int]:
+    same = inputs["group"]
+    return [j for j in range(len(x)) if inputs[name] == "batch" or same[j] == same[i]]
+
+
+def rescaled(x: Sequence[float], inputs: Inputs, bug: str = "") -> list[float]:
+    """The normalised numbers, one by one."""
+    result = []
+    for i, own in enumerate(x):
+        centre, scale = 0.0, 1.0
+        if inputs["mean_level"]:
+            mates = level(x, i, inputs, "mean_level")
+            others = [x[j] for j in mates if j != i or not inputs["leave_one_out"] or bug == "self"]
+            centre = fmean(others) if others else own
+        if inputs["std_level"]:
+            mates = level(x, i, inputs, "std_level")
+            spread = stdev([x[j] for j in mates]) if len(mates) > 1 else 1.0
+            scale = spread + (0.0 if bug == "epsilon" else inputs["epsilon"])
+        result.append((own - centre) / scale)
+    return result
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_rewards_normalised_twice(data: st.DataObject, oracle: Oracle) -> None:
+    inputs = drawn("reward_normalisation", Draws(data.draw), {"clip": None})
+    plain = listed(inputs)
+    assert oracle("reward_normalisation", inputs)["normalised"] == near(rescaled(plain["rewards"], plain))
+
+
+@pytest.mark.parametrize("bug", ["self", "epsilon"])
+def test_a_broken_normalisation_differs(bug: str, oracle: Oracle) -> None:
+    inputs = scenario("reward_normalisation", **{**FIVE, "epsilon": 0.5, "leave_one_out": True})
+    seen = oracle("reward_normalisation", inputs)["normalised"]
+    assert seen == near(rescaled(FIVE["rewards"], inputs))
+    assert seen != near(rescaled(FIVE["rewards"], inputs, bug))
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_advantages_normalised_as_the_numbers_that_count(data: st.DataObject, oracle: Oracle) -> None:
+    inputs = drawn("advantage_normalisation", Draws(data.draw), {})
+    plain = listed(inputs)
+    seen = oracle("advantage_normalisation", inputs)["normalised"]
+    mask = plain["response_mask"]
+    labels = [label for label, counts in zip(plain["group"], mask) for count in counts if count]
+    expected = rescaled(valid(plain["advantages"], mask), {**plain, "group": labels})
+    assert valid(seen, mask) == near(expected)
+    assert not any(valid(seen, [[not count for count in counts] for counts in mask]))
+
+
+@pytest.mark.parametrize("layout", ["equal", "consecutive"])
+@EXAMPLES
+@given(data=st.data())
+def test_groups_are_laid_out(layout: str, data: st.DataObject) -> None:
+    labels = drawn("reward_normalisation", Draws(data.draw), {"group_layout": layout})["group"]
+    starts = [i for i, label in enumerate(labels) if i == 0 or labels[i - 1] != label]
+    assert len(starts) == len(set(labels))
+    if layout == "equal":
+        assert len({labels.count(label) for label in labels}) == 1
+
+
+# -- masked statistics -------------------------------------------------------------------------------------------------
+
+TWO_ROWS: dict[str, Any] = {
+    "values": [[1.0, math.nan, 3.0, 8.0], [math.inf] * 4],
+    "response_mask": [[1.0, 0, 1, 1], [0.0] * 4],
+}
+THIRTEEN = math.sqrt(13)  # 1, 3 and 8: mean 4, variance (9 + 1 + 16) / 2
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "expected"),
+    [
+        ({"statistic": "sum"}, "statistic", 12.0),
+        ({"statistic": "mean"}, "statistic", 4.0),
+        ({"statistic": "mean", "count_epsilon": 1.0}, "statistic", 3.0),
+        ({"statistic": "var"}, "statistic", 13.0),
+        ({"statistic": "var", "unbiased": False}, "statistic", 26 / 3),
+        ({"statistic": "mean", "axis": "token"}, "row_statistic", [4.0, 0.0]),
+        ({"statistic": "sum", "axis": "token"}, "row_statistic", [12.0, 0.0]),
+        ({"statistic": "segment_mean"}, "whitened", [[1, 0, 5.5, 5.5], [0] * 4]),
+        ({"statistic": "whiten"}, "whitened", [[-3 / THIRTEEN, 0, -1 / THIRTEEN, 4 / THIRTEEN], [0] * 4]),
+        (
+            {"statistic": "whiten", "shift_mean": False},
+            "whitened",
+            [[4 - 3 / THIRTEEN, 0, 4 - 1 / THIRTEEN, 4 + 4 / THIRTEEN], [0] * 4],
+        ),
+        ({"statistic": "whiten", "epsilon": 3.0}, "whitened", [[-0.75, 0, -0.25, 1], [0] * 4]),
+        (
+            {"statistic": "whiten", "epsilon": 16.0, "epsilon_placement": "floor"},
+            "whitened",
+            [[-0.75, 0, -0.25, 1], [0] * 4],
+        ),
+        (
+            {"statistic": "whiten", "epsilon": 4 - THIRTEEN, "epsilon_placement": "outside"},
+            "whitened",
+            [[-0.75, 0, -0.25, 1], [0] * 4],
+        ),
+        ({"statistic": "whiten", "epsilon": 3.0, "axis": "token"}, "whitened", [[-0.75, 0, -0.25, 1], [0] * 4]),
+    ],
+)
+def test_masked_statistics_by_hand(more: dict[str, Any], key: str, expected: Any, oracle: Oracle) -> None:
+    seen = oracle("masked_statistics", scenario("masked_statistics", **TWO_ROWS, **more))
+    assert seen.pop(key) == near(expected)
+    assert set(seen.values()) == {None}
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_statistics_of_the_tokens_that_count(data: st.DataObject, oracle: Oracle) -> None:
+    fixed = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
+    inputs = drawn("masked_statistics", Draws(data.draw), {**fixed, "statistic": "mean"})
+    plain = listed(inputs)
+    tokens = valid(plain["values"], plain["response_mask"])
+    assert oracle("masked_statistics", inputs)["statistic"] == near(fmean(tokens) if tokens else 0.0)
+    var = oracle("masked_statistics", {**inputs, "statistic": "var"})["statistic"]
+    assert var == near(stdev(tokens) ** 2 if len(tokens) > 1 else 0.0)
+    if tokens:
+        seen = oracle("masked_statistics", {**inputs, "statistic": "whiten"})["whitened"]
+        assert seen == near(white(plain["values"], plain["response_mask"]))
+
+
+# -- the whole step ----------------------------------------------------------------------------------------------------
+
+MEAN_OF_THE_BATCH = {"mean_level": "batch", "std_level": None}
+#: The second row fills its length; the third one's tokens are all rejected.
+STEP: dict[str, Any] = {
+    "attention_mask": [[1.0, 1, 1, 0], [1.0, 1, 1, 1], [1.0, 1, 0, 0], [1.0, 1, 1, 0]],
+    "loss_mask": [[0.0, 1, 1, 0], [0.0, 0, 1, 1], [0.0] * 4, [0.0, 0, 1, 0]],
+    "rewards": [1.0, 100.0, 50.0, 4.0],
+    "group": ["p", "p", "q", "q"],
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "advantages"),
+    [
+        ({}, [[1, 1, 0, 0], [0, 100, 100, 0], [0] * 4, [0, 4, 0, 0]]),
+        ({"mask_no_eos_with_zero": True}, [[1, 1, 0, 0], [0] * 4, [0] * 4, [0, 4, 0, 0]]),
+        ({"discount": 0.5}, [[0.5, 1, 0, 0], [0, 50, 100, 0], [0] * 4, [0, 4, 0, 0]]),
+        ({"gae_lambda": 0.5}, [[0.5, 1, 0, 0], [0, 50, 100, 0], [0] * 4, [0, 4, 0, 0]]),
+        ({"reward_bias": 1.0, "reward_scaling": 2.0}, [[4, 4, 0, 0], [0, 202, 202, 0], [0] * 4, [0, 10, 0, 0]]),
+        ({"reward_clip": 2.0}, [[1, 1, 0, 0], [0, 2, 2, 0], [0] * 4, [0, 2, 0, 0]]),
+        ({"reward_norm": MEAN_OF_THE_BATCH}, [[-34, -34, 0, 0], [0, 65, 65, 0], [0] * 4, [0, -31, 0, 0]]),
+        (
+            {"reward_norm": MEAN_OF_THE_BATCH, "mask_no_eos_with_zero": True},
+            [[-1.5, -1.5, 0, 0], [0] * 4, [0] * 4, [0, 1.5, 0, 0]],
+        ),
+        (
+            {"reward_norm": MEAN_OF_THE_BATCH, "mask_no_eos_with_zero": True, "rejected": "counted"},
+            [[-37.75, -37.75, 0, 0], [0] * 4, [0] * 4, [0, -34.75, 0, 0]],
+        ),
+        (
+            {"reward_norm": {"mean_level": "group", "std_level": None}},
+            [[-49.5, -49.5, 0, 0], [0, 49.5, 49.5, 0], [0] * 4, [0] * 4],
+        ),
+        # 1, 1, 100, 100 and 4: mean 41.2.
+        (
+            {"adv_norm": MEAN_OF_THE_BATCH},
+            [[-40.2, -40.2, 0, 0], [0, 58.8, 58.8, 0], [0] * 4, [0, -37.2, 0, 0]],
+        ),
+    ],
+)
+def test_the_advantage_step_by_hand(more: dict[str, Any], advantages: Rows, oracle: Oracle) -> None:
+    seen = oracle("advantage_step", scenario("advantage_step", **STEP, **more))
+    assert seen["advantages"] == near(advantages)
+    assert seen["loss_mask"] == [[1, 1, 0, 0], [0, 1, 1, 0], [0] * 4, [0, 1, 0, 0]]
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_drawn_steps_are_sensible(data: st.DataObject, oracle: Oracle) -> None:
+    try:
+        inputs = drawn("advantage_step", Draws(data.draw), {})
+    except DoesNotApply:
+        return
+    plain = listed(inputs)
+    for attention, generated in zip(plain["attention_mask"], plain["loss_mask"]):
+        length = sum(attention)
+        assert attention == [1] * length + [0] * (len(attention) - length)
+        assert not generated[0]
+        assert not any(generated[length:])
+        assert generated[length - 1] or not any(generated)
+    seen = oracle("advantage_step", inputs)
+    assert all(math.isfinite(x) for row in seen["advantages"] for x in row)
+
+
+# -- scenarios ---------------------------------------------------------------------------------------------------------
+
+
+def test_outcome_rewards_stand_on_the_last_token_that_counts() -> None:
+    """The plainest scenario is one token; a bigger one shows where rewards stand, in each style."""
+    from sentinel.contracts.normalisation import REWARD_STYLES, place_rewards
+
+    class Chosen:
+        def __init__(self, style: str) -> None:
+            self.style = style
+
+        def one_of(self, choices: Sequence[Any]) -> Any:
+            assert tuple(choices) == REWARD_STYLES
+            return self.style
+
+    mask = [[0, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 0]]
+    expected = {
+        "outcome": [[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0]],
+        "rejected": [[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1]],
+        "masked": [[1, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1]],
+        "every": [[1] * 4] * 3,
+    }
+    assert set(expected) == set(REWARD_STYLES)
+    for style, places in expected.items():
+        inputs = {
+            "token_level_rewards": tensor([[1.0] * 4] * 3, "bfloat16"),
+            "response_mask": tensor(mask, "float32"),
+            "reward_layout": "any",
+        }
+        place_rewards(inputs, Chosen(style))  # type: ignore[arg-type]
+        assert inputs["token_level_rewards"] == tensor(places, "bfloat16")
