@@ -233,7 +233,7 @@ def test_a_law_that_needs_an_oracle_says_where_there_is_none(decide: Decide, bro
     }
     decision = decide({**recipe, **generic, "invariant": "the_oracle_agrees"}, broken_tree)
     assert decision.verdict.name == "inconclusive"
-    assert "call has no oracle" in decision.verdict.reason
+    assert "has no oracle" in decision.verdict.reason
 
 
 def test_required_inputs_are_the_ones_without_a_default(contract: Contract) -> None:
