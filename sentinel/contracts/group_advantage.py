@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
 from sentinel.contracts.normalisation import (
     LAWS_OF_TOKENS,
@@ -127,6 +128,9 @@ _BASELINES = (0.0, 1.0, -1.0, 0.5)
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     place_rewards(inputs, choose)
+    if inputs["estimator"] == "maxrl":  # it divides by a rate of success
+        rewards = inputs["token_level_rewards"]
+        inputs["token_level_rewards"] = replaced(rewards, abs(rewards.array().astype("float64")))
     if inputs["estimator"] == "remax" and inputs["reward_baselines"] is None:
         rewards = inputs["token_level_rewards"]
         drawn = choose.integers(rewards.shape[0], 0, len(_BASELINES) - 1)
