@@ -38,12 +38,15 @@ class Tensor:
     :ivar data: C-contiguous little-endian bytes.
     :ivar requires_grad: whether the worker makes it a leaf whose gradient is observed (inputs), or whether it had
         one (outputs).
+    :ivar contiguous: whether its elements lie side by side in the worker's memory (inputs); if not, there is something
+        else between any two of them.
     """
 
     dtype: str
     shape: tuple[int, ...]
     data: bytes
     requires_grad: bool = False
+    contiguous: bool = True
 
     def array(self) -> npt.NDArray[Any]:
         """The values as numpy sees them; bfloat16 widened to float32."""
@@ -57,7 +60,7 @@ class Tensor:
         return self.array().tolist()
 
 
-def tensor(values: Any, dtype: str, requires_grad: bool = False) -> Tensor:
+def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
     """Make a tensor literal from nested lists.
 
     :raises ValueError: where the lists are ragged, hold something that is no number, or do not fit the dtype.
@@ -68,15 +71,23 @@ def tensor(values: Any, dtype: str, requires_grad: bool = False) -> Tensor:
     wide = np.array(values, dtype=None if _nonempty(values) else np.float64)
     if wide.dtype == object:
         raise ValueError("rows of unequal length" if isinstance(values, list) else "a number does not fit")
+    return from_array(wide, dtype, requires_grad, contiguous)
+
+
+def from_array(values: npt.NDArray[Any], dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
+    """Make a tensor literal from an array of numbers.
+
+    :raises ValueError: where a value does not fit an integer dtype or bool.
+    """
     if dtype == "bfloat16":
-        array: npt.NDArray[Any] = _to_bfloat16(wide.astype(np.float32))
+        array: npt.NDArray[Any] = _to_bfloat16(values.astype(np.float32))
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            array = wide.astype(STORAGE[dtype])
+            array = values.astype(STORAGE[dtype])
         exact = dtype not in FLOATS
-        if exact and not np.array_equal(array.astype(np.float64), wide.astype(np.float64)):
+        if exact and not np.array_equal(array.astype(np.float64), values.astype(np.float64)):
             raise ValueError(f"a value does not fit dtype {dtype}")
-    return Tensor(dtype, tuple(array.shape), np.ascontiguousarray(array).tobytes(), requires_grad)
+    return Tensor(dtype, tuple(array.shape), np.ascontiguousarray(array).tobytes(), requires_grad, contiguous)
 
 
 def _nonempty(values: Any) -> bool:
@@ -181,7 +192,8 @@ def typed(value: Any) -> Any:
     """As :func:`plain`, but a tensor keeps its dtype and shape beside its values, so nothing about it is lost."""
     if isinstance(value, Tensor):
         grad = {"requires_grad": True} if value.requires_grad else {}
-        return {"dtype": value.dtype, "shape": list(value.shape), "tensor": plain(value.nested()), **grad}
+        strides = {} if value.contiguous else {"contiguous": False}
+        return {"dtype": value.dtype, "shape": list(value.shape), "tensor": plain(value.nested()), **grad, **strides}
     if isinstance(value, Mapping):
         return {str(key): typed(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

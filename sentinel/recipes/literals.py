@@ -1,7 +1,8 @@
 """Values of the recipe language to :mod:`sentinel.values` literals, by the kind of the input they are for.
 
 * ``[[1.0, .nan]]``: a tensor of the contract's dtype (inputs of kind ``tensor``)
-* ``{tensor: [[1.0]], dtype: float32, requires_grad: true}``: a tensor
+* ``{tensor: [[1.0]], dtype: float32, requires_grad: true, contiguous: false}``: a tensor; the last: with something else
+  between its elements in memory
 * ``{full: 0.0, shape: [2, 3], dtype: float32}``: a tensor of one value
 * ``{array: [a, b], dtype: object}``: a numpy array
 * ``{tuple: [...]}``: a tuple
@@ -32,7 +33,8 @@ from sentinel.values import STORAGE, Array, Attribute, Device, Namespace, New, T
 #: The largest tensor that ``full`` makes: a recipe is small, and so must be what it asks for.
 MAX_ELEMENTS = 1_000_000
 
-_TENSOR_KEYS = {"tensor": ("tensor", "dtype", "requires_grad"), "full": ("full", "shape", "dtype", "requires_grad")}
+_OPTIONS = ("dtype", "requires_grad", "contiguous")
+_TENSOR_KEYS = {"tensor": ("tensor", *_OPTIONS), "full": ("full", "shape", *_OPTIONS)}
 _FORMS: dict[str, tuple[str, ...]] = {
     **_TENSOR_KEYS,
     "array": ("array", "dtype"),
@@ -92,12 +94,11 @@ def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
     """
     form = _form(value, _TENSOR_KEYS, "a tensor: nested lists, {tensor: [...]} or {full: 0.0, shape: [...]}")
     content = untagged(value[form]) if form == "tensor" else _full(value)
+    given = {"dtype": dtype or natural_dtype(content), **{name: value[name] for name in _OPTIONS if name in value}}
     try:
-        return make_tensor(
-            content, value.get("dtype", dtype or natural_dtype(content)), value.get("requires_grad", False)
-        )
+        return make_tensor(content, **given)
     except LiteralError as error:
-        raise error if error.place[:1] in (("dtype",), ("requires_grad",)) else error.below(form) from None
+        raise error if error.place[:1] in {(name,) for name in _OPTIONS} else error.below(form) from None
 
 
 def _full(value: Mapping[str, Any]) -> Any:

@@ -62,7 +62,7 @@ def _extent(shape: tuple[int, ...]) -> str:
     return "is a number" if not shape else f"has shape {list(shape)}" if len(shape) > 1 else f"has length {shape[0]}"
 
 
-def make_tensor(value: Any, dtype: Any, requires_grad: Any = False) -> Tensor:
+def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: Any = True) -> Tensor:
     """A tensor from nested numbers.
 
     :raises LiteralError: naming the element that does not fit.
@@ -73,10 +73,12 @@ def make_tensor(value: Any, dtype: Any, requires_grad: Any = False) -> Tensor:
         raise LiteralError(f"requires_grad must be true or false, found {describe(requires_grad)}", ("requires_grad",))
     if requires_grad and dtype not in FLOATS:
         raise LiteralError(f"requires_grad needs a float dtype, not {dtype}", ("requires_grad",))
+    if not isinstance(contiguous, bool):
+        raise LiteralError(f"contiguous must be true or false, found {describe(contiguous)}", ("contiguous",))
     plain = untagged(value)
     numbers(plain)
     try:
-        return tensor(plain, dtype, requires_grad)
+        return tensor(plain, dtype, requires_grad, contiguous)
     except (ValueError, OverflowError, TypeError) as error:
         place = _misfit(plain, dtype)
         raise LiteralError(

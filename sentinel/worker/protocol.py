@@ -103,6 +103,7 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
             "s": list(value.shape),
             "n": len(value.data),
             "g": value.requires_grad,
+            **({} if value.contiguous else {"c": False}),
         }
     if isinstance(value, Array):
         return {_TAG: "array", "v": [_encode(item, blobs) for item in value.values], "d": value.dtype}
@@ -135,7 +136,8 @@ def _decode(node: Any, body: bytes, at: list[int]) -> Any:
         size = _natural(node["n"])
         data = body[at[0] : at[0] + size]
         at[0] += size
-        return _tensor(str(node["d"]), tuple(_natural(n) for n in node["s"]), data, bool(node["g"]))
+        shape = tuple(_natural(n) for n in node["s"])
+        return _tensor(Tensor(str(node["d"]), shape, data, bool(node["g"]), bool(node.get("c", True))))
     if tag == "map":
         return {str(key): _decode(item, body, at) for key, item in node["v"]}
     if tag == "array":
@@ -166,8 +168,7 @@ def _natural(number: Any) -> int:
     return number
 
 
-def _tensor(dtype: str, shape: tuple[int, ...], data: bytes, requires_grad: bool) -> Tensor:
-    value = Tensor(dtype, shape, data, requires_grad)
+def _tensor(value: Tensor) -> Tensor:
     try:
         value.array()  # shape, dtype and bytes must agree, or the frame is a forgery
     except (ValueError, KeyError) as error:

@@ -24,7 +24,22 @@ def to_torch(literal: Tensor, device: str = "cpu") -> torch.Tensor:
     else:
         value = torch.empty(literal.shape, dtype=dtype)
     value = value.to(device) if device != "cpu" else value
+    value = value if literal.contiguous else _strided(value)
     return value.requires_grad_(True) if literal.requires_grad else value
+
+
+def _strided(value: torch.Tensor) -> torch.Tensor:
+    """The same values as every second element of a tensor whose other elements nobody may read: NaN, or the largest.
+
+    A single element is contiguous however it lies, and so is a scalar.
+    """
+    if value.dim() == 0:
+        return value
+    if value.is_floating_point():
+        between = torch.full_like(value, torch.nan)
+    else:
+        between = torch.full_like(value, True if value.dtype == torch.bool else torch.iinfo(value.dtype).max)
+    return torch.stack([value, between], dim=-1).flatten(-2)[..., ::2]
 
 
 def from_torch(value: torch.Tensor) -> Tensor:
