@@ -57,7 +57,8 @@ def recipe_document(
     }
     if others:
         document["variants"] = {key: _scenario(subject.contract, value, first) for key, value in others.items()}
-    values = [(item.key, written(item.observed), written(item.demanded)) for item in violations]
+    # Without their dtypes: the oracle's is float64, and whoever fixes the boundary need not change its own.
+    values = [(item.key, _plainly(item.observed), _plainly(item.demanded)) for item in violations]
     if values and not law.twin and all(_tells_apart(item) for item in violations):
         document["expected_unpatched"] = {key: observed for key, observed, _ in values}
         document["expected_fixed"] = {key: demanded for key, _, demanded in values}
@@ -68,11 +69,15 @@ def recipe_document(
     return document
 
 
+def _plainly(value: Any) -> Any:
+    return value.nested() if isinstance(value, Tensor) else plain(value)
+
+
 def _tells_apart(violation: Violation) -> bool:
     demanded = violation.demanded
     if isinstance(demanded, Tensor):
-        demanded = demanded.nested()
-    elif not isinstance(demanded, (int, float, list)):
+        demanded = demanded.nested() if 0 not in demanded.shape else None
+    if not isinstance(demanded, (int, float, list)):
         return False
     return not agree(violation.observed, demanded).agrees
 

@@ -1,0 +1,142 @@
+"""Discoveries: turns, budgets, memory, grouping, and recipes that run at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import OpenGround
+
+from sentinel.catalog import Catalog
+from sentinel.invariants.invariant import Invariant
+from sentinel.recipes import load_recipe
+from sentinel.runner import Ground
+from sentinel.search.bench import Subject
+from sentinel.search.discovery import Discovery, Memory, Progress, grouped
+from sentinel.search.saving import finding_document, recipe_document, save
+
+
+def every(law: Invariant) -> bool:
+    return True
+
+
+def discover(ground: Ground, found: dict[str, Subject], memory: Memory | None = None, seed: int = 0) -> Discovery:
+    return Discovery(ground, list(found.values()), every, seed, memory)
+
+
+def names(progress: Progress) -> list[str]:
+    return [finding.subject.boundary.rpartition(".")[2] for finding in progress.findings]
+
+
+def test_every_boundary_has_its_turn(open_ground: OpenGround) -> None:
+    ground, found = open_ground("right", "rough", "unmasked")
+    progress = discover(ground, found).run(examples=60)
+    assert progress.tried == 60
+    assert [hunt.tried for hunt in progress.hunts] == [20, 20, 20]
+    assert names(progress) == ["unmasked"]
+
+
+def test_one_that_is_not_there_is_said_and_the_rest_goes_on(open_ground: OpenGround) -> None:
+    ground, found = open_ground("elsewhere", "right")
+    progress = discover(ground, found).run(examples=30)
+    assert [item.boundary for item in progress.not_searched] == ["pkg.toys.elsewhere"]
+    assert [hunt.tried for hunt in progress.hunts] == [30]
+
+
+def test_a_budget_of_time_is_a_prefix_of_the_sequence(open_ground: OpenGround, monkeypatch: pytest.MonkeyPatch) -> None:
+    ground, found = open_ground("right", "unmasked")
+    clock = iter(range(10_000))
+    monkeypatch.setattr("sentinel.search.discovery.time.monotonic", lambda: float(next(clock)))
+    timed = discover(ground, found, seed=4).run(seconds=70.0)
+    monkeypatch.undo()
+    assert 0 < timed.tried < 70
+    counted = discover(ground, found, seed=4).run(examples=timed.tried)
+    assert [hunt.tried for hunt in counted.hunts] == [hunt.tried for hunt in timed.hunts]
+    assert [finding.trial.variants for finding in counted.findings] == [f.trial.variants for f in timed.findings]
+
+
+def test_an_interrupted_search_has_what_it_found(open_ground: OpenGround) -> None:
+    ground, found = open_ground("unmasked", "right")
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if "at pkg.toys.right" in line:
+            raise KeyboardInterrupt
+
+    search = Discovery(ground, list(found.values()), every, 0, tell=tell)
+    progress = search.run(examples=400)
+    assert progress.stopped
+    assert progress.tried < 400
+    assert names(progress) == ["unmasked"]
+
+
+def test_what_was_found_is_tried_first_the_next_time(open_ground: OpenGround, tmp_path: Path) -> None:
+    ground, found = open_ground("unmasked")
+    memory = Memory(tmp_path / "found")
+    (first,) = discover(ground, found, memory).run(examples=30).findings
+    assert not first.replayed
+    (again,) = discover(ground, found, memory, seed=9).run(examples=1).findings
+    assert again.replayed
+    assert again.trial.variants == first.trial.variants
+
+
+def test_what_is_fixed_is_forgotten(open_ground: OpenGround, tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "found")
+    ground, found = open_ground("unmasked")
+    discover(ground, found, memory).run(examples=30)
+    (law,) = found["unmasked"].laws
+    assert memory.of("toys", found["unmasked"], law)
+    fixed = "import torch\ndef unmasked(values, response_mask, scale):\n" + (
+        "    return scale * torch.where(response_mask != 0, values, 0.0).sum(-1)\n"
+    )
+    ground, found = open_ground("unmasked", code=fixed)
+    assert discover(ground, found, memory).run(examples=10).findings == []
+    assert memory.of("toys", found["unmasked"], law) == []
+
+
+def test_a_boundary_that_breaks_because_it_calls_another_is_named_beside_it(open_ground: OpenGround) -> None:
+    ground, found = open_ground("calls_unmasked", "unmasked", "right")
+    progress = discover(ground, found).run(examples=120)
+    assert sorted(names(progress)) == ["calls_unmasked", "unmasked"]
+    (one,) = grouped(progress.findings)
+    assert one.finding.subject.boundary == "pkg.toys.unmasked"
+    assert one.also == ("pkg.toys.calls_unmasked",)
+
+
+def test_a_stale_dialect_is_told(open_ground: OpenGround) -> None:
+    ground, found = open_ground("meant", "stale")
+    progress = discover(ground, found).run(examples=100)
+    assert [subject.boundary for subject, _ in progress.stale] == ["pkg.toys.stale"]
+
+
+def test_a_saved_finding_is_a_finished_recipe(open_ground: OpenGround, toys: Catalog, tmp_path: Path) -> None:
+    ground, found = open_ground("unmasked")
+    (finding,) = discover(ground, found).run(examples=30).findings
+    document = finding_document(finding, "toys", ground.checkout)
+    place = save(tmp_path / "recipes", document)
+    assert place.name == "TOYS-UNMASKED-THE-ORACLE-AGREES.yaml"
+    again = save(tmp_path / "recipes", document)
+    assert again.name == "TOYS-UNMASKED-THE-ORACLE-AGREES-2.yaml"
+    assert yaml.safe_load(again.read_text())["bug_id"] == "TOYS-UNMASKED-THE-ORACLE-AGREES-2"
+    recipe = load_recipe(place, toys)
+    (loaded,), (drawn,) = recipe.variants.values(), finding.trial.variants.values()
+    assert loaded == drawn
+    assert recipe.invariant == "the_oracle_agrees"
+    assert recipe.upstream == {"status": "unreported"}
+    assert {key: item.value for key, item in recipe.expected_unpatched.items()} == {
+        "sums": finding.violations[0].observed.nested()
+    }
+
+
+def test_a_scenario_of_a_law_that_held_is_a_recipe_without_values(
+    open_ground: OpenGround, toys: Catalog, tmp_path: Path
+) -> None:
+    ground, found = open_ground("right")
+    (hunt,) = discover(ground, found).run(examples=5).hunts
+    ((law, tally),) = hunt.tallies.items()
+    assert tally.sample is not None
+    document = recipe_document(hunt.subject, law, tally.sample.variants, (), "toys", ground.checkout, "TOYS-HELD")
+    recipe = load_recipe(save(tmp_path, document), toys)
+    assert (recipe.expected_unpatched, recipe.pins) == ({}, ())
