@@ -55,6 +55,16 @@ AGGREGATION_INPUTS = (
 )
 
 
+#: A dialect of what takes a ratio.
+RATIO_PRECISION = Input(
+    "ratio_precision",
+    "string",
+    "in what the exponential of a log-ratio is taken, whatever the log-probs come in: float64 (no loss), or float32",
+    default="float64",
+    dialect=True,
+)
+
+
 # -- oracle ------------------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +133,13 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
     elif level != "token":
         raise DoesNotApply(f"no definition of the ratio level {level!r}")
     return ratio
+
+
+def exponential(logs: Any, inputs: Mapping[str, Any]) -> Any:
+    """``exp`` of log-ratios, by way of single precision where the dialect says so."""
+    import torch
+
+    return torch.exp(logs.float()).double() if inputs["ratio_precision"] == "float32" else torch.exp(logs)
 
 
 def row_mean(values: Any, mask: Any) -> Any:

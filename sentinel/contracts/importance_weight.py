@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.aggregation import detached, fraction, gradient, leaf, log_ratio, metric, row_mean, spread
+from sentinel.contracts.aggregation import (
+    RATIO_PRECISION,
+    detached,
+    exponential,
+    fraction,
+    gradient,
+    leaf,
+    log_ratio,
+    metric,
+    row_mean,
+    spread,
+)
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
 from sentinel.invariants.invariant import DoesNotApply
 
@@ -45,7 +56,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     valid, level = inputs["response_mask"] != 0, inputs["level"]
     of_tokens = level in ("token", "every_token")
     logs = log_ratio(inputs["old_log_probs"], inputs["rollout_log_probs"], valid, "token" if of_tokens else level)
-    weights = torch.exp(_cut(logs, inputs))
+    weights = exponential(_cut(logs, inputs), inputs)
     low, high = inputs["threshold_low"], inputs["threshold_high"]
     if inputs["mode"] == "truncate":
         kept, raw = torch.ones_like(weights), weights
@@ -179,6 +190,7 @@ IMPORTANCE_WEIGHT = Contract(
             default=None,
             dialect=True,
         ),
+        RATIO_PRECISION,
         Input(
             "detached",
             "boolean",

@@ -7,6 +7,7 @@ from typing import Any
 
 from sentinel.contracts.aggregation import (
     AGGREGATION_INPUTS,
+    RATIO_PRECISION,
     count_globally,
     cut_rows,
     detached,
@@ -219,6 +220,7 @@ POLICY_LOSS = Contract(
             default="both",
             dialect=True,
         ),
+        RATIO_PRECISION,
         Input(
             "surrogate",
             "string",

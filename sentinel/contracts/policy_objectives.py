@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.contracts.aggregation import aggregate, fraction, log_ratio, row_mean
+from sentinel.contracts.aggregation import aggregate, exponential, fraction, log_ratio, row_mean
 from sentinel.invariants.invariant import DoesNotApply
 
 
@@ -27,7 +27,7 @@ class Step:
 
     @property
     def ratio(self) -> Any:
-        return self.log_ratio.exp()
+        return exponential(self.log_ratio, self.inputs)
 
     @property
     def band(self) -> tuple[float, float]:

@@ -824,3 +824,15 @@ def test_a_loss_that_does_not_depend_on_the_policy_has_the_gradient_zero(
     seen = decision.measurement.observation[""]
     assert seen["per_token_gradient"].nested() == [[0, 0, 0, 0]]
     assert seen["clip_fraction"] == near(2 / 3)
+
+
+@pytest.mark.parametrize(("contract", "key"), [("policy_loss", "loss"), ("importance_weight", "weights")])
+def test_a_ratio_in_single_precision_is_off_by_its_rounding(contract: str, key: str, oracle: Oracle) -> None:
+    policy = {"log_probs": [[-1.0]], "old_log_probs": [[-1.1]], "advantages": [[-1.0]]}
+    weight = {"old_log_probs": [[-1.0]], "rollout_log_probs": [[-1.1]]}
+    inputs = {**(policy if key == "loss" else weight), "response_mask": [[1.0]]}
+    inputs |= {"algorithm": "importance_sampling"} if key == "loss" else {}
+    single = oracle(contract, **inputs, ratio_precision="float32")[key]
+    double = oracle(contract, **inputs)[key]
+    (off,) = [single - double] if key == "loss" else [single[0][0] - double[0][0]]
+    assert 1e-10 < abs(off) < 1e-6
