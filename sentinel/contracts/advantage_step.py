@@ -98,16 +98,16 @@ def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A prompt of at least one token, then what was generated, then padding; the last token is a generated one, but in
-    a rejected row. A row that earns nothing still has advantages, so it is no absent row where these are normalised."""
+    """A prompt of at least one token, then what was generated, then padding; the last token is a generated one, as a
+    rollout without any does not come this far. A row that earns nothing still has advantages, so it is no absent row
+    where these are normalised."""
     attention, generated = (inputs[name].array() != 0 for name in ("attention_mask", "loss_mask"))
     rows, tokens = attention.shape
     if tokens < 2:
         raise DoesNotApply("a prompt and a response are two tokens")
     attention = attention | (np.arange(tokens) < 2)[None, :]
     generated = generated & attention & (np.arange(tokens) > 0)[None, :]
-    last = attention.sum(-1) - 1
-    generated[np.arange(rows), last] |= generated.any(-1)
+    generated[np.arange(rows), attention.sum(-1) - 1] = True
     inputs["attention_mask"] = _mask(inputs["attention_mask"], attention)
     inputs["loss_mask"] = _mask(inputs["loss_mask"], generated)
     if inputs["adv_norm"] is not None:

@@ -39,13 +39,13 @@ def narrowed(contract: Contract, binding: Binding) -> Contract:
     for item in contract.inputs:
         if item.name in binding.fixed:
             item = replace(item, default=binding.fixed[item.name], choices=(), domain="", knob=False)
-        elif item.name == contract.mask and item.domain == "mask":
+        elif item.domain and binding.accepts.get(item.name) == (None,):
+            item = replace(item, domain="", default=None)
+        elif item.domain == "mask":
             item = replace(item, choices=binding.accepts.get(item.name, MASK_STYLES))
         elif item.name in binding.accepts:
             accepted = binding.accepts[item.name]
-            if item.domain and accepted == (None,):
-                item = replace(item, domain="", default=None)
-            elif not item.domain:
+            if not item.domain:
                 item = replace(item, choices=accepted, knob=item.knob and len(accepted) > 1)
         if item.default is REQUIRED and not (item.domain or item.choices or item.kind == "labels"):
             raise NotSearchable(f"nothing says what to draw for {item.name!r}")
