@@ -193,9 +193,13 @@ def _show_not_searched(done: Progress) -> None:
     for item in whole:
         say(f"not searched: {item.boundary}: {item.reason}")
     for hunt in done.hunts:
-        for law, tally in hunt.tallies.items():
-            if tally.refused and not tally.spoken:
-                say(f"refused: {hunt.subject.boundary}: {law.name}: {tally.refused.most_common(1)[0][0]}")
+        mute = {law: tally for law, tally in hunt.tallies.items() if tally.refused and not tally.spoken}
+        reasons: dict[str, list[str]] = {}
+        for law, tally in mute.items():
+            reasons.setdefault(tally.refused.most_common(1)[0][0], []).append(law.name)
+        for reason, laws in reasons.items():
+            which = "every law" if len(laws) == len(hunt.tallies) else ", ".join(laws)
+            say(f"refused: {hunt.subject.boundary}: {which}: {reason}")
 
 
 def _described(number: int, item: Discovered, place: Path | None) -> str:
