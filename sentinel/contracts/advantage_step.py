@@ -106,6 +106,9 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     if tokens < 2:
         raise DoesNotApply("a prompt and a response are two tokens")
     attention = attention | (np.arange(tokens) < 2)[None, :]
+    if inputs["mask_no_eos_with_zero"] and rows > 1 and tokens > 2:  # a row without EOS beside one that has it
+        attention[0] = True
+        attention[-1, -1] = False
     generated = generated & attention & (np.arange(tokens) > 0)[None, :]
     generated[np.arange(rows), attention.sum(-1) - 1] = True
     inputs["attention_mask"] = _mask(inputs["attention_mask"], attention)
