@@ -19,7 +19,7 @@ tiny spread): a search measures such a finding once more in float64, and what va
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,14 +79,12 @@ class Scale:
             return float(np.float64(roundings * self.count * condition * epsilon) * self.magnitude)
 
     def limit(self, dtype: str) -> float:
-        """Beyond which an infinity is an honest answer: what the dtype, or the coarsest one before it, cannot hold."""
-        return min(LARGEST[dtype], LARGEST.get(self.dtype, math.inf)) if dtype in FLOATS else math.inf
+        """Beyond which an infinity is an honest answer: N such numbers cannot be added in the coarsest dtype."""
+        return min(LARGEST[dtype], LARGEST.get(self.dtype, math.inf)) / self.count if dtype in FLOATS else math.inf
 
 
-def scale_of(
-    contract: Contract | None, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]], exact: bool = False
-) -> Scale:
-    """:param exact: leave the observations' dtypes out: they are the oracle's."""
+def scale_of(contract: Contract | None, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
+    """The scale of a comparison of these observations, which come from these inputs."""
     count, condition, magnitude, dtype = 1, 1.0, 0.0, ""
     for given in inputs:
         valid, mask = valid_tokens(contract, given), mask_name(contract, given)
@@ -108,7 +106,7 @@ def scale_of(
             if isinstance(value, Tensor):
                 count = max(count, math.prod(value.shape)) if not roles else count
                 magnitude = max(magnitude, _largest(value, None))
-                dtype = dtype if exact else _coarser(dtype, value.dtype)
+                dtype = _coarser(dtype, value.dtype)
             elif isinstance(value, float) and math.isfinite(value):
                 magnitude = max(magnitude, abs(value))
     return Scale(count, condition, magnitude, dtype)
@@ -204,7 +202,12 @@ def difference(
 
 
 def same(
-    case: Case, first: str, second: str, match: Match = WHOLE, said: str = "", roles: Iterable[ObservedRole] = COMPARED
+    case: Case,
+    first: str,
+    second: str,
+    match: Match = WHOLE,
+    said: str = "",
+    roles: Collection[ObservedRole] = COMPARED,
 ) -> list[Violation]:
     """What the second variant answers otherwise than the first, at the rows and tokens that are the same thing.
 
@@ -220,11 +223,11 @@ def same(
     for item in observed_keys(case, first):
         if item.role not in roles or (not match.scalars and "batch" not in item.shape):
             continue
-        pair = _pair(case.observation, first, second, item, match)
+        pair = aligned(case.observation, first, second, item, match)
         if pair is None:
             continue
         left, right, dtype = pair
-        counts = _counts(contract, case.inputs[first], item, match)
+        counts = counted(contract, case.inputs[first], item, match)
         slack = _movement(case, first, second, item, match, counts, scale.bound(dtype))
         if slack is None:
             continue
@@ -242,8 +245,8 @@ def literal(values: Numbers, dtype: str) -> Tensor | float:
     return from_array(values, dtype) if values.ndim else values.item()
 
 
-def _pair(
-    observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match
+def aligned(
+    observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
 ) -> tuple[Numbers, Numbers, str] | None:
     """Both values of a key where they are the same thing, with the coarser dtype; None where one is missing."""
     values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
@@ -269,7 +272,7 @@ def _part(values: Numbers, shape: tuple[str, ...], match: Match, side: int) -> N
     return values
 
 
-def _counts(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
+def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
     """Which positions of a key count, in the first variant's rows and columns; None where all do."""
     valid = valid_tokens(contract, inputs)
     if valid is None or item.shape[:1] != ("batch",):
@@ -289,7 +292,7 @@ def _movement(
     """How far the oracle's own value moves between two variants; None where it is further than rounding explains."""
     if not case.oracle or first not in case.oracle or second not in case.oracle:
         return 0.0
-    pair = _pair(case.oracle, first, second, item, match)
+    pair = aligned(case.oracle, first, second, item, match)
     if pair is None or pair[0].shape != pair[1].shape:
         return 0.0
     with np.errstate(invalid="ignore", over="ignore"):
@@ -301,14 +304,64 @@ def _movement(
 
 
 def each_number(
-    case: Case, variant: str, roles: Iterable[ObservedRole]
+    case: Case, variant: str, roles: Collection[ObservedRole] = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
     """Every observed number of these roles: its key, its values, its dtype, and which positions mean anything."""
     for item in observed_keys(case, variant):
-        found = numbers(case.observation[variant].get(item.key))
-        if item.role in roles and found is not None:
-            values = found[0].reshape(()) if not item.shape and found[0].size == 1 else found[0]
-            counts = _counts(case.contract, case.inputs[variant], item)
-            if counts is not None and np.broadcast_shapes(counts.shape, values.shape) != values.shape:
-                counts = None
-            yield item, values, found[1], counts
+        found = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
+        values = None if found is None else _part(found[0], item.shape, WHOLE, 0)
+        if found is not None and values is not None:
+            yield item, values, found[1], counted(case.contract, case.inputs[variant], item)
+
+
+def against_oracle(case: Case, roles: Collection[ObservedRole]) -> Iterator[tuple[str, Observed, Answer]]:
+    """Every observed number of these roles that the oracle has an answer for, by variant.
+
+    :raises DoesNotApply: where there is no oracle.
+    """
+    if not any((case.oracle or {}).values()):
+        raise DoesNotApply("the contract has no oracle")
+    assert case.oracle is not None
+    for variant, reference in case.oracle.items():
+        scale = scale_of(case.contract, [case.inputs[variant]], [case.observation[variant], reference])
+        for item, values, dtype, counts in each_number(case, variant, roles):
+            found = numbers(reference.get(item.key))
+            demanded = None if found is None else _part(found[0], item.shape, WHOLE, 0)
+            if demanded is not None:
+                yield variant, item, Answer(values, demanded, dtype, scale, counts)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """:ivar observed: what the framework says.
+    :ivar demanded: what the oracle says.
+    :ivar dtype: the framework's.
+    :ivar counts: which positions mean anything; None where all do.
+    """
+
+    observed: Numbers
+    demanded: Numbers
+    dtype: str
+    scale: Scale
+    counts: Flags | None
+
+    @property
+    def difference(self) -> Difference | None:
+        return difference(self.observed, self.demanded, self.dtype, self.scale, self.counts)
+
+
+def disagreements(case: Case, roles: Collection[ObservedRole]) -> list[Violation]:
+    """Where the framework's numbers of these roles are not the oracle's.
+
+    :raises DoesNotApply: where there are none.
+    """
+    violations, looked = [], False
+    for variant, item, answer in against_oracle(case, roles):
+        looked = True
+        found = answer.difference
+        if found is not None:
+            values = (literal(answer.observed, answer.dtype), literal(answer.demanded, "float64"))
+            violations.append(Violation(address(variant, item.key), *values, found.text, found.symptom))
+    if not looked:
+        raise DoesNotApply("the observation has nothing that the oracle has too")
+    return violations

@@ -102,6 +102,35 @@ def pick_rows(contract: Contract | None, inputs: Inputs, rows: Indices) -> dict[
     return {name: picked(value, axes(contract, inputs, name), rows) for name, value in inputs.items()}
 
 
+def permutation(contract: Contract | None, one: Inputs, other: Inputs) -> Indices:
+    """Which row of one scenario each row of another is; rows that are alike are taken in their order.
+
+    :raises DoesNotApply: where the other does not have the same rows, in whatever order, and the same of all else.
+    """
+    places: dict[Any, list[int]] = {}
+    for place, row in enumerate(_row_keys(contract, one)):
+        places.setdefault(row, []).append(place)
+    order = [places[row].pop(0) if places.get(row) else -1 for row in _row_keys(contract, other)]
+    if -1 in order or any(places.values()):
+        raise DoesNotApply("the variants do not have the same rows")
+    for name, value in one.items():
+        if not axes(contract, one, name) and not equal(value, other.get(name)):
+            raise DoesNotApply(f"the variants differ in {name}")
+    return np.array(order, dtype=np.intp)
+
+
+def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]]:
+    """Each row as something that can be looked up: its part of every input that has rows."""
+    columns: list[list[Any]] = []
+    for name, value in inputs.items():
+        if axes(contract, inputs, name)[:1] == ("batch",):
+            rows = [part.tobytes() for part in value.array()] if isinstance(value, Tensor) else value
+            columns.append([row.data if isinstance(row, Tensor) else row for row in rows])
+    if not columns or len({len(column) for column in columns}) != 1:
+        raise DoesNotApply("no input has one entry for each row")
+    return list(zip(*columns))
+
+
 def like(value: Tensor, array: npt.NDArray[Any], dtype: str = "") -> Tensor:
     """A tensor literal with other values (and another dtype); the rest stays."""
     made = from_array(array, dtype or value.dtype)

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from sentinel.closeness import agree
+from sentinel.invariants.compare import disagreements
 from sentinel.invariants.invariant import Case, DoesNotApply, Invariant, Violation
+from sentinel.invariants.layout import address
 from sentinel.values import Tensor
 
 
 def the_oracle_agrees(case: Case) -> list[Violation]:
-    """``output == oracle(inputs)``, the oracle in float64, within the tolerance of the output's own dtype.
+    """``|output - oracle(inputs)| <= bound`` at valid positions, for outputs and gradients; the oracle in float64, on
+    the values that the framework was given, and up to the boundary's declared dialect.
 
-    Catches a wrong formula, whatever the reason.
+    Where the oracle's number does not fit the framework's dtype, nothing is demanded. Catches a wrong formula, whatever
+    the reason: a sign (verl #179), a missing normaliser (verl #5417), a dual clip of positive advantages (slime's).
     """
+    if case.contract is not None:
+        return disagreements(case, ("output", "gradient", "decision"))
+    return _all_keys(case)
+
+
+def _all_keys(case: Case) -> list[Violation]:
+    """Without a contract nothing says what a key means: each is compared, within the tolerance of its own dtype."""
     if not any((case.oracle or {}).values()):
         raise DoesNotApply("the contract has no oracle")
     assert case.oracle is not None
@@ -22,7 +33,7 @@ def the_oracle_agrees(case: Case) -> list[Violation]:
             value = demanded.nested() if isinstance(demanded, Tensor) else demanded
             found = agree(observed, value)
             if not found.agrees:
-                violations.append(Violation(f"{variant}.{key}" if variant else key, observed, demanded, found.detail))
+                violations.append(Violation(address(variant, key), observed, demanded, found.detail))
     return violations
 
 

@@ -9,8 +9,7 @@ import numpy as np
 from sentinel.contracts.contract import Choose, Contract
 from sentinel.invariants.compare import Match, same
 from sentinel.invariants.invariant import BASELINE, Case, DoesNotApply, Inputs, Invariant, Violation
-from sentinel.invariants.layout import Indices, axes, equal, first_two, pick_rows, row_count
-from sentinel.values import Tensor
+from sentinel.invariants.layout import first_two, permutation, pick_rows, row_count
 
 
 def order_does_not_matter(case: Case) -> list[Violation]:
@@ -23,35 +22,9 @@ def order_does_not_matter(case: Case) -> list[Violation]:
     first, others = first_two(case)
     violations = []
     for other in others:
-        order = _permutation(case, first, other)
+        order = permutation(case.contract, case.inputs[first], case.inputs[other])
         violations += same(case, first, other, Match(rows=(order, np.arange(len(order)))), "with its rows reordered, ")
     return violations
-
-
-def _permutation(case: Case, first: str, other: str) -> Indices:
-    """Which row of the first variant each row of the other is."""
-    one, two = (_rows(case.contract, case.inputs[name]) for name in (first, other))
-    places: dict[Any, list[int]] = {}
-    for place, row in enumerate(one):
-        places.setdefault(row, []).append(place)
-    if sorted(map(hash, one)) != sorted(map(hash, two)) or not all(row in places for row in two):
-        raise DoesNotApply(f"the rows of {other!r} are not those of {first!r} in another order")
-    for name, value in case.inputs[first].items():
-        if not axes(case.contract, case.inputs[first], name) and not equal(value, case.inputs[other].get(name)):
-            raise DoesNotApply(f"variants {first!r} and {other!r} differ in {name}")
-    return np.array([places[row].pop(0) for row in two], dtype=np.intp)
-
-
-def _rows(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]]:
-    """Each row as something that can be looked up: its part of every input that has rows."""
-    columns: list[list[Any]] = []
-    for name, value in inputs.items():
-        if axes(contract, inputs, name)[:1] == ("batch",):
-            rows = [part.tobytes() for part in value.array()] if isinstance(value, Tensor) else value
-            columns.append([row.data if isinstance(row, Tensor) else row for row in rows])
-    if not columns or len({len(column) for column in columns}) != 1:
-        raise DoesNotApply("no input has one entry for each row")
-    return list(zip(*columns))
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:

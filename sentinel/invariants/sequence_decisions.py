@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sentinel.invariants.invariant import Case, DoesNotApply, Invariant, Violation
-from sentinel.values import Tensor, tensor
+from sentinel.invariants.layout import address, like, valid_tokens
+from sentinel.values import Tensor
 
 
 def a_sequence_decision_is_one_decision(case: Case) -> list[Violation]:
@@ -14,29 +17,31 @@ def a_sequence_decision_is_one_decision(case: Case) -> list[Violation]:
     violations: list[Violation] = []
     looked = False
     for variant, observed in case.observation.items():
-        decision, valid = observed.get("opsm_mask"), case.inputs[variant].get("response_mask")
-        if not isinstance(decision, Tensor) or not isinstance(valid, Tensor):
-            continue
-        looked = True
-        kept, counts = decision.array().copy(), valid.array() != 0
-        split = []
-        for row in range(kept.shape[0]):
-            values = kept[row][counts[row]]
-            if values.size and (values != values[0]).any():
-                split.append(row)
-                kept[row][counts[row]] = values.min()
-        if split:
-            violations.append(
-                Violation(
-                    f"{variant}.opsm_mask" if variant else "opsm_mask",
-                    decision,
-                    tensor(kept.tolist(), decision.dtype),
-                    f"row {split[0]} is rejected for some of its valid tokens and kept for others",
-                )
-            )
+        valid = valid_tokens(case.contract, case.inputs[variant])
+        for key in _decisions(case):
+            decision = observed.get(key)
+            if not isinstance(decision, Tensor) or valid is None or decision.shape != valid.shape:
+                continue
+            looked = True
+            kept = decision.array().copy()
+            split = []
+            for row, counts in enumerate(valid):
+                values = kept[row][counts]
+                if values.size and (values != values[0]).any():
+                    split.append(row)
+                    kept[row][counts] = values.min()
+            if split:
+                said = f"row {split[0]} is rejected for some of its valid tokens and kept for others"
+                violations.append(Violation(address(variant, key), decision, like(decision, kept), said))
     if not looked:
         raise DoesNotApply("the observation has no decision mask")
     return violations
+
+
+def _decisions(case: Case) -> Iterable[str]:
+    if case.contract is None:
+        return ("opsm_mask",)
+    return [item.key for item in case.contract.observes if item.role == "decision"]
 
 
 A_SEQUENCE_DECISION_IS_ONE_DECISION = Invariant(

@@ -1,0 +1,64 @@
+"""Finite in, finite out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sentinel.invariants.compare import Numbers, each_number, literal, numbers, scale_of
+from sentinel.invariants.invariant import Case, DoesNotApply, Invariant, Violation
+from sentinel.invariants.layout import address
+from sentinel.values import FLOATS, Tensor
+
+
+def finite_in_finite_out(case: Case) -> list[Violation]:
+    """If every input is finite, so is every output, gradient and metric, at valid positions.
+
+    An infinity is honest where the oracle has one too, or a number that the coarsest dtype among inputs and outputs
+    cannot hold (N of them, for a batch of N numbers, since they may be added on the way). Without an oracle every
+    number must be finite. Catches an exp of a large log-ratio that is masked too late (slime #2198), a division by a
+    temperature of 0 (slime #2197), and a coefficient of 0 times an infinity (slime #2258).
+    """
+    violations, looked = [], False
+    for variant, inputs in case.inputs.items():
+        tensors = [value for value in inputs.values() if isinstance(value, Tensor) and value.dtype in FLOATS]
+        if not all(np.isfinite(value.array()).all() for value in tensors):
+            raise DoesNotApply("an input is not finite")
+        reference = (case.oracle or {}).get(variant, {})
+        scale = scale_of(case.contract, [inputs], [case.observation[variant]])
+        for item, values, dtype, counts in each_number(case, variant):
+            looked = True
+            wrong = ~np.isfinite(values) if counts is None else ~np.isfinite(values) & counts
+            found = numbers(reference.get(item.key))
+            if found is not None and found[0].shape == values.shape:
+                wrong = wrong & np.isfinite(found[0]) & (np.abs(found[0]) <= scale.limit(dtype))
+            if wrong.any():
+                place = tuple(int(n) for n in np.argwhere(wrong)[0])
+                demanded = None if found is None else literal(found[0], "float64")
+                where = f"element {list(place)}" if place else "it"
+                violations.append(
+                    Violation(
+                        address(variant, item.key),
+                        literal(values, dtype),
+                        demanded,
+                        f"{where} is {values[place].item()!r} although every input is finite{_said(found, place)}",
+                        "non-finite",
+                    )
+                )
+    if not looked:
+        raise DoesNotApply("the observation has no numbers")
+    return violations
+
+
+def _said(found: tuple[Numbers, str] | None, place: tuple[int, ...]) -> str:
+    if found is None or found[0].ndim != len(place):
+        return ""
+    return f"; the oracle has {found[0][place].item()!r}"
+
+
+FINITE_IN_FINITE_OUT = Invariant(
+    "finite_in_finite_out",
+    "groups of one, zero variance, empty masks, large log-ratios: no NaN, no infinity",
+    finite_in_finite_out,
+    needs_oracle=True,
+    oracle_optional=True,
+)
