@@ -105,7 +105,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     rows, tokens = attention.shape
     if tokens < 2:
         raise DoesNotApply("a prompt and a response are two tokens")
-    attention = attention | (np.arange(tokens) < 2)[None, :]
+    attention = np.arange(tokens)[None, :] < attention.sum(-1).clip(2)[:, None]
     if inputs["mask_no_eos_with_zero"] and rows > 1 and tokens > 2:  # a row without EOS beside one that has it
         attention[0] = True
         attention[-1, -1] = False
@@ -157,7 +157,6 @@ ADVANTAGE_STEP = Contract(
             dtype="int64",
             shape=("batch", "tokens"),
             domain="mask",
-            choices=("right",),
         ),
         Input(
             "loss_mask",

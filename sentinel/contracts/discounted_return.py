@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.contracts.normalisation import LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
+from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
 from sentinel.invariants.invariant import DoesNotApply
 
 
@@ -36,7 +36,10 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
         rewards = inputs["token_level_rewards"][row]
         own = torch.zeros_like(rewards) if penalty is None else torch.where(counts, penalty[row], 0.0)
         returns[row] = torch.where(counts, _returns(rewards, own, counts, inputs), 0.0)
-    return {"returns": returns, "advantages": whitened(returns, valid) if inputs["whiten"] else returns}
+    return {
+        "returns": returns,
+        "advantages": whitened(returns, valid, inputs["count_epsilon"]) if inputs["whiten"] else returns,
+    }
 
 
 def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any]) -> Any:
@@ -138,6 +141,7 @@ DISCOUNTED_RETURN = Contract(
             default=False,
             dialect=True,
         ),
+        COUNT_EPSILON,
     ),
     observes=(
         Observed("returns", "return of each token that counts; 0 elsewhere", ("batch", "tokens")),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.contracts.normalisation import LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, whitened
+from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, whitened
 from sentinel.invariants.invariant import DoesNotApply
 
 
@@ -38,7 +38,9 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
         weights = torch.where(ahead >= 0, (gamma * inputs["lam"]) ** ahead.clamp(min=0), 0.0)
         advantages[row, step] = weights @ deltas
         returns[row, step] = weights @ deltas + v
-    return {"advantages": whitened(advantages, valid) if inputs["whiten"] else advantages, "returns": returns}
+    if inputs["whiten"]:
+        advantages = whitened(advantages, valid, inputs["count_epsilon"])
+    return {"advantages": advantages, "returns": returns}
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -81,6 +83,7 @@ GENERALISED_ADVANTAGE = Contract(
             default="skipped",
             dialect=True,
         ),
+        COUNT_EPSILON,
     ),
     observes=(
         Observed("advantages", "advantage of each token that counts; 0 elsewhere", ("batch", "tokens")),

@@ -8,6 +8,7 @@ from typing import Any
 from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
 from sentinel.contracts.normalisation import (
+    COUNT_EPSILON,
     LAWS_OF_TOKENS,
     REWARD_LAYOUT,
     place_rewards,
@@ -66,7 +67,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
         }
     advantages = torch.where(valid, _of_responses(rewards.sum(-1), valid.sum(-1), inputs)[:, None], 0.0)
     if _chosen(inputs, "whiten", _WHITENED):
-        advantages = whitened(advantages, valid)
+        advantages = whitened(advantages, valid, inputs["count_epsilon"])
     return {"advantages": advantages, "returns": advantages}
 
 
@@ -239,6 +240,7 @@ GROUP_ADVANTAGE = Contract(
             default=None,
             dialect=True,
         ),
+        COUNT_EPSILON,
     ),
     observes=(
         Observed("advantages", "advantage of each token", ("batch", "tokens")),

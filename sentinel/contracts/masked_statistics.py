@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Contract, Input, Observed
-from sentinel.contracts.normalisation import LAWS_OF_TOKENS, root, runs, variance
+from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, mean, root, runs, variance
 from sentinel.invariants.invariant import DoesNotApply
 
 
@@ -47,21 +47,18 @@ def _statistic(statistic: str, values: Any, valid: Any, inputs: Mapping[str, Any
     import torch
 
     x = values[valid]
+    centre = mean(x, inputs["count_epsilon"])
+    var = variance(x, inputs["unbiased"], inputs["count_epsilon"])
     if statistic == "sum":
         return x.sum()
     if statistic == "mean":
-        return _mean(x, inputs)
+        return centre
     if statistic == "var":
-        return variance(x, inputs["unbiased"])
+        return var
     if statistic == "whiten":
-        mean = _mean(x, inputs)
-        scale = root(variance(x, inputs["unbiased"]), inputs["epsilon"], inputs["epsilon_placement"])
-        return torch.where(valid, (values - mean) / scale + (0.0 if inputs["shift_mean"] else mean), 0.0)
+        scale = root(var, inputs["epsilon"], inputs["epsilon_placement"])
+        return torch.where(valid, (values - centre) / scale + (0.0 if inputs["shift_mean"] else centre), 0.0)
     raise DoesNotApply(f"no definition of the statistic {statistic!r}")
-
-
-def _mean(x: Any, inputs: Mapping[str, Any]) -> Any:
-    return x.sum() / ((len(x) or 1) + inputs["count_epsilon"])
 
 
 def _segment_means(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
@@ -70,7 +67,7 @@ def _segment_means(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
     means = torch.zeros_like(values)
     for x, counts, result in zip(values, valid, means):
         for run in runs(counts.tolist()):
-            result[run] = _mean(x[run], inputs)
+            result[run] = mean(x[run], inputs["count_epsilon"])
     return means
 
 
@@ -127,9 +124,7 @@ MASKED_STATISTICS = Contract(
             default="inside",
             dialect=True,
         ),
-        Input(
-            "count_epsilon", "number", "added to the number of tokens that a mean divides by", default=0.0, dialect=True
-        ),
+        COUNT_EPSILON,
     ),
     observes=(
         Observed("statistic", "mean, sum or var over the batch; else None"),

@@ -108,9 +108,16 @@ def runs(flags: Sequence[bool]) -> list[slice]:
     return [slice(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2])]
 
 
-def variance(values: Any, unbiased: bool = True) -> Any:
-    """``sum_i (x_i - mean)^2 / (n - 1)`` of ``values`` [n], or ``/ n``; 0 where that says nothing."""
-    return squares(values - values.mean(), unbiased) if len(values) else values.sum()
+def mean(values: Any, count_epsilon: float = 0.0) -> Any:
+    """``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 of none."""
+    return values.sum() / ((len(values) or 1) + count_epsilon)
+
+
+def variance(values: Any, unbiased: bool = True, count_epsilon: float = 0.0) -> Any:
+    """``n / (n - 1)`` (or 1) times the mean of ``(x_i - mean)^2`` of ``values`` [n]; 0 where that says nothing."""
+    count = len(values)
+    var = mean((values - mean(values, count_epsilon)).square(), count_epsilon)
+    return var * count / max(count - 1, 1) if unbiased else var
 
 
 def squares(deviations: Any, unbiased: bool) -> Any:
@@ -131,15 +138,13 @@ def root(var: Any, epsilon: float, placement: str) -> Any:
     raise DoesNotApply(f"no definition of the epsilon placement {placement!r}")
 
 
-def whitened(values: Any, valid: Any) -> Any:
+def whitened(values: Any, valid: Any, count_epsilon: float = 0.0) -> Any:
     """``(x - mean) / sqrt(variance + 1e-8)`` over all tokens that count, the variance with n - 1; 0 elsewhere."""
     import torch
 
-    all_of_them = values[valid]
-    if not len(all_of_them):
-        return torch.zeros_like(values)
-    scale = root(variance(all_of_them), 1e-8, "inside")
-    return torch.where(valid, (values - all_of_them.mean()) / scale, 0.0)
+    tokens = values[valid]
+    scale = root(variance(tokens, count_epsilon=count_epsilon), 1e-8, "inside")
+    return torch.where(valid, (values - mean(tokens, count_epsilon)) / scale, 0.0)
 
 
 def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
@@ -224,6 +229,16 @@ def place_rewards(inputs: dict[str, Any], choose: Choose) -> None:
     inputs["token_level_rewards"] = replaced(rewards, np.where(kept, rewards.array().astype(np.float64), 0.0))
 
 
+#: An input of contracts whose results may be whitened.
+COUNT_EPSILON = Input(
+    "count_epsilon",
+    "number",
+    "added to the number of tokens that a mean divides by",
+    default=0.0,
+    dialect=True,
+)
+
+#: An input of contracts whose scenarios :func:`place_rewards` arranges.
 REWARD_LAYOUT = Input(
     "reward_layout",
     "string",

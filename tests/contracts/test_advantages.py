@@ -535,6 +535,8 @@ THIRTEEN = math.sqrt(13)  # 1, 3 and 8: mean 4, variance (9 + 1 + 16) / 2
         ({"statistic": "mean"}, "statistic", 4.0),
         ({"statistic": "mean", "count_epsilon": 1.0}, "statistic", 3.0),
         ({"statistic": "var"}, "statistic", 13.0),
+        # A mean of 3 with one token more: (4 + 0 + 25) / 4, times 3 / 2.
+        ({"statistic": "var", "count_epsilon": 1.0}, "statistic", 29 / 4 * 3 / 2),
         ({"statistic": "var", "unbiased": False}, "statistic", 26 / 3),
         ({"statistic": "mean", "axis": "token"}, "row_statistic", [4.0, 0.0]),
         ({"statistic": "sum", "axis": "token"}, "row_statistic", [12.0, 0.0]),
