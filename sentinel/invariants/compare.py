@@ -19,7 +19,7 @@ tiny spread): a search measures such a finding once more in float64, and what va
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +47,10 @@ NATS = ("log_prob", "log_ratio")
 #: A Python number is most often ``tensor.item()`` of a float32 tensor.
 BARE = "float32"
 
+Roles = tuple[ObservedRole, ...]
+
 #: What laws that compare calls look at.
-COMPARED: tuple[ObservedRole, ...] = ("output", "gradient", "metric", "decision")
+COMPARED: Roles = ("output", "gradient", "metric", "decision")
 
 Numbers = npt.NDArray[np.float64]
 
@@ -207,7 +209,7 @@ def same(
     second: str,
     match: Match = WHOLE,
     said: str = "",
-    roles: Collection[ObservedRole] = COMPARED,
+    roles: Roles = COMPARED,
 ) -> list[Violation]:
     """What the second variant answers otherwise than the first, at the rows and tokens that are the same thing.
 
@@ -304,7 +306,7 @@ def _movement(
 
 
 def each_number(
-    case: Case, variant: str, roles: Collection[ObservedRole] = COMPARED
+    case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
     """Every observed number of these roles: its key, its values, its dtype, and which positions mean anything."""
     for item in observed_keys(case, variant):
@@ -314,7 +316,7 @@ def each_number(
             yield item, values, found[1], counted(case.contract, case.inputs[variant], item)
 
 
-def against_oracle(case: Case, roles: Collection[ObservedRole]) -> Iterator[tuple[str, Observed, Answer]]:
+def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, Answer]]:
     """Every observed number of these roles that the oracle has an answer for, by variant.
 
     :raises DoesNotApply: where there is no oracle.
@@ -350,7 +352,7 @@ class Answer:
         return difference(self.observed, self.demanded, self.dtype, self.scale, self.counts)
 
 
-def disagreements(case: Case, roles: Collection[ObservedRole]) -> list[Violation]:
+def disagreements(case: Case, roles: Roles) -> list[Violation]:
     """Where the framework's numbers of these roles are not the oracle's.
 
     :raises DoesNotApply: where there are none.

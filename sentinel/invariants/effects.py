@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from sentinel.invariants.invariant import Case, DoesNotApply, Invariant, Violation
 from sentinel.invariants.layout import address
 from sentinel.values import typed
@@ -17,20 +20,25 @@ def nothing_else_is_touched(case: Case) -> list[Violation]:
     violations, looked = [], False
     for variant, effects in case.effects.items():
         mutated, changed, again = effects.get("mutated"), effects.get("globals"), effects.get("again")
-        looked = looked or mutated is not None or changed is not None or again is not None
+        looked = looked or bool(effects)
         if mutated:
             said = f"the call changes its arguments: {', '.join(mutated)}"
             violations.append(Violation(address(variant, "mutated"), list(mutated), [], said, "mutated"))
         if changed:
             said = f"the call leaves global state changed: {', '.join(changed)}"
             violations.append(Violation(address(variant, "globals"), list(changed), [], said, "global-state"))
-        for key, value in case.observation[variant].items() if again is not None else ():
-            if value != again.get(key) and typed(value) != typed(again.get(key)):
-                said = "a second call with the same inputs answers otherwise"
-                violations.append(Violation(address(variant, key), again.get(key), value, said, "not-repeatable"))
+        if again is not None:
+            violations += _repeated(variant, case.observation[variant], again)
     if not looked:
         raise DoesNotApply("nobody watched what the call did besides answering")
     return violations
+
+
+def _repeated(variant: str, observed: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[Violation]:
+    for key, value in observed.items():
+        if value != again.get(key) and typed(value) != typed(again.get(key)):  # typed: NaN is NaN
+            said = "a second call with the same inputs answers otherwise"
+            yield Violation(address(variant, key), again.get(key), value, said, "not-repeatable")
 
 
 NOTHING_ELSE_IS_TOUCHED = Invariant(

@@ -56,7 +56,7 @@ def _touched(case: Case, first: str, other: str) -> Flags:
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Other numbers in all rows of one group."""
+    """Other numbers in all rows of one group: multiples, which are legal wherever the numbers are."""
     labels = inputs.get(contract.group) if contract.group else None
     keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
     groups = list(dict.fromkeys(keys))
@@ -67,12 +67,14 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     names = [name for shape in (("batch", "tokens"), ("batch",)) for name in float_inputs(contract, inputs, shape)]
     if not names:
         raise DoesNotApply("no input holds numbers of its own for each row")
-    factor, more = choose.one_of((2.0, -1.0, 0.5)), choose.one_of((0.0, -1.0))
+    factor = choose.one_of((2.0, 0.5, 3.0))
     changes = {}
     for name in names:
         array = inputs[name].array()
-        other = array.astype(np.float64) * factor + more
-        changes[name] = like(inputs[name], np.where(rows.reshape(-1, *[1] * (array.ndim - 1)), other, array))
+        factors = np.where(rows, factor, 1.0).reshape(-1, *[1] * (array.ndim - 1))
+        changes[name] = like(inputs[name], array.astype(np.float64) * factors)
+    if all(equal(inputs[name], value) for name, value in changes.items()):
+        raise DoesNotApply("the numbers of the group are all 0")
     return {BASELINE: inputs, "changed": {**inputs, **changes}}
 
 

@@ -18,8 +18,8 @@ def every_knob_counts(case: Case) -> list[Violation]:
     than rounding explains.
 
     Only an answer that is the same to the last bit in everything that trains is no effect; a wrong effect is the
-    oracle's to find. Catches sampling parameters that are ignored (ROLL's), a length check that never fires (SkyRL #81),
-    and a divisor that an aggregation mode never divides by (verl #5417).
+    oracle's to find. Catches sampling parameters that are ignored (ROLL's), a length check that never fires (SkyRL
+    #81), and a divisor that an aggregation mode never divides by (verl #5417).
     """
     first, others = first_two(case)
     if not case.oracle:
