@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from sentinel.invariants.invariant import DoesNotApply, Inputs, Invariant, Violation
 from sentinel.search.bench import Bench, Subject, Trial, widened
-from sentinel.search.drawing import Draws
+from sentinel.search.drawing import Draws, Tape, tape
 from sentinel.search.scenarios import draw
 from sentinel.values import Tensor
 from sentinel.worker import protocol
@@ -28,8 +28,29 @@ from sentinel.worker import protocol
 #: Scenarios of one Hypothesis run.
 ROUND = 100
 
-#: What one scenario means for each law: its variants, or why it says nothing.
-Plans = Mapping[Invariant, "Mapping[str, Inputs] | str"]
+#: Draws of shrinking for each call that it may take; most draws repeat a scenario that was tried.
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One scenario, and what each law has to choose with when it makes its variants of it.
+
+    All laws read the same tape: shrinking for one of them then has nothing to do with another one's choices.
+    """
+
+    subject: Subject
+    inputs: Inputs
+    tape: bytes
+
+    def variants(self, law: Invariant) -> Mapping[str, Inputs] | str:
+        """The variants that a law compares; or why it has nothing to say about this scenario."""
+        if law.vary is None:
+            return {"": self.inputs}
+        try:
+            return law.vary(self.subject.contract, self.inputs, Tape(self.tape))
+        except DoesNotApply as error:
+            return str(error)
 
 
 @dataclass(frozen=True)
@@ -145,14 +166,14 @@ class Hunt:
         seen = 0
         broken: dict[tuple[Invariant, str], int] = {}
 
-        def body(plans: Plans) -> None:
+        def body(drawn: Drawn) -> None:
             nonlocal seen
             if seen == skip + count or (seen > skip and enough()):
                 raise _StopRound
             seen += 1
             if seen <= skip:
                 return
-            for law, symptom in self._try(plans):
+            for law, symptom in self._try(drawn):
                 broken.setdefault((law, symptom), seen)
             tick()
 
@@ -161,19 +182,22 @@ class Hunt:
 
     def _shrink(self, law: Invariant, symptom: str, place: int) -> None:
         """Draw this round's scenarios again up to the place where the law broke, and let Hypothesis go on from it."""
-        seen = calls = 0
+        seen = calls = attempts = 0
         best: dict[str, Any] = {}
-        known: dict[bytes, bool] = {}  # what differs in another law's choices alone is one scenario to this law
+        known: dict[bytes, bool] = {}  # many a choice makes no difference to this law's variants
 
-        def body(plans: Plans) -> None:
-            nonlocal seen, calls
+        def body(drawn: Drawn) -> None:
+            nonlocal seen, calls, attempts
             if not best:
                 seen += 1
                 if seen < place:
                     return
                 if seen > place:
                     raise _StopRound
-            variants = plans[law]
+            variants = drawn.variants(law)
+            attempts += 1
+            if attempts > _ATTEMPTS * self.shrinking:
+                raise _StopRound
             if isinstance(variants, str):
                 return
             key = protocol.encode(variants)
@@ -193,8 +217,8 @@ class Hunt:
         if not best or not self._confirm(law, symptom, best["variants"]):
             self.tallies[law].unconfirmed += 1
 
-    def _hypothesis(self, body: Callable[[Plans], None], phases: tuple[Phase, ...]) -> None:
-        test = given(_plans(self.subject))(body)
+    def _hypothesis(self, body: Callable[[Drawn], None], phases: tuple[Phase, ...]) -> None:
+        test = given(_scenarios(self.subject))(body)
         test = hypothesis.seed(_number(self.seed, self.subject.boundary, self._round))(test)
         test = settings(
             max_examples=ROUND,
@@ -214,11 +238,11 @@ class Hunt:
 
     # -- one scenario -------------------------------------------------------------------------------------------------
 
-    def _try(self, plans: Plans) -> list[tuple[Invariant, str]]:
+    def _try(self, drawn: Drawn) -> list[tuple[Invariant, str]]:
         """Let every law look at a scenario; the (law, symptom) pairs that count."""
         wanted: dict[Invariant, Mapping[str, Inputs]] = {}
         for law in self._laws:
-            plan = plans[law]
+            plan = drawn.variants(law)
             if isinstance(plan, str):
                 self.tallies[law].silent[plan] += 1
             else:
@@ -283,20 +307,12 @@ class Hunt:
 
 
 @st.composite
-def _plans(draw_: Any, subject: Subject) -> Plans:
-    """One scenario, and what each law makes of it."""
-    choose = Draws(draw_)
+def _scenarios(draw_: Any, subject: Subject) -> Drawn:
     try:
-        inputs = draw(subject.contract, subject.binding, choose)
+        inputs = draw(subject.contract, subject.binding, Draws(draw_))
     except DoesNotApply:
         hypothesis.reject()
-    plans: dict[Invariant, Mapping[str, Inputs] | str] = {}
-    for law in subject.laws:
-        try:
-            plans[law] = {"": inputs} if law.vary is None else law.vary(subject.contract, inputs, choose)
-        except DoesNotApply as error:
-            plans[law] = str(error)
-    return plans
+    return Drawn(subject, inputs, tape(draw_))
 
 
 def _number(seed: int, boundary: str, round_: int) -> int:
