@@ -24,7 +24,8 @@ def tensors(draw: st.DrawFn) -> Tensor:
     dtype = draw(st.sampled_from(sorted(STORAGE)))
     shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
     size = math.prod(shape) * _ITEM[dtype]
-    return Tensor(dtype, shape, draw(st.binary(min_size=size, max_size=size)), draw(st.booleans()))
+    data = draw(st.binary(min_size=size, max_size=size))
+    return Tensor(dtype, shape, data, draw(st.booleans()), draw(st.booleans()))
 
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,13 @@ def zoo():
         "objects": numpy.array(["a", None], dtype=object), "tuple": (1, True, None), "set": {3, 1},
         "half": torch.tensor([1.5], dtype=torch.bfloat16), "empty": torch.zeros(0, 2), "bool": torch.tensor(True),
     }
+
+def layout(value):
+    return value.is_contiguous(), list(value.stride()), value.is_leaf, value.requires_grad
+
+def between(value):
+    whole = value.as_strided(value.shape, value.stride(), value.storage_offset() + 1)
+    return whole.isnan().all().item() if value.is_floating_point() else (whole != 0).all().item()
 
 def strided():
     return torch.arange(6.0).reshape(2, 3).t()
@@ -135,6 +143,26 @@ def test_a_strided_tensor_comes_back_in_its_own_order(lab: Lab) -> None:
     assert lab.returned(ECHO, "pkg.mod.strided").nested() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
 
 
+@pytest.mark.parametrize("dtype", sorted(STORAGE))
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1), (2, 0), ()])
+def test_a_tensor_that_is_not_contiguous_has_its_values_and_something_else_between_them(
+    dtype: str, shape: tuple[int, ...], lab: Lab
+) -> None:
+    count = math.prod(shape)
+    value = Tensor(dtype, shape, tensor([0, 1, 1, 0, 1, 0][:count], dtype).data, contiguous=False)
+    process = lab.open(lab.write(ECHO))
+    assert returned(lab.probe(process, "pkg.mod.echo", value=value)) == replace(value, contiguous=True)
+    apart = count > 1
+    assert returned(lab.probe(process, "pkg.mod.layout", value=value))[0] is not apart
+    if apart:
+        assert returned(lab.probe(process, "pkg.mod.between", value=value)) is True
+
+
+def test_a_tensor_that_is_not_contiguous_can_be_a_leaf(lab: Lab) -> None:
+    value = tensor([[1.0, 2.0]], "float32", requires_grad=True, contiguous=False)
+    assert lab.returned(ECHO, "pkg.mod.layout", value=value) == [False, [4, 2], True, True]
+
+
 @pytest.mark.parametrize(
     ("name", "word"),
     [("meta", "meta"), ("sparse", "sparse"), ("complex_numbers", "complex64"), ("itself", "Recursion")],
@@ -191,3 +219,4 @@ def test_numbers_that_are_none_are_tagged_for_readers(dtype: str) -> None:
     made = tensor([math.nan, math.inf, -math.inf, 1.0], dtype, requires_grad=True)
     assert plain(made) == ["NaN", "Infinity", "-Infinity", 1.0]
     assert typed({"x": made}) == {"x": {"dtype": dtype, "shape": [4], "tensor": plain(made), "requires_grad": True}}
+    assert typed(replace(made, contiguous=False))["contiguous"] is False
