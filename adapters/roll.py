@@ -1,37 +1,456 @@
-"""ROLL (alibaba/ROLL): how Sentinel's contracts bind to its boundaries."""
+"""ROLL (alibaba/ROLL): how Sentinel's contracts bind to its boundaries.
+
+Its workers want Ray and GPUs. None of that decides what their losses compute, so these run as methods of the real
+class, on the target's own configuration and batches, with the small stand-ins that each binding names.
+"""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from sentinel.targets import Binding, PackageRoot, Target
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+
+_MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
+_FUNCTIONALS = "roll.utils.functionals"
+_CORRECTIONS = "roll.utils.train_infer_corrections"
+_PROTOCOL = "roll.distributed.scheduler.protocol"
+_AGENTIC = "roll.pipeline.agentic.utils"
+_AGENTIC_CONFIG = "roll.pipeline.agentic.agentic_config"
+_RLVR_CONFIG = "roll.pipeline.rlvr.rlvr_config"
+_BASE_CONFIG = "roll.configs.base_config"
+_WORKER_CONFIG = "roll.configs.worker_config"
+
+#: The worker classes with policy losses, and the class of their configuration.
+_RLVR_PG = "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker"
+_AGENTIC_PG = "roll.pipeline.agentic.agentic_actor_pg_worker.ActorWorker"
+_CONFIG_OF = {"rlvr": (_RLVR_CONFIG, "RLVRConfig"), "agentic": (_AGENTIC_CONFIG, "AgenticConfig")}
 
 #: ROLL's names of the estimators.
-_ESTIMATORS = {"k1": "kl", "k2": "mse", "low_var_kl": "k3"}
+_ESTIMATORS = {"k1": "kl", "k2": "mse"}
+
+_ONLY_FULL = {"response_mask": ("full",)}
 
 
-def _without(boundary: Any, inputs: Mapping[str, Any], *dialect: str) -> Any:
-    """Call without the inputs that the function does not take: it has no option for them, or leaves them to callers."""
-    return boundary.invoke({name: value for name, value in inputs.items() if name not in dialect})
+def _stand_in(**attributes: Any) -> Any:
+    from sentinel.worker.drift import StandInNamespace
+
+    return StandInNamespace(**attributes)
+
+
+def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
+    """A DataProto; ``labels`` are its arrays of objects."""
+    import numpy as np
+
+    made = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors=dict(tensors))
+    made.non_tensor_batch.update({name: np.array(values, dtype=object) for name, values in (labels or {}).items()})
+    return made
+
+
+def _with_prompt(mask: Any) -> Any:
+    """A response mask as the trainer holds it: with a column for the first token, which is part of a prompt."""
+    import torch
+
+    return torch.cat([torch.zeros_like(mask[:, :1]), mask], dim=1)
+
+
+def _settings(owner: Any, options: Mapping[str, Any]) -> None:
+    """:raises DriftError: for an option that the configuration does not have: setting it would succeed silently."""
+    from sentinel.worker.drift import DriftError
+
+    for name, value in options.items():
+        if not hasattr(owner, name):
+            raise DriftError(f"the configuration has no option {name!r}")
+        setattr(owner, name, value)
+
+
+def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
+    """The pipeline's configuration and that of its actor, both of the target's classes.
+
+    A pipeline's constructor looks for checkpoints and makes log folders; without it the fields have their defaults.
+    The losses read the options of their variants from the actor's configuration, which declares few of them.
+    """
+    module, name = _CONFIG_OF[kind]
+    made = object.__new__(getattr(boundary.imported[module], name))
+    _settings(made, options)
+    worker = boundary.imported[_WORKER_CONFIG].WorkerConfig
+    made.actor_train = object.__new__(worker)
+    for option, value in worker_options.items():
+        setattr(made.actor_train, option, value)
+    return made
+
+
+# -- token by token ---------------------------------------------------------------------------------------------------
 
 
 def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Its k3 is cut to [-10, 10]: ``clamp: 10``, and no clamp for the others.
-
-    https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/utils/functionals.py#L202
-    """
     estimator = _ESTIMATORS.get(inputs["kl_estimator"], inputs["kl_estimator"])
-    return _without(boundary, {**inputs, "kl_estimator": estimator}, "clamp")
+    return boundary.invoke({**inputs, "kl_estimator": estimator})
 
 
-def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """It takes no mask and does not whiten: every token is a step of the episode, so that rewards and values behind the
-    mask must be 0, and a gap in the mask counts as steps.
+def _unmasked(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Call a function that knows no mask."""
+    return boundary.invoke({name: value for name, value in inputs.items() if name != "response_mask"})
 
-    https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/utils/functionals.py#L530
+
+def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
+
+
+_COUNT_EPSILON = Dialect(
+    "count_epsilon",
+    1e-8,
+    "a small number is added to the count, lest a mean of no token divides by 0",
+    f"{_MAIN}/utils/functionals.py#L290",
+)
+
+
+def _statistics(function: str, statistic: str, *options: str, **more: Any) -> Binding:
+    """A masked statistic whose ``options`` are arguments of the function; the others are as it has them."""
+    usual = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
+    fixed = {"statistic": statistic, **{name: value for name, value in usual.items() if name not in options}}
+    return Binding(
+        f"{_FUNCTIONALS}.{function}",
+        "masked_statistics",
+        arguments={"values": ("values", "tensor"), "response_mask": ("mask",), "axis": ("dim",), "epsilon": ("eps",)},
+        outputs=("result",),
+        call=_statistic,
+        **{**more, "fixed": {**fixed, **more.get("fixed", {})}},
+    )
+
+
+# -- rewards and returns ----------------------------------------------------------------------------------------------
+
+
+def _group_size(inputs: Mapping[str, Any]) -> int:
+    labels = inputs["group"]
+    return len(labels) // len(set(labels))
+
+
+def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    level = inputs["std_level"]
+    batch = boundary.invoke(
+        {},
+        _batch(boundary, {"response_level_rewards": inputs["rewards"]}),
+        n_sample=_group_size(inputs),
+        div_std=level is not None,
+        div_std_global=level == "batch",
+    )
+    return {"normalised": batch.batch["response_level_rewards"]}
+
+
+def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    given = {name: inputs[name] for name in ("rewards", "mean_level", "std_level")}
+    return boundary.invoke(given, n_sample=_group_size(inputs))
+
+
+def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    batch = _batch(boundary, {"scores": inputs["rewards"]}, {"traj_group_id": inputs["group"]})
+    norm = boundary.imported[_AGENTIC_CONFIG].RewardNormalizationConfig(grouping="traj_group_id")
+    norm.norm_mean_type, norm.norm_std_type = inputs["mean_level"], inputs["std_level"]
+    return boundary.invoke({}, batch, norm)
+
+
+def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Each step of a trajectory is a row of the batch; a row of the scenario is a trajectory."""
+    import torch
+
+    rewards, valid = inputs["token_level_rewards"], inputs["response_mask"] != 0
+    rows, steps = torch.nonzero(valid, as_tuple=True)
+    labels = {"traj_id": rows.tolist(), "step": steps.tolist(), "step_scores": rewards[valid].tolist()}
+    batch = _batch(boundary, {"row": rows}, labels)
+    found = boundary.invoke({"gamma": inputs["gamma"]}, batch, "step_reinforce").batch["step_rewards"]
+    returns = torch.zeros(rewards.shape, dtype=found.dtype, device=found.device)
+    returns[valid] = found
+    return {"returns": returns}
+
+
+def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The driver's whole step, without whitening, a reference or a clip."""
+    critic = "values" in inputs
+    tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
+    batch = _batch(boundary, {**tensors, "response_mask": _with_prompt(inputs["response_mask"])})
+    estimator = "gae" if critic else "reinforce"
+    found = boundary.invoke({}, batch, gamma=inputs["gamma"], lambd=inputs.get("lam", 1.0), adv_estimator=estimator)
+    return {"advantages": found.batch["advantages"], "returns": found.batch["returns"]}
+
+
+_ADVANTAGES = ("advantages", "returns")
+#: A KL penalty is in the rewards already; one reward a response.
+_OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
+
+
+def _counts_gaps(line: str) -> Dialect:
+    return Dialect(
+        "masked_steps",
+        "counted",
+        "returns are discounted by the position of a token; tokens that do not count have the reward 0",
+        f"{_MAIN}/{line}",
+    )
+
+
+def _drivers(function: str, line: str) -> tuple[Binding, Binding]:
+    """A driver's advantage step, with a critic and without."""
+    more: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (_PROTOCOL,)}
+    return (
+        Binding(function, "generalised_advantage", **more),
+        Binding(function, "discounted_return", fixed=_OUTCOMES, dialects=(_counts_gaps(line),), **more),
+    )
+
+
+# -- workers ----------------------------------------------------------------------------------------------------------
+
+_SELF = StandIn("self", "the worker's constructor starts Ray and loads a model; its losses read these attributes alone")
+_CONFIG = StandIn(
+    "self.pipeline_config",
+    "the target's own class without its constructor, which looks for checkpoints and makes log folders",
+)
+_STRATEGY = StandIn("self.strategy", "answers the log-probs of the scenario; how a model makes them is not measured")
+
+
+def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
+    worker = _stand_in(
+        pipeline_config=_configuration(boundary, kind, options, worker_options),
+        logger=_stand_in(info=lambda *_: None, warning=lambda *_: None),
+        _cached_metrics={},
+        _pg_config_cache={},
+        **dict.fromkeys(("_topr_sample_logged", "_cispo_config_logged", "_kimi15_config_logged"), False),
+    )
+    for name in ("_get_or_cache_config", "get_old_log_probs_with_cache", "compute_sample_weights"):
+        if hasattr(boundary.owner, name):
+            setattr(worker, name, types.MethodType(getattr(boundary.owner, name), worker))
+    return worker
+
+
+def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Dual clip cuts at ``1 + 2 pg_clip``, and ``pg_clip`` is free where the range is given by two numbers."""
+    dual = inputs["dual_clip"]
+    options = {
+        "use_pg_clip_range": True,
+        "pg_clip_low": inputs["eps_clip_low"],
+        "pg_clip_high": inputs["eps_clip_high"],
+        "dual_clip_loss": dual is not None,
+    }
+    return options if dual is None else {**options, "pg_clip": (dual - 1) / 2}
+
+
+def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the variants read from the actor's configuration. TIS has bounds of the ratio, CISPO distances from 1."""
+    low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
+    return {
+        "tis_lower_bound": 1 - low,
+        "tis_upper_bound": 1 + high,
+        "cispo_epsilon_low": low,
+        "cispo_epsilon_high": high,
+        "cispo_use_unified_mask": inputs["algorithm"] == "cispo_unified",
+        "kimi15_tau": inputs["beta"],
+        "topr_positive_weight": inputs["positive_weight"],
+        "topr_negative_weight": inputs["negative_weight"],
+    }
+
+
+def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Global counts by name of mask. Where the scenario gives none there is one microbatch on one rank."""
+    mask, tokens, rows = inputs["response_mask"], inputs["batch_num_tokens"], inputs["global_batch_size"]
+    tokens = (mask != 0).sum().clamp(min=1) if tokens is None else tokens
+    rows = (mask != 0).any(-1).sum().clamp(min=1) if rows is None else rows
+    return {
+        "batch_num_tokens": {"response_mask": tokens, "final_response_mask": tokens},
+        "global_valid_samples": {"response_mask": rows, "final_response_mask": rows},
+    }
+
+
+def _policy_loss(kind: str, metric: str = "") -> Any:
+    """A loss of each token. Its caller hands in the ratio of the tokens, and aggregates.
+
+    https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
-    return _without(boundary, inputs, "whiten", "response_mask")
+
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        worker = _worker(
+            boundary, kind, {**_clip_options(inputs), "loss_agg_mode": "token-mean"}, _variant_options(inputs)
+        )
+        names = ("log_probs", "old_log_probs", "advantages", "response_mask")
+        ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
+        scores, data = inputs["scores"], None
+        if scores is not None:  # of RLVR a tensor of the batch, of agents what each trajectory has earned
+            trajectories = [f"trajectory {row}" for row in range(len(scores))]
+            data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
+        losses = boundary.invoke(
+            {name: inputs[name] for name in names if name in _taken(boundary, name)},
+            worker,
+            ratio=ratio,
+            data=data,
+            **_counts(inputs),
+        )
+        return {"per_token_loss": losses, "clip_fraction": worker._cached_metrics.get(metric)}
+
+    return call
+
+
+def _taken(boundary: Any, name: str) -> tuple[str, ...]:
+    """The input, where the function has a parameter for it: the losses differ in what they read."""
+    candidates = boundary.binding.arguments.get(name, (name,))
+    return (name,) if any(candidate in boundary.parameters for candidate in candidates) else ()
+
+
+#: The loss of a batch is the sum of its tokens' here: these functions do not aggregate.
+_SUM = {
+    "loss_agg_mode": "token-sum",
+    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), None),
+}
+
+
+def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
+    """TOPR's scores in a search: of one sign with the response's first advantage, which is most often the case."""
+    from sentinel.values import tensor
+
+    advantages = inputs["advantages"]
+    return tensor(advantages.array()[:, 0].astype(float).tolist(), advantages.dtype)
+
+
+def _token_ratio(path: str, lines: Mapping[str, int], variant: str) -> tuple[Dialect, ...]:
+    return (
+        Dialect(
+            "ratio_level",
+            "token",
+            f"{variant} is applied token by token, as ROLL's other losses: the ratio is an argument [batch, tokens]",
+            f"{_MAIN}/{path}#L{lines[variant]}",
+        ),
+    )
+
+
+def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple[Binding, ...]:
+    """The losses of one class of workers; ``lines`` are those of the dialects."""
+    imports = (_PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG)
+    common: dict[str, Any] = {"imports": imports, "stand_ins": (_SELF, _CONFIG)}
+
+    def binding(method: str, metric: str = "", accepts: Mapping[str, Any] | None = None, **more: Any) -> Binding:
+        fixed = {**_SUM, "scores": None, **more.pop("fixed", {})}
+        return Binding(
+            f"{owner}.{method}",
+            "policy_loss",
+            arguments={"response_mask": ("response_mask", "final_response_mask")},
+            call=_policy_loss(kind, metric),
+            fixed=fixed,
+            accepts={"importance_weights": (None,), **(accepts or {})},
+            **common,
+            **more,
+        )
+
+    return (
+        binding("_compute_vanilla_pg_loss", fixed={"algorithm": "reinforce"}),
+        binding("_compute_ppo_loss", fixed={"algorithm": "ppo"}),
+        binding("_compute_tis_loss", "tis_total_clipfrac", fixed={"algorithm": "cispo"}),
+        binding("_compute_cispo_loss", "cispo_total_clipfrac", {"algorithm": ("cispo", "cispo_unified")}),
+        binding(
+            "_compute_topr_loss",
+            "topr_negative_total_clipfrac",
+            fixed={"algorithm": "topr", "scores": _positive_where_advantages_are},
+            dialects=_token_ratio(path, lines, "TOPR"),
+        ),
+        binding("_compute_kimi15_loss", fixed={"algorithm": "kimi"}, dialects=_token_ratio(path, lines, "Kimi k1.5")),
+    )
+
+
+def _actor_loss(kind: str) -> Any:
+    """The loss of a microbatch as the strategy asks for it, with no KL and no entropy term."""
+
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        import torch
+
+        level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
+        if kind == "agentic":
+            level = {"ratio_type": inputs["ratio_level"] or "token"}
+        weights = inputs["importance_weights"]
+        options = {
+            **_clip_options(inputs),
+            **level,
+            "loss_agg_mode": inputs["loss_agg_mode"],
+            "enable_old_logprobs_recompute": True,
+            "use_kl_loss": False,
+            "entropy_loss_coef": 0,
+        }
+        worker = _worker(boundary, kind, options, {})
+        corrections = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
+        corrections.is_weight.enabled = weights is not None
+        worker.pipeline_config.train_infer_correction = corrections
+        worker.strategy = _stand_in(op_compute_log_probs=lambda **_: inputs["log_probs"])
+        mask = _with_prompt(inputs["response_mask"])
+        tensors = {
+            "response_mask": mask,
+            "input_ids": torch.zeros_like(mask, dtype=torch.long),
+            "ref_log_probs": inputs["old_log_probs"],
+            "old_log_probs": inputs["old_log_probs"],
+            "advantages": inputs["advantages"],
+            "train_infer_is_weight": torch.ones_like(inputs["advantages"]) if weights is None else weights,
+        }
+        data = _batch(boundary, tensors)
+        data.meta_info.update(_counts(inputs))
+        loss, _ = boundary.invoke({}, worker, data, torch.zeros(()))
+        return {"loss": loss}
+
+    return call
+
+
+_SUM_OVER_SEQUENCES = Dialect(
+    "sequence_norm",
+    "sum",
+    "seq-mean-token-sum-norm divides by the number of columns alone; a comment says how it should be constant",
+    f"{_MAIN}/utils/functionals.py#L274",
+    where={"loss_agg_mode": ("seq-mean-token-sum-norm",)},
+)
+_MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+#: Ranks are the strategy's business, and there is no option for the divisor of seq-mean-token-sum-norm.
+_AGGREGATION = {"loss_agg_mode": _MODES, "dp_size": (None,), "loss_scale_factor": (None,)}
+
+
+def _actor(owner: str, kind: str, **more: Any) -> Binding:
+    return Binding(
+        f"{owner}.loss_func",
+        "policy_loss",
+        call=_actor_loss(kind),
+        imports=(_PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG, _BASE_CONFIG),
+        stand_ins=(_SELF, _CONFIG, _STRATEGY),
+        dialects=(_SUM_OVER_SEQUENCES,),
+        **{**more, "accepts": {**_AGGREGATION, **more.get("accepts", {})}},
+    )
+
+
+def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    values = inputs["vpreds"]
+    worker = _stand_in(pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {}))
+    worker.forward_func_values = types.MethodType(boundary.owner.forward_func_values, worker)
+    tensors = {name: inputs[name] for name in ("values", "returns")}
+    data = _batch(boundary, {**tensors, "response_mask": _with_prompt(inputs["response_mask"])})
+    output = torch.cat([values, torch.zeros_like(values[:, :1])], dim=1).unsqueeze(-1)
+    loss, metrics = boundary.invoke({}, worker, data, output)
+    return {"loss": loss, "clip_fraction": metrics["critic/clipfrac"]}
+
+
+def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights are its is_weight, cut from above; a decision is that of one of its filters."""
+    config = boundary.imported[_BASE_CONFIG]
+    names = ("old_log_probs", "rollout_log_probs", "response_mask")
+    settings, level = config.TrainInferCorrectionConfig(), inputs["level"]
+    masks = inputs["mode"] == "mask"
+    if masks:
+        low = 0.0 if inputs["threshold_low"] is None else inputs["threshold_low"]
+        rule = config.TrainInferFilterConfig(enabled=True, agg_type=level, ratio_low=low)
+        rule.ratio_high = inputs["threshold_high"]
+        settings.filters = [rule]
+    else:
+        if inputs["threshold_low"] is not None:
+            raise ValueError("weights are cut from above only")
+        settings.is_weight.enabled, settings.is_weight.weight_type = True, level
+        settings.is_weight.upper_bound = inputs["threshold_high"]
+    weights, kept, metrics = boundary.invoke({name: inputs[name] for name in names}, cfg=settings)
+    clipped = metrics.get("actor/is_weight_clipfrac@sum")
+    return {"kept": kept} if masks else {"weights": weights, "clip_fraction": clipped}
 
 
 TARGET = Target(
@@ -41,16 +460,18 @@ TARGET = Target(
     preload=("tensordict", "omegaconf"),
     bindings=(
         Binding(
-            "roll.utils.functionals.agg_loss",
+            f"{_FUNCTIONALS}.agg_loss",
             "loss_aggregation",
             arguments={
                 "response_mask": ("loss_mask",),
                 "global_batch_size": ("global_valid_samples",),
             },
             outputs=("loss",),
+            accepts=_AGGREGATION,
+            dialects=(_SUM_OVER_SEQUENCES,),
         ),
         Binding(
-            "roll.utils.functionals.compute_approx_kl",
+            f"{_FUNCTIONALS}.compute_approx_kl",
             "kl_estimate",
             arguments={
                 "ref_log_probs": ("log_probs_base",),
@@ -59,13 +480,197 @@ TARGET = Target(
             },
             outputs=("kl",),
             call=_kl,
+            dialects=(
+                Dialect(
+                    "clamp",
+                    10,
+                    "k3 is cut to [-10, 10], so that no token outweighs the others",
+                    f"{_MAIN}/utils/functionals.py#L202",
+                    where={"kl_estimator": ("k3",)},
+                ),
+            ),
         ),
         Binding(
-            "roll.utils.functionals.compute_gae_advantage_return",
+            f"{_FUNCTIONALS}.compute_gae_advantage_return",
             "generalised_advantage",
             arguments={"lam": ("lambd",)},
-            outputs=("advantages", "returns"),
-            call=_gae,
+            outputs=_ADVANTAGES,
+            call=_unmasked,
+            accepts=_ONLY_FULL,
+        ),
+        Binding(
+            f"{_FUNCTIONALS}.compute_reinforce_return",
+            "discounted_return",
+            constants={"lambd": 1.0},
+            outputs=_ADVANTAGES,
+            call=_unmasked,
+            accepts=_ONLY_FULL,
+            fixed={"kl": None, "kl_coef": 0.0},
+        ),
+        *_drivers(f"{_FUNCTIONALS}.compute_advantage", "utils/functionals.py#L495"),
+        *_drivers(f"{_AGENTIC}.agentic_compute_advantage", "utils/functionals.py#L495"),
+        Binding(
+            f"{_AGENTIC}.compute_agentic_reinforce_return",
+            "discounted_return",
+            arguments={"response_mask": ("mask",)},
+            constants={"lambd": 1.0},
+            outputs=_ADVANTAGES,
+            fixed=_OUTCOMES,
+            dialects=(
+                Dialect(
+                    "credit",
+                    "segment",
+                    "a turn is one step: all its tokens have the return of its last one, and turns are discounted",
+                    f"{_MAIN}/pipeline/agentic/utils.py#L396",
+                ),
+            ),
+        ),
+        Binding(
+            f"{_AGENTIC}.compute_discounted_returns",
+            "discounted_return",
+            call=_agentic_returns,
+            imports=(_PROTOCOL,),
+            fixed={"kl": None, "kl_coef": 0.0},
+        ),
+        _statistics("masked_mean", "mean", "axis", dialects=(_COUNT_EPSILON,)),
+        _statistics("masked_sum", "sum", "axis"),
+        _statistics("masked_var", "var", "unbiased", dialects=(_COUNT_EPSILON,)),
+        _statistics("masked_whiten", "whiten", "shift_mean", dialects=(_COUNT_EPSILON,)),
+        _statistics(
+            "masked_normalize",
+            "whiten",
+            "epsilon",
+            fixed={"axis": "token", "unbiased": False},
+            dialects=(
+                _COUNT_EPSILON,
+                Dialect(
+                    "epsilon_placement",
+                    "floor",
+                    "the variance is kept from being smaller than eps, rather than moved by it",
+                    f"{_MAIN}/utils/functionals.py#L361",
+                ),
+            ),
+        ),
+        Binding(
+            f"{_AGENTIC}.compute_segment_masked_mean",
+            "masked_statistics",
+            arguments={"values": ("tensor",), "response_mask": ("mask",)},
+            outputs=("result",),
+            fixed={
+                "statistic": "segment_mean",
+                "axis": None,
+                "unbiased": True,
+                "shift_mean": True,
+                "epsilon": 1e-8,
+            },
+            dialects=(replace(_COUNT_EPSILON, link=f"{_MAIN}/pipeline/agentic/utils.py#L384"),),
+        ),
+        Binding(
+            f"{_FUNCTIONALS}.reward_norm",
+            "reward_normalisation",
+            arguments={
+                "rewards": ("response_level_rewards",),
+                "mean_level": ("norm_mean_type",),
+                "std_level": ("norm_std_type",),
+            },
+            outputs=("normalised",),
+            call=_reward_norm,
+            fixed={"group_layout": "equal", "leave_one_out": False, "epsilon": 1e-6, "clip": None},
+        ),
+        Binding(
+            f"{_FUNCTIONALS}.group_reward_norm",
+            "reward_normalisation",
+            call=_group_reward_norm,
+            imports=(_PROTOCOL,),
+            fixed={
+                "group_layout": "equal",
+                "mean_level": "group",
+                "leave_one_out": False,
+                "epsilon": 1e-6,
+                "clip": None,
+            },
+            dialects=(
+                Dialect(
+                    "std_about",
+                    "subtracted",
+                    "div_std_global is the deviation of the batch from the means of its groups",
+                    f"{_MAIN}/utils/functionals.py#L1422",
+                ),
+            ),
+        ),
+        Binding(
+            f"{_AGENTIC}.agentic_reward_norm",
+            "reward_normalisation",
+            outputs=("normalised",),
+            call=_agentic_reward_norm,
+            imports=(_PROTOCOL, _AGENTIC_CONFIG),
+            fixed={"leave_one_out": False, "epsilon": 1e-6, "clip": None},
+            dialects=tuple(
+                Dialect(
+                    "the_oracle_agrees",
+                    reason="rewards without spread become 0, whatever is subtracted from them: a comment says so",
+                    link=f"{_MAIN}/pipeline/agentic/utils.py#L135",
+                    where=where,
+                    symptom="value",
+                )
+                for where in (
+                    {"std_level": ("group",), "mean_level": ("batch", None)},
+                    {"std_level": ("batch",), "mean_level": (None,)},
+                )
+            ),
+        ),
+        *_losses(_RLVR_PG, "rlvr", "pipeline/rlvr/actor_pg_worker.py", {"TOPR": 265, "Kimi k1.5": 430}),
+        *_losses(
+            _AGENTIC_PG, "agentic", "pipeline/agentic/agentic_actor_pg_worker.py", {"TOPR": 278, "Kimi k1.5": 451}
+        ),
+        _actor(
+            "roll.pipeline.rlvr.actor_worker.ActorWorker",
+            "rlvr",
+            accepts={"algorithm": ("ppo", "gspo")},
+        ),
+        _actor(
+            "roll.pipeline.agentic.agentic_actor_worker.ActorWorker",
+            "agentic",
+            fixed={"algorithm": "ppo"},
+            accepts={"ratio_level": (None, "segment")},
+        ),
+        Binding(
+            "roll.pipeline.base_worker.CriticWorker.loss_func",
+            "value_loss",
+            call=_critic_loss,
+            imports=(_PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG),
+            stand_ins=(_SELF, _CONFIG),
+            fixed={
+                "loss_agg_mode": "seq-mean-token-mean",
+                **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), None),
+            },
+            dialects=(
+                Dialect(
+                    "factor",
+                    0.5,
+                    "half the squared error, as in PPO2 of OpenAI Baselines",
+                    f"{_MAIN}/pipeline/base_worker.py#L678",
+                ),
+                Dialect(
+                    "clip_fraction_over",
+                    "sequences",
+                    "critic/clipfrac is the mean over the sequences, as the loss is",
+                    f"{_MAIN}/pipeline/base_worker.py#L672",
+                ),
+            ),
+        ),
+        Binding(
+            f"{_CORRECTIONS}.compute_train_infer_correction",
+            "importance_weight",
+            arguments={"rollout_log_probs": ("infer_log_probs",)},
+            call=_correction,
+            imports=(_BASE_CONFIG,),
         ),
     ),
+    unbound={
+        f"{_FUNCTIONALS}.response_level_masked_whiten": (
+            "nothing calls it, and it refuses any batch but one with as many rows as tokens: it takes the variance of "
+            "one number a row with the mask of the tokens"
+        ),
+    },
 )
