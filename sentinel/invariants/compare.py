@@ -62,12 +62,14 @@ class Scale:
     :ivar count: N, the size of the largest input.
     :ivar condition: K.
     :ivar magnitude: S.
+    :ivar inputs: the largest finite magnitude among the inputs alone.
     :ivar dtype: the coarsest float dtype of inputs and outputs; empty where no float is among them.
     """
 
     count: int
     condition: float
     magnitude: float
+    inputs: float
     dtype: str
 
     def bound(self, dtype: str) -> float:
@@ -81,13 +83,20 @@ class Scale:
             return float(np.float64(roundings * self.count * condition * epsilon) * self.magnitude)
 
     def limit(self, dtype: str) -> float:
-        """Beyond which an infinity is an honest answer: N such numbers cannot be added in the coarsest dtype."""
-        return min(LARGEST[dtype], LARGEST.get(self.dtype, math.inf)) / self.count if dtype in FLOATS else math.inf
+        """Beyond which an infinity is an honest answer: N such numbers cannot be added in the coarsest dtype.
+
+        Where the square of the sum of N inputs does not fit (float16), an infinity on the way may be honest anywhere.
+        """
+        if dtype not in FLOATS:
+            return math.inf
+        largest = min(LARGEST[dtype], LARGEST.get(self.dtype, math.inf))
+        return 0.0 if (self.count * self.inputs) ** 2 > largest else largest / self.count
 
 
-def scale_of(contract: Contract | None, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
-    """The scale of a comparison of these observations, which come from these inputs."""
-    count, condition, magnitude, dtype = 1, 1.0, 0.0, ""
+def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
+    """The scale of a comparison of these observations of a case, which come from these inputs."""
+    contract = case.contract
+    count, condition, magnitude, dtype = 1, 1.0, 0.0, case.coarsest
     for given in inputs:
         valid, mask = valid_tokens(contract, given), mask_name(contract, given)
         for name, value in given.items():
@@ -100,6 +109,7 @@ def scale_of(contract: Contract | None, inputs: Iterable[Inputs], observations: 
             dtype = _coarser(dtype, value.dtype)
             if declared is None or declared.domain in NATS:
                 condition = max(condition, size)
+    largest_input = magnitude
     roles = {item.key: item for item in contract.observes} if contract is not None else {}
     for observation in observations:
         for key, value in observation.items():
@@ -111,7 +121,7 @@ def scale_of(contract: Contract | None, inputs: Iterable[Inputs], observations: 
                 dtype = _coarser(dtype, value.dtype)
             elif isinstance(value, float) and math.isfinite(value):
                 magnitude = max(magnitude, abs(value))
-    return Scale(count, condition, magnitude, dtype)
+    return Scale(count, condition, magnitude, largest_input, dtype)
 
 
 def _coarser(one: str, other: str) -> str:
@@ -178,7 +188,7 @@ def difference(
 ) -> Difference | None:
     """The worst place where ``|observed - demanded| > bound + slack``; None where there is none.
 
-    A position where the demanded number is not finite, or not representable in ``dtype``, demands nothing.
+    A position where the demanded number is not finite demands nothing; nor does one with an infinity that is honest.
 
     :param counts: which positions count; all where it is None.
     """
@@ -186,9 +196,8 @@ def difference(
         return Difference((), "shape", f"expected shape {list(demanded.shape)}, observed {list(observed.shape)}")
     bound, limit = scale.bound(dtype), scale.limit(dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        asked = np.isfinite(demanded) & (np.abs(demanded) <= limit)
-        asked = asked if counts is None else asked & counts
-        broken = asked & ~np.isfinite(observed)
+        asked = np.isfinite(demanded) if counts is None else np.isfinite(demanded) & counts
+        broken = asked & ~np.isfinite(observed) & (np.abs(demanded) <= limit)
         gap = np.where(asked & np.isfinite(observed), np.abs(observed - demanded), 0.0)
         wrong = gap > bound + slack
     if broken.any():
@@ -221,7 +230,7 @@ def same(
     """
     contract, looked, violations = case.contract, False, []
     inputs = [case.inputs[first], case.inputs[second]]
-    scale = scale_of(contract, inputs, [case.observation[first], case.observation[second]])
+    scale = scale_of(case, inputs, [case.observation[first], case.observation[second]])
     for item in observed_keys(case, first):
         if item.role not in roles or (not match.scalars and "batch" not in item.shape):
             continue
@@ -325,7 +334,7 @@ def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, An
         raise DoesNotApply("the contract has no oracle")
     assert case.oracle is not None
     for variant, reference in case.oracle.items():
-        scale = scale_of(case.contract, [case.inputs[variant]], [case.observation[variant], reference])
+        scale = scale_of(case, [case.inputs[variant]], [case.observation[variant], reference])
         for item, values, dtype, counts in each_number(case, variant, roles):
             found = numbers(reference.get(item.key))
             demanded = None if found is None else _part(found[0], item.shape, WHOLE, 0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from sentinel.invariants.compare import Numbers, each_number, literal, numbers, scale_of
 from sentinel.invariants.invariant import Case, DoesNotApply, Invariant, Violation
-from sentinel.invariants.layout import address
+from sentinel.invariants.layout import Flags, address
 from sentinel.values import FLOATS, Tensor
 
 
@@ -15,8 +15,11 @@ def finite_in_finite_out(case: Case) -> list[Violation]:
 
     An infinity is honest where the oracle has one too, or a number that the coarsest dtype among inputs and outputs
     cannot hold (N of them, for a batch of N numbers, since they may be added on the way). Without an oracle every
-    number must be finite. Catches an exp of a large log-ratio that is masked too late (slime #2198), a division by a
-    temperature of 0 (slime #2197), and a coefficient of 0 times an infinity (slime #2258).
+    number must be finite. On masked tokens an output may be any number but NaN, which no mask takes away.
+
+    Catches an exp of a large log-ratio that is masked too late (slime #2198), a division by a temperature of 0 (slime
+    #2197), a coefficient of 0 times an infinity (slime #2258), and 0 / 0 for a prompt whose responses are all rejected
+    (verl #6452, OPO).
     """
     violations, looked = [], False
     for variant, inputs in case.inputs.items():
@@ -24,29 +27,34 @@ def finite_in_finite_out(case: Case) -> list[Violation]:
         if not all(np.isfinite(value.array()).all() for value in tensors):
             raise DoesNotApply("an input is not finite")
         reference = (case.oracle or {}).get(variant, {})
-        scale = scale_of(case.contract, [inputs], [case.observation[variant]])
+        scale = scale_of(case, [inputs], [case.observation[variant]])
         for item, values, dtype, counts in each_number(case, variant):
             looked = True
-            wrong = ~np.isfinite(values) if counts is None else ~np.isfinite(values) & counts
+            finite = np.isfinite(values)
+            wrong = ~finite if counts is None else ~finite & counts
             found = numbers(reference.get(item.key))
             if found is not None and found[0].shape == values.shape:
                 wrong = wrong & np.isfinite(found[0]) & (np.abs(found[0]) <= scale.limit(dtype))
+            key, seen = address(variant, item.key), literal(values, dtype)
             if wrong.any():
-                place = tuple(int(n) for n in np.argwhere(wrong)[0])
-                demanded = None if found is None else literal(found[0], "float64")
-                where = f"element {list(place)}" if place else "it"
-                violations.append(
-                    Violation(
-                        address(variant, item.key),
-                        literal(values, dtype),
-                        demanded,
-                        f"{where} is {values[place].item()!r} although every input is finite{_said(found, place)}",
-                        "non-finite",
-                    )
-                )
+                place, demanded = _first(wrong), None if found is None else literal(found[0], "float64")
+                said = f"{_named(values, place)} although every input is finite{_said(found, place)}"
+                violations.append(Violation(key, seen, demanded, said, "non-finite"))
+            if counts is not None and item.role == "output" and (hidden := np.isnan(values) & ~counts).any():
+                said = f"{_named(values, _first(hidden))}, on a masked token: times the mask it is NaN still"
+                demanded = literal(np.where(hidden, 0.0, values), dtype)
+                violations.append(Violation(key, seen, demanded, said, "masked-nan"))
     if not looked:
         raise DoesNotApply("the observation has no numbers")
     return violations
+
+
+def _first(flags: Flags) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.argwhere(flags)[0])
+
+
+def _named(values: Numbers, place: tuple[int, ...]) -> str:
+    return f"{f'element {list(place)}' if place else 'it'} is {values[place].item()!r}"
 
 
 def _said(found: tuple[Numbers, str] | None, place: tuple[int, ...]) -> str:

@@ -30,6 +30,8 @@ class Case:
     :ivar effects: variant -> what the call did besides answering, where the law asked for it
         (:attr:`Invariant.watches`): ``mutated`` (names of inputs), ``globals`` (what global state changed), ``again``
         (the observation of a second call with the same inputs).
+    :ivar coarsest: a float dtype that rounding is measured by even where no number is of it: the scenario's own, when a
+        finding in single precision is looked at again in double. A boundary may compute in single precision itself.
     """
 
     inputs: Mapping[str, Inputs]
@@ -37,6 +39,7 @@ class Case:
     oracle: Mapping[str, Mapping[str, Any]] | None = None
     contract: Contract | None = None
     effects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    coarsest: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def every_knob_counts(case: Case) -> list[Violation]:
     violations, looked = [], False
     for other in others:
         knobs = _turned(case.inputs[first], case.inputs[other])
-        scale = scale_of(case.contract, [case.inputs[first]], [case.observation[first], case.observation[other]])
+        scale = scale_of(case, [case.inputs[first]], [case.observation[first], case.observation[other]])
         moves, still = [], True
         for item in observed_keys(case, first):
             pair = aligned(case.observation, first, other, item)

@@ -24,7 +24,7 @@ def parts_add_up(case: Case) -> list[Violation]:
     first, parts = first_two(case)
     order = permutation(case.contract, case.inputs[first], _joined(case, parts))
     observations = [case.observation[name] for name in (first, *parts)]
-    scale = scale_of(case.contract, [case.inputs[first]], observations)
+    scale = scale_of(case, [case.inputs[first]], observations)
     pieces = [{item.key: values for item, values, _, _ in each_number(case, part)} for part in parts]
     violations, looked = [], False
     for item, whole, dtype, counts in each_number(case, first, ("output", "gradient", "decision")):

@@ -93,7 +93,11 @@ class Bench:
         return Bench(self._target, self._oracle)
 
     def try_(
-        self, subject: Subject, plans: Mapping[Invariant, Mapping[str, Inputs]], describe: bool = False
+        self,
+        subject: Subject,
+        plans: Mapping[Invariant, Mapping[str, Inputs]],
+        describe: bool = False,
+        coarsest: str = "",
     ) -> dict[Invariant, Trial]:
         """Call the boundary on the variants of every law, and let each law look at its own.
 
@@ -116,7 +120,9 @@ class Bench:
                     consultations[name] = {"inputs": dict(inputs)}
         answer, reference = self._ask(subject, calls, consultations, describe)
         return {
-            law: _look(law, subject.contract, variants, {v: names[law, v] for v in variants}, answer, reference)
+            law: _look(
+                law, subject.contract, variants, {v: names[law, v] for v in variants}, answer, reference, coarsest
+            )
             for law, variants in plans.items()
         }
 
@@ -166,6 +172,7 @@ def _look(
     names: Mapping[str, str],
     answer: Mapping[str, Any],
     reference: Mapping[str, Any],
+    coarsest: str,
 ) -> Trial:
     observation, effects, oracle = {}, {}, {}
     for variant, name in names.items():
@@ -183,21 +190,21 @@ def _look(
             failure = part["refused"]
             raise Undecidable({**failure, "kind": "harness", "reason": f"the oracle failed: {failure['reason']}"})
         oracle[variant] = part["observation"]
-    case = Case(variants, observation, oracle or None, contract, effects)
+    case = Case(variants, observation, oracle or None, contract, effects, coarsest)
     try:
         return Trial(variants, case, tuple(law.check(case)), answer=answer)
     except DoesNotApply as error:
         return Trial(variants, silent=str(error))
 
 
-def widened(variants: Mapping[str, Inputs]) -> dict[str, Inputs] | None:
-    """The same values in float64; None where every float is float64 already."""
-    changed = False
+def widened(variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
+    """The same values in float64, and the coarsest dtype they had; None where every float is float64 already."""
+    coarsest = ""
 
     def wide(value: Any) -> Any:
-        nonlocal changed
+        nonlocal coarsest
         if isinstance(value, Tensor) and value.dtype in FLOATS and value.dtype != "float64":
-            changed = True
+            coarsest = max(coarsest or value.dtype, value.dtype, key=FLOATS.index)
             double = tensor(value.nested(), "float64")
             return replace(value, dtype=double.dtype, shape=value.shape, data=double.data)
         if isinstance(value, list):
@@ -207,4 +214,4 @@ def widened(variants: Mapping[str, Inputs]) -> dict[str, Inputs] | None:
     made: dict[str, Inputs] = {
         name: {key: wide(item) for key, item in inputs.items()} for name, inputs in variants.items()
     }
-    return made if changed else None
+    return (made, coarsest) if coarsest else None

@@ -287,7 +287,7 @@ class Hunt:
             # The same values in float64: what vanishes there was rounding. An overflow is none.
             wide = widened(trial.variants)
             if wide is not None:
-                again = self._bench.try_(self.subject, {law: wide})[law]
+                again = self._bench.try_(self.subject, {law: wide[0]}, coarsest=wide[1])[law]
                 if again.case is not None and not again.violations:
                     self.tallies[law].rounding += 1
                     return []

@@ -26,6 +26,11 @@ MOST_ROWS, MOST_TOKENS = 5, 5
 _LABELS = ("p", "q", "r")
 
 
+#: The places that are there in one dimension.
+Places = tuple[int, ...]
+Sizes = dict[str, Places]
+
+
 class NotSearchable(Exception):
     """Nothing says how to draw an input of the contract for this boundary."""
 
@@ -58,7 +63,7 @@ def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]
 
     :raises DoesNotApply: from the contract's ``arrange``, where what was drawn makes no sense.
     """
-    sizes = {"batch": choose.integer(1, MOST_ROWS), "tokens": choose.integer(1, MOST_TOKENS)}
+    sizes = {"batch": _places(MOST_ROWS, choose), "tokens": _places(MOST_TOKENS, choose)}
     precision = choose.one_of(PRECISIONS)
     wild = choose.integer(0, 3) == 3
     inputs: dict[str, Any] = {}
@@ -77,9 +82,7 @@ def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) 
     return inputs
 
 
-def _input(
-    item: Input, inputs: Mapping[str, Any], sizes: dict[str, int], precision: str, wild: bool, choose: Choose
-) -> Any:
+def _input(item: Input, inputs: Mapping[str, Any], sizes: Sizes, precision: str, wild: bool, choose: Choose) -> Any:
     if item.domain == "mask":
         return _mask(item, sizes, choose)
     if item.domain:
@@ -87,29 +90,44 @@ def _input(
             return None
         return _tensor(item, sizes, precision, wild, choose)
     if item.kind == "labels":
-        return [_LABELS[n] for n in choose.integers(sizes["batch"], 0, len(_LABELS) - 1)]
+        return [_LABELS[n] for n in _grid((sizes["batch"],), len(_LABELS), choose)]
     if item.choices:
         return choose.one_of(item.choices)
     return item.default(inputs) if callable(item.default) else item.default
 
 
-def _shape(item: Input, sizes: dict[str, int], choose: Choose) -> tuple[int, ...]:
+def _places(most: int, choose: Choose) -> Places:
+    """Which of so many rows (or tokens) there are. All are drawn, and those that are not there cut away: an example
+    that loses one keeps the numbers of the others, so that shrinking can take them out one by one."""
+    there = [place for place, bit in enumerate(choose.integers(most, 0, 1)) if bit]
+    return tuple(there) or (0,)
+
+
+def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
     for name in item.shape:
         if name not in sizes:
-            sizes[name] = choose.integer(1, MOST_TOKENS)
+            sizes[name] = _places(MOST_TOKENS, choose)
     return tuple(sizes[name] for name in item.shape)
 
 
-def _mask(item: Input, sizes: dict[str, int], choose: Choose) -> Tensor:
-    rows, tokens = _shape(item, sizes, choose)
+def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
+    """Numbers below ``count``, at these places of each dimension."""
+    whole = tuple(MOST_ROWS if axis == 0 else MOST_TOKENS for axis in range(len(shape)))
+    drawn = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)
+    return drawn[np.ix_(*shape)] if shape else drawn
+
+
+def _mask(item: Input, sizes: Sizes, choose: Choose) -> Tensor:
+    shape = _shape(item, sizes, choose)
+    rows, tokens = map(len, shape)
     style = choose.one_of(item.choices or MASK_STYLES)
     mask: npt.NDArray[Any]
     if style == "full":
         mask = np.ones((rows, tokens))
     elif style == "gaps":
-        mask = 1 - np.array(choose.integers(rows * tokens, 0, 1)).reshape(rows, tokens)
+        mask = 1 - _grid(shape, 2, choose)
     else:
-        missing = np.array(choose.integers(rows, 0, tokens))[:, None]
+        missing = _grid(shape[:1], MOST_TOKENS + 1, choose).clip(max=tokens)[:, None]
         at = np.arange(tokens)[None, :]
         mask = at < tokens - missing if style == "right" else at >= missing
     if choose.integer(0, 2) == 2:  # a fully rejected row is rare among random masks, and much goes wrong with it
@@ -117,10 +135,9 @@ def _mask(item: Input, sizes: dict[str, int], choose: Choose) -> Tensor:
     return tensor(mask.astype(int).tolist(), item.dtype)
 
 
-def _tensor(item: Input, sizes: dict[str, int], precision: str, wild: bool, choose: Choose) -> Tensor:
+def _tensor(item: Input, sizes: Sizes, precision: str, wild: bool, choose: Choose) -> Tensor:
     domain = DOMAINS[item.domain]
     pool = domain.calm + domain.wild if wild else domain.calm
     shape = _shape(item, sizes, choose)
-    picked = choose.integers(int(np.prod(shape)), 0, len(pool) - 1)
-    values = np.array(pool)[picked].reshape(shape)
+    values = np.array(pool)[_grid(shape, len(pool), choose)]
     return tensor(values.tolist(), precision if item.dtype == "float32" else item.dtype)

@@ -28,9 +28,9 @@ def test_a_wrong_one_is_found_shrunk_and_confirmed(open_ground: OpenGround) -> N
     _, tally = hunted(open_ground, "unmasked")
     (finding,) = tally.findings
     (inputs,) = finding.trial.variants.values()
-    assert inputs["values"].shape == (1, 1)
+    assert inputs["values"].array().size <= 2
     assert inputs["values"].dtype == "float32"
-    assert inputs["response_mask"].nested() == [[0.0]]
+    assert (inputs["response_mask"].array() == 0).sum() == 1
     assert finding.violations[0].observed.nested() == inputs["values"].array().sum(-1).tolist()
     assert finding.trial.answer is not None
     assert finding.trial.answer["provenance"]["boundary"] == "pkg.toys.unmasked"
