@@ -324,11 +324,17 @@ def _token_ratio(path: str, lines: Mapping[str, int], variant: str) -> tuple[Dia
 
 def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple[Binding, ...]:
     """The losses of one class of workers; ``lines`` are those of the dialects."""
+    tokens = Dialect(
+        "masked_values_have_no_influence",
+        reason="it returns the loss of each token; what a NaN or an infinity on a masked one becomes is up to agg_loss",
+        link=f"{_MAIN}/{path}#L{lines['agg_loss']}",
+        symptom="non-finite",
+    )
     imports = (_PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG)
     common: dict[str, Any] = {"imports": imports, "stand_ins": (_SELF, _CONFIG)}
 
     def binding(method: str, metric: str = "", accepts: Mapping[str, Any] | None = None, **more: Any) -> Binding:
-        fixed = {**_SUM, "scores": None, **more.pop("fixed", {})}
+        fixed, dialects = {**_SUM, "scores": None, **more.pop("fixed", {})}, more.pop("dialects", ())
         return Binding(
             f"{owner}.{method}",
             "policy_loss",
@@ -336,6 +342,7 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
             call=_policy_loss(kind, metric),
             fixed=fixed,
             accepts={"importance_weights": (None,), **(accepts or {})},
+            dialects=(tokens, *dialects),
             **common,
             **more,
         )
@@ -619,9 +626,14 @@ TARGET = Target(
                 )
             ),
         ),
-        *_losses(_RLVR_PG, "rlvr", "pipeline/rlvr/actor_pg_worker.py", {"TOPR": 265, "Kimi k1.5": 430}),
         *_losses(
-            _AGENTIC_PG, "agentic", "pipeline/agentic/agentic_actor_pg_worker.py", {"TOPR": 278, "Kimi k1.5": 451}
+            _RLVR_PG, "rlvr", "pipeline/rlvr/actor_pg_worker.py", {"TOPR": 265, "Kimi k1.5": 430, "agg_loss": 109}
+        ),
+        *_losses(
+            _AGENTIC_PG,
+            "agentic",
+            "pipeline/agentic/agentic_actor_pg_worker.py",
+            {"TOPR": 278, "Kimi k1.5": 451, "agg_loss": 100},
         ),
         _actor(
             "roll.pipeline.rlvr.actor_worker.ActorWorker",
