@@ -13,7 +13,7 @@ _LOSSES = {
 
 def fields_survive_surgery(case: Case) -> list[Violation]:
     """Rows that come out of pad, split, reorder or concat have every field of the rows that went in, in shape and
-    dtype.
+    dtype. Each of the three is a symptom of its own: ``dropped``, ``shape``, ``dtype``.
 
     Catches a padding microbatch that lacks a field which the loss reads (SkyRL #1811).
     """
@@ -26,7 +26,8 @@ def fields_survive_surgery(case: Case) -> list[Violation]:
             looked = True
             if observed[key]:
                 address = f"{variant}.{key}" if variant else key
-                violations.append(Violation(address, observed[key], [], f"{meaning}: {', '.join(observed[key])}"))
+                detail = f"{meaning}: {', '.join(observed[key])}"
+                violations.append(Violation(address, observed[key], [], detail, key.partition("_")[0]))
     if not looked:
         raise DoesNotApply("the observation does not compare fields")
     return violations
