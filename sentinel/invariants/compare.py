@@ -41,6 +41,8 @@ LARGEST = {
     "bfloat16": float(np.float32(2.0**127 * (2 - 2.0**-7))),
 }
 
+LARGEST_EXPONENT = {dtype: math.log(largest) for dtype, largest in LARGEST.items()}
+
 #: Inputs in nats: what formulas exponentiate.
 NATS = ("log_prob", "log_ratio")
 
@@ -78,9 +80,8 @@ class Scale:
             return 0.0
         epsilon = max(EPSILON[dtype], EPSILON.get(self.dtype, 0.0))
         roundings = PASSES * (1 + math.ceil(math.log2(self.count)))
-        condition = min(self.condition, math.log(LARGEST[dtype]))
-        with np.errstate(over="ignore"):
-            return float(np.float64(roundings * self.count * condition * epsilon) * self.magnitude)
+        condition = min(self.condition, LARGEST_EXPONENT[dtype])
+        return roundings * self.count * condition * epsilon * self.magnitude
 
     def limit(self, dtype: str) -> float:
         """Beyond which an infinity is an honest answer: N such numbers cannot be added in the coarsest dtype.
@@ -90,18 +91,21 @@ class Scale:
         if dtype not in FLOATS:
             return math.inf
         largest = min(LARGEST[dtype], LARGEST.get(self.dtype, math.inf))
-        return 0.0 if (self.count * self.inputs) ** 2 > largest else largest / self.count
+        total = self.count * self.inputs
+        return 0.0 if total * total > largest else largest / self.count
 
 
 def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
     """The scale of a comparison of these observations of a case, which come from these inputs."""
     contract = case.contract
     count, condition, magnitude, dtype = 1, 1.0, 0.0, case.coarsest
+    seen: set[int] = set()  # variants share most of their inputs
     for given in inputs:
         valid, mask = valid_tokens(contract, given), mask_name(contract, given)
         for name, value in given.items():
-            if not isinstance(value, Tensor) or name == mask:
+            if not isinstance(value, Tensor) or name == mask or id(value) in seen:
                 continue
+            seen.add(id(value))
             size = _largest(value, valid if axes(contract, given, name) == TOKENS else None)
             declared = contract.input(name) if contract is not None else None
             count = max(count, math.prod(value.shape))
@@ -130,11 +134,11 @@ def _coarser(one: str, other: str) -> str:
 
 def _largest(value: Tensor, valid: Flags | None) -> float:
     array = value.array()
-    array = array[valid] if valid is not None and valid.shape == array.shape else array.ravel()
+    array = array[valid] if valid is not None and valid.shape == array.shape else array
     if value.dtype not in FLOATS:
         return float(np.abs(array.astype(np.float64)).max(initial=0.0))
-    array = array[np.isfinite(array)]
-    return float(np.abs(array).max(initial=0.0))
+    largest = float(np.abs(array).max(initial=0.0))
+    return largest if math.isfinite(largest) else float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
 
 
 def numbers(value: Any) -> tuple[Numbers, str] | None:

@@ -86,20 +86,23 @@ def float_inputs(contract: Contract, inputs: Inputs, shape: tuple[str, ...]) -> 
     ]
 
 
-def picked(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
-    """The value at these rows and columns: a tensor literal or a list."""
+def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
+    """What an input has at these rows and columns: an array, a list, or what has no rows as it is."""
     if isinstance(value, Tensor):
         array = value.array()
         for axis, indices in (("batch", rows), ("tokens", columns)):
             if indices is not None and axis in shape:
                 array = np.take(array, indices, axis=shape.index(axis))
-        return like(value, array)
+        return array
     return [value[row] for row in rows] if rows is not None and "batch" in shape else value
 
 
 def pick_rows(contract: Contract | None, inputs: Inputs, rows: Indices) -> dict[str, Any]:
     """The scenario with these of its rows, in this order."""
-    return {name: picked(value, axes(contract, inputs, name), rows) for name, value in inputs.items()}
+    picked = {name: entries(value, axes(contract, inputs, name), rows) for name, value in inputs.items()}
+    return {
+        name: like(value, picked[name]) if isinstance(value, Tensor) else picked[name] for name, value in inputs.items()
+    }
 
 
 def permutation(contract: Contract | None, one: Inputs, other: Inputs) -> Indices:
@@ -135,10 +138,15 @@ def like(value: Tensor, array: npt.NDArray[Any], dtype: str = "") -> Tensor:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two inputs are the same, NaN being itself."""
+    """Whether two inputs, or the entries of two, are the same, NaN being itself."""
+    if left is right:
+        return True
     if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return left.dtype == right.dtype and np.array_equal(left.array(), right.array(), equal_nan=left.dtype in FLOATS)
-    return bool(left == right) and type(left) is type(right)
+        return left.dtype == right.dtype and equal(left.array(), right.array())
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        same_kind = left.dtype == right.dtype and left.shape == right.shape
+        return same_kind and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
+    return type(left) is type(right) and bool(left == right)
 
 
 def observed_keys(case: Case, variant: str) -> Iterator[Observed]:

@@ -9,7 +9,7 @@ import numpy as np
 from sentinel.contracts.contract import Choose, Contract
 from sentinel.invariants.compare import Match, same
 from sentinel.invariants.invariant import BASELINE, Case, DoesNotApply, Inputs, Invariant, Violation
-from sentinel.invariants.layout import Flags, axes, equal, first_two, like, mask_of, picked
+from sentinel.invariants.layout import Flags, axes, entries, equal, first_two, like, mask_of
 from sentinel.values import Tensor
 
 #: At which side padding goes: (columns before, columns after) of one.
@@ -40,7 +40,7 @@ def _match(case: Case, first: str, other: str) -> Match:
         columns = (np.arange(width), np.arange(start, start + width))
         outside = np.delete(mask_of(case.contract, two), columns[1], axis=-1)
         alike = all(
-            equal(value, picked(two[name], axes(case.contract, one, name), columns=columns[1]))
+            equal(entries(value, ()), entries(two[name], axes(case.contract, one, name), columns=columns[1]))
             for name, value in one.items()
         )
         if alike and not outside.any():

@@ -14,13 +14,13 @@ from sentinel.invariants.layout import (
     Flags,
     Indices,
     axes,
+    entries,
     equal,
     first_two,
     float_inputs,
     like,
     mask_of,
     pick_rows,
-    picked,
 )
 from sentinel.values import Tensor
 
@@ -62,7 +62,9 @@ def _require_same_accepted(case: Case, first: str, name: str, accepted: Mapping[
     one, two = case.inputs[first], case.inputs[name]
     for key, value in one.items():
         shape = axes(case.contract, one, key)
-        if key not in two or not equal(picked(value, shape, accepted[first]), picked(two[key], shape, accepted[name])):
+        if key not in two or not equal(
+            entries(value, shape, accepted[first]), entries(two[key], shape, accepted[name])
+        ):
             raise DoesNotApply(f"variants {first!r} and {name!r} differ in accepted rows too ({key})")
 
 
