@@ -13,10 +13,15 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sentinel.targets import Binding, PackageRoot, StandIn, Target
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+
+#: Dialects say where SkyRL says so by a line of main in August 2026.
+_CODE = "https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl"
 
 _BACKEND = "skyrl.backends.skyrl_train"
 _PPO = f"{_BACKEND}.utils.ppo_utils"
+_TORCH = f"{_BACKEND}.utils.torch_utils"
+_OFF_POLICY = f"{_BACKEND}.utils.off_policy_correction_utils"
 _BATCH = f"{_BACKEND}.training_batch"
 _WORKER_UTILS = f"{_BACKEND}.workers.worker_utils"
 _CONFIG = "skyrl.train.config"
@@ -29,6 +34,14 @@ _MEGATRON_MODELS = f"{_BACKEND}.distributed.megatron.model_utils"
 _CONFIGURED = (_CONFIG, f"{_BACKEND}.inference_servers.utils", _PPO)
 _WORKING = (*_CONFIGURED, _BATCH, _WORKER_UTILS)
 _WITH_MEGATRON = (*_WORKING, _MEGATRON_WORKER, _MEGATRON_UTILS, _MEGATRON_MODELS, f"{_BACKEND}.utils.replay_utils")
+
+
+def _ppo_line(number: int) -> str:
+    return f"{_CODE}/backends/skyrl_train/utils/ppo_utils.py#L{number}"
+
+
+#: Of compute_approx_kl, which every KL of a training step comes from.
+_K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is cut to [-10, 10]", _ppo_line(118), {"kl_estimator": ("k3",)}),)
 
 
 # -- what every case is made of ---------------------------------------------------------------------------------------
@@ -77,15 +90,22 @@ def _device(name: str) -> tuple[Any, str, Any]:
 
 def _configuration(boundary: Any, options: Mapping[str, Any]) -> Any:
     """The target's own configuration, with options by their dotted paths."""
-    from sentinel.worker.drift import DriftError
-
     config = boundary.imported[_CONFIG]
     made = config.SkyRLTrainConfig(environment=config.EnvironmentConfig(skyrl_gym=None))
     # wandb, the default, is refused where the environment has no key for it.
-    for path, value in {"trainer.logger": "console", "trainer.algorithm.temperature": 1.0, **options}.items():
+    return _with_options(made, {"trainer.logger": "console", "trainer.algorithm.temperature": 1.0, **options})
+
+
+def _with_options(made: Any, options: Mapping[str, Any]) -> Any:
+    """A configuration, with options by their dotted paths."""
+    from sentinel.worker.drift import DriftError
+
+    for path, value in options.items():
         *heads, last = path.split(".")
         node = made
         for head in heads:
+            if not hasattr(node, head):
+                raise DriftError(f"the configuration has no option {path!r}")
             node = getattr(node, head)
         if not hasattr(node, last):  # setting it would succeed silently, and look like an option without effect
             raise DriftError(f"the configuration has no option {path!r}")
@@ -149,7 +169,36 @@ _RANKS = StandIn(
 # -- batch surgery: the padding microbatch ----------------------------------------------------------------------------
 
 
+def _layout(dtype: str, *shape: str, mask: bool = False) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": ["batch", *shape], **({"mask": True} if mask else {})}
+
+
+#: TrainingInput, the schema of a training batch: dtypes as the driver's preprocessing makes them.
+_FIELDS = {
+    "sequences": _layout("int64", "length"),
+    "attention_mask": _layout("int64", "length", mask=True),
+    "response_mask": _layout("int64", "response", mask=True),
+    "loss_mask": _layout("float32", "response", mask=True),
+    "action_log_probs": _layout("float32", "response"),
+    "returns": _layout("float32", "response"),
+    "advantages": _layout("float32", "response"),
+}
+#: Without pictures: of these each row has any number, and padding needs none.
+_OPTIONAL_FIELDS = {
+    "base_action_log_probs": _layout("float32", "response"),
+    "values": _layout("float32", "response"),
+    "rollout_logprobs": _layout("float32", "response"),
+    "rollout_expert_indices": _layout("uint8", "length", "layers", "top-k"),
+    "router_padding_mask": _layout("bool", "length"),
+}
+
+
 def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    from sentinel.worker.drift import DriftError
+
+    unknown = inputs["optional_fields"].keys() - boundary.imported[_BATCH].TrainingInput.__annotations__.keys()
+    if unknown:
+        raise DriftError(f"training batches have no {', '.join(sorted(unknown))} in this version")
     batch = _batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
     iterator = boundary.owner(batch, inputs["max_tokens_per_microbatch"])
     padding = boundary.invoke({}, iterator)
@@ -157,6 +206,35 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 
 # -- the driver: configuration and training input ---------------------------------------------------------------------
+
+
+def _takes(*names: str, **needed: Any) -> dict[str, Any]:
+    return {"names": list(names), "with": {f"trainer.algorithm.{option}": value for option, value in needed.items()}}
+
+
+#: Options that take a name, with names that they have had throughout.
+_NAMED_OPTIONS = {
+    "trainer.algorithm.policy_loss_type": _takes("regular", "dual_clip", "gspo"),
+    "trainer.algorithm.advantage_estimator": _takes("grpo", "rloo"),
+    "trainer.algorithm.loss_reduction": _takes("token_mean", "sequence_mean"),
+    "trainer.algorithm.off_policy_correction.tis_ratio_type": _takes("token", "sequence"),
+    "trainer.algorithm.off_policy_correction.sequence_mask_metric": _takes("product", "geometric"),
+    "trainer.algorithm.rollout_kl_estimator_type": _takes("k3", "k1", "k2", "abs", use_rollout_kl_loss=True),
+    "trainer.algorithm.kl_estimator_type": _takes("k3", "k1", "k2", "abs", use_kl_loss=True),
+    "trainer.algorithm.dynamic_sampling.type": _takes("filter", "replace"),
+}
+
+_CORRECTION = "trainer.algorithm.off_policy_correction"
+#: Configurations whose training step reads the rollouts' log-probs, after one that does not.
+_NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
+    {},
+    {f"{_CORRECTION}.tis_ratio_type": "token"},
+    {f"{_CORRECTION}.sequence_mask_metric": "product"},
+    {f"{_CORRECTION}.outlier_token_is_threshold_high": 100.0},
+    {f"{_CORRECTION}.token_mask_is_threshold_low": 0.5, f"{_CORRECTION}.token_mask_is_threshold_high": 2.0},
+    {"trainer.algorithm.policy_loss_type": "rollout_is"},
+    {"trainer.algorithm.use_rollout_kl_loss": True},
+)
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,6 +330,14 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     fields = _fields(log_probs, inputs["response_mask"], rollout_logprobs=inputs["rollout_log_probs"])
     status = _fsdp_step(boundary, _rollout_kl_options(inputs), log_probs, fields, strategy)
     return {"rollout_kl": status["rollout_kl"], "loss": strategy.loss.detach()}
+
+
+#: On first: what is off is what makes constants.
+_TERMS = tuple(
+    {f"{_ALGORITHM}.use_kl_loss": kl, f"{_ALGORITHM}.use_entropy_loss": entropy}
+    for kl in (True, False)
+    for entropy in (True, False)
+)
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -472,6 +558,8 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     import torch
 
     log_probs, schedule = inputs["log_probs"], _Schedule()
+    if not (log_probs < 0).all():
+        raise ValueError("no logits over two tokens have a log-prob that is not below 0")
     rows = log_probs.shape[0]
     pair = torch.stack([log_probs, torch.log1p(-torch.exp(log_probs))], -1)
     logits = torch.cat([pair, torch.zeros(rows, 1, 2, device=pair.device)], 1)
@@ -537,35 +625,488 @@ _REPLAY = (
 )
 
 
-def _megatron(method: str, contract: str, call: Callable[..., Any], stand_ins: tuple[StandIn, ...]) -> Binding:
+def _megatron(
+    method: str, contract: str, call: Callable[..., Any], stand_ins: tuple[StandIn, ...], *dialects: Dialect
+) -> Binding:
     boundary = f"{_WRAPPER}.MegatronModelWrapper.{method}"
-    return Binding(boundary, contract, call=call, imports=_WITH_MEGATRON, stand_ins=stand_ins)
+    return Binding(boundary, contract, call=call, imports=_WITH_MEGATRON, stand_ins=stand_ins, dialects=dialects)
 
 
 # -- functions of tensors alone ---------------------------------------------------------------------------------------
 
+#: Where its masks come from: every response-level tensor is right-aligned, with padding on the left.
+_RIGHT_ALIGNED = ("full", "left")
 
-def _without(boundary: Any, inputs: Mapping[str, Any], *dialect: str) -> Any:
-    """Call without the inputs that only say what the scenario takes this framework to do, by no option of its own."""
-    return boundary.invoke({name: value for name, value in inputs.items() if name not in dialect})
+
+def _formerly(function: str) -> tuple[str, ...]:
+    return (f"skyrl_train.utils.ppo_utils.{function}",)
+
+
+def _tensors(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: inputs[name] for name in names}
 
 
 def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Its k3 is cut to [-10, 10]: ``clamp: 10``, and no clamp for the others.
-
-    https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/utils/ppo_utils.py#L118
-    """
-    return _without(boundary, inputs, "clamp")
+    return boundary.invoke(_tensors(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """It whitens the advantages (``whiten: true``), and looks at the mask for that alone: every token
-    is a step of the episode, so that rewards and values behind the mask must be 0, and a gap in it counts as steps.
+    """It looks at the mask for whitening alone: every token is a step of the episode. Padding stands on the left,
+    before the first step, so that nothing is discounted through it.
 
     https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/utils/ppo_utils.py#L1332
     """
-    return _without(boundary, inputs, "whiten")
+    return boundary.invoke(_tensors(inputs, "token_level_rewards", "values", "response_mask", "gamma", "lam"))
 
+
+def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask", "gamma"))
+
+
+def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    names = ("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")
+    return boundary.invoke(_tensors(inputs, *names))
+
+
+def _whitens(line: int) -> Dialect:
+    return Dialect("whiten", True, "the estimator's last step whitens its advantages over the batch", _ppo_line(line))
+
+
+#: A score is the sum of a row's rewards, wherever they stand: the driver writes 0 where no response token stands.
+_SUM_OF_ROW = "the score is the sum of a row's rewards, and the driver puts 0 where no token of the response stands"
+_ZERO_OUTSIDE = f"{_CODE}/train/dataset/preprocess.py#L214"
+#: The mask of an estimator is the extent of the response. A response that is filtered out keeps it and its place in the
+#: group's statistics; what is 0 is its loss_mask, which no estimator sees.
+_EXTENT = (
+    "the estimators get response_mask, the extent of a response: one that is filtered out (loss_mask 0) still counts"
+)
+_GIVEN_EXTENT = f"{_CODE}/train/trainer.py#L1184"
+_COUNTED = (
+    Dialect("rejected", "counted", _EXTENT, _GIVEN_EXTENT),
+    Dialect("a_rejected_row_is_an_absent_row", None, _EXTENT, _GIVEN_EXTENT, symptom="value"),
+    Dialect("masked_rewards", "counted", _SUM_OF_ROW, _ZERO_OUTSIDE),
+    Dialect("masked_values_have_no_influence", None, _SUM_OF_ROW, _ZERO_OUTSIDE),
+)
+
+
+def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect) -> Binding:
+    """An estimator of one score a response: "operating only on Outcome reward", as its docstring says."""
+    unused = [name for name in ("epsilon", "norm_by_std") if name not in knobs]
+    return Binding(
+        f"{_PPO}.{function}",
+        "group_advantage",
+        formerly=_formerly(function),
+        arguments={"group": ("index",), "norm_by_std": ("grpo_norm_by_std",)},
+        outputs=("advantages", "returns"),
+        call=_of_groups,
+        fixed={"estimator": estimator, "reward_layout": "outcome", **dict.fromkeys(unused)},
+        accepts={"response_mask": _RIGHT_ALIGNED},
+        dialects=(*_COUNTED, *dialects),
+    )
+
+
+# -- policy losses ----------------------------------------------------------------------------------------------------
+
+#: Its policy losses are sums over tokens; advantages come to them scaled by the loss reduction.
+_SUMMED = {
+    "loss_agg_mode": "token-sum",
+    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "importance_weights")),
+}
+#: What the contract has by default for knobs that a loss does not have.
+_KNOBS = {
+    "eps_clip_low": 0.2,
+    "eps_clip_high": 0.2,
+    "dual_clip": None,
+    "ratio_cap": None,
+    "tau_pos": 1.0,
+    "tau_neg": 1.05,
+    "beta": 0.1,
+    "positive_weight": 1.0,
+    "negative_weight": 1.0,
+}
+_CLIP = {"eps_clip_low": "eps_clip_low", "eps_clip_high": "eps_clip_high"}
+
+_SAFE_EXP = f"{_CODE}/backends/skyrl_train/utils/torch_utils.py#L191"
+_SAFELY = (
+    Dialect("log_ratio_clamp", 20.0, "safe_exp_delta cuts a log-ratio to [-20, 20] against overflow", _SAFE_EXP),
+    Dialect("ratio_precision", "float32", "safe_exp_delta takes every exponential in single precision", _SAFE_EXP),
+)
+
+
+def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
+    return _with_options(boundary.imported[_CONFIG].AlgorithmConfig(), options)
+
+
+def _policy_loss(
+    boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], behaviour: bool = False
+) -> dict[str, Any]:
+    """:param behaviour: the ratio is relative to the rollout's log-probs, so the old ones are handed in as those; the
+    loss has the others as an argument too, for off-policy correction, which is off.
+    """
+    names = _tensors(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
+    loss, metrics = boundary.invoke(names, config=_algorithm(boundary, options), **rollout)
+    return {"loss": loss, "clip_fraction": metrics.get("clip_ratio")}
+
+
+def _policy(
+    function: str,
+    algorithm: str | tuple[str, ...],
+    knobs: Mapping[str, str],
+    *dialects: Dialect,
+    settings: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda inputs: {},
+    behaviour: bool = False,
+) -> Binding:
+    """:param knobs: canonical input -> option of the algorithm's configuration.
+    :param settings: further options, from the canonical inputs.
+    """
+
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        given = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
+        return _policy_loss(boundary, inputs, {**given, **settings(inputs)}, behaviour)
+
+    several = isinstance(algorithm, tuple)
+    return Binding(
+        f"{_PPO}.{function}",
+        "policy_loss",
+        arguments={"response_mask": ("loss_mask",)},
+        call=call,
+        imports=(_CONFIG,),
+        fixed={
+            **_SUMMED,
+            **{name: value for name, value in _KNOBS.items() if name not in knobs},
+            **({} if several else {"algorithm": algorithm}),
+        },
+        accepts={"algorithm": algorithm} if isinstance(algorithm, tuple) else {},
+        dialects=dialects,
+    )
+
+
+def _clip_kind(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"policy_loss_type": "regular" if inputs["dual_clip"] is None else "dual_clip"}
+
+
+_DIVERGENCES = {"dppo_tv": "binary_tv", "dppo_kl": "binary_kl"}
+
+
+def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"dppo.dppo_type": _DIVERGENCES[inputs["algorithm"]]}
+
+
+_POLICY_LOSSES = (
+    _policy("ppo_policy_loss", "ppo", {**_CLIP, "dual_clip": "clip_ratio_c"}, *_SAFELY, settings=_clip_kind),
+    _policy(
+        "gspo_policy_loss",
+        "gspo_token",
+        _CLIP,
+        Dialect("log_ratio_clamp", 10.0, "the logarithm of the ratio is cut from above", _ppo_line(709)),
+        Dialect("log_ratio_clamp_side", "upper", "it is cut from above alone", _ppo_line(709)),
+    ),
+    _policy(
+        "sapo_policy_loss",
+        "sapo",
+        {"tau_pos": "sapo.tau_pos", "tau_neg": "sapo.tau_neg"},
+        Dialect("log_ratio_clamp", 20.0, "the log-ratio is cut to [-20, 20] against overflow", _ppo_line(633)),
+    ),
+    _policy(
+        "compute_policy_loss_cispo",
+        "cispo",
+        {"eps_clip_low": "cispo.cispo_eps_clip_low", "eps_clip_high": "cispo.cispo_eps_clip_high"},
+        *_SAFELY,
+    ),
+    _policy("rollout_is_policy_loss", "icepop", _CLIP, *_SAFELY, behaviour=True),
+    _policy(
+        "dppo_policy_loss",
+        ("dppo_tv", "dppo_kl"),
+        {"eps_clip_low": "dppo.delta_low", "eps_clip_high": "dppo.delta_high"},
+        *_SAFELY,
+        Dialect(
+            "epsilon", 1e-8, "1e-8 is added to both 1 - p of the binary KL", _ppo_line(910), {"algorithm": ("dppo_kl",)}
+        ),
+        settings=_divergence,
+        behaviour=True,
+    ),
+    _policy(
+        "compute_policy_loss_clip_cov",
+        "clip_cov",
+        _CLIP,
+        Dialect(
+            "order_does_not_matter",
+            None,
+            "which of the tokens with a high covariance are left out is drawn at random",
+            _ppo_line(980),
+            symptom="value",
+        ),
+    ),
+    _policy(
+        "compute_policy_loss_kl_cov",
+        "kl_cov",
+        {},
+        Dialect(
+            "order_does_not_matter",
+            None,
+            "of tokens with the same covariance (any two tokens that are alone have it) topk takes the first",
+            _ppo_line(1038),
+            symptom="value",
+        ),
+    ),
+    _policy("importance_sampling_loss", "importance_sampling", {}),
+    _policy("cross_entropy_loss", "cross_entropy", {}),
+)
+
+
+def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    config = _algorithm(boundary, {"value_clip": inputs["cliprange_value"]})
+    names = _tensors(inputs, "vpreds", "values", "returns", "response_mask")
+    loss, clip_fraction = boundary.invoke(names, config=config)
+    return {"loss": loss, "clip_fraction": clip_fraction}
+
+
+# -- loss reduction ---------------------------------------------------------------------------------------------------
+
+_REDUCTIONS = {
+    "token-mean": "token_mean",
+    "seq-mean-token-mean": "sequence_mean",
+    "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
+}
+_BY_SEQUENCE = ("seq-mean-token-mean", "seq-mean-token-sum-norm")
+_BATCH_SIZE = "sequence means are averaged over the batch, whose size is its number of rows, empty ones included"
+
+
+def _empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
+    where = {"loss_agg_mode": modes}
+    return (
+        Dialect("empty_rows", "counted", _BATCH_SIZE, line, where),
+        Dialect("a_rejected_row_is_an_absent_row", None, _BATCH_SIZE, line, where, "value"),
+    )
+
+
+def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke({"loss_mat": inputs["loss_mat"], "response_mask": inputs["response_mask"]})
+
+
+def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Losses in the place of advantages: what it makes of them is summed by its own ``reduce_loss``."""
+    scaled = boundary.invoke(
+        {"loss_mat": inputs["loss_mat"], "response_mask": inputs["response_mask"]},
+        loss_reduction=_REDUCTIONS[inputs["loss_agg_mode"]],
+        micro_batch_size=len(inputs["loss_mat"]),
+        max_seq_len=inputs["loss_scale_factor"],
+    )
+    return {"loss": boundary.module.reduce_loss(scaled, inputs["response_mask"])}
+
+
+# -- the trainer's normalisation of advantages ------------------------------------------------------------------------
+
+
+def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss reduction that follows divides by the tokens of loss_mask, at least 1: with none it changes nothing."""
+    import torch
+
+    advantages, mask = inputs["advantages"], inputs["response_mask"]
+    fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
+    options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
+    algorithm = _algorithm(boundary, options)
+    settings = _stand_in(algorithm=algorithm, micro_train_batch_size_per_gpu=1)
+    trainer = _stand_in(cfg=_stand_in(trainer=settings))
+    batch = boundary.invoke({}, trainer, _batch(boundary, fields), [(0, len(advantages))])
+    return {"normalised": batch["advantages"]}
+
+
+# -- masked statistics ------------------------------------------------------------------------------------------------
+
+
+def _mean(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(_tensors(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
+
+
+def _statistic(
+    path: str, statistic: str, knobs: tuple[str, ...], call: Any = None, formerly: tuple[str, ...] = ()
+) -> Binding:
+    plain = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
+    names = ("values", "response_mask", *(name for name in knobs if name != "axis"))
+    return Binding(
+        path,
+        "masked_statistics",
+        formerly=formerly,
+        arguments={"values": ("values", "tensor"), "response_mask": ("mask",)},
+        outputs=("result",),
+        call=call or (lambda boundary, inputs: boundary.invoke(_tensors(inputs, *names))),
+        fixed={"statistic": statistic, **{name: value for name, value in plain.items() if name not in knobs}},
+    )
+
+
+# -- off-policy correction --------------------------------------------------------------------------------------------
+
+_PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
+
+
+def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], **more: Any) -> Any:
+    config = _with_options(boundary.imported[_CONFIG].OffPolicyCorrectionConfig(), options)
+    return boundary.invoke(_tensors(inputs, *_PAIR), off_policy_correction=config, **more)
+
+
+def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The metric of sequences is a share of the sequences, so that it is none of the contract's."""
+    level = inputs["level"]
+    options = {f"{level}_tis_ratio_clip_high": inputs["threshold_high"]}
+    weights, metrics = _corrected(boundary, inputs, options, tis_ratio_type=level)
+    return {"weights": weights, "clip_fraction": metrics.get("tis_token_clip_high_ratio")}
+
+
+def _thresholds(prefix: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}_low": inputs["threshold_low"], f"{prefix}_high": inputs["threshold_high"]}
+
+
+def _without_outliers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    kept, _ = _corrected(boundary, inputs, _thresholds("outlier_token_is_threshold", inputs))
+    return {"kept": kept}
+
+
+def _masked_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    kept, metrics = _corrected(boundary, inputs, _thresholds("token_mask_is_threshold", inputs))
+    return {"kept": kept, "clip_fraction": metrics["token_mask_ratio"]}
+
+
+_SEQUENCE_METRICS = {"geometric": ("geometric", "geo_mask"), "sequence": ("product", "product_mask")}
+
+
+def _masked_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    metric, prefix = _SEQUENCE_METRICS[inputs["level"]]
+    kept, _ = _corrected(boundary, inputs, _thresholds(prefix, inputs), sequence_mask_metric=metric)
+    return {"kept": kept}
+
+
+def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: tuple[Any, ...]) -> Binding:
+    return Binding(
+        f"{_OFF_POLICY}.{function}",
+        "importance_weight",
+        arguments={"rollout_log_probs": ("rollout_logprobs",), "response_mask": ("loss_mask",)},
+        call=call,
+        imports=(_CONFIG,),
+        fixed=fixed,
+        accepts=accepts,
+        dialects=_SAFELY,
+    )
+
+
+#: A mask needs both thresholds.
+_LOWER = (0.5, 0.9)
+
+_TENSORS = (
+    Binding(
+        f"{_PPO}.compute_approx_kl",
+        "kl_estimate",
+        formerly=_formerly("compute_approx_kl"),
+        arguments={
+            "ref_log_probs": ("log_probs_base",),
+            "kl_estimator": ("kl_estimator_type",),
+            "response_mask": ("loss_mask",),
+        },
+        outputs=("kl",),
+        call=_kl,
+        dialects=_K3_IS_CUT,
+    ),
+    Binding(
+        f"{_PPO}.compute_gae_advantage_return",
+        "generalised_advantage",
+        formerly=_formerly("compute_gae_advantage_return"),
+        arguments={"lam": ("lambd",)},
+        outputs=("advantages", "returns"),
+        call=_gae,
+        accepts={"response_mask": _RIGHT_ALIGNED},
+        dialects=(_whitens(1339),),
+    ),
+    Binding(
+        f"{_PPO}.compute_reinforce_plus_plus_outcome_advantage",
+        "discounted_return",
+        formerly=_formerly("compute_reinforce_plus_plus_outcome_advantage"),
+        outputs=("advantages", "returns"),
+        call=_reinforce_plus_plus,
+        fixed={"kl": None, "kl_coef": 0.0},
+        accepts={"response_mask": _RIGHT_ALIGNED},
+        dialects=(_whitens(1253),),
+    ),
+    _outcome(
+        "compute_grpo_outcome_advantage",
+        "grpo",
+        ("epsilon", "norm_by_std"),
+        Dialect(
+            "group_of_one", "score", "a response without others has the baseline 0 and the scale 1", _ppo_line(1379)
+        ),
+    ),
+    _outcome("compute_rloo_outcome_advantage", "rloo", ()),
+    _outcome(
+        "compute_maxrl_advantage",
+        "maxrl",
+        ("epsilon",),
+        Dialect("group_of_one", "score", "a response without others has the baseline 0", _ppo_line(1416)),
+    ),
+    *_POLICY_LOSSES,
+    Binding(
+        f"{_PPO}.ppo_critic_loss",
+        "value_loss",
+        arguments={"vpreds": ("values",), "values": ("old_values",), "response_mask": ("loss_mask",)},
+        call=_critic_loss,
+        imports=(_CONFIG,),
+        fixed={
+            "loss_agg_mode": "seq-mean-token-mean",
+            **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")),
+        },
+        dialects=(
+            Dialect("factor", 0.5, "the loss is half the squared error", _ppo_line(174)),
+            *_empty_rows_count(_ppo_line(173), ("seq-mean-token-mean",)),
+        ),
+    ),
+    Binding(
+        f"{_PPO}.reduce_loss",
+        "loss_aggregation",
+        arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
+        outputs=("loss",),
+        call=_sum_of_losses,
+        fixed={**{name: value for name, value in _SUMMED.items() if name != "importance_weights"}, "weights": None},
+    ),
+    Binding(
+        f"{_PPO}.apply_loss_reduction_to_advantages_minibatch",
+        "loss_aggregation",
+        arguments={"loss_mat": ("advantages",), "response_mask": ("loss_mask",)},
+        call=_scaled_advantages,
+        fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),
+        accepts={"loss_agg_mode": tuple(_REDUCTIONS), "loss_scale_factor": (8, 3)},
+        dialects=_empty_rows_count(f"{_CODE}/train/config/config.py#L881", _BY_SEQUENCE),
+    ),
+    Binding(
+        "skyrl.train.trainer.RayPPOTrainer._normalize_advantages",
+        "advantage_normalisation",
+        call=_normalised_advantages,
+        imports=(_CONFIG, _BATCH),
+        stand_ins=(StandIn("self", "the real trainer starts Ray; the step reads three options of its configuration"),),
+        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
+        accepts={"response_mask": _RIGHT_ALIGNED},
+        dialects=(
+            Dialect("std", "biased", "the variance divides by the number of tokens", f"{_CODE}/train/trainer.py#L1481"),
+            Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_CODE}/train/trainer.py#L1481"),
+        ),
+    ),
+    _statistic(f"{_TORCH}.masked_mean", "mean", ("axis",), _mean, _formerly("masked_mean")),
+    _statistic(f"{_PPO}.masked_var", "var", ("unbiased",), formerly=_formerly("masked_var")),
+    _statistic(f"{_PPO}.masked_whiten", "whiten", ("shift_mean",), formerly=_formerly("masked_whiten")),
+    _correction(
+        "compute_tis_ratio",
+        _truncated,
+        {"mode": "truncate", "threshold_low": None},
+        level=("token", "sequence"),
+    ),
+    _correction("compute_outlier_token_mask", _without_outliers, {"level": "every_token", "mode": "mask"}),
+    _correction("compute_token_mask", _masked_tokens, {"level": "token", "mode": "mask"}, threshold_low=_LOWER),
+    _correction(
+        "compute_sequence_mask",
+        _masked_sequences,
+        {"mode": "mask"},
+        level=("geometric", "sequence"),
+        threshold_low=_LOWER,
+    ),
+)
 
 TARGET = Target(
     name="skyrl",
@@ -584,6 +1125,7 @@ TARGET = Target(
             "batch_surgery",
             call=_padding_microbatch,
             imports=(_BATCH,),
+            fixed={"layouts": _FIELDS, "optional_layouts": _OPTIONAL_FIELDS},
         ),
         Binding(
             "skyrl.train.utils.utils.validate_cfg",
@@ -591,6 +1133,7 @@ TARGET = Target(
             call=_validate,
             imports=_CONFIGURED,
             stand_ins=(_GYM, _RAY),
+            fixed={"named_options": _NAMED_OPTIONS},
         ),
         Binding(
             "skyrl.train.trainer.RayPPOTrainer.convert_to_training_input",
@@ -605,6 +1148,7 @@ TARGET = Target(
                 StandIn("tokenizer", "the step reads its pad_token_id alone"),
                 StandIn("dispatch", "one data-parallel rank, so no row is added to make the batch divisible"),
             ),
+            accepts={"needing": _NEED_LOG_PROBS},
         ),
         Binding(
             f"{_BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
@@ -612,6 +1156,7 @@ TARGET = Target(
             call=_fsdp_rollout_kl,
             imports=_WORKING,
             stand_ins=_FSDP,
+            dialects=_K3_IS_CUT,
         ),
         Binding(
             f"{_BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
@@ -619,29 +1164,11 @@ TARGET = Target(
             call=_fsdp_device,
             imports=_WORKING,
             stand_ins=_FSDP,
+            accepts={"configuration": _TERMS},
         ),
-        _megatron("forward_backward_mini_batch", "rollout_kl", _megatron_rollout_kl, _MEGATRON),
+        _megatron("forward_backward_mini_batch", "rollout_kl", _megatron_rollout_kl, _MEGATRON, *_K3_IS_CUT),
         _megatron("forward_backward_mini_batch", "router_replay", _router_replay, _REPLAY),
         _megatron("forward", "router_replay", _router_replay, _REPLAY),
-        Binding(
-            f"{_PPO}.compute_approx_kl",
-            "kl_estimate",
-            formerly=("skyrl_train.utils.ppo_utils.compute_approx_kl",),
-            arguments={
-                "ref_log_probs": ("log_probs_base",),
-                "kl_estimator": ("kl_estimator_type",),
-                "response_mask": ("loss_mask",),
-            },
-            outputs=("kl",),
-            call=_kl,
-        ),
-        Binding(
-            f"{_PPO}.compute_gae_advantage_return",
-            "generalised_advantage",
-            formerly=("skyrl_train.utils.ppo_utils.compute_gae_advantage_return",),
-            arguments={"lam": ("lambd",)},
-            outputs=("advantages", "returns"),
-            call=_gae,
-        ),
+        *_TENSORS,
     ),
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+import numpy as np
+
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.values import Tensor, from_array
 
 
 def _present(rows: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,6 +31,29 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     }
 
 
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Make a batch of the layouts: every field that batches always have, and any of the others."""
+    rows, response = choose.integer(1, 3), choose.integer(1, 4)
+    sizes = {"batch": rows, "response": response, "length": response + choose.integer(1, 2)}
+    for layouts, fields in (("layouts", "fields"), ("optional_layouts", "optional_fields")):
+        chosen = inputs[layouts]
+        if fields == "optional_fields":
+            chosen = {name: layout for name, layout in chosen.items() if choose.integer(0, 1)}
+        inputs[fields] = {name: _field(layout, sizes, choose) for name, layout in chosen.items()}
+    return inputs
+
+
+def _field(layout: Mapping[str, Any], sizes: dict[str, int], choose: Choose) -> Tensor:
+    """A mask is all ones; in any other field no two places hold the same number, as far as its dtype goes."""
+    for axis in layout["shape"]:
+        if axis not in sizes:
+            sizes[axis] = choose.integer(1, 2)
+    shape = [sizes[axis] for axis in layout["shape"]]
+    distinct = 2 if layout["dtype"] == "bool" else 128
+    numbers = np.ones(shape) if layout.get("mask") else np.arange(math.prod(shape)).reshape(shape) % distinct
+    return from_array(numbers.astype(np.float64), layout["dtype"])
+
+
 BATCH_SURGERY = Contract(
     name="batch_surgery",
     summary="rows that are made to fill up a training batch, beside the real ones",
@@ -35,9 +62,17 @@ BATCH_SURGERY = Contract(
         "that real rows have, and no weight"
     ),
     inputs=(
-        Input("fields", "any", "field name, as the framework calls it -> tensor [batch, ...]"),
-        Input("optional_fields", "any", "further fields that this batch carries", default={}),
-        Input("max_tokens_per_microbatch", "integer", "token budget of one microbatch"),
+        Input("fields", "any", "field name, as the framework calls it -> tensor [batch, ...]", choices=({},)),
+        Input("optional_fields", "any", "further fields that this batch carries", default={}, choices=({},)),
+        Input(
+            "layouts",
+            "mapping",
+            "what a search makes fields of: name of a field that every batch has -> dtype, shape (batch, response for "
+            "response tokens, length for all tokens, or another axis) and, for a mask, mask: true",
+            default={},
+        ),
+        Input("optional_layouts", "mapping", "the same, of the fields that a batch may lack", default={}),
+        Input("max_tokens_per_microbatch", "integer", "token budget of one microbatch", choices=(8, 4, 100)),
     ),
     observes=(
         Observed("fields", "the fields that the made-up rows carry"),
@@ -48,4 +83,6 @@ BATCH_SURGERY = Contract(
     ),
     measure=_measure,
     law="fields_survive_surgery",
+    laws=("fields_survive_surgery",),
+    arrange=_arrange,
 )

@@ -46,6 +46,11 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     }
 
 
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Code that makes no tensor of its own makes none elsewhere; the answer on every device is that of the CPU."""
+    return {}
+
+
 DEVICE_PLACEMENT = Contract(
     name="device_placement",
     summary="where the tensors lie that a loss makes by itself",
@@ -53,19 +58,22 @@ DEVICE_PLACEMENT = Contract(
         "PyTorch, CUDA semantics: a factory call without a device gives a CPU tensor, and mixing devices costs or fails"
     ),
     inputs=(
-        Input("configuration", "mapping", "dotted option -> value"),
+        Input("configuration", "mapping", "dotted option -> value", choices=({},)),
         Input(
             "device",
             "string",
             "where the log-probs lie; meta shows another device on a machine that has only one",
             default="meta",
+            choices=("meta",),
         ),
     ),
     observes=(
         Observed("created_off_device", "how many tensors the code itself made on another device"),
         Observed("mixed_device_operations", "how many of its operations took tensors of two devices"),
-        Observed("tensors_created", "how many tensors it made by itself"),
-        Observed("elsewhere", "operation, line and device of those on another device"),
+        Observed("tensors_created", "how many tensors it made by itself", role="other"),
+        Observed("elsewhere", "operation, line and device of those on another device", role="other"),
     ),
     measure=_measure,
+    oracle=_oracle,
+    laws=("the_oracle_agrees",),
 )

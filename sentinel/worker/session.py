@@ -6,6 +6,7 @@ finds is measured once more in a fresh one.
 
 from __future__ import annotations
 
+import functools
 import signal
 import socket
 import sys
@@ -135,6 +136,7 @@ class _Tracer:
         self.functions: set[str] = set()
 
     def around(self, call: Any) -> Any:
+        @functools.wraps(call)  # a contract may ask for the boundary's ``function``
         def traced(**inputs: Any) -> Any:
             old = sys.getprofile()
             sys.setprofile(self._note)
