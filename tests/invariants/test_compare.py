@@ -1,0 +1,186 @@
+"""When two observations are the same: the error bound, honest infinities, and which positions count."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from law_kit import CONTRACT, batch
+
+from sentinel.contracts.contract import Observed
+from sentinel.invariants.compare import (
+    EPSILON,
+    LARGEST,
+    Match,
+    Scale,
+    difference,
+    disagreements,
+    same,
+    scale_of,
+)
+from sentinel.invariants.invariant import Case, DoesNotApply
+from sentinel.values import tensor
+
+UNIT = Scale(count=1, condition=1.0, magnitude=1.0, inputs=1.0, dtype="float32")
+
+
+def numbers(*values: float) -> Any:
+    return np.array(values, dtype=np.float64)
+
+
+@given(st.permutations(range(24)), st.lists(st.floats(-100, 100, width=32), min_size=24, max_size=24))
+def test_a_sum_in_another_order_is_within_the_bound(order: list[int], values: list[float]) -> None:
+    inputs = {"scores": tensor([values], "float32"), "response_mask": tensor([[1] * 24], "int64")}
+    case = Case({"": inputs}, {"": {}}, contract=CONTRACT)
+    one = np.array(values, dtype=np.float32)
+    sums = [one.sum(), one[order].sum(), np.cumsum(one)[-1]]
+    bound = scale_of(case, [inputs], []).bound("float32")
+    assert max(sums) - min(sums) <= bound
+    assert bound <= 24 * 24 * max(map(abs, values)) * EPSILON["float32"]
+
+
+@given(st.floats(-80, 80, width=32), st.floats(-1e-6, 1e-6))
+def test_what_is_exponentiated_may_be_off_by_its_own_magnitude(log_ratio: float, rounding: float) -> None:
+    off = log_ratio * (1 + rounding * EPSILON["float32"] / 1e-6 / 2)
+    scale = Scale(1, max(abs(log_ratio), 1.0), math.exp(log_ratio), 1.0, "float32")
+    assert abs(math.exp(off) - math.exp(log_ratio)) <= scale.bound("float32")
+
+
+def test_the_bound_is_of_the_coarsest_dtype() -> None:
+    inputs = batch([[1.0, 2.0]], [[1, 1]], "p", "bfloat16")
+    case = Case({"": inputs}, {"": {}}, contract=CONTRACT)
+    scale = scale_of(case, [inputs], [{"loss": tensor(1.0, "float32")}])
+    assert scale.dtype == "bfloat16"
+    assert scale.bound("float32") == scale.bound("bfloat16")
+    assert scale.bound("int64") == scale.bound("bool") == 0
+
+
+def test_masked_numbers_do_not_widen_the_bound() -> None:
+    inputs = batch([[1.0, 1e6]], [[1, 0]], "p")
+    assert scale_of(Case({"": inputs}, {"": {}}, contract=CONTRACT), [inputs], []).magnitude == 1.0
+
+
+@pytest.mark.parametrize(
+    ("observed", "demanded", "symptom"),
+    [
+        (1.0, 1.0, None),
+        (1.0 + 1e-7, 1.0, None),
+        (1.001, 1.0, "value"),
+        (math.nan, 1.0, "non-finite"),
+        (math.inf, 1.0, "non-finite"),
+        (1.0, math.nan, None),
+        (math.inf, math.nan, None),
+        (math.inf, 1e39, None),
+        (0.0, 1e39, "value"),
+    ],
+)
+def test_what_differs(observed: float, demanded: float, symptom: str | None) -> None:
+    found = difference(numbers(0, observed), numbers(0, demanded), "float32", UNIT)
+    assert (found and found.symptom) == symptom
+    if found:
+        assert found.place == (1,)
+        assert found.text.startswith("element [1]: expected")
+
+
+def test_only_what_counts_is_compared() -> None:
+    assert difference(numbers(1, 5), numbers(1, 2), "float32", UNIT, np.array([True, False])) is None
+    assert difference(numbers(1, 5), numbers(1, 2), "float32", UNIT, np.array([False, True])) is not None
+
+
+def test_another_shape_is_a_difference_of_its_own() -> None:
+    found = difference(numbers(1), numbers(1, 2), "float32", UNIT)
+    assert found is not None
+    assert found.symptom == "shape"
+
+
+def test_integers_agree_exactly() -> None:
+    assert difference(numbers(2**40), numbers(2**40), "int64", UNIT) is None
+    assert difference(numbers(2**40), numbers(2**40 + 1), "int64", UNIT) is not None
+
+
+def test_an_infinity_is_honest_where_numbers_of_that_size_cannot_be_added() -> None:
+    eight = replace(UNIT, count=8)
+    assert eight.limit("float32") == LARGEST["float32"] / 8
+    assert replace(eight, dtype="float16").limit("float32") == LARGEST["float16"] / 8
+    assert replace(eight, dtype="float16", inputs=100.0).limit("float32") == 0.0
+    assert eight.limit("int64") == math.inf
+
+
+# -- two variants ------------------------------------------------------------------------------------------------------
+
+
+def case(first: dict[str, Any], second: dict[str, Any], oracle: Any = None) -> Case:
+    inputs = batch([[1.0, 2.0], [3.0, 4.0]], [[1, 0], [1, 1]], "pq")
+    return Case({"baseline": inputs, "other": inputs}, {"baseline": first, "other": second}, oracle, CONTRACT)
+
+
+def advantages(values: list[list[float]], dtype: str = "float32") -> dict[str, Any]:
+    return {"advantages": tensor(values, dtype)}
+
+
+def test_tokens_that_do_not_count_are_not_compared() -> None:
+    one = advantages([[1.0, 7.0], [1.0, 1.0]])
+    assert same(case(one, advantages([[1.0, 8.0], [1.0, 1.0]])), "baseline", "other") == []
+    (violation,) = same(case(one, advantages([[1.0, 7.0], [1.0, 2.0]])), "baseline", "other", said="so: ")
+    assert violation.key == "other.advantages"
+    assert violation.detail.startswith("so: element [1, 1]: expected 1.0, observed 2.0")
+
+
+def test_rows_and_columns_are_compared_as_they_match() -> None:
+    swapped = case(advantages([[1.0, 0.0], [2.0, 3.0]]), advantages([[3.0, 2.0], [0.0, 1.0]]))
+    reverse = (np.array([0, 1]), np.array([1, 0]))
+    assert same(swapped, "baseline", "other", Match(rows=reverse, columns=reverse)) == []
+    assert same(swapped, "baseline", "other", Match(rows=reverse)) != []
+
+
+def test_missing_values_and_what_nobody_compares_are_left_out() -> None:
+    one, other = {**advantages([[1.0, 0.0], [1.0, 1.0]]), "note": 1, "loss": None}, {"note": 2, "loss": 1.0}
+    with pytest.raises(DoesNotApply, match="nothing"):
+        same(case(one, other), "baseline", "other")
+
+
+@pytest.mark.parametrize(("moved", "violations"), [(0.0, 1), (1.0, None), (1e-7, 1)])
+def test_what_the_definition_moves_is_not_compared(moved: float, violations: int | None) -> None:
+    oracle = {"baseline": {"loss": 1.0}, "other": {"loss": 1.0 + moved}}
+    asked = case({"loss": 1.0}, {"loss": 2.0}, oracle)
+    if violations is None:
+        with pytest.raises(DoesNotApply):
+            same(asked, "baseline", "other")
+    else:
+        assert len(same(asked, "baseline", "other")) == violations
+
+
+def test_a_scalar_may_come_in_a_dimension_of_one() -> None:
+    assert same(case({"loss": tensor([1.0], "float32")}, {"loss": tensor(1.0, "float32")}), "baseline", "other") == []
+
+
+# -- beside the oracle -------------------------------------------------------------------------------------------------
+
+
+def beside(observed: Any, demanded: Any) -> Case:
+    inputs = batch([[1.0, 2.0]], [[1, 0]], "p")
+    return Case({"": inputs}, {"": observed}, {"": demanded}, CONTRACT)
+
+
+def test_a_key_without_an_answer_on_either_side_is_left_out() -> None:
+    for observed, demanded in (
+        ({"share": None}, {"share": 1.0}),
+        ({"share": 1.0}, {"share": None}),
+        ({}, {"share": 1}),
+    ):
+        with pytest.raises(DoesNotApply):
+            disagreements(beside(observed, demanded), ("metric",))
+    (violation,) = disagreements(beside({"share": 0.5}, {"share": 1.0}), ("metric",))
+    assert (violation.key, violation.observed, violation.demanded) == ("share", 0.5, 1.0)
+
+
+def test_the_roles_of_the_contract_say_what_is_looked_at() -> None:
+    assert {item.role for item in CONTRACT.observes} == {"output", "gradient", "metric", "decision", "other"}
+    assert Observed("x", "y").role == "output"
+    with pytest.raises(DoesNotApply):
+        disagreements(beside({"note": 1.0}, {"note": 2.0}), ("output", "gradient"))

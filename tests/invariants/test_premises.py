@@ -1,0 +1,129 @@
+"""A law says nothing about variants that differ in more than it speaks of: recipes write such ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from law_kit import CONTRACT, batch, part, scoring
+
+from sentinel.catalog import bundled_catalog
+from sentinel.invariants.invariant import Case, DoesNotApply
+from sentinel.values import tensor
+
+LAWS = bundled_catalog().invariants
+ONE = batch([[1.0, 2.0], [3.0, 4.0]], [[1, 0], [1, 1]], "pq")
+
+
+def with_scores(*scores: list[float], **more: Any) -> dict[str, Any]:
+    return {**ONE, "scores": tensor(list(scores), "float32"), **more}
+
+
+def asked(law: str, other: dict[str, Any], oracle: bool = False) -> Any:
+    """What a law says about two variants, answered honestly."""
+    inputs = {"baseline": ONE, "other": other}
+    observation = {name: scoring()(given) for name, given in inputs.items()}
+    return LAWS[law].check(Case(inputs, observation, observation if oracle else None, CONTRACT))
+
+
+@pytest.mark.parametrize(
+    ("law", "other"),
+    [
+        ("groups_are_isolated", ONE),
+        ("groups_are_isolated", with_scores([5.0, 2.0], [6.0, 4.0])),
+        ("groups_are_isolated", {**ONE, "scale": 2.0}),
+        ("groups_are_isolated", {**ONE, "response_mask": tensor([[1, 1], [1, 1]], "float32")}),
+        ("groups_are_isolated", part(ONE, "p")),
+        ("order_does_not_matter", with_scores([5.0, 2.0], [3.0, 4.0])),
+        ("order_does_not_matter", {**ONE, "scale": 2.0}),
+        ("padding_is_invisible", ONE),
+        ("padding_is_invisible", batch([[9.0, 2.0, 0.0], [3.0, 4.0, 0.0]], [[1, 0, 0], [1, 1, 0]], "pq")),
+        ("padding_is_invisible", batch([[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]], [[1, 0, 0], [1, 1, 1]], "pq")),
+        ("parts_add_up", part(ONE, "p")),
+        ("twins_agree", with_scores([5.0, 2.0], [3.0, 4.0])),
+        ("representation_is_invisible", with_scores([5.0, 2.0], [3.0, 4.0])),
+        ("representation_is_invisible", {**ONE, "group": ["p", "p"]}),
+        ("every_knob_counts", with_scores([5.0, 2.0], [3.0, 4.0])),
+        ("every_knob_counts", ONE),
+    ],
+)
+def test_what_a_law_does_not_speak_of(law: str, other: dict[str, Any]) -> None:
+    with pytest.raises(DoesNotApply):
+        asked(law, other, oracle=law == "every_knob_counts")
+
+
+@pytest.mark.parametrize(
+    ("law", "other"),
+    [
+        ("groups_are_isolated", with_scores([5.0, 2.0], [3.0, 4.0])),
+        ("order_does_not_matter", batch([[3.0, 4.0], [1.0, 2.0]], [[1, 1], [1, 0]], "qp")),
+        ("padding_is_invisible", batch([[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]], [[1, 0, 0], [1, 1, 0]], "pq")),
+        ("padding_is_invisible", batch([[0.0, 1.0, 2.0], [0.0, 3.0, 4.0]], [[0, 1, 0], [0, 1, 1]], "pq")),
+        ("masked_values_have_no_influence", with_scores([1.0, float("nan")], [3.0, 4.0])),
+        ("twins_agree", ONE),
+        ("representation_is_invisible", {**ONE, "group": [4, 2]}),
+        ("representation_is_invisible", {**ONE, "response_mask": tensor([[1, 0], [1, 1]], "bool")}),
+        (
+            "representation_is_invisible",
+            {**ONE, "scores": tensor([[1.0, 2.0], [3.0, 4.0]], "float32", contiguous=False)},
+        ),
+        ("every_knob_counts", {**ONE, "scale": 2.0}),
+    ],
+)
+def test_what_it_does_speak_of(law: str, other: dict[str, Any]) -> None:
+    assert asked(law, other, oracle=law == "every_knob_counts") == []
+
+
+def test_variants_that_differ_beside_masked_tokens_are_not_compared_but_their_gradients_are_looked_at() -> None:
+    assert asked("masked_values_have_no_influence", with_scores([5.0, 9.0], [3.0, 4.0])) == []
+
+
+def test_rows_that_are_alike_are_taken_for_each_other() -> None:
+    alike = batch([[1.0], [2.0], [1.0]], [[1], [1], [1]], "pqp")
+    other = batch([[1.0], [1.0], [2.0]], [[1], [1], [1]], "ppq")
+    inputs = {"baseline": alike, "permuted": other}
+    observation = {name: scoring()(given) for name, given in inputs.items()}
+    assert LAWS["order_does_not_matter"].check(Case(inputs, observation, contract=CONTRACT)) == []
+
+
+@pytest.mark.parametrize(
+    ("effects", "symptoms"),
+    [
+        ({"mutated": [], "globals": []}, []),
+        ({"mutated": ["scores"], "globals": []}, ["mutated"]),
+        ({"mutated": [], "globals": ["numpy.random"]}, ["global-state"]),
+        ({"mutated": [], "globals": [], "again": {"loss": tensor(2.0, "float32")}}, ["not-repeatable"]),
+        ({"mutated": [], "globals": [], "again": {"loss": tensor(float("nan"), "float32")}}, []),
+    ],
+)
+def test_what_a_call_touches_is_named(effects: dict[str, Any], symptoms: list[str]) -> None:
+    case = Case({"": ONE}, {"": {"loss": tensor(float("nan"), "float32")}}, contract=CONTRACT, effects={"": effects})
+    violations = LAWS["nothing_else_is_touched"].check(case)
+    assert [item.symptom for item in violations] == symptoms
+    assert all(name in violations[0].detail for name in effects["mutated"] + effects["globals"])
+
+
+def test_an_infinity_that_the_definition_has_is_honest() -> None:
+    law = LAWS["finite_in_finite_out"]
+    for demanded, count in ((float("inf"), 0), (1e39, 0), (1e30, 1), (None, 1)):
+        oracle = None if demanded is None else {"": {"loss": demanded}}
+        case = Case({"": ONE}, {"": {"loss": tensor(float("inf"), "float32")}}, oracle, CONTRACT)
+        assert len(law.check(case)) == count
+    infinite = with_scores([float("inf"), 2.0], [3.0, 4.0])
+    with pytest.raises(DoesNotApply, match="not finite"):
+        law.check(Case({"": infinite}, {"": {"loss": 1.0}}, contract=CONTRACT))
+
+
+def test_nan_on_a_masked_token_is_no_number_a_mask_takes_away() -> None:
+    seen = {"advantages": tensor([[1.0, float("nan")], [1.0, 1.0]], "float32")}
+    (violation,) = LAWS["finite_in_finite_out"].check(Case({"": ONE}, {"": seen}, contract=CONTRACT))
+    assert violation.symptom == "masked-nan"
+    assert violation.demanded.nested() == [[1.0, 0.0], [1.0, 1.0]]
+    inf = {"advantages": tensor([[1.0, float("inf")], [1.0, 1.0]], "float32")}
+    assert LAWS["finite_in_finite_out"].check(Case({"": ONE}, {"": inf}, contract=CONTRACT)) == []
+
+
+def test_a_law_about_the_definition_needs_one() -> None:
+    for name in ("the_oracle_agrees", "metrics_tell_the_truth", "gradients_stay_where_they_belong"):
+        with pytest.raises(DoesNotApply, match="no oracle"):
+            LAWS[name].check(Case({"": ONE}, {"": scoring()(ONE)}, None, CONTRACT))
