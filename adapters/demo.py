@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding, PackageRoot, StandIn, Target
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,12 +58,20 @@ TARGET = Target(
             arguments={"response_mask": ("loss_mask", "mask")},
             # One name: the return value itself. Several: the parts of the returned tuple.
             outputs=("loss",),
+            # What a search for broken laws may give it, where that is less than the contract has: this one knows one
+            # aggregation mode, and has no parameter for the others.
+            accepts={
+                "loss_agg_mode": ("token-mean",),
+                **{name: (None,) for name in ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")},
+            },
         ),
         Binding(
             "demo_rl.advantages.group_advantage",
             "group_advantage",
             arguments={"group": ("index",)},
             outputs=("advantages", "returns"),
+            # What the boundary fixes by being what it is; the oracle is told, the boundary has no such parameter.
+            fixed={"estimator": "grpo", "norm_by_std": False, "epsilon": None},
         ),
         Binding(
             "demo_rl.rejection.reject_sequences",
@@ -74,6 +82,15 @@ TARGET = Target(
             # Everything that stands in for something real is declared with the reason why the answer is the same.
             stand_ins=(
                 StandIn("options", "the boundary reads one field, delta, of the trainer's command-line options"),
+            ),
+            # What the framework means to do otherwise: the name of a law (or of a dialect input of the contract, with a
+            # value), why, and where it says so. A search shows it, and tells when it is no longer so.
+            dialects=(
+                Dialect(
+                    "metrics_tell_the_truth",
+                    reason="it reports the mean over the sequences of a batch, where the contract has the sum",
+                    link="https://example.invalid/demo_rl/blob/main/demo_rl/rejection.py",
+                ),
             ),
         ),
     ),

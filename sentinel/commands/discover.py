@@ -6,6 +6,7 @@ import argparse
 import re
 import secrets
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,7 @@ def _discover(arguments: argparse.Namespace) -> int:
                 Memory(Home.default().path / "found") if arguments.seed is None else None,
                 found=lambda finding: tell(f"found: {finding.subject.boundary} breaks {finding.law.name}"),
                 tell=tell,
+                interval=0.2 if sys.stderr.isatty() else 15.0,
             )
             if not search.progress.hunts:
                 raise SentinelError(f"no boundary of {target.name} has one of these laws to be checked")
@@ -127,7 +129,7 @@ def _discover(arguments: argparse.Namespace) -> int:
                 done.not_searched
             )
             tell(f"comparing {counted(len(done.findings), 'finding')} with known recipes")
-            found = recognised(runner, ground, grouped(done.findings), recipes)
+            found = recognised(runner, ground, grouped(done.findings, ground.bench), recipes)
         finally:
             runner.close()
     saved = _save(arguments.save, found, ground)
@@ -223,6 +225,8 @@ def _described(number: int, item: Discovered, place: Path | None) -> str:
             if value is not None and (inputs is first or value != first[key])
         }
         lines += [f"     {name + ': ' if name else ''}{key} = {value}" for key, value in shown.items()]
+    if item.laws:
+        lines.append(f"   the same cause breaks {', '.join(item.laws)}")
     if item.also:
         lines.append(f"   shows through {', '.join(item.also)} too, which call it")
     if place is not None:
@@ -250,6 +254,7 @@ def _json(
             "replayed": finding.replayed,
             "known_as": list(item.known_as),
             "also": list(item.also),
+            "laws": list(item.laws),
             "recipe": str(place) if place else None,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,7 +78,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     if not rejected.any() or rejected.all():
         raise DoesNotApply("the law needs a rejected row and an accepted one")
     names = [name for shape in (("batch", "tokens"), ("batch",)) for name in float_inputs(contract, inputs, shape)]
-    number = choose.one_of((5.0, -2.0, 100.0))
+    number = choose.one_of((5.0, -2.0, 100.0, math.inf, math.nan))
     changes = {}
     for name in names:
         array = inputs[name].array()

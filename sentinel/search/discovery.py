@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hypothesis.database import DirectoryBasedExampleDatabase
@@ -12,10 +12,11 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from sentinel.invariants.invariant import Inputs, Invariant
 from sentinel.recipes import Recipe
 from sentinel.runner import Ground, Job, Runner
-from sentinel.search.bench import Subject, Undecidable
+from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.checks import Omitted
 from sentinel.search.decisions import stale_dialects
-from sentinel.search.hunt import Finding, Hunt
+from sentinel.search.drawing import TAPE
+from sentinel.search.hunt import Drawn, Finding, Hunt
 from sentinel.targets import Dialect
 from sentinel.worker import protocol
 
@@ -32,11 +33,13 @@ class Discovered:
 
     :ivar known_as: the recipes that explain it.
     :ivar also: other boundaries that break the same law in the same way because they call this one.
+    :ivar laws: other laws that the boundary breaks for the same reason: one scenario shows both.
     """
 
     finding: Finding
     known_as: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    laws: tuple[str, ...] = ()
 
 
 @dataclass
@@ -98,6 +101,7 @@ def _key(target: str, subject: Subject, law: Invariant) -> bytes:
 class Discovery:
     """:param found: called with each finding as it comes.
     :param tell: called with one line about where the search stands.
+    :param interval: seconds between such lines.
     :param memory: earlier runs' failing scenarios, tried first; None to go by the seed alone.
     """
 
@@ -110,7 +114,9 @@ class Discovery:
         memory: Memory | None = None,
         found: Callable[[Finding], None] = lambda finding: None,
         tell: Callable[[str], None] = lambda line: None,
+        interval: float = 0.2,
     ) -> None:
+        self._told, self._interval = 0.0, interval
         self._ground, self._memory, self._found, self._tell = ground, memory, found, tell
         self.progress = Progress()
         for subject in subjects:
@@ -149,7 +155,8 @@ class Discovery:
 
         def tick() -> None:
             progress.tried += 1
-            if progress.tried % 10 == 0:
+            if time.monotonic() - self._told >= self._interval:
+                self._told = time.monotonic()
                 rate = progress.tried / max(time.monotonic() - began, 1e-9)
                 self._tell(
                     f"{progress.tried} scenarios, {rate:.0f} a second, {len(progress.findings)} found; "
@@ -190,11 +197,18 @@ class Discovery:
                         self._found(finding)
 
 
-def grouped(findings: Sequence[Finding]) -> list[Discovered]:
-    """One root cause, one finding: a boundary that breaks a law because it calls another one that breaks it in the same
-    way is named beside that one."""
+def grouped(findings: Sequence[Finding], bench: Bench | None = None) -> list[Discovered]:
+    """One root cause, one finding.
+
+    A boundary that breaks a law because it calls another one that breaks it in the same way is named beside that one.
+    A law that is broken by the very scenario that breaks another law at the same boundary, in the same way, is named
+    beside that other law.
+
+    :param bench: where scenarios are tried; None: laws are not grouped.
+    """
     roots: list[Finding] = []
     also: dict[int, list[str]] = {}
+    laws: dict[int, list[str]] = {}
     for finding in findings:
         root = next((item for item in findings if _explains(item, finding)), None)
         # Two that call each other explain each other; the first of them stands.
@@ -202,7 +216,48 @@ def grouped(findings: Sequence[Finding]) -> list[Discovered]:
             roots.append(finding)
         else:
             also.setdefault(id(root), []).append(finding.subject.boundary)
-    return [Discovered(finding, also=tuple(also.get(id(finding), ()))) for finding in roots]
+    first: list[Finding] = []
+    for finding in sorted(roots, key=lambda item: item.subject.laws.index(item.law)):
+        same = next((item for item in first if bench is not None and _one_cause(bench, item, finding)), None)
+        if same is None:
+            first.append(finding)
+        else:
+            laws.setdefault(id(same), []).append(finding.law.name)
+    first.sort(key=findings.index)
+    return [
+        Discovered(
+            finding,
+            also=tuple(dict.fromkeys(also.get(id(finding), ()))),
+            laws=tuple(dict.fromkeys(laws.get(id(finding), ()))),
+        )
+        for finding in first
+    ]
+
+
+#: Choices with which one law is tried on a scenario that another one found.
+_TAPES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(TAPE)) for seed in range(8))
+
+
+def _one_cause(bench: Bench, one: Finding, other: Finding) -> bool:
+    if one.subject.boundary != other.subject.boundary or one.symptom != other.symptom:
+        return False
+    return _shows(bench, one.law, other) or _shows(bench, other.law, one)
+
+
+def _shows(bench: Bench, law: Invariant, finding: Finding) -> bool:
+    """Whether the scenario of a finding breaks another law too, in the same way."""
+    subject, inputs = finding.subject, next(iter(finding.trial.variants.values()))
+    for tape in _TAPES:
+        variants = Drawn(subject, inputs, tape).variants(law)
+        if isinstance(variants, str):
+            continue
+        try:
+            trial = bench.try_(subject, {law: variants})[law]
+        except Undecidable:
+            return False
+        if any(item.symptom == finding.symptom for item in trial.violations):
+            return True
+    return False
 
 
 def _explains(one: Finding, other: Finding) -> bool:
@@ -227,17 +282,22 @@ def recognised(
     named = []
     for item in found:
         known = tuple(
-            recipe.bug_id for recipe in recipes if is_about(recipe, item.finding, ground.target) and reproduced(recipe)
+            recipe.bug_id
+            for recipe in recipes
+            if is_about(recipe, item.finding, ground.target, item.laws) and reproduced(recipe)
         )
-        named.append(Discovered(item.finding, known, item.also))
+        named.append(replace(item, known_as=known))
     return named
 
 
-def is_about(recipe: Recipe, finding: Finding, target: str) -> bool:
-    """Whether a recipe is of the finding's law, and of its boundary or of one that ran when the law broke."""
+def is_about(recipe: Recipe, finding: Finding, target: str, laws: Sequence[str] = ()) -> bool:
+    """Whether a recipe is of the finding's law, and of its boundary or of one that ran when the law broke.
+
+    :param laws: other laws that are broken for the same reason.
+    """
     ran = (finding.trial.answer or {}).get("functions", ())
     return (
         recipe.target == target
-        and recipe.invariant == finding.law.name
+        and recipe.invariant in (finding.law.name, *laws)
         and (recipe.boundary in finding.subject.binding.paths or recipe.boundary in ran)
     )

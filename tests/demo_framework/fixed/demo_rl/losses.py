@@ -13,4 +13,4 @@ def agg_loss(
 ) -> torch.Tensor:
     if loss_agg_mode != "token-mean":
         raise ValueError(f"unknown loss_agg_mode {loss_agg_mode!r}")
-    return (loss_mat * loss_mask).sum() / loss_mask.sum()
+    return torch.where(loss_mask != 0, loss_mat, 0.0).sum() / loss_mask.sum().clamp(min=1)

@@ -19,12 +19,15 @@ def reject_sequences(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     kept, rejected = [], []
     for new, old, advantage, mask in zip(log_probs, old_log_probs, advantages, loss_masks, strict=True):
-        divergence = ((old - new) * mask).sum() / mask.sum().clamp(min=1)
-        negative = (advantage * mask).sum() < 0
+        valid = mask != 0
+        divergence = torch.where(valid, old - new, 0.0).sum() / mask.sum().clamp(min=1)
+        negative = torch.where(valid, advantage, 0.0).sum() < 0
         reject = (negative & (divergence > options.delta)).expand_as(new)
         kept.append((~reject).float())
-        rejected.append(reject.float().mean())
-    return torch.cat(kept), torch.stack(rejected).mean()
+        if valid.any():
+            rejected.append(reject.float().mean())
+    fraction = torch.stack(rejected).mean() if rejected else torch.tensor(0.0)
+    return torch.cat(kept), fraction
 
 
 def policy_loss(ppo_kl: torch.Tensor, advantages: torch.Tensor, eps_clip: float, eps_clip_high: float) -> torch.Tensor:
