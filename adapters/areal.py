@@ -1,11 +1,33 @@
-"""AReaL (areal-project/AReaL): how Sentinel's contracts bind to its boundaries."""
+"""AReaL (areal-project/AReaL): how Sentinel's contracts bind to its boundaries.
+
+Its losses and statistics are functions of tensors; options come to them in the target's own configuration classes.
+Masks are boolean to the losses, as their caller makes them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding, PackageRoot, StandIn, Target
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+
+#: Dialects say where AReaL says so by a line of main in August 2026.
+_MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
+
+_FUNCTIONAL = "areal.utils.functional"
+_DATA = "areal.utils.data"
+_ARGUMENTS = "areal.api.cli_args"
+
+
+def _functional_line(number: int) -> str:
+    return f"{_MAIN}/utils/functional/functional.py#L{number}"
+
+
+def _tensors(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: inputs[name] for name in names}
+
+
+# -- the advantage step -----------------------------------------------------------------------------------------------
 
 #: The fields of PPOActorConfig that the advantage step reads, by canonical input.
 _CONFIG = (
@@ -18,7 +40,7 @@ _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the step on an actor made by its own constructor from the target's own configuration classes."""
-    arguments = boundary.imported["areal.api.cli_args"]
+    arguments = boundary.imported[_ARGUMENTS]
 
     def norm(fields: Mapping[str, Any] | None) -> Any:
         return None if fields is None else arguments.NormConfig(**fields)
@@ -38,6 +60,195 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return boundary.function(actor, {name: inputs[name].clone() for name in _BATCH})
 
 
+def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Position t stands before token t + 1, so that the last one is never a step; every response has its EOS."""
+    import torch
+
+    def wide(name: str) -> Any:
+        return torch.nn.functional.pad(inputs[name], (0, 1))
+
+    rewards, mask = wide("token_level_rewards"), wide("response_mask").float()
+    advantages, returns = boundary.invoke(
+        {},
+        rewards=rewards,
+        values=wide("values"),
+        loss_mask=mask,
+        seq_no_eos_mask=torch.zeros(len(mask), dtype=torch.bool),
+        discount=inputs["gamma"],
+        gae_lambda=inputs["lam"],
+    )
+    return {"advantages": advantages[:, :-1], "returns": returns[:, :-1]}
+
+
+# -- normalisation ----------------------------------------------------------------------------------------------------
+
+
+def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
+    """Groups are consecutive; their sizes are told where they can be, and one for all otherwise."""
+    sizes: dict[str, int] = {}
+    for label in inputs["group"]:
+        sizes[label] = sizes.get(label, 0) + 1
+    by_size = "group_sizes" in boundary.parameters
+    if not by_size and len(set(sizes.values())) > 1:
+        raise ValueError("groups are of one size here")
+    config = boundary.imported[_ARGUMENTS].NormConfig(
+        mean_level=inputs["mean_level"],
+        std_level=inputs["std_level"],
+        mean_leave1out=inputs["leave_one_out"],
+        std_unbiased=inputs["std"] == "unbiased",
+        eps=inputs["epsilon"],
+        group_size=max(sizes.values()),
+    )
+    norm = boundary.owner(config)
+    return boundary.function(norm, values, *mask, **({"group_sizes": list(sizes.values())} if by_size else {}))
+
+
+def _rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"normalised": _normalisation(boundary, inputs, inputs["rewards"])}
+
+
+def _token_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"normalised": _normalisation(boundary, inputs, inputs["advantages"], inputs["response_mask"])}
+
+
+_STD_ABOUT = Dialect(
+    "std_about",
+    "subtracted",
+    "the deviation is from the mean that is subtracted, whatever that is the mean of",
+    f"{_MAIN}/utils/data.py#L1617",
+)
+
+
+def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
+    return Binding(
+        f"{_DATA}.Normalization.__call__",
+        contract,
+        call=call,
+        imports=(_ARGUMENTS,),
+        fixed={"group_layout": "consecutive", **fixed},
+        accepts={"std": ("unbiased", "biased")},
+        dialects=(_STD_ABOUT,),
+    )
+
+
+def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+#: Every loss is the mean over the microbatch's own tokens; the engine weighs microbatches by their tokens.
+_TOKEN_MEAN = {
+    "loss_agg_mode": "token-mean",
+    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")),
+}
+#: What the contract has by default for knobs that a loss does not have.
+_KNOBS = {
+    "eps_clip_low": 0.2,
+    "eps_clip_high": 0.2,
+    "dual_clip": None,
+    "ratio_cap": None,
+    "tau_pos": 1.0,
+    "tau_neg": 1.05,
+    "beta": 0.1,
+    "positive_weight": 1.0,
+    "negative_weight": 1.0,
+    "importance_weights": None,
+}
+_LEVELS = {"token": "token", "geometric": "sequence"}
+
+
+def _policy_loss(level: Any) -> Any:
+    """:param level: of what the ratio is, from the canonical inputs."""
+
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The old policy is the proximal one; the behaviour's log-probs are another's only in a decoupled loss."""
+        taken = boundary.parameters
+        names = [name for name, (upstream, *_) in boundary.binding.arguments.items() if upstream in taken]
+        rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
+        decoupled: dict[str, Any] = {}
+        if rollout is not None:
+            made = boundary.imported[_ARGUMENTS].RejectionSamplingConfig
+            decoupled["rejection_sampling"] = made(
+                level="token", action="clamp", upper=float("inf") if cap is None else cap
+            )
+        loss, found = boundary.invoke(
+            {**_tensors(inputs, *names), "response_mask": inputs["response_mask"].bool()},
+            old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
+            importance_sampling_level=_LEVELS[level(inputs)],
+            **decoupled,
+        )
+        return {"loss": loss, "clip_fraction": found["clip_mask"], "dual_clip_fraction": found["dual_clip_mask"]}
+
+    return call
+
+
+def _policy(
+    function: str, arguments: Mapping[str, tuple[str, ...]], level: Any, *dialects: Dialect, **more: Any
+) -> Any:
+    every = {
+        "log_probs": ("logprobs",),
+        "old_log_probs": ("proximal_logprobs", "old_logprobs"),
+        "advantages": ("advantages",),
+        "response_mask": ("loss_mask",),
+        **arguments,
+    }
+    fixed = {**_TOKEN_MEAN, **{name: value for name, value in _KNOBS.items() if name not in arguments}}
+    return Binding(
+        f"{_FUNCTIONAL}.{function}",
+        "policy_loss",
+        arguments=every,
+        call=_policy_loss(level),
+        imports=(_ARGUMENTS,),
+        fixed={**fixed, **more.pop("fixed", {})},
+        dialects=dialects,
+        **more,
+    )
+
+
+_CLIP = {"eps_clip_low": ("eps_clip",), "eps_clip_high": ("eps_clip_higher",)}
+
+
+def _of_sequences(where: Mapping[str, tuple[Any, ...]]) -> Dialect:
+    return Dialect(
+        "advantage_level",
+        "sequence",
+        "with a ratio of whole sequences the advantage is the mean over the sequence",
+        _functional_line(140),
+        where=where,
+    )
+
+
+_POLICY_LOSSES = (
+    _policy(
+        "ppo_actor_loss_fn",
+        {**_CLIP, "dual_clip": ("c_clip",)},
+        lambda inputs: "geometric" if inputs["algorithm"] == "gspo" else "token",
+        _of_sequences({"algorithm": ("gspo",)}),
+        accepts={"algorithm": ("ppo", "gspo")},
+    ),
+    _policy(
+        "sapo_loss_fn",
+        {"tau_pos": ("tau_pos",), "tau_neg": ("tau_neg",)},
+        lambda inputs: inputs["ratio_level"] or "token",
+        _of_sequences({"ratio_level": ("geometric",)}),
+        fixed={"algorithm": "sapo"},
+        accepts={"ratio_level": (None, "geometric")},
+    ),
+    _policy("cispo_loss_fn", _CLIP, lambda inputs: "token", fixed={"algorithm": "cispo"}),
+)
+
+
+def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("vpreds", "values", "returns", "cliprange_value")
+    mask = inputs["response_mask"].bool()
+    loss, found = boundary.invoke({**_tensors(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
+    return {"loss": loss, "clip_fraction": found["clip_mask"]}
+
+
+# -- divergences ------------------------------------------------------------------------------------------------------
+
+
 def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Its one switch cuts every estimator, k1 and k2 too, to [-10, 10].
 
@@ -48,8 +259,31 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     clamp = inputs["clamp"]
     if clamp not in (None, 10):
         raise DriftError(f"{boundary.path} clamps at 10 or not at all, and the scenario wants {clamp:g}")
-    rest = {name: value for name, value in inputs.items() if name != "clamp"}
-    return boundary.invoke(rest, apply_clamp=clamp is not None)
+    return boundary.invoke(
+        _tensors(inputs, "log_probs", "ref_log_probs", "kl_estimator"), apply_clamp=clamp is not None
+    )
+
+
+def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Sequences are judged by the mean of their log-ratios, or of a divergence. The weights of their tokens are the
+    geometric mean of the ratios, or those of each token. What is clamped is always the ratio."""
+    level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
+    of_ratio = statistic == "ratio" or not masks
+    config = boundary.imported[_ARGUMENTS].RejectionSamplingConfig(
+        level="token" if level == "token" else "sequence",
+        action="mask" if masks else "clamp",
+        metric="ratio" if of_ratio else f"kl_{statistic}",
+        agg="mean",
+        upper=inputs["threshold_high"],
+        lower=inputs["threshold_low"] if of_ratio else None,
+    )
+    names = ("old_log_probs", "rollout_log_probs", "response_mask")
+    found = boundary.invoke(_tensors(inputs, *names), cu_seqlens=None, config=config)
+    return {
+        "weights": found.behave_imp_weight if of_ratio or level == "token" else None,
+        "kept": found.loss_mask if masks else None,
+        "clip_fraction": found.filtered_fraction,
+    }
 
 
 TARGET = Target(
@@ -65,15 +299,74 @@ TARGET = Target(
             formerly=("areal.engine.ppo.actor.PPOActor.compute_advantages",),
             outputs=("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask"),
             call=_advantages,
-            imports=("areal.api.cli_args",),
+            imports=(_ARGUMENTS,),
             stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
         ),
+        Binding("areal.trainer.ppo.gae._compute_token_level_gae", "generalised_advantage", call=_gae),
+        _norm("reward_normalisation", _rewards, clip=None),
+        _norm("advantage_normalisation", _token_advantages),
         Binding(
-            "areal.utils.data.KLEstimator._compute_approx_kl",
+            f"{_FUNCTIONAL}.masked_normalization",
+            "masked_statistics",
+            arguments={"values": ("x",), "response_mask": ("mask",), "axis": ("dim",), "epsilon": ("eps",)},
+            outputs=("result",),
+            call=_whitened,
+            fixed={"statistic": "whiten", "shift_mean": True},
+            dialects=(
+                Dialect(
+                    "epsilon_placement",
+                    "outside",
+                    "eps is added to the standard deviation, not to the variance",
+                    _functional_line(53),
+                ),
+            ),
+        ),
+        *_POLICY_LOSSES,
+        Binding(
+            f"{_FUNCTIONAL}.ppo_critic_loss_fn",
+            "value_loss",
+            arguments={
+                "vpreds": ("value",),
+                "values": ("old_value",),
+                "returns": ("target_value",),
+                "response_mask": ("loss_mask",),
+                "cliprange_value": ("value_eps_clip",),
+            },
+            call=_critic_loss,
+            fixed=_TOKEN_MEAN,
+            accepts={"cliprange_value": (0.2, 0.6), "kind": ("mse", "huber")},
+            dialects=(
+                Dialect("factor", 0.5, "the loss is half the squared error", _functional_line(866)),
+                Dialect("huber_delta", 10.0, "Huber's loss is linear from 10 on", _functional_line(900)),
+            ),
+        ),
+        Binding(
+            f"{_DATA}.KLEstimator._compute_approx_kl",
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",)},
             outputs=("kl",),
             call=_kl,
+            accepts={"response_mask": (None,), "kl_estimator": ("k1", "k2", "k3"), "clamp": (None, 10)},
+        ),
+        Binding(
+            f"{_FUNCTIONAL}.apply_rejection_sampling",
+            "importance_weight",
+            arguments={
+                "old_log_probs": ("proximal_logprobs",),
+                "rollout_log_probs": ("old_logprobs",),
+                "response_mask": ("loss_mask",),
+            },
+            call=_rejection,
+            imports=(_ARGUMENTS,),
+            accepts={"level": ("token", "geometric"), "statistic": ("ratio", "k2", "k3")},
+            dialects=(
+                Dialect(
+                    "ratio_precision",
+                    "float32",
+                    "log-probs are brought to single precision before the subtraction",
+                    _functional_line(231),
+                ),
+            ),
         ),
     ),
 )

@@ -1,13 +1,59 @@
-"""verl (verl-project/verl): how Sentinel's contracts bind to its boundaries."""
+"""verl (verl-project/verl): how Sentinel's contracts bind to its boundaries.
+
+They are functions of tensors. Options come to them in the target's own configuration classes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding, PackageRoot, StandIn, Target
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+
+#: Dialects say where verl says so by a line of main in August 2026.
+_MAIN = "https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl"
 
 _CORE = "verl.trainer.ppo.core_algos"
+_CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
+_TORCH = "verl.utils.torch_functional"
+_CONFIG = "verl.workers.config"
+
+
+def _core_line(number: int) -> str:
+    return f"{_MAIN}/trainer/ppo/core_algos.py#L{number}"
+
+
+def _tensors(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: inputs[name] for name in names}
+
+
+def _made(owner: Any, options: Mapping[str, Any]) -> Any:
+    """A configuration of the target's own class.
+
+    :raises DriftError: for an option that the class does not have.
+    """
+    from sentinel.worker.drift import DriftError
+
+    for name in options:
+        if name not in owner.__dataclass_fields__:
+            raise DriftError(f"{owner.__name__} has no option {name!r}")
+    return owner(**options)
+
+
+# -- advantages -------------------------------------------------------------------------------------------------------
+
+_ADVANTAGES = ("advantages", "returns")
+
+_COUNT_EPSILON = Dialect(
+    "count_epsilon",
+    1e-8,
+    "a small number is added to the count of tokens, lest a mean of none divides by 0",
+    f"{_MAIN}/utils/torch_functional.py#L308",
+)
+
+
+def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
+    return _made(boundary.module.AlgoConfig, {name: value for name, value in options.items() if value is not None})
 
 
 def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,40 +70,452 @@ def _estimator(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """GRPO-PassK reads its one switch from the algorithm's configuration."""
     rest = _group(inputs)
-    norm_by_std = rest.pop("norm_by_std")
-    config = {} if norm_by_std is None else {"norm_adv_by_std_in_grpo": norm_by_std}
-    return boundary.invoke(rest, config=config)
+    return boundary.invoke(rest, config=_algorithm(boundary, {"norm_adv_by_std_in_grpo": rest.pop("norm_by_std")}))
 
 
-def _without(boundary: Any, inputs: Mapping[str, Any], *dialect: str) -> Any:
-    """Call without the inputs that only say what the scenario takes this framework to do, by no option of its own."""
-    return boundary.invoke({name: value for name, value in inputs.items() if name not in dialect})
+def _remax(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask", "reward_baselines"))
 
 
-def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Its k3 is cut to [-10, 10]: ``clamp: 10``, and no clamp for the others.
-
-    https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/core_algos.py#L2244
-    """
-    return _without(boundary, inputs, "clamp")
+def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    config = _algorithm(boundary, {"gamma": inputs["gamma"]})
+    return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask"), config=config)
 
 
-def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """It whitens the advantages: ``whiten: true``.
+def _token_baseline(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Every token as surprising as the others: the baseline's weight of a token is then its number in the response."""
+    import torch
 
-    https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/core_algos.py#L262
-    """
-    return _without(boundary, inputs, "whiten")
+    names = ("token_level_rewards", "response_mask", "group")
+    even = torch.full_like(inputs["token_level_rewards"], -1.0)
+    return boundary.invoke(_tensors(_group(inputs), *names), old_log_probs=even, sum_pi_squared=even.exp())
 
 
-def _outcome(function: str, call: Any = _estimator, stand_ins: tuple[StandIn, ...] = ()) -> Binding:
+def _alone(line: int) -> Dialect:
+    return Dialect("group_of_one", "score", "a response without others has the baseline 0", _core_line(line))
+
+
+def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect, **more: Any) -> Binding:
+    unused = [name for name in ("epsilon", "norm_by_std") if name not in knobs]
     return Binding(
         f"{_CORE}.{function}",
         "group_advantage",
         arguments={"group": ("index",), "norm_by_std": ("norm_adv_by_std_in_grpo",)},
-        outputs=("advantages", "returns"),
+        outputs=_ADVANTAGES,
+        call=more.pop("call", _estimator),
+        fixed={"estimator": estimator, **dict.fromkeys(unused)},
+        dialects=dialects,
+        **more,
+    )
+
+
+_WEIGHTS = StandIn(
+    "old_log_probs, sum_pi_squared",
+    "the contract has no probabilities: those of every token are the same here, so that no token weighs more",
+)
+
+_OUTCOMES = (
+    _outcome(
+        "compute_grpo_outcome_advantage",
+        "grpo",
+        ("epsilon", "norm_by_std"),
+        _alone(316),
+        twins=(f"{_CORE}.compute_grpo_vectorized_outcome_advantage",),
+    ),
+    _outcome(
+        "compute_grpo_vectorized_outcome_advantage",
+        "grpo",
+        ("epsilon", "norm_by_std"),
+        Dialect(
+            "group_of_one",
+            "score",
+            "a response without others has the baseline 0 and the scale 1",
+            f"{_MAIN}/utils/groupwise.py#L37",
+        ),
+        twins=(f"{_CORE}.compute_grpo_outcome_advantage",),
+    ),
+    _outcome("compute_grpo_passk_outcome_advantage", "passk", ("epsilon", "norm_by_std"), call=_pass_at_k),
+    _outcome(
+        "compute_reinforce_plus_plus_baseline_outcome_advantage",
+        "reinforce_plus_plus_baseline",
+        (),
+        _alone(573),
+        _COUNT_EPSILON,
+    ),
+    _outcome("compute_gdpo_outcome_advantage", "gdpo", ("epsilon", "norm_by_std"), _alone(316), _COUNT_EPSILON),
+    _outcome(
+        "compute_rloo_outcome_advantage",
+        "rloo",
+        (),
+        _alone(623),
+        twins=(f"{_CORE}.compute_rloo_vectorized_outcome_advantage",),
+    ),
+    _outcome(
+        "compute_rloo_vectorized_outcome_advantage",
+        "rloo",
+        (),
+        twins=(f"{_CORE}.compute_rloo_outcome_advantage",),
+    ),
+    _outcome(
+        "compute_gpg_outcome_advantage",
+        "gpg",
+        (),
+        _alone(818),
+        Dialect(
+            "zero_gradient",
+            "zero_scores",
+            "alpha is the number of responses by the number of those whose score is not 0",
+            _core_line(810),
+        ),
+    ),
+    _outcome("compute_opo_outcome_advantage", "opo", (), _alone(679)),
+    _outcome("compute_remax_outcome_advantage", "remax", (), call=_remax),
+    _outcome(
+        "compute_optimal_token_baseline_advantage",
+        "optimal_token_baseline",
+        (),
+        call=_token_baseline,
+        stand_ins=(_WEIGHTS,),
+        accepts={"response_mask": ("full", "right")},
+    ),
+    _outcome(
+        "compute_multi_turn_optimal_token_baseline_advantage",
+        "optimal_token_baseline",
+        (),
+        call=_token_baseline,
+        stand_ins=(_WEIGHTS,),
+    ),
+)
+
+# -- policy losses ----------------------------------------------------------------------------------------------------
+
+#: What the contract has by default for knobs that a loss does not have.
+_KNOBS = {
+    "eps_clip_low": 0.2,
+    "eps_clip_high": 0.2,
+    "dual_clip": None,
+    "ratio_cap": None,
+    "tau_pos": 1.0,
+    "tau_neg": 1.05,
+    "beta": 0.1,
+    "positive_weight": 1.0,
+    "negative_weight": 1.0,
+}
+_CLIP = {"eps_clip_low": "clip_ratio_low", "eps_clip_high": "clip_ratio_high"}
+
+_METRICS = {
+    "clip_fraction": ("actor/pg_clipfrac",),
+    "dual_clip_fraction": ("actor/pg_clipfrac_lower",),
+    "approx_kl": ("actor/ppo_kl",),
+}
+
+
+def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """The actor's configuration; the trainer leaves the counts of the global batch in it for the loss.
+
+    :param options: by name; ``policy_loss.NAME`` for those of the loss.
+    """
+    counts = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
+    given = {name: inputs[name] for name in counts if inputs[name] is not None}
+    of_loss = {name.partition(".")[2]: value for name, value in options.items() if "." in name}
+    required = {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1}
+    actor = boundary.module.ActorConfig
+    return _made(
+        actor,
+        {
+            **{name: value for name, value in required.items() if name in actor.__dataclass_fields__},
+            **{name: value for name, value in options.items() if "." not in name},
+            **({"global_batch_info": given} if given else {}),
+            **({"policy_loss": _made(boundary.imported[_CONFIG].PolicyLossConfig, of_loss)} if of_loss else {}),
+        },
+    )
+
+
+def _policy(
+    function: str,
+    algorithm: str,
+    knobs: Mapping[str, str],
+    *dialects: Dialect,
+    metrics: Mapping[str, tuple[str, ...]] = _METRICS,
+    options: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Binding:
+    """:param knobs: canonical input -> option of the actor's configuration.
+    :param metrics: observation -> what the loss calls it; several are shares of the same tokens.
+    :param options: further options.
+    """
+
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
+        chosen = {option: inputs[name] for name, option in knobs.items()}
+        config = _actor(boundary, inputs, {**(options or {}), **chosen})
+        loss, found = boundary.invoke(_tensors(inputs, *names), config=config)
+        told = {key: sum(found[name] for name in names) for key, names in metrics.items() if names[0] in found}
+        return {"loss": loss, **told}
+
+    return Binding(
+        f"{_CORE}.{function}",
+        "policy_loss",
+        arguments={
+            "log_probs": ("log_prob",),
+            "old_log_probs": ("old_log_prob", "rollout_log_prob"),
+            "importance_weights": ("rollout_is_weights",),
+        },
         call=call,
-        stand_ins=stand_ins,
+        imports=(_CONFIG, *more.pop("imports", ())),
+        fixed={
+            "algorithm": algorithm,
+            **{name: value for name, value in _KNOBS.items() if name not in knobs},
+            **more.pop("fixed", {}),
+        },
+        dialects=dialects,
+        **more,
+    )
+
+
+def _cut(line: int) -> Dialect:
+    return Dialect("log_ratio_clamp", 20.0, "the log-ratio is cut to [-20, 20] for stability", _core_line(line))
+
+
+def _surrogate(line: int) -> Dialect:
+    return Dialect(
+        "surrogate",
+        "log_prob",
+        "the weight of a token is a constant, and its log-prob carries the gradient",
+        _core_line(line),
+    )
+
+
+def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("log_probs", "old_log_probs", "advantages", "response_mask", "loss_agg_mode")
+    knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
+    returned = boundary.invoke(_tensors(inputs, *names, *knobs))
+    return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
+
+
+#: Losses of whole sequences: a comment says that they "need to aggregate the loss at the sequence level".
+_BY_SEQUENCE = {"loss_agg_mode": "seq-mean-token-mean", "loss_scale_factor": None}
+_GLOBAL = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
+_DUAL = {**_CLIP, "dual_clip": "clip_ratio_c"}
+_DPPO = {**_CLIP, "ratio_cap": "clip_ratio_c"}
+
+_POLICY_LOSSES = (
+    _policy(
+        "compute_policy_loss_vanilla",
+        "ppo",
+        _DUAL,
+        _cut(1338),
+        accepts={"dual_clip": (3.0, 1.5)},
+        twins=(f"{_CORE}.compute_policy_loss_bypass_mode",),
+    ),
+    Binding(
+        f"{_CORE}.compute_policy_loss",
+        "policy_loss",
+        arguments={
+            "log_probs": ("log_prob",),
+            "old_log_probs": ("old_log_prob",),
+            "eps_clip_low": ("cliprange_low",),
+            "eps_clip_high": ("cliprange_high",),
+            "dual_clip": ("clip_ratio_c",),
+        },
+        call=_deprecated,
+        fixed={
+            "algorithm": "ppo",
+            **{name: value for name, value in _KNOBS.items() if name not in _DUAL},
+            **dict.fromkeys((*_GLOBAL, "importance_weights")),
+        },
+        accepts={"dual_clip": (3.0, 1.5)},
+        dialects=(_cut(1256),),
+        twins=(f"{_CORE}.compute_policy_loss_vanilla",),
+    ),
+    _policy(
+        "compute_policy_loss_bypass_mode",
+        "ppo",
+        _DUAL,
+        _cut(1338),
+        imports=(_CORRECTION,),
+        fixed={"importance_weights": None},
+        accepts={"dual_clip": (3.0, 1.5)},
+    ),
+    _policy(
+        "compute_policy_loss_dppo_tv",
+        "dppo_tv",
+        _DPPO,
+        _cut(1420),
+        _surrogate(1439),
+        accepts={"ratio_cap": (5.0, 1.5)},
+    ),
+    _policy(
+        "compute_policy_loss_dppo_kl",
+        "dppo_kl",
+        _DPPO,
+        _cut(1501),
+        _surrogate(1523),
+        Dialect("epsilon", 1e-8, "1e-8 is added to both 1 - p of the binary KL", _core_line(1516)),
+        accepts={"ratio_cap": (5.0, 1.5)},
+    ),
+    _policy(
+        "compute_policy_loss_gspo",
+        "gspo_token",
+        _CLIP,
+        Dialect("log_ratio_clamp", 10.0, "the logarithm of the ratio is cut for stability", _core_line(1590)),
+        Dialect("log_ratio_clamp_side", "upper", "it is cut from above alone", _core_line(1590)),
+        fixed=_BY_SEQUENCE,
+    ),
+    _policy(
+        "compute_policy_loss_sapo",
+        "sapo",
+        {"tau_pos": "tau_pos", "tau_neg": "tau_neg"},
+        _cut(1665),
+        fixed=_BY_SEQUENCE,
+    ),
+    _policy("compute_policy_loss_gpg", "gpg", {}),
+    _policy("compute_policy_loss_clip_cov", "clip_cov", _CLIP, metrics={}),
+    _policy("compute_policy_loss_kl_cov", "kl_cov", {}, metrics={}),
+    _policy(
+        "compute_policy_loss_geo_mean",
+        "gmpo",
+        _CLIP,
+        Dialect("epsilon", 1e-10, "1e-10 is added to a weight before its logarithm", _core_line(1995)),
+        # One is of positive advantages, the other of negative ones.
+        metrics={
+            "clip_fraction": ("actor/pg_clipfrac", "actor/pg_clipfrac_lower"),
+            "approx_kl": ("actor/ppo_kl",),
+        },
+        fixed=_BY_SEQUENCE,
+    ),
+    _policy("compute_policy_loss_dro", "dro", {"beta": "policy_loss.dro_beta"}),
+    _policy("compute_policy_loss_cispo", "cispo", _CLIP, _cut(2070)),
+    _policy("compute_policy_loss_reinforce", "reinforce", {}, metrics={"approx_kl": ("actor/ppo_kl",)}),
+)
+
+# -- off-policy correction --------------------------------------------------------------------------------------------
+
+_SAFETY_BOUND = Dialect(
+    "log_ratio_clamp",
+    20.0,
+    "SAFETY_BOUND: log-ratios are cut to [-20, 20] before they are exponentiated",
+    f"{_MAIN}/trainer/ppo/rollout_corr_helper.py#L75",
+)
+_RATIO = {"ratio": "k1", "k2": "k2", "k3": "k3"}
+_AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean"}
+
+
+def _log_ratio(inputs: Mapping[str, Any]) -> Any:
+    """What the caller in the same module hands in.
+
+    https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/rollout_corr_helper.py#L849
+    """
+    return inputs["old_log_probs"] - inputs["rollout_log_probs"]
+
+
+def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole correction with weights alone. For sequences it reports a share of the sequences."""
+    level = inputs["level"]
+    found, _, metrics = boundary.invoke(
+        _tensors(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
+        rollout_is=level,
+        rollout_is_threshold=inputs["threshold_high"],
+        rollout_is_batch_normalize=bool(inputs["normalise"]),
+    )
+    cut = metrics["rollout_corr/rollout_is_ratio_fraction_high"] if level == "token" else None
+    return {"weights": found.batch["rollout_is_weights"], "clip_fraction": cut}
+
+
+def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """IcePop: two thresholds in one string."""
+    weights, metrics = boundary.invoke(
+        _tensors(inputs, "response_mask"),
+        log_ratio=_log_ratio(inputs),
+        rollout_is=inputs["level"],
+        rollout_is_threshold=f"{inputs['threshold_low']}_{inputs['threshold_high']}",
+        rollout_is_batch_normalize=bool(inputs["normalise"]),
+    )
+    return {"weights": weights, "clip_fraction": metrics["rollout_is_oob_ratio"]}
+
+
+def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """K1 options have two thresholds of the ratio, the others one of the divergence."""
+    low, high = inputs["threshold_low"], inputs["threshold_high"]
+    kept, metrics = boundary.invoke(
+        _tensors(inputs, "response_mask"),
+        log_ratio=_log_ratio(inputs),
+        rollout_rs=f"{_AGGREGATES[inputs['level']]}_{_RATIO[inputs['statistic']]}",
+        rollout_rs_threshold=f"{low}_{high}" if inputs["statistic"] == "ratio" else f"{high}",
+    )
+    return {"kept": kept, "clip_fraction": metrics["rollout_rs_masked_fraction"]}
+
+
+def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: tuple[Any, ...]) -> Binding:
+    return Binding(
+        f"{_CORRECTION}.{function}",
+        "importance_weight",
+        arguments={"old_log_probs": ("old_log_prob",), "rollout_log_probs": ("rollout_log_prob",)},
+        call=call,
+        fixed=fixed,
+        accepts=accepts,
+        dialects=(_SAFETY_BOUND,),
+    )
+
+
+_CORRECTIONS = (
+    _correction(
+        "compute_rollout_correction_and_rejection_mask",
+        _truncated,
+        {"mode": "truncate", "threshold_low": None},
+        level=("token", "sequence"),
+        normalise=(None, True),
+    ),
+    _correction(
+        "compute_rollout_correction_weights",
+        _zeroed,
+        {"mode": "mask"},
+        level=("token", "sequence"),
+        threshold_low=(0.5, 0.9),
+        normalise=(None, True),
+    ),
+    _correction(
+        "compute_rollout_rejection_mask",
+        _rejected,
+        {"mode": "mask"},
+        threshold_low=(0.5, 0.9),
+        statistic=("ratio", "k2", "k3"),
+    ),
+)
+
+# -- the rest ---------------------------------------------------------------------------------------------------------
+
+
+def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
+
+
+def _statistics(function: str, statistic: str, knob: str, *dialects: Dialect) -> Binding:
+    plain = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
+    return Binding(
+        f"{_TORCH}.{function}",
+        "masked_statistics",
+        arguments={"response_mask": ("mask",)},
+        outputs=("result",),
+        call=_statistic,
+        fixed={"statistic": statistic, **{name: value for name, value in plain.items() if name != knob}},
+        dialects=dialects,
+    )
+
+
+def _kl(function: str, **more: Any) -> Binding:
+    return Binding(
+        f"{_CORE}.{function}",
+        "kl_estimate",
+        arguments={"log_probs": ("logprob",), "ref_log_probs": ("ref_logprob",), "kl_estimator": ("kl_penalty",)},
+        outputs=("kl",),
+        accepts={"response_mask": (None,), "kl_estimator": ("k1", "abs", "k2", "k3", "low_var_kl")},
+        dialects=(
+            Dialect(
+                "clamp", 10, "k3 is cut to [-10, 10]", _core_line(2244), where={"kl_estimator": ("k3", "low_var_kl")}
+            ),
+        ),
+        **more,
     )
 
 
@@ -68,41 +526,48 @@ TARGET = Target(
     pypi="verl",
     preload=("tensordict", "omegaconf"),
     bindings=(
-        _outcome("compute_grpo_outcome_advantage"),
-        _outcome("compute_grpo_vectorized_outcome_advantage"),
-        _outcome(
-            "compute_grpo_passk_outcome_advantage",
-            _pass_at_k,
-            (StandIn("config", "the boundary reads one key, norm_adv_by_std_in_grpo, with .get as AlgoConfig has it"),),
+        *_OUTCOMES,
+        Binding(
+            f"{_CORE}.compute_reinforce_plus_plus_outcome_advantage",
+            "discounted_return",
+            outputs=_ADVANTAGES,
+            call=_reinforce_plus_plus,
+            fixed={"kl": None, "kl_coef": 0.0},
+            dialects=(
+                Dialect("whiten", True, "the estimator whitens its returns over the batch", _core_line(728)),
+                _COUNT_EPSILON,
+            ),
         ),
-        _outcome("compute_reinforce_plus_plus_baseline_outcome_advantage"),
-        _outcome("compute_gdpo_outcome_advantage"),
-        _outcome("compute_rloo_outcome_advantage"),
-        _outcome("compute_rloo_vectorized_outcome_advantage"),
-        _outcome("compute_gpg_outcome_advantage"),
-        _outcome("compute_opo_outcome_advantage"),
+        Binding(
+            f"{_CORE}.compute_gae_advantage_return",
+            "generalised_advantage",
+            outputs=_ADVANTAGES,
+            dialects=(
+                Dialect("whiten", True, "the estimator whitens its advantages over the batch", _core_line(262)),
+                _COUNT_EPSILON,
+            ),
+        ),
         Binding(
             f"{_CORE}.agg_loss",
             "loss_aggregation",
             arguments={"response_mask": ("loss_mask",)},
             outputs=("loss",),
+            fixed={"weights": None},
         ),
+        *_POLICY_LOSSES,
         Binding(
-            f"{_CORE}.kl_penalty",
-            "kl_estimate",
-            arguments={
-                "log_probs": ("logprob",),
-                "ref_log_probs": ("ref_logprob",),
-                "kl_estimator": ("kl_penalty",),
-            },
-            outputs=("kl",),
-            call=_kl,
+            f"{_CORE}.compute_value_loss",
+            "value_loss",
+            outputs=("loss", "clip_fraction"),
+            accepts={"cliprange_value": (0.2, 0.6)},
+            dialects=(Dialect("factor", 0.5, "the loss is half the squared error", _core_line(2174)),),
         ),
-        Binding(
-            f"{_CORE}.compute_gae_advantage_return",
-            "generalised_advantage",
-            outputs=("advantages", "returns"),
-            call=_gae,
-        ),
+        _kl("kl_penalty", twins=(f"{_CORE}.kl_penalty_forward",)),
+        _kl("kl_penalty_forward", twins=(f"{_CORE}.kl_penalty",)),
+        *_CORRECTIONS,
+        _statistics("masked_mean", "mean", "axis", _COUNT_EPSILON),
+        _statistics("masked_sum", "sum", "axis"),
+        _statistics("masked_var", "var", "unbiased", _COUNT_EPSILON),
+        _statistics("masked_whiten", "whiten", "shift_mean", _COUNT_EPSILON),
     ),
 )
