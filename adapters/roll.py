@@ -177,26 +177,32 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"advantages": found.batch["advantages"], "returns": found.batch["returns"]}
 
 
+_NO_SPREAD = Dialect(
+    "the_oracle_agrees",
+    reason="rewards without spread become 0, whatever is subtracted from them: a comment says so",
+    link=f"{_MAIN}/pipeline/agentic/utils.py#L138",
+    symptom="value",
+)
+
 _ADVANTAGES = ("advantages", "returns")
 #: A KL penalty is in the rewards already; one reward a response.
 _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
-def _counts_gaps(line: str) -> Dialect:
-    return Dialect(
+def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
+    """A driver's advantage step, with a critic and without. Agents have gaps in their masks: what tools have said."""
+    gaps = Dialect(
         "masked_steps",
         "counted",
-        "returns are discounted by the position of a token; tokens that do not count have the reward 0",
-        f"{_MAIN}/{line}",
+        "time runs by the position of a token: what tools have said between two turns counts as steps",
+        f"{_MAIN}/utils/functionals.py#L495",
     )
-
-
-def _drivers(function: str, line: str) -> tuple[Binding, Binding]:
-    """A driver's advantage step, with a critic and without."""
-    more: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (_PROTOCOL,)}
+    common: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (_PROTOCOL,)}
+    common |= {"dialects": (gaps,)} if agents else {"accepts": {"response_mask": ("full", "right")}}
     return (
-        Binding(function, "generalised_advantage", **more),
-        Binding(function, "discounted_return", fixed=_OUTCOMES, dialects=(_counts_gaps(line),), **more),
+        # What a token that does not count has earned is no reward of its step.
+        Binding(function, "generalised_advantage", fixed={"reward_layout": "outcome"} if agents else {}, **common),
+        Binding(function, "discounted_return", fixed=_OUTCOMES, **common),
     )
 
 
@@ -514,8 +520,8 @@ TARGET = Target(
             accepts=_ONLY_FULL,
             fixed={"kl": None, "kl_coef": 0.0},
         ),
-        *_drivers(f"{_FUNCTIONALS}.compute_advantage", "utils/functionals.py#L495"),
-        *_drivers(f"{_AGENTIC}.agentic_compute_advantage", "utils/functionals.py#L495"),
+        *_drivers(f"{_FUNCTIONALS}.compute_advantage", agents=False),
+        *_drivers(f"{_AGENTIC}.agentic_compute_advantage", agents=True),
         Binding(
             f"{_AGENTIC}.compute_agentic_reinforce_return",
             "discounted_return",
@@ -612,18 +618,10 @@ TARGET = Target(
             call=_agentic_reward_norm,
             imports=(_PROTOCOL, _AGENTIC_CONFIG),
             fixed={"leave_one_out": False, "epsilon": 1e-6, "clip": None},
-            dialects=tuple(
-                Dialect(
-                    "the_oracle_agrees",
-                    reason="rewards without spread become 0, whatever is subtracted from them: a comment says so",
-                    link=f"{_MAIN}/pipeline/agentic/utils.py#L135",
-                    where=where,
-                    symptom="value",
-                )
-                for where in (
-                    {"std_level": ("group",), "mean_level": ("batch", None)},
-                    {"std_level": ("batch",), "mean_level": (None,)},
-                )
+            dialects=(
+                replace(_NO_SPREAD, where={"std_level": ("group",), "mean_level": ("batch", None)}),
+                replace(_NO_SPREAD, where={"std_level": ("batch",), "mean_level": (None,)}),
+                replace(_NO_SPREAD, name="every_knob_counts", symptom="", where={"std_level": ("group", "batch")}),
             ),
         ),
         *_losses(

@@ -1,0 +1,151 @@
+"""Bindings beside real code: one scenario made by hand per contract, every choice of its configuration, the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from shipped import runner
+
+from sentinel.catalog import bundled_catalog
+from sentinel.errors import Unavailable
+from sentinel.invariants.invariant import DoesNotApply, Invariant
+from sentinel.refs import Ref
+from sentinel.runner import Runner
+from sentinel.search.bench import Bench, Subject, Trial, widened
+from sentinel.search.checks import subjects
+from sentinel.search.scenarios import with_dialects
+from sentinel.values import Tensor, tensor
+
+#: Four responses to two prompts, of three tokens; numbers that float32 holds, none at a clip bound, no ties.
+NUMBERS: Mapping[str, Any] = {
+    "log_probs": [[-1.0, -0.5, -2.0], [-0.75, -1.25, -0.25], [-1.5, -0.125, -3.0], [-0.625, -1.0, -0.5]],
+    "old_log_probs": [[0.25, -0.5, 1.0], [-0.125, 0.0, 0.5], [-1.0, 1.5, -0.25], [0.75, 0.125, -1.5]],
+    "ref_log_probs": [[0.25, -0.5, 1.0], [-0.125, 0.0, 0.5], [-1.0, 1.5, -0.25], [3.5, 0.125, -1.5]],
+    "rollout_log_probs": [[0.25, -0.5, 1.0], [-0.125, 0.0, 0.5], [-1.0, 1.5, -0.25], [0.75, 0.125, -1.5]],
+    "advantages": [[1.0] * 3, [-0.5] * 3, [-2.0] * 3, [0.25] * 3],
+    "loss_mat": [[1.0, 2.0, 0.5], [-1.0, 3.0, 0.25], [4.0, -0.5, 5.0], [0.75, 1.5, 2.5]],
+    "values": [[0.5, 0.25, 0.75], [-0.25, 0.125, 1.5], [2.0, -1.0, 0.5], [1.25, 0.0, -0.75]],
+    "vpreds": [[0.55, 0.75, -0.25], [-0.25, 1.125, 1.0], [1.0, -1.125, 2.5], [1.5, 0.25, -0.5]],
+    "returns": [[1.0, 0.0, 0.5], [-0.5, 0.25, 2.0], [1.5, -2.0, 0.75], [0.25, 1.0, -1.0]],
+    "token_level_rewards": [[0.0, 0.0, 1.0], [0.0, 0.0, -0.5], [0.0, 0.0, 2.0], [0.0, 0.0, 0.25]],
+    "kl": [[0.25, -0.5, 1.0], [-0.125, 0.0, 0.5], [-1.0, 1.5, -0.25], [0.75, 0.125, -1.5]],
+    "rewards": [1.0, -0.5, 2.0, 0.25],
+    "weights": [1.0, 0.5, 2.0, 0.25],
+    "importance_weights": [[1.0, 0.5, 2.0], [0.25, 1.5, 0.75], [1.0, 2.0, 0.5], [0.75, 0.25, 1.0]],
+}
+GROUPS = ["p", "p", "q", "q"]
+
+
+class First:
+    """Choices that are always the plainest."""
+
+    def integer(self, low: int, high: int) -> int:
+        return low
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        return choices[0]
+
+    def integers(self, count: int, low: int, high: int) -> list[int]:
+        return [low] * count
+
+    def permutation(self, count: int) -> list[int]:
+        return list(range(count))
+
+
+class Bound:
+    """The boundaries of one target at one ref."""
+
+    def __init__(self, warm: Runner, target: str, ref: Ref) -> None:
+        self._catalog = bundled_catalog()
+        self.subjects, _ = subjects(self._catalog, target)
+        bindings = [subject.binding for subject in self.subjects]
+        self._bench: Bench = warm.ground(target, ref, bindings).bench
+
+    def subject(self, boundary: str, contract: str) -> Subject:
+        (found,) = (s for s in self.subjects if (s.boundary, s.contract.name) == (boundary, contract))
+        return found
+
+    def scenarios(self, subject: Subject, mask: Sequence[Sequence[int]] | None = None) -> dict[str, dict[str, Any]]:
+        """The scenario by hand, and it again with every other choice of every configuration input."""
+        plain = self._plain(subject, mask)
+        made = {"plain": plain}
+        for item in subject.contract.inputs:
+            if item.choices and item.domain != "mask" and not item.dialect:
+                made |= {f"{item.name}={choice}": {**plain, item.name: choice} for choice in item.choices[1:]}
+        return {name: self._arranged(subject, inputs) for name, inputs in made.items()}
+
+    def _plain(self, subject: Subject, mask: Sequence[Sequence[int]] | None) -> dict[str, Any]:
+        inputs: dict[str, Any] = {}
+        for item in subject.contract.inputs:
+            if item.domain == "mask":
+                inputs[item.name] = tensor([[1] * 3] * 4 if mask is None else [list(row) for row in mask], item.dtype)
+            elif item.domain:
+                inputs[item.name] = tensor(NUMBERS[item.name], item.dtype)
+            elif item.kind == "labels":
+                inputs[item.name] = GROUPS
+            elif item.choices:
+                inputs[item.name] = item.choices[0]
+            else:
+                inputs[item.name] = item.default(inputs) if callable(item.default) else item.default
+        if mask is not None and isinstance(rewards := inputs.get("token_level_rewards"), Tensor):
+            earned = [sum(row) for row in rewards.nested()]
+            last = [sum(row) - 1 for row in mask]
+            inputs["token_level_rewards"] = tensor(
+                [[r if t == end else 0.0 for t in range(3)] for r, end in zip(earned, last)], rewards.dtype
+            )
+        return inputs
+
+    def _arranged(self, subject: Subject, inputs: dict[str, Any]) -> dict[str, Any]:
+        if subject.contract.arrange is not None:
+            inputs = subject.contract.arrange({**inputs}, First())
+        if "group" in inputs and inputs["group"] is not None:
+            inputs["group"] = GROUPS
+        return with_dialects(subject.contract, subject.binding, inputs)
+
+    def ask(self, subject: Subject, law: str, variants: Mapping[str, Mapping[str, Any]], coarsest: str = "") -> Trial:
+        """What a law says about the variants, no dialect of a law left out.
+
+        :param coarsest: the dtype that they had before they were widened.
+        """
+        rule: Invariant = self._catalog.invariants[law]
+        trial = self._bench.try_(replace(subject, laws=(rule,)), {rule: variants}, coarsest=coarsest)[rule]
+        if trial.silent:
+            raise DoesNotApply(trial.silent)
+        return trial
+
+    def disagreements(self, subject: Subject, mask: Sequence[Sequence[int]] | None = None) -> dict[str, str]:
+        """Where boundary and oracle differ, or the boundary refuses: scenario -> what is wrong.
+
+        A difference that float64 does not have was rounding.
+        """
+        wrong = {}
+        for name, inputs in self.scenarios(subject, mask).items():
+            trial = self.ask(subject, "the_oracle_agrees", {"": inputs})
+            if trial.violations and (wide := widened({"": inputs})) is not None:
+                again = self.ask(subject, "the_oracle_agrees", *wide)
+                trial = trial if again.refused else again
+            if trial.refused:
+                wrong[name] = f"refused: {trial.refused}"
+            elif trial.violations:
+                wrong[name] = f"{trial.violations[0].key}: {trial.violations[0].detail}"
+        return wrong
+
+
+def bound(target: str) -> list[Any]:
+    """Every binding of a target that a search can try, as parameters."""
+    found, _ = subjects(bundled_catalog(), target)
+    return [pytest.param(s.boundary, s.contract.name, id=f"{s.boundary}-{s.contract.name}") for s in found]
+
+
+def opened(target: str, sha: str) -> Iterator[Bound]:
+    """The boundaries at a commit; skips where it is not in the user's mirrors."""
+    warm = runner()
+    try:
+        yield Bound(warm, target, Ref("git", sha))
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    finally:
+        warm.close()

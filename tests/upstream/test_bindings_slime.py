@@ -1,0 +1,73 @@
+"""slime's bindings beside the oracles: they agree on scenarios made by hand, and differ where it is said here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from binding_kit import Bound, bound, opened
+
+from sentinel.values import tensor
+
+MAIN = "624b824a898ab0ec1fcb4d373004c7f3852bf515"
+FIX = "ff40142cd373176ac51e3f91862acf4517e457ec"
+BASE = "2091f7af3f767cc63e15783ceda3f5809829be34"
+
+OPSM = "slime.utils.ppo_utils.compute_opsm_mask"
+REWARDS = "slime.ray.rollout.RolloutManager._post_process_rewards"
+
+
+@pytest.fixture(scope="module")
+def main() -> Iterator[Bound]:
+    yield from opened("slime", MAIN)
+
+
+@pytest.fixture(scope="module", params=[BASE, FIX, MAIN])
+def anywhere(request: pytest.FixtureRequest) -> Iterator[Bound]:
+    yield from opened("slime", request.param)
+
+
+@pytest.mark.parametrize(("boundary", "contract"), bound("slime"))
+def test_oracle_and_boundary_agree(main: Bound, boundary: str, contract: str) -> None:
+    assert main.disagreements(main.subject(boundary, contract)) == {}
+
+
+@pytest.mark.parametrize(("boundary", "contract"), bound("slime"))
+def test_oracle_and_boundary_agree_behind_padding(main: Bound, boundary: str, contract: str) -> None:
+    subject = main.subject(boundary, contract)
+    declared = subject.contract.input(subject.contract.mask)
+    if declared is None or "right" not in declared.choices:
+        pytest.skip("it takes no mask with padding")
+    assert main.disagreements(subject, [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]) == {}
+
+
+def test_the_opsm_binding_takes_both_signatures(anywhere: Bound) -> None:
+    assert anywhere.disagreements(anywhere.subject(OPSM, "sequence_rejection")) == {}
+
+
+def test_groups_of_unequal_size_are_normalised_as_one(main: Bound) -> None:
+    """Where a group has fewer samples than were asked for, the whole batch is taken for one group."""
+    subject = main.subject(REWARDS, "reward_normalisation")
+    scenario = {
+        **main.scenarios(subject)["plain"],
+        "rewards": tensor([0.0, 1.0, 5.0], "float32"),
+        "group": ["p", "p", "q"],
+        "std_level": None,
+    }
+    (violation,) = main.ask(subject, "the_oracle_agrees", {"": scenario}).violations
+    assert violation.observed.nested() == [-2.0, -1.0, 3.0]
+    assert violation.demanded.nested() == [-0.5, 0.5, 0.0]
+
+
+def test_a_ratio_that_overflows_has_no_finite_gradient(main: Bound) -> None:
+    """PPO clips what is above the range, so its gradient is 0; that of exp is infinite, and 0 times it is NaN."""
+    subject = main.subject("slime.utils.ppo_utils.compute_policy_loss", "policy_loss")
+    scenario = {
+        **main.scenarios(subject)["plain"],
+        "log_probs": tensor([[-1.0]], "float32"),
+        "old_log_probs": tensor([[-91.0]], "float32"),
+        "advantages": tensor([[1.0]], "float32"),
+        "response_mask": tensor([[1.0]], "float32"),
+    }
+    (violation,) = main.ask(subject, "the_oracle_agrees", {"": scenario}).violations
+    assert (violation.key, violation.symptom) == ("per_token_gradient", "non-finite")
