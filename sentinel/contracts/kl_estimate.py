@@ -26,13 +26,14 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     log_r = inputs["ref_log_probs"] - inputs["log_probs"]
+    mask = inputs["response_mask"]
+    if mask is not None:  # before exp: 0 times the gradient of an infinity is NaN
+        log_r = torch.where(mask != 0, log_r, 0.0)
     k3 = torch.exp(log_r) - 1 - log_r
     estimators = {"k1": -log_r, "abs": log_r.abs(), "k2": log_r.square() / 2, "k3": k3, "low_var_kl": k3}
     kl = estimators[inputs["kl_estimator"]]
     if inputs["clamp"] is not None:
         kl = kl.clamp(-inputs["clamp"], inputs["clamp"])
-    if inputs["response_mask"] is not None:
-        kl = torch.where(inputs["response_mask"] != 0, kl, 0.0)
     return {"kl": kl}
 
 

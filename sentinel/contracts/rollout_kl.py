@@ -26,9 +26,9 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     # Schulman's r is rollout / current, so log r = -d: k1 = -log r, k2 = (log r)^2 / 2, k3 = (r - 1) - log r.
-    d = inputs["log_probs"] - inputs["rollout_log_probs"]
-    estimators = {"k1": d, "abs": d.abs(), "k2": d.square() / 2, "k3": torch.exp(-d) - 1 + d}
     valid = inputs["response_mask"] != 0
+    d = torch.where(valid, inputs["log_probs"] - inputs["rollout_log_probs"], 0.0)
+    estimators = {"k1": d, "abs": d.abs(), "k2": d.square() / 2, "k3": torch.exp(-d) - 1 + d}
     estimate = estimators[inputs["kl_estimator"]]
     if inputs["clamp"] is not None:
         estimate = estimate.clamp(-inputs["clamp"], inputs["clamp"])

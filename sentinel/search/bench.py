@@ -59,6 +59,7 @@ class Trial:
     :ivar violations: empty where the law held.
     :ivar silent: why the law had nothing to say; empty where it had.
     :ivar refused: what a call raised. Loud, so no silent bug; empty where none did.
+    :ivar refusal: the kind of that failure (``raised``, ``drift``, ``crash``, ...).
     :ivar answer: the worker's answer, for what it says beside observations.
     """
 
@@ -67,6 +68,7 @@ class Trial:
     violations: tuple[Violation, ...] = ()
     silent: str = ""
     refused: str = ""
+    refusal: str = ""
     answer: Mapping[str, Any] | None = None
 
 
@@ -161,7 +163,7 @@ class Bench:
             if not self._measuring.dead:
                 raise Undecidable(answer["failure"])
             reason = f"it brought the session down: {self._measuring.dead}"
-            answer = {"answers": {name: {"refused": {"reason": reason}} for name in calls}}
+            answer = {"answers": {name: {"refused": {"kind": "crash", "reason": reason}} for name in calls}}
         return answer, reference
 
 
@@ -178,7 +180,7 @@ def _look(
     for variant, name in names.items():
         part = answer["answers"][name]
         if "refused" in part:
-            return Trial(variants, refused=str(part["refused"]["reason"]))
+            return Trial(variants, refused=str(part["refused"]["reason"]), refusal=str(part["refused"]["kind"]))
         observation[variant] = part["observation"]
         effects[variant] = part.get("effects", {})
         if not law.needs_oracle or name not in reference["answers"]:

@@ -47,9 +47,7 @@ def subjects(catalog: Catalog, target: str, boundaries: Sequence[str] = ()) -> t
                     f"the contract {contract.name} has an unknown law {name!r}{nearest(name, catalog.invariants)}"
                 )
             law = catalog.invariants[name]
-            if law.twin and not binding.twins:
-                omitted.append(Omitted(binding.boundary, name, "the adapter names no twin of it"))
-            elif law.needs_oracle and contract.oracle is None and not law.oracle_optional:
+            if law.needs_oracle and contract.oracle is None and not law.oracle_optional:
                 omitted.append(Omitted(binding.boundary, name, f"the contract {contract.name} has no oracle"))
             else:
                 laws.append(law)

@@ -48,9 +48,12 @@ class Drawn:
         if law.vary is None:
             return {"": self.inputs}
         try:
-            return law.vary(self.subject.contract, self.inputs, Tape(self.tape))
+            variants = law.vary(self.subject.contract, self.inputs, Tape(self.tape))
         except DoesNotApply as error:
             return str(error)
+        if law.twin and not self.subject.binding.twins:
+            variants = {name: inputs for name, inputs in variants.items() if name != law.twin}
+        return variants if len(variants) > 1 else "there is nothing to compare the scenario with"
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class Tally:
     :ivar spoken: scenarios about which the law had something to say.
     :ivar silent: why it had nothing to say about others, and how often.
     :ivar refused: what calls raised, and how often.
+    :ivar refusals: the kinds of those failures.
     :ivar rounding: differences that vanished in float64.
     :ivar unconfirmed: violations that a fresh process did not show again.
     :ivar dialects: violations that a declared dialect means, by the dialect's place in the binding.
@@ -92,6 +96,7 @@ class Tally:
     unconfirmed: int = 0
     silent: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
     dialects: Counter[int] = field(default_factory=Counter)
     dialects_open: Counter[int] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
@@ -254,6 +259,7 @@ class Hunt:
                 tally.silent[trial.silent] += 1
             elif trial.refused:
                 tally.refused[trial.refused] += 1
+                tally.refusals[trial.refusal] += 1
             else:
                 tally.spoken += 1
                 self._note_dialects(law, trial)
