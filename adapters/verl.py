@@ -44,13 +44,6 @@ def _made(owner: Any, options: Mapping[str, Any]) -> Any:
 
 _ADVANTAGES = ("advantages", "returns")
 
-_COUNT_EPSILON = Dialect(
-    "count_epsilon",
-    1e-8,
-    "a small number is added to the count of tokens, lest a mean of none divides by 0",
-    f"{_MAIN}/utils/torch_functional.py#L308",
-)
-
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
     return _made(boundary.module.AlgoConfig, {name: value for name, value in options.items() if value is not None})
@@ -140,9 +133,8 @@ _OUTCOMES = (
         "reinforce_plus_plus_baseline",
         (),
         _alone(573),
-        _COUNT_EPSILON,
     ),
-    _outcome("compute_gdpo_outcome_advantage", "gdpo", ("epsilon", "norm_by_std"), _alone(316), _COUNT_EPSILON),
+    _outcome("compute_gdpo_outcome_advantage", "gdpo", ("epsilon", "norm_by_std"), _alone(316)),
     _outcome(
         "compute_rloo_outcome_advantage",
         "rloo",
@@ -306,7 +298,6 @@ _POLICY_LOSSES = (
         _DUAL,
         _cut(1338),
         accepts={"dual_clip": (3.0, 1.5)},
-        twins=(f"{_CORE}.compute_policy_loss_bypass_mode",),
     ),
     Binding(
         f"{_CORE}.compute_policy_loss",
@@ -336,6 +327,7 @@ _POLICY_LOSSES = (
         imports=(_CORRECTION,),
         fixed={"importance_weights": None},
         accepts={"dual_clip": (3.0, 1.5)},
+        twins=(f"{_CORE}.compute_policy_loss_vanilla",),
     ),
     _policy(
         "compute_policy_loss_dppo_tv",
@@ -371,7 +363,18 @@ _POLICY_LOSSES = (
     ),
     _policy("compute_policy_loss_gpg", "gpg", {}),
     _policy("compute_policy_loss_clip_cov", "clip_cov", _CLIP, metrics={}),
-    _policy("compute_policy_loss_kl_cov", "kl_cov", {}, metrics={}),
+    _policy(
+        "compute_policy_loss_kl_cov",
+        "kl_cov",
+        {},
+        Dialect(
+            "order_does_not_matter",
+            reason="a fixed number of tokens with the largest covariance is penalised; of equal ones the first",
+            link=_core_line(1906),
+            symptom="value",
+        ),
+        metrics={},
+    ),
     _policy(
         "compute_policy_loss_geo_mean",
         "gmpo",
@@ -533,19 +536,13 @@ TARGET = Target(
             outputs=_ADVANTAGES,
             call=_reinforce_plus_plus,
             fixed={"kl": None, "kl_coef": 0.0},
-            dialects=(
-                Dialect("whiten", True, "the estimator whitens its returns over the batch", _core_line(728)),
-                _COUNT_EPSILON,
-            ),
+            dialects=(Dialect("whiten", True, "the estimator whitens its returns over the batch", _core_line(728)),),
         ),
         Binding(
             f"{_CORE}.compute_gae_advantage_return",
             "generalised_advantage",
             outputs=_ADVANTAGES,
-            dialects=(
-                Dialect("whiten", True, "the estimator whitens its advantages over the batch", _core_line(262)),
-                _COUNT_EPSILON,
-            ),
+            dialects=(Dialect("whiten", True, "the estimator whitens its advantages over the batch", _core_line(262)),),
         ),
         Binding(
             f"{_CORE}.agg_loss",
@@ -565,9 +562,9 @@ TARGET = Target(
         _kl("kl_penalty", twins=(f"{_CORE}.kl_penalty_forward",)),
         _kl("kl_penalty_forward", twins=(f"{_CORE}.kl_penalty",)),
         *_CORRECTIONS,
-        _statistics("masked_mean", "mean", "axis", _COUNT_EPSILON),
+        _statistics("masked_mean", "mean", "axis"),
         _statistics("masked_sum", "sum", "axis"),
-        _statistics("masked_var", "var", "unbiased", _COUNT_EPSILON),
-        _statistics("masked_whiten", "whiten", "shift_mean", _COUNT_EPSILON),
+        _statistics("masked_var", "var", "unbiased"),
+        _statistics("masked_whiten", "whiten", "shift_mean"),
     ),
 )
