@@ -560,6 +560,9 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
         raise ValueError("no logits over two tokens have a log-prob that is not below 0")
+    equal = (log_probs == inputs["rollout_log_probs"]) & (inputs["response_mask"] != 0)
+    if inputs["kl_estimator"] == "abs" and equal.any():
+        raise ValueError("a log-softmax is a rounding off, and where both are equal |d| has no gradient to compare")
     rows = log_probs.shape[0]
     pair = torch.stack([log_probs, torch.log1p(-torch.exp(log_probs))], -1)
     logits = torch.cat([pair, torch.zeros(rows, 1, 2, device=pair.device)], 1)
@@ -642,12 +645,22 @@ def _formerly(function: str) -> tuple[str, ...]:
     return (f"skyrl_train.utils.ppo_utils.{function}",)
 
 
-def _tensors(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: inputs[name] for name in names}
+def _given(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """These inputs. A batch is float32, and a model bfloat16 or float32: nothing is ever float16.
+
+    https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/train/dataset/preprocess.py#L214
+    https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/workers/model_wrapper.py#L158
+    """
+    import torch
+
+    chosen = {name: inputs[name] for name in names}
+    if any(isinstance(value, torch.Tensor) and value.dtype == torch.float16 for value in chosen.values()):
+        raise TypeError("SkyRL has no float16 tensors")
+    return chosen
 
 
 def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(_tensors(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
+    return boundary.invoke(_given(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -656,16 +669,16 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
     https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/utils/ppo_utils.py#L1332
     """
-    return boundary.invoke(_tensors(inputs, "token_level_rewards", "values", "response_mask", "gamma", "lam"))
+    return boundary.invoke(_given(inputs, "token_level_rewards", "values", "response_mask", "gamma", "lam"))
 
 
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask", "gamma"))
+    return boundary.invoke(_given(inputs, "token_level_rewards", "response_mask", "gamma"))
 
 
 def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     names = ("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")
-    return boundary.invoke(_tensors(inputs, *names))
+    return boundary.invoke(_given(inputs, *names))
 
 
 def _whitens(line: int) -> Dialect:
@@ -683,7 +696,7 @@ _EXTENT = (
 _GIVEN_EXTENT = f"{_CODE}/train/trainer.py#L1184"
 _COUNTED = (
     Dialect("rejected", "counted", _EXTENT, _GIVEN_EXTENT),
-    Dialect("a_rejected_row_is_an_absent_row", None, _EXTENT, _GIVEN_EXTENT, symptom="value"),
+    Dialect("a_rejected_row_is_an_absent_row", None, _EXTENT, _GIVEN_EXTENT),
     Dialect("masked_rewards", "counted", _SUM_OF_ROW, _ZERO_OUTSIDE),
     Dialect("masked_values_have_no_influence", None, _SUM_OF_ROW, _ZERO_OUTSIDE),
 )
@@ -743,7 +756,7 @@ def _policy_loss(
     """:param behaviour: the ratio is relative to the rollout's log-probs, so the old ones are handed in as those; the
     loss has the others as an argument too, for off-policy correction, which is off.
     """
-    names = _tensors(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    names = _given(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
     loss, metrics = boundary.invoke(names, config=_algorithm(boundary, options), **rollout)
     return {"loss": loss, "clip_fraction": metrics.get("clip_ratio")}
@@ -837,6 +850,15 @@ _POLICY_LOSSES = (
             _ppo_line(980),
             symptom="value",
         ),
+        Dialect(
+            "nothing_else_is_touched",
+            None,
+            "it draws from the global generator, as dropout does",
+            _ppo_line(980),
+            symptom="global-state",
+        ),
+        # By default no token of a small batch has a covariance in range, and the loss is PPO's.
+        settings=lambda inputs: {"clip_cov.clip_cov_lb": 0.0},
     ),
     _policy(
         "compute_policy_loss_kl_cov",
@@ -857,7 +879,7 @@ _POLICY_LOSSES = (
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     config = _algorithm(boundary, {"value_clip": inputs["cliprange_value"]})
-    names = _tensors(inputs, "vpreds", "values", "returns", "response_mask")
+    names = _given(inputs, "vpreds", "values", "returns", "response_mask")
     loss, clip_fraction = boundary.invoke(names, config=config)
     return {"loss": loss, "clip_fraction": clip_fraction}
 
@@ -882,13 +904,13 @@ def _empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
 
 
 def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke({"loss_mat": inputs["loss_mat"], "response_mask": inputs["response_mask"]})
+    return boundary.invoke(_given(inputs, "loss_mat", "response_mask"))
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Losses in the place of advantages: what it makes of them is summed by its own ``reduce_loss``."""
     scaled = boundary.invoke(
-        {"loss_mat": inputs["loss_mat"], "response_mask": inputs["response_mask"]},
+        _given(inputs, "loss_mat", "response_mask"),
         loss_reduction=_REDUCTIONS[inputs["loss_agg_mode"]],
         micro_batch_size=len(inputs["loss_mat"]),
         max_seq_len=inputs["loss_scale_factor"],
@@ -903,7 +925,7 @@ def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     """The loss reduction that follows divides by the tokens of loss_mask, at least 1: with none it changes nothing."""
     import torch
 
-    advantages, mask = inputs["advantages"], inputs["response_mask"]
+    advantages, mask = _given(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
     algorithm = _algorithm(boundary, options)
@@ -917,7 +939,7 @@ def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 
 def _mean(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(_tensors(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
+    return boundary.invoke(_given(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
 
 
 def _statistic(
@@ -931,7 +953,7 @@ def _statistic(
         formerly=formerly,
         arguments={"values": ("values", "tensor"), "response_mask": ("mask",)},
         outputs=("result",),
-        call=call or (lambda boundary, inputs: boundary.invoke(_tensors(inputs, *names))),
+        call=call or (lambda boundary, inputs: boundary.invoke(_given(inputs, *names))),
         fixed={"statistic": statistic, **{name: value for name, value in plain.items() if name not in knobs}},
     )
 
@@ -943,7 +965,7 @@ _PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
 
 def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], **more: Any) -> Any:
     config = _with_options(boundary.imported[_CONFIG].OffPolicyCorrectionConfig(), options)
-    return boundary.invoke(_tensors(inputs, *_PAIR), off_policy_correction=config, **more)
+    return boundary.invoke(_given(inputs, *_PAIR), off_policy_correction=config, **more)
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -1108,6 +1130,24 @@ _TENSORS = (
     ),
 )
 
+_ONLY_NAMES = "it registers and looks up functions by name, and computes nothing"
+_NOT_YET = "log-probs, entropies and metrics are not among the contracts yet"
+_UNBOUND = {
+    f"{_OFF_POLICY}.off_policy_correction_enabled": "it reads four options",
+    f"{_OFF_POLICY}.compute_off_policy_correction": "it calls the four corrections, which are bound, one by one",
+    f"{_OFF_POLICY}.apply_off_policy_correction": "it multiplies by what compute_off_policy_correction returns",
+    f"{_PPO}.get_kl_controller": "it schedules a coefficient over the steps of a training",
+    f"{_PPO}.register_advantage_estimator": _ONLY_NAMES,
+    f"{_PPO}.register_policy_loss": _ONLY_NAMES,
+    f"{_PPO}.sync_registries": _ONLY_NAMES,
+    f"{_PPO}.repopulate_all_registries": _ONLY_NAMES,
+    f"{_PPO}.compute_advantages_and_returns": "it calls an estimator, which is bound, by its name",
+    f"{_TORCH}.safe_exp_delta": "one exponential; it runs in the losses that are bound",
+    f"{_TORCH}.*": _NOT_YET,
+    f"{_WORKER_UTILS}.*": _NOT_YET,
+    "skyrl.train.utils.utils.*": "beside validate_cfg it sets up processes and devices",
+}
+
 TARGET = Target(
     name="skyrl",
     repository="https://github.com/NovaSky-AI/SkyRL",
@@ -1171,4 +1211,5 @@ TARGET = Target(
         _megatron("forward", "router_replay", _router_replay, _REPLAY),
         *_TENSORS,
     ),
+    unbound=_UNBOUND,
 )
