@@ -1,0 +1,203 @@
+"""verl's bindings beside the oracles: they agree on scenarios made by hand, and differ where it is said here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from binding_kit import Bound, bound, opened
+
+from sentinel.invariants.invariant import DoesNotApply
+from sentinel.values import tensor
+
+MAIN = "1dda039b9c6311889a9c9a26040677e1254814f9"
+FIX = "265c9248757b0f54219a039d3bb2f562e0029634"
+BASE = "f7d10f3dcb1127e60fc2d55da572a4b8783a5fc8"
+
+CORE = "verl.trainer.ppo.core_algos"
+CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
+PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
+
+GEO_MEAN = f"{CORE}.compute_policy_loss_geo_mean"
+REJECTION = f"{CORRECTION}.compute_rollout_rejection_mask"
+#: No paper defines these by a formula of the tokens, or the contract has none of what the formula needs.
+WITHOUT_ORACLE = ("clip_cov", "kl_cov", "optimal_token_baseline")
+
+#: boundary -> the scenarios in which it is not what the oracle says.
+DIFFERS: dict[str, set[str]] = {
+    # https://github.com/verl-project/verl/issues/7913: the mean over the microbatch, whatever the global counts are.
+    GEO_MEAN: {"global_batch_size=2"},
+    # https://github.com/verl-project/verl/pull/6377: the bounds of the ratio are taken for bounds of its inverse.
+    REJECTION: {"threshold_low=0.9", "threshold_high=1.25", "threshold_high=5.0"},
+}
+
+
+@pytest.fixture(scope="module")
+def main() -> Iterator[Bound]:
+    yield from opened("verl", MAIN)
+
+
+@pytest.fixture(scope="module", params=[BASE, FIX, MAIN], ids=["base", "fix", "main"])
+def anywhere(request: pytest.FixtureRequest) -> Iterator[tuple[str, Bound]]:
+    for opened_at in opened("verl", request.param):
+        yield request.param, opened_at
+
+
+def _disagreements(code: Bound, boundary: str, contract: str, mask: Any = None) -> dict[str, str]:
+    try:
+        return code.disagreements(code.subject(boundary, contract), mask)
+    except DoesNotApply:
+        assert any(name in boundary for name in WITHOUT_ORACLE)
+        pytest.skip("it has no oracle")
+
+
+@pytest.mark.parametrize(("boundary", "contract"), bound("verl"))
+def test_oracle_and_boundary_agree(main: Bound, boundary: str, contract: str) -> None:
+    wrong = _disagreements(main, boundary, contract)
+    assert set(wrong) == DIFFERS.get(boundary, set()), wrong
+
+
+@pytest.mark.parametrize(("boundary", "contract"), bound("verl"))
+def test_oracle_and_boundary_agree_behind_padding(main: Bound, boundary: str, contract: str) -> None:
+    subject = main.subject(boundary, contract)
+    declared = subject.contract.input(subject.contract.mask)
+    if declared is None or "right" not in declared.choices:
+        pytest.skip("it takes no mask with padding")
+    wrong = _disagreements(main, boundary, contract, PADDED)
+    assert set(wrong) == DIFFERS.get(boundary, set()), wrong
+
+
+def _scenario(plain: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The plain scenario with other values; lists become tensors of single precision."""
+    made = {name: tensor(value, "float32") if isinstance(value, list) else value for name, value in changes.items()}
+    return {**plain, **made}
+
+
+def test_rewards_of_rejected_rows_move_the_others(anywhere: tuple[str, Bound]) -> None:
+    """verl #6452, fixed at its head: whatever the estimator, a rejected row is an absent row."""
+    sha, code = anywhere
+    moved = set()
+    for subject in code.subjects:
+        if subject.contract.name != "group_advantage" or "passk" in subject.boundary:
+            continue
+        plain = code.scenarios(subject, [[0, 0, 0], [1, 1, 1], [1, 1, 0], [1, 1, 1]])["plain"]
+        rewards = [[0.0, 0.0, 0.0], [0.0, 0.0, -0.5], [0.0, 2.0, 0.0], [0.0, 0.0, 0.25]]
+        baseline = {**_scenario(plain, token_level_rewards=rewards), "group": ["p", "p", "p", "q"]}
+        other = _scenario(baseline, token_level_rewards=[[0.0, 0.0, 9.0], *rewards[1:]])
+        trial = code.ask(subject, "a_rejected_row_is_an_absent_row", {"baseline": baseline, "changed": other})
+        if trial.violations:
+            moved.add(subject.boundary.rpartition(".")[2])
+    leaks = {
+        "compute_grpo_outcome_advantage",
+        "compute_grpo_vectorized_outcome_advantage",
+        "compute_reinforce_plus_plus_baseline_outcome_advantage",
+        "compute_gdpo_outcome_advantage",
+        "compute_rloo_outcome_advantage",
+        "compute_rloo_vectorized_outcome_advantage",
+        "compute_gpg_outcome_advantage",
+    }
+    assert moved == (set() if sha == FIX else leaks)
+
+
+def test_a_reward_behind_the_mask_is_part_of_the_score(anywhere: tuple[str, Bound]) -> None:
+    """https://github.com/verl-project/verl/pull/6362"""
+    _, code = anywhere
+    subject = code.subject(f"{CORE}.compute_rloo_outcome_advantage", "group_advantage")
+    plain = code.scenarios(subject)["plain"]
+    rows = {"response_mask": [[1.0, 0.0], [1.0, 1.0]], "token_level_rewards": [[0.0, 7.0], [0.0, 0.0]]}
+    scenario = {**_scenario(plain, **rows), "group": ["p", "p"]}
+    (violation, _) = code.ask(subject, "the_oracle_agrees", {"": scenario}).violations
+    assert violation.observed.nested() == [[7.0, 0.0], [-7.0, -7.0]]
+    assert violation.demanded.nested() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+def test_rloo_and_its_vectorised_twin_differ_about_a_group_of_one(main: Bound) -> None:
+    """https://github.com/verl-project/verl/pull/7581"""
+    subject = main.subject(f"{CORE}.compute_rloo_outcome_advantage", "group_advantage")
+    plain = main.scenarios(subject)["plain"]
+    scenario = {**_scenario(plain, response_mask=[[1.0]], token_level_rewards=[[1.0]]), "group": ["p"]}
+    (violation, _) = main.ask(subject, "twins_agree", {"baseline": scenario, "twin": dict(scenario)}).violations
+    assert (violation.demanded.nested(), violation.observed.nested()) == ([[1.0]], [[0.0]])
+
+
+def test_a_batch_without_a_valid_token_has_no_finite_loss(anywhere: tuple[str, Bound]) -> None:
+    _, code = anywhere
+    subject = code.subject(f"{CORE}.agg_loss", "loss_aggregation")
+    for name, plain in code.scenarios(subject).items():
+        if not name.startswith(("plain", "loss_agg_mode")):
+            continue
+        scenario = {**_scenario(plain, loss_mat=[[1.0]]), "response_mask": tensor([[0]], "int64")}
+        found = code.ask(subject, "the_oracle_agrees", {"": scenario}).violations
+        assert {item.symptom for item in found} == (set() if "token-sum" in name.split("=")[-1:] else {"non-finite"})
+
+
+def test_the_ratio_that_is_kept_is_the_inverse(anywhere: tuple[str, Bound]) -> None:
+    """https://github.com/verl-project/verl/pull/6377: a ratio of 1.28 is above 1.25, and kept."""
+    _, code = anywhere
+    subject = code.subject(REJECTION, "importance_weight")
+    plain = code.scenarios(subject)["plain"]
+    values = {"old_log_probs": [[-1.0]], "rollout_log_probs": [[-1.25]], "response_mask": [[1.0]]}
+    scenario = _scenario(plain, **values, threshold_low=0.5, threshold_high=1.25)
+    found = {item.key: item for item in code.ask(subject, "the_oracle_agrees", {"": scenario}).violations}
+    assert (found["kept"].demanded.nested(), found["kept"].observed.nested()) == ([[0.0]], [[1.0]])
+
+
+#: Two responses of one token each, and the second alone.
+GEO: dict[str, Any] = {
+    "advantages": [[1.0], [1.0]],
+    "log_probs": [[-1.0], [-1.0]],
+    "old_log_probs": [[-1.0], [-1.0]],
+    "response_mask": [[1.0], [1.0]],
+}
+HALF = {name: value[1:] for name, value in GEO.items()}
+
+
+def _policy(code: Bound, subject: Any, **changes: Any) -> dict[str, Any]:
+    return _scenario(code.scenarios(subject)["plain"], importance_weights=None, **changes)
+
+
+def test_a_rejected_row_halves_the_geometric_mean_loss(main: Bound) -> None:
+    subject = main.subject(GEO_MEAN, "policy_loss")
+    scenario = _policy(main, subject, **{**GEO, "response_mask": [[0.0], [1.0]]})
+    variants = {"baseline": scenario, "without": _scenario(scenario, **HALF)}
+    loss = main.ask(subject, "a_rejected_row_is_an_absent_row", variants).violations[0]
+    assert "expected -0.5, observed -1.0" in loss.detail
+
+
+def test_microbatches_of_the_geometric_mean_loss_do_not_add_up(main: Bound) -> None:
+    """https://github.com/verl-project/verl/issues/7913"""
+    subject = main.subject(GEO_MEAN, "policy_loss")
+    scenario = _policy(main, subject, **GEO, global_batch_size=2)
+    half = _scenario(scenario, **HALF)
+    found = main.ask(subject, "parts_add_up", {"baseline": scenario, "part_1": half, "part_2": dict(half)}).violations
+    assert any("expected -1.0, observed -2.0" in item.detail for item in found)
+
+
+def test_the_geometric_mean_loss_counts_what_it_does_not_clip(main: Bound) -> None:
+    """A negative advantage whose ratio rises is not clipped: the smaller of the two is the ratio itself."""
+    subject = main.subject(GEO_MEAN, "policy_loss")
+    one = {"advantages": [[-1.0]], "log_probs": [[-1.0]], "old_log_probs": [[-1.25]], "response_mask": [[1.0]]}
+    scenario = _policy(main, subject, **one)
+    (violation,) = main.ask(subject, "metrics_tell_the_truth", {"": scenario}).violations
+    assert (violation.key, violation.observed, violation.demanded) == ("clip_fraction", 1.0, 0.0)
+
+
+@pytest.mark.parametrize("divergence", ["tv", "kl"])
+def test_dppo_counts_tokens_without_an_advantage_as_clipped(main: Bound, divergence: str) -> None:
+    subject = main.subject(f"{CORE}.compute_policy_loss_dppo_{divergence}", "policy_loss")
+    one = {"advantages": [[0.0]], "log_probs": [[-2.5]], "old_log_probs": [[-1.0]], "response_mask": [[1.0]]}
+    scenario = _policy(main, subject, **one)
+    (violation,) = main.ask(subject, "metrics_tell_the_truth", {"": scenario}).violations
+    assert (violation.key, violation.observed, violation.demanded) == ("clip_fraction", 1.0, 0.0)
+
+
+def test_what_is_not_finite_behind_the_mask_reaches_the_loss(main: Bound) -> None:
+    """https://github.com/verl-project/verl/pull/6349"""
+    subject = main.subject(f"{CORE}.agg_loss", "loss_aggregation")
+    plain = main.scenarios(subject)["loss_agg_mode=seq-mean-token-sum"]
+    scenario = {**_scenario(plain, loss_mat=[[1.0, 1.0]]), "response_mask": tensor([[1, 0]], "int64")}
+    outlier = _scenario(scenario, loss_mat=[[1.0, float("inf")]])
+    variants = {"baseline": scenario, "outlier": outlier}
+    found = main.ask(subject, "masked_values_have_no_influence", variants).violations
+    assert {item.symptom for item in found} == {"non-finite"}
