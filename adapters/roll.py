@@ -555,7 +555,6 @@ TARGET = Target(
             "epsilon",
             fixed={"axis": "token", "unbiased": False},
             dialects=(
-                _COUNT_EPSILON,
                 Dialect(
                     "epsilon_placement",
                     "floor",
@@ -679,8 +678,8 @@ TARGET = Target(
     ),
     unbound={
         f"{_FUNCTIONALS}.response_level_masked_whiten": (
-            "nothing calls it, and it refuses any batch but one with as many rows as tokens: it takes the variance of "
-            "one number a row with the mask of the tokens"
+            "nothing calls it, and it takes the variance of one number a row with the mask of the tokens, which "
+            "broadcasting refuses unless there are as many rows as tokens, or one"
         ),
     },
 )

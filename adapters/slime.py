@@ -121,9 +121,12 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     """The loss of a microbatch, with no KL, no entropy term and nothing off-policy."""
     import torch
 
+    algorithm = _ALGORITHMS[inputs["algorithm"]]
+    if algorithm == "cispo" and not hasattr(boundary.module, "compute_cispo_loss"):
+        raise ValueError("the arguments of this revision know no cispo")
     log_probs = list(inputs["log_probs"])
     args = _stand_in(
-        advantage_estimator=_ALGORITHMS[inputs["algorithm"]],
+        advantage_estimator=algorithm,
         eps_clip=inputs["eps_clip_low"],
         eps_clip_high=inputs["eps_clip_high"],
         eps_clip_c=inputs["dual_clip"],
