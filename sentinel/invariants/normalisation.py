@@ -26,6 +26,8 @@ def normalisation_laws(case: Case) -> list[Violation]:
         raise DoesNotApply("the contract has no oracle")
     violations, looked = [], False
     for other in others:
+        if row_count(case.contract, case.inputs[other]) != row_count(case.contract, case.inputs[first]):
+            continue
         try:
             violations += same(case, first, other, said="where the definition's answer stays, ", roles=("output",))
             looked = True
