@@ -11,6 +11,7 @@ import enum
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
@@ -564,7 +565,8 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     if inputs["kl_estimator"] == "abs" and equal.any():
         raise ValueError("a log-softmax is a rounding off, and where both are equal |d| has no gradient to compare")
     rows = log_probs.shape[0]
-    pair = torch.stack([log_probs, torch.log1p(-torch.exp(log_probs))], -1)
+    exact = log_probs.double()  # near 0 the other token's probability is lost in fewer bits
+    pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)
     logits = torch.cat([pair, torch.zeros(rows, 1, 2, device=pair.device)], 1)
     by_rows = {"trainer.max_tokens_per_microbatch": 0, "trainer.micro_train_batch_size_per_gpu": rows}
     fields = _fields(log_probs, inputs["response_mask"], rollout_logprobs=inputs["rollout_log_probs"])
@@ -572,7 +574,8 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     with _megatron_worker(boundary, options, schedule, lambda sequences: logits) as worker:
         output = worker.forward_backward(_batch(boundary, fields))
     (loss,) = schedule.losses
-    return {"rollout_kl": output.metrics["rollout_kl"], "loss": loss.detach()}
+    # A microbatch without a token that counts is taken for a padding one, whose metrics are left out.
+    return {"rollout_kl": output.metrics.get("rollout_kl"), "loss": loss.detach()}
 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -645,18 +648,14 @@ def _formerly(function: str) -> tuple[str, ...]:
     return (f"skyrl_train.utils.ppo_utils.{function}",)
 
 
+#: A batch is float32, and a model bfloat16 or float32; float64 is what a search widens to. Nothing is ever float16.
+#: https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/train/dataset/preprocess.py#L214
+#: https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/workers/model_wrapper.py#L158
+_DTYPES = ("float32", "float64", "bfloat16")
+
+
 def _given(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """These inputs. A batch is float32, and a model bfloat16 or float32: nothing is ever float16.
-
-    https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/train/dataset/preprocess.py#L214
-    https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/workers/model_wrapper.py#L158
-    """
-    import torch
-
-    chosen = {name: inputs[name] for name in names}
-    if any(isinstance(value, torch.Tensor) and value.dtype == torch.float16 for value in chosen.values()):
-        raise TypeError("SkyRL has no float16 tensors")
-    return chosen
+    return {name: inputs[name] for name in names}
 
 
 def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -1197,6 +1196,7 @@ TARGET = Target(
             imports=_WORKING,
             stand_ins=_FSDP,
             dialects=_K3_IS_CUT,
+            twins=(f"{_WRAPPER}.MegatronModelWrapper.forward_backward_mini_batch",),
         ),
         Binding(
             f"{_BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
@@ -1209,7 +1209,7 @@ TARGET = Target(
         _megatron("forward_backward_mini_batch", "rollout_kl", _megatron_rollout_kl, _MEGATRON, *_K3_IS_CUT),
         _megatron("forward_backward_mini_batch", "router_replay", _router_replay, _REPLAY),
         _megatron("forward", "router_replay", _router_replay, _REPLAY),
-        *_TENSORS,
+        *(replace(binding, dtypes=_DTYPES) for binding in _TENSORS),
     ),
     unbound=_UNBOUND,
 )

@@ -91,6 +91,7 @@ class Binding:
     :ivar fixed: canonical inputs that the boundary fixes by being what it is (``{"estimator": "rloo"}``).
     :ivar accepts: canonical input -> the choices that this boundary takes, where they are not all of the contract's;
         for the contract's mask the styles of mask: ``full``, ``right`` (padding), ``left``, ``gaps``.
+    :ivar dtypes: the float dtypes in which the framework has these tensors; empty: any.
     :ivar dialects: what the framework means to do differently.
     :ivar twins: the boundaries (dotted paths of other bindings of the same contract) that must give the same answer.
     """
@@ -106,6 +107,7 @@ class Binding:
     stand_ins: tuple[StandIn, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     accepts: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()
     dialects: tuple[Dialect, ...] = ()
     twins: tuple[str, ...] = ()
 

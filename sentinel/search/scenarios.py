@@ -64,7 +64,7 @@ def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]
     :raises DoesNotApply: from the contract's ``arrange``, where what was drawn makes no sense.
     """
     sizes = {"batch": _places(MOST_ROWS, choose), "tokens": _places(MOST_TOKENS, choose)}
-    precision = choose.one_of(PRECISIONS)
+    precision = choose.one_of([name for name in PRECISIONS if not binding.dtypes or name in binding.dtypes])
     wild = choose.integer(0, 3) == 3
     inputs: dict[str, Any] = {}
     for item in contract.inputs:
