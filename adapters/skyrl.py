@@ -37,6 +37,10 @@ _WORKING = (*_CONFIGURED, _BATCH, _WORKER_UTILS)
 _WITH_MEGATRON = (*_WORKING, _MEGATRON_WORKER, _MEGATRON_UTILS, _MEGATRON_MODELS, f"{_BACKEND}.utils.replay_utils")
 
 
+#: Megatron's log-probs are those of logits taken to single precision, whatever these are.
+_SINGLE = ("float32",)
+
+
 def _ppo_line(number: int) -> str:
     return f"{_CODE}/backends/skyrl_train/utils/ppo_utils.py#L{number}"
 
@@ -635,7 +639,9 @@ def _megatron(
     method: str, contract: str, call: Callable[..., Any], stand_ins: tuple[StandIn, ...], *dialects: Dialect
 ) -> Binding:
     boundary = f"{_WRAPPER}.MegatronModelWrapper.{method}"
-    return Binding(boundary, contract, call=call, imports=_WITH_MEGATRON, stand_ins=stand_ins, dialects=dialects)
+    return Binding(
+        boundary, contract, call=call, imports=_WITH_MEGATRON, stand_ins=stand_ins, dtypes=_SINGLE, dialects=dialects
+    )
 
 
 # -- functions of tensors alone ---------------------------------------------------------------------------------------
@@ -1196,6 +1202,7 @@ TARGET = Target(
             imports=_WORKING,
             stand_ins=_FSDP,
             dialects=_K3_IS_CUT,
+            dtypes=_SINGLE,
             twins=(f"{_WRAPPER}.MegatronModelWrapper.forward_backward_mini_batch",),
         ),
         Binding(
