@@ -239,6 +239,49 @@ _POLICY_LOSSES = (
 )
 
 
+def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss of a microbatch as the engine asks for it: sequences one after the other, ``cu_seqlens`` between them.
+
+    Its metrics go to the tracker of the process, which is emptied first, as it is after each step.
+    """
+    import torch
+
+    from sentinel.worker.drift import DriftError
+
+    algorithm = inputs["algorithm"]
+    switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
+    if switch is not None and switch not in boundary.parameters:
+        raise DriftError(f"{boundary.path} has no {algorithm}")
+    rows, tokens = inputs["log_probs"].shape
+    log_probs, old, advantages, mask = (
+        inputs[name].reshape(-1) for name in ("log_probs", "old_log_probs", "advantages", "response_mask")
+    )
+    data = {
+        "logprobs": old,
+        "prox_logp": old,
+        "advantages": advantages,
+        "loss_mask": mask,
+        "cu_seqlens": torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32),
+    }
+    told = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
+    told.clear()
+    loss = boundary.invoke(
+        {},
+        logprobs=log_probs,
+        entropy=torch.zeros_like(old),
+        input_data=data,
+        eps_clip=inputs["eps_clip_low"],
+        eps_clip_higher=inputs["eps_clip_high"],
+        c_clip=inputs["dual_clip"] if algorithm in ("ppo", "gspo") else None,
+        importance_sampling_level="sequence" if algorithm == "gspo" else "token",
+        sapo_tau_pos=inputs["tau_pos"],
+        sapo_tau_neg=inputs["tau_neg"],
+        **({} if switch is None else {switch: True}),
+    )
+    names = {"clip_fraction": "clip_ratio", "dual_clip_fraction": "dual_clip_ratio"}
+    return {"loss": loss, **{name: told[key][-1].reshape(rows, tokens) for name, key in names.items()}}
+
+
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = ("vpreds", "values", "returns", "cliprange_value")
     mask = inputs["response_mask"].bool()
@@ -323,6 +366,19 @@ TARGET = Target(
         ),
         *_POLICY_LOSSES,
         Binding(
+            "areal.trainer.ppo.actor.grpo_loss_fn",
+            "policy_loss",
+            formerly=("areal.engine.ppo.actor.grpo_loss_fn",),
+            call=_packed_loss,
+            fixed={
+                **_TOKEN_MEAN,
+                **dict.fromkeys(("importance_weights", "ratio_cap")),
+                **{name: _KNOBS[name] for name in ("beta", "positive_weight", "negative_weight")},
+            },
+            accepts={"algorithm": ("ppo", "gspo", "sapo", "cispo")},
+            dialects=(_of_sequences({"algorithm": ("gspo",)}),),
+        ),
+        Binding(
             f"{_FUNCTIONAL}.ppo_critic_loss_fn",
             "value_loss",
             arguments={
@@ -369,4 +425,11 @@ TARGET = Target(
             ),
         ),
     ),
+    unbound={
+        "areal.trainer.ppo.gae._compute_turn_level_gae": "the contract's steps are tokens; these are turns",
+        "areal.trainer.ppo.actor.compute_prox_logp_approximations": "it guesses log-probs from the versions of weights",
+        f"{_FUNCTIONAL}.reward_overlong_penalty": "no contract of rewards that go by the length of a response yet",
+        f"{_FUNCTIONAL}.dpo_pair_logratios": "preferences, not reinforcement learning",
+        f"{_FUNCTIONAL}.dpo_preference_loss": "preferences, not reinforcement learning",
+    },
 )

@@ -568,4 +568,16 @@ TARGET = Target(
         _statistics("masked_var", "var", "unbiased"),
         _statistics("masked_whiten", "whiten", "shift_mean"),
     ),
+    unbound={
+        f"{_CORE}.compute_rewards": "nothing calls it",
+        f"{_CORE}.compute_entropy_loss": "an entropy of logits, aggregated by agg_loss, which is bound",
+        f"{_CORE}.compute_pf_ppo_reweight_data": "it draws rows at random, by weights of its own",
+        f"{_CORRECTION}.compute_rs_metrics": "metrics alone",
+        f"{_CORRECTION}.compute_is_metrics": "metrics alone",
+        f"{_CORRECTION}.compute_offpolicy_metrics": "metrics alone",
+        f"{_CORRECTION}.compute_rollout_corr_metrics_from_logprobs": "metrics alone",
+        f"{_CORRECTION}.compute_rollout_correction_and_add_to_batch": "it hands a batch to what is bound",
+        f"{_TORCH}.distributed_masked_mean": "it needs a process group",
+        f"{_TORCH}.distributed_mean_max_min_std": "it needs a process group",
+    },
 )
