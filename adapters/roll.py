@@ -567,7 +567,7 @@ TARGET = Target(
             f"{_AGENTIC}.compute_segment_masked_mean",
             "masked_statistics",
             arguments={"values": ("tensor",), "response_mask": ("mask",)},
-            outputs=("result",),
+            outputs=("whitened",),
             fixed={
                 "statistic": "segment_mean",
                 "axis": None,

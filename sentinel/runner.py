@@ -314,13 +314,13 @@ class _Loaded:
         self._fork = fork
         self._target = target
         self._adapter = str(catalog.adapters[target.name].file)
-        self._seen: set[str] = set()
+        self._seen: set[tuple[str, str]] = set()
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> None:
         """Import what a boundary needs, once."""
-        if boundary not in self._seen:
-            self._seen.add(boundary)
+        if (boundary, contract) not in self._seen:
+            self._seen.add((boundary, contract))
             binding = self._target.binding(boundary, contract)
             paths = [*binding.paths, *binding.imports] if binding else [boundary]
             self.alive().load(paths, self._adapter, contract_file, contract)

@@ -60,9 +60,9 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Advantages that are one a sequence, mostly: with both signs in a sequence only the laws have a say."""
+    """Advantages that are one a sequence, or each token's own: with both signs in one, only the laws have a say."""
     spread(inputs, "log_probs", "old_log_probs")
-    if choose.integer(0, 2) < 2:
+    if choose.integer(0, 1) == 0:
         values = inputs["advantages"].array().copy()
         values[:] = values[:, :1]
         inputs["advantages"] = replaced(inputs["advantages"], values)

@@ -96,8 +96,8 @@ def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
     """Other values on all masked tokens, of one input or of all; of all, each its own, lest they cancel.
 
-    Rows without any valid token stay as they are: *a rejected row is an absent row* is about those, and what breaks that
-    law alone would only be found twice.
+    Rows without any valid token stay as they are: *a rejected row is an absent row* is about those, and what breaks
+    that law alone would only be found twice.
     """
     valid = mask_of(contract, inputs)
     masked = ~valid & valid.any(axis=-1, keepdims=True)

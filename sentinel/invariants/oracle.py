@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sentinel.closeness import agree
+from sentinel.contracts.contract import Contract
 from sentinel.invariants.compare import disagreements
 from sentinel.invariants.invariant import Case, DoesNotApply, Invariant, Violation
 from sentinel.invariants.layout import address
@@ -16,9 +17,22 @@ def the_oracle_agrees(case: Case) -> list[Violation]:
     Where the oracle's number does not fit the framework's dtype, nothing is demanded. Catches a wrong formula, whatever
     the reason: a sign (verl #179), a missing normaliser (verl #5417), a dual clip of positive advantages (slime's).
     """
-    if case.contract is not None:
-        return disagreements(case, ("output", "gradient", "decision"))
-    return _all_keys(case)
+    if case.contract is None:
+        return _all_keys(case)
+    return [*_misshapen(case, case.contract), *disagreements(case, ("output", "gradient", "decision"))]
+
+
+def _misshapen(case: Case, contract: Contract) -> list[Violation]:
+    """Outputs with another number of dimensions than the contract declares: none of their numbers can be compared."""
+    violations = []
+    for variant, observation in case.observation.items():
+        for item in contract.observes:
+            value = observation.get(item.key)
+            declared = item.role in ("output", "gradient", "decision") and bool(item.shape)
+            if declared and isinstance(value, Tensor) and len(value.shape) != len(item.shape):
+                detail = f"expected [{', '.join(item.shape)}], observed the shape {list(value.shape)}"
+                violations.append(Violation(address(variant, item.key), value, None, detail, "shape"))
+    return violations
 
 
 def _all_keys(case: Case) -> list[Violation]:

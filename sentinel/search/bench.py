@@ -199,8 +199,11 @@ def _look(
         return Trial(variants, silent=str(error))
 
 
-def widened(variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """The same values in float64, and the coarsest dtype they had; None where every float is float64 already."""
+def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
+    """The same values in float64, and the coarsest dtype they had; None where every float is float64 already.
+
+    Masks stay what they are: ``mask.sum() + 1e-8`` is another number in float64, and no rounding.
+    """
     coarsest = ""
 
     def wide(value: Any) -> Any:
@@ -214,6 +217,7 @@ def widened(variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | N
         return value
 
     made: dict[str, Inputs] = {
-        name: {key: wide(item) for key, item in inputs.items()} for name, inputs in variants.items()
+        name: {key: item if key == contract.mask else wide(item) for key, item in inputs.items()}
+        for name, inputs in variants.items()
     }
     return (made, coarsest) if coarsest else None

@@ -291,7 +291,7 @@ class Hunt:
         ]
         if counting and all(item.symptom == "value" for item in counting):
             # The same values in float64: what vanishes there was rounding. An overflow is none.
-            wide = widened(trial.variants)
+            wide = widened(self.subject.contract, trial.variants)
             if wide is not None:
                 again = self._bench.try_(self.subject, {law: wide[0]}, coarsest=wide[1])[law]
                 if again.case is not None and not again.violations:

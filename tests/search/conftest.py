@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from demo_kit import Lab
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from toy import TOY
+from toy_ground import TOYS, OpenGround
 
 from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
@@ -21,46 +18,6 @@ from sentinel.search.bench import Subject
 from sentinel.search.checks import subjects
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options, Zygote
-
-TOYS = """
-import torch
-
-def right(values, response_mask, scale):
-    return scale * torch.where(response_mask != 0, values, 0.0).sum(-1)
-
-def unmasked(values, response_mask, scale):
-    return scale * values.sum(-1)
-
-def calls_unmasked(values, response_mask, scale):
-    return unmasked(values, response_mask, scale)
-
-def rough(values, response_mask, scale):
-    # right, but for a rounding that float64 does not have
-    huge = 1e9 if values.dtype != torch.float64 else 0.0
-    return ((scale * (values * response_mask)).sum(-1) + huge) - huge
-
-def refuses(values, response_mask, scale):
-    raise NotImplementedError("not on this machine")
-
-STATE = []
-
-def remembers(values, response_mask, scale):
-    # wrong after the first calls: a fresh process does not show it
-    STATE.append(1)
-    return right(values, response_mask, scale) + (1.0 if len(STATE) > 30 else 0.0)
-
-def shifted(values, response_mask, scale):
-    return right(values, response_mask, scale) + 1
-
-def meant(values, response_mask, scale):
-    return right(values, response_mask, scale) + 1
-
-def stale(values, response_mask, scale):
-    return right(values, response_mask, scale)
-"""
-
-#: ``ground(functions)``: where a search can take place, and the subjects of these functions.
-OpenGround = Callable[..., tuple[Ground, dict[str, Subject]]]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import OpenGround
+from toy_ground import OpenGround
 
 from sentinel.catalog import Catalog
 from sentinel.invariants.invariant import Invariant

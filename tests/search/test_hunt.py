@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import OpenGround
+from toy_ground import OpenGround
 
 from sentinel.invariants.invariant import Invariant
 from sentinel.search.bench import Undecidable

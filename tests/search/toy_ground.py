@@ -1,0 +1,48 @@
+"""Toy functions, right and wrong ones, whose faults are known; and how a test opens a ground of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sentinel.runner import Ground
+from sentinel.search.bench import Subject
+
+TOYS = """
+import torch
+
+def right(values, response_mask, scale):
+    return scale * torch.where(response_mask != 0, values, 0.0).sum(-1)
+
+def unmasked(values, response_mask, scale):
+    return scale * values.sum(-1)
+
+def calls_unmasked(values, response_mask, scale):
+    return unmasked(values, response_mask, scale)
+
+def rough(values, response_mask, scale):
+    # right, but for a rounding that float64 does not have
+    huge = 1e9 if values.dtype != torch.float64 else 0.0
+    return ((scale * (values * response_mask)).sum(-1) + huge) - huge
+
+def refuses(values, response_mask, scale):
+    raise NotImplementedError("not on this machine")
+
+STATE = []
+
+def remembers(values, response_mask, scale):
+    # wrong after the first calls: a fresh process does not show it
+    STATE.append(1)
+    return right(values, response_mask, scale) + (1.0 if len(STATE) > 30 else 0.0)
+
+def shifted(values, response_mask, scale):
+    return right(values, response_mask, scale) + 1
+
+def meant(values, response_mask, scale):
+    return right(values, response_mask, scale) + 1
+
+def stale(values, response_mask, scale):
+    return right(values, response_mask, scale)
+"""
+
+#: ``ground(functions)``: where a search can take place, and the subjects of these functions.
+OpenGround = Callable[..., tuple[Ground, dict[str, Subject]]]
