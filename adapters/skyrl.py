@@ -654,10 +654,10 @@ def _formerly(function: str) -> tuple[str, ...]:
     return (f"skyrl_train.utils.ppo_utils.{function}",)
 
 
-#: A batch is float32, and a model bfloat16 or float32; float64 is what a search widens to. Nothing is ever float16.
+#: A batch is float32, and a model bfloat16 or float32.
 #: https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/train/dataset/preprocess.py#L214
 #: https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/workers/model_wrapper.py#L158
-_DTYPES = ("float32", "float64", "bfloat16")
+_DTYPES = ("float32", "bfloat16")
 
 
 def _given(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
