@@ -124,7 +124,7 @@ class Bound:
         wrong = {}
         for name, inputs in self.scenarios(subject, mask).items():
             trial = self.ask(subject, "the_oracle_agrees", {"": inputs})
-            if trial.violations and (wide := widened({"": inputs})) is not None:
+            if trial.violations and (wide := widened(subject.contract, {"": inputs})) is not None:
                 again = self.ask(subject, "the_oracle_agrees", *wide)
                 trial = trial if again.refused else again
             if trial.refused:
