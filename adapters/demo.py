@@ -62,7 +62,7 @@ TARGET = Target(
             # aggregation mode, and has no parameter for the others.
             accepts={
                 "loss_agg_mode": ("token-mean",),
-                **{name: (None,) for name in ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")},
+                **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), (None,)),
             },
         ),
         Binding(

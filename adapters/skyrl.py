@@ -40,6 +40,9 @@ _WITH_MEGATRON = (*_WORKING, _MEGATRON_WORKER, _MEGATRON_UTILS, _MEGATRON_MODELS
 #: Megatron's log-probs are those of logits taken to single precision, whatever these are.
 _SINGLE = ("float32",)
 
+#: The switch of the rollout KL loss, which only #1811 has.
+_OPTION = f"{_CONFIG}.AlgorithmConfig.use_rollout_kl_loss"
+
 
 def _ppo_line(number: int) -> str:
     return f"{_CODE}/backends/skyrl_train/utils/ppo_utils.py#L{number}"
@@ -638,9 +641,15 @@ _REPLAY = (
 def _megatron(
     method: str, contract: str, call: Callable[..., Any], stand_ins: tuple[StandIn, ...], *dialects: Dialect
 ) -> Binding:
-    boundary = f"{_WRAPPER}.MegatronModelWrapper.{method}"
     return Binding(
-        boundary, contract, call=call, imports=_WITH_MEGATRON, stand_ins=stand_ins, dtypes=_SINGLE, dialects=dialects
+        f"{_WRAPPER}.MegatronModelWrapper.{method}",
+        contract,
+        call=call,
+        imports=_WITH_MEGATRON,
+        stand_ins=stand_ins,
+        requires=(_OPTION,) if contract == "rollout_kl" else (),
+        dtypes=_SINGLE,
+        dialects=dialects,
     )
 
 
@@ -1201,6 +1210,7 @@ TARGET = Target(
             call=_fsdp_rollout_kl,
             imports=_WORKING,
             stand_ins=_FSDP,
+            requires=(_OPTION,),
             dialects=_K3_IS_CUT,
             dtypes=_SINGLE,
             twins=(f"{_WRAPPER}.MegatronModelWrapper.forward_backward_mini_batch",),

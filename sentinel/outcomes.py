@@ -123,6 +123,7 @@ class Decision:
     :ivar expect: what the recipe's pin expects of this ref, or None where there is no expectation.
     :ivar law: the invariant that decided, where the recipe gives no expected values.
     :ivar adapter: ``sha256:<hex>`` of the adapter file, empty where the recipe uses none.
+    :ivar subject: what the evidence of a law is filed under: its boundary, told apart where one has two contracts.
     """
 
     recipe: Recipe
@@ -136,6 +137,7 @@ class Decision:
     environment: Environment | None = None
     law: str | None = None
     adapter: str = ""
+    subject: str = ""
 
     @property
     def law_alone(self) -> bool:

@@ -88,6 +88,8 @@ class Binding:
         binds by name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
     :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.
     :ivar stand_ins: every stand-in that ``call`` uses.
+    :ivar requires: dotted paths (a configuration field, an attribute) without which the thing is not in this version,
+        as in recipes; a search then has nothing to look at.
     :ivar fixed: canonical inputs that the boundary fixes by being what it is (``{"estimator": "rloo"}``).
     :ivar accepts: canonical input -> the choices that this boundary takes, where they are not all of the contract's;
         for the contract's mask the styles of mask: ``full``, ``right`` (padding), ``left``, ``gaps``.
@@ -105,6 +107,7 @@ class Binding:
     call: BoundaryCall | None = None
     imports: tuple[str, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
+    requires: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = field(default_factory=dict)
     accepts: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = ()

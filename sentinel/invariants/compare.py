@@ -103,9 +103,12 @@ def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mappin
     for given in inputs:
         valid, mask = valid_tokens(contract, given), mask_name(contract, given)
         for name, value in given.items():
-            if not isinstance(value, Tensor) or name == mask or id(value) in seen:
+            if not isinstance(value, Tensor) or id(value) in seen:
                 continue
             seen.add(id(value))
+            if name == mask:  # a count of tokens is as exact as the mask that it sums
+                dtype = _coarser(dtype, value.dtype)
+                continue
             size = _largest(value, valid if axes(contract, given, name) == TOKENS else None)
             declared = contract.input(name) if contract is not None else None
             count = max(count, math.prod(value.shape))

@@ -58,7 +58,7 @@ def evidence_path(decision: Decision) -> PurePosixPath:
     if recipe.bug_id or not decision.law:
         folders = [recipe.target, recipe.bug_id]
     else:
-        folders = [recipe.target, "laws", recipe.boundary, decision.law]
+        folders = [recipe.target, "laws", decision.subject or recipe.boundary, decision.law]
     return PurePosixPath(*map(file_name, folders), file_name(key) + ".json")
 
 

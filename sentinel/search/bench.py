@@ -30,6 +30,7 @@ class Subject:
 
     :ivar contract: narrowed to what the boundary accepts.
     :ivar laws: the laws that it must keep, in the contract's order.
+    :ivar name: its dotted path; with its contract in brackets where an earlier binding has the same path.
     """
 
     binding: Binding
@@ -37,6 +38,7 @@ class Subject:
     laws: tuple[Invariant, ...]
     contract_file: str
     adapter: str
+    name: str = ""
 
     @property
     def boundary(self) -> str:

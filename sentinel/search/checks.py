@@ -31,6 +31,7 @@ def subjects(catalog: Catalog, target: str, boundaries: Sequence[str] = ()) -> t
     adapter = catalog.adapters[target]
     found: list[Subject] = []
     omitted: list[Omitted] = []
+    first = {binding.boundary: binding.contract for binding in reversed(adapter.target.bindings)}
     for binding in adapter.target.bindings:
         if not matches(binding, boundaries):
             continue
@@ -53,7 +54,9 @@ def subjects(catalog: Catalog, target: str, boundaries: Sequence[str] = ()) -> t
                 laws.append(law)
         if laws:
             file = contract.measure.__code__.co_filename
-            found.append(Subject(binding, narrow, tuple(laws), file, str(adapter.file)))
+            plain = first[binding.boundary] == binding.contract
+            name = binding.boundary if plain else f"{binding.boundary}({binding.contract})"
+            found.append(Subject(binding, narrow, tuple(laws), file, str(adapter.file), name))
         elif not contract.laws:
             omitted.append(Omitted(binding.boundary, "", f"the contract {contract.name} has no laws"))
     return found, omitted

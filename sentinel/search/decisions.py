@@ -74,15 +74,21 @@ def of_absence(
 ) -> Decision:
     """The decision where the ref itself cannot be had."""
     recipe = _recipe(target, subject, law, {"": {}}, {})
-    return Decision(recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter)
+    return Decision(
+        recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter, subject=subject.name
+    )
 
 
-def stale_dialects(subject: Subject, law: Invariant, tally: Tally) -> list[Dialect]:
-    """Declared dialects that had their chance to show, and did not."""
+#: Scenarios in which a declared dialect might show before it is called stale; some need a rare one.
+CHANCES = 200
+
+
+def stale_dialects(subject: Subject, law: Invariant, tally: Tally, chances: int = CHANCES) -> list[Dialect]:
+    """Declared dialects that had their chances to show, and did not."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)
-        if dialect.name == law.name and tally.dialects_open[place] and not tally.dialects[place]
+        if dialect.name == law.name and tally.dialects_open[place] >= chances and not tally.dialects[place]
     ]
 
 
@@ -124,6 +130,7 @@ def _decision(
         environment=ground.environment,
         law=law.name,
         adapter=ground.adapter,
+        subject=subject.name,
     )
 
 

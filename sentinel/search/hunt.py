@@ -224,7 +224,7 @@ class Hunt:
 
     def _hypothesis(self, body: Callable[[Drawn], None], phases: tuple[Phase, ...]) -> None:
         test = given(_scenarios(self.subject))(body)
-        test = hypothesis.seed(_number(self.seed, self.subject.boundary, self._round))(test)
+        test = hypothesis.seed(_number(self.seed, self.subject.name, self._round))(test)
         test = settings(
             max_examples=ROUND,
             database=None,

@@ -28,7 +28,10 @@ _PATIENCE = 300
 
 @dataclass(frozen=True)
 class LawJob:
-    """One question: does this boundary keep this law at this ref?"""
+    """One question: does this boundary keep this law at this ref?
+
+    :ivar boundary: a subject's name.
+    """
 
     target: str
     boundary: str
@@ -75,7 +78,7 @@ class Survey:
         from sentinel.search.hunt import Hunt
 
         found, _ = subjects(self._catalog, job.target)
-        subject = next(item for item in found if item.boundary == job.boundary and job.law in names(item.laws))
+        subject = next(item for item in found if item.name == job.boundary and job.law in names(item.laws))
         wanted = self._wanted[job.target, job.boundary, job.ref]
         laws = [law for law in subject.laws if law.name in wanted]
         try:
@@ -111,11 +114,12 @@ class Survey:
         from sentinel.search.hunt import Hunt
 
         for law, tally in hunt.tallies.items():
-            if not tally.findings and stale_dialects(hunt.subject, law, tally):
+            if not tally.findings and stale_dialects(hunt.subject, law, tally, chances=1):
                 longer = Hunt(ground.bench, hunt.subject, hunt.seed, [law], hunt.shrinking)
                 more = longer.tallies[law]
                 longer.run(_PATIENCE, enough=partial(_shown, more))
                 tally.dialects.update(more.dialects)
+                tally.dialects_open.update(more.dialects_open)
                 tally.findings += more.findings
 
 
@@ -134,6 +138,4 @@ def names(laws: Iterable[Invariant]) -> list[str]:
 def law_jobs(catalog: Catalog, target: str, refs: Iterable[Ref]) -> list[LawJob]:
     """Every law of every boundary of a target at these refs."""
     found, _ = subjects(catalog, target)
-    return [
-        LawJob(target, subject.boundary, law.name, ref) for ref in refs for subject in found for law in subject.laws
-    ]
+    return [LawJob(target, subject.name, law.name, ref) for ref in refs for subject in found for law in subject.laws]

@@ -24,3 +24,7 @@ class StandInNamespace(SimpleNamespace):
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         raise StandInMissingError(f"the code reads an attribute {name!r} that the stand-in does not have")
+
+
+class AbsentError(Exception):
+    """The checkout lacks what a binding requires: another version, and no drift."""

@@ -18,7 +18,7 @@ from sentinel.contracts.contract import Contract
 from sentinel.loading import load_file
 from sentinel.targets import Binding, Target
 from sentinel.worker import boundaries, ghosts, tensors, versions
-from sentinel.worker.drift import DriftError, StandInMissingError
+from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
 
 SEED = 20260821
 
@@ -234,6 +234,8 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...]) -> d
     for root in sorted({*roots, *filter(None, sys.path), sys.prefix, _cwd()}, key=len, reverse=True):
         trace = trace.replace(root.rstrip("/") + "/", "")
         text = text.replace(root.rstrip("/") + "/", "")
+    if isinstance(error, AbsentError):
+        return _failure("not-in-this-version", str(error), "", provenance)
     if isinstance(error, (DriftError, StandInMissingError)):
         return _failure("drift", str(error), trace, provenance)
     if isinstance(error, ghosts.GhostUsedError) or ghosts.state().used:

@@ -15,7 +15,8 @@ from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.invariants.invariant import DoesNotApply
-from sentinel.worker import ghosts, probe, processes, protocol
+from sentinel.worker import boundaries, ghosts, probe, processes, protocol
+from sentinel.worker.drift import AbsentError
 from sentinel.worker.effects import Watched
 
 
@@ -87,7 +88,11 @@ class _Sitting:
     def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Prepared:
         key = (boundary, request["contract"], " ".join(request["given"]))
         if key not in self._prepared:
-            self._prepared[key] = probe.prepare({**request, "boundary": boundary}, self._roots)
+            prepared = probe.prepare({**request, "boundary": boundary}, self._roots)
+            for required in prepared.boundary.binding.requires:
+                if not boundaries.has(required, self._roots):
+                    raise AbsentError(f"not in this version: the checkout has no {required}")
+            self._prepared[key] = prepared
         return self._prepared[key]
 
     def _measure(

@@ -107,7 +107,7 @@ def test_a_boundary_that_breaks_because_it_calls_another_is_named_beside_it(open
 
 def test_a_stale_dialect_is_told(open_ground: OpenGround) -> None:
     ground, found = open_ground("meant", "stale")
-    progress = discover(ground, found).run(examples=100)
+    progress = discover(ground, found).run(examples=450)
     assert [subject.boundary for subject, _ in progress.stale] == ["pkg.toys.stale"]
 
 
