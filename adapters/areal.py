@@ -376,6 +376,7 @@ TARGET = Target(
                 **{name: _KNOBS[name] for name in ("beta", "positive_weight", "negative_weight")},
             },
             accepts={"algorithm": ("ppo", "gspo", "sapo", "cispo")},
+            dtypes=("float32",),  # its tracker takes no other
             dialects=(_of_sequences({"algorithm": ("gspo",)}),),
         ),
         Binding(
@@ -391,6 +392,7 @@ TARGET = Target(
             call=_critic_loss,
             fixed=_TOKEN_MEAN,
             accepts={"cliprange_value": (0.2, 0.6), "kind": ("mse", "huber")},
+            dtypes=("float32",),  # it asserts this
             dialects=(
                 Dialect("factor", 0.5, "the loss is half the squared error", _functional_line(866)),
                 Dialect("huber_delta", 10.0, "Huber's loss is linear from 10 on", _functional_line(900)),

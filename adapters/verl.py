@@ -6,6 +6,7 @@ They are functions of tensors. Options come to them in the target's own configur
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
@@ -362,7 +363,24 @@ _POLICY_LOSSES = (
         fixed=_BY_SEQUENCE,
     ),
     _policy("compute_policy_loss_gpg", "gpg", {}),
-    _policy("compute_policy_loss_clip_cov", "clip_cov", _CLIP, metrics={}),
+    _policy(
+        "compute_policy_loss_clip_cov",
+        "clip_cov",
+        _CLIP,
+        *(
+            Dialect(
+                law, reason="which tokens lose their gradient is drawn at random", link=_core_line(1822), symptom=how
+            )
+            for law, how in (("order_does_not_matter", "value"), ("nothing_else_is_touched", "global-state"))
+        ),
+        metrics={},
+        # Of a few tokens the defaults take none.
+        options={
+            "policy_loss.clip_cov_ratio": 0.3,
+            "policy_loss.clip_cov_lb": -100.0,
+            "policy_loss.clip_cov_ub": 100.0,
+        },
+    ),
     _policy(
         "compute_policy_loss_kl_cov",
         "kl_cov",
@@ -374,6 +392,7 @@ _POLICY_LOSSES = (
             symptom="value",
         ),
         metrics={},
+        options={"policy_loss.kl_cov_ratio": 0.3},
     ),
     _policy(
         "compute_policy_loss_geo_mean",
@@ -522,13 +541,18 @@ def _kl(function: str, **more: Any) -> Binding:
     )
 
 
+def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
+    """Nothing in verl is in double precision, and a mask in single precision does not go well with it."""
+    return tuple(replace(binding, dtypes=("float32", "bfloat16", "float16")) for binding in bindings)
+
+
 TARGET = Target(
     name="verl",
     repository="https://github.com/verl-project/verl",
     roots=(PackageRoot("verl"),),
     pypi="verl",
     preload=("tensordict", "omegaconf"),
-    bindings=(
+    bindings=_as_verl_has_them(
         *_OUTCOMES,
         Binding(
             f"{_CORE}.compute_reinforce_plus_plus_outcome_advantage",
