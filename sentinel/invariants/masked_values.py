@@ -96,16 +96,18 @@ def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
     """Other values on all masked tokens, of one input or of all; of all, each its own, lest they cancel.
 
-    Rows without any valid token stay as they are: *a rejected row is an absent row* is about those, and what breaks
-    that law alone would only be found twice.
+    A number goes only where the row has a valid token too: *a rejected row is an absent row* is about numbers on rows
+    without one, and what breaks that law alone would be found twice. A NaN or an infinity goes everywhere.
     """
     valid = mask_of(contract, inputs)
-    masked = ~valid & valid.any(axis=-1, keepdims=True)
     names = float_inputs(contract, inputs, TOKENS)
-    if not masked.any() or not names:
-        raise DoesNotApply("no float of the scenario stands on a masked token of a row that counts")
+    if not names:
+        raise DoesNotApply("no float of the scenario stands on a token")
     chosen = choose.one_of([*([name] for name in names), names])
     junk = choose.one_of(JUNK)
+    masked = ~valid & (valid.any(axis=-1, keepdims=True) | (not np.isfinite(junk)))
+    if not masked.any():
+        raise DoesNotApply("no float of the scenario stands on a masked token")
     changes = {
         name: like(inputs[name], np.where(masked, junk * (1 + place), inputs[name].array()))
         for place, name in enumerate(chosen)

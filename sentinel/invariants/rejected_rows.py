@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,7 +69,7 @@ def _require_same_accepted(case: Case, first: str, name: str, accepted: Mapping[
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """The rejected rows left out; and with other numbers on them.
+    """The rejected rows left out; and with other numbers on them (*masked values have no influence* puts NaN there).
 
     Global token and sequence counts that the scenario gives are counts of what is valid, and stay.
     """
@@ -78,7 +77,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     if not rejected.any() or rejected.all():
         raise DoesNotApply("the law needs a rejected row and an accepted one")
     names = [name for shape in (("batch", "tokens"), ("batch",)) for name in float_inputs(contract, inputs, shape)]
-    number = choose.one_of((5.0, -2.0, 100.0, math.inf, math.nan))
+    number = choose.one_of((5.0, -2.0, 100.0))
     changes = {}
     for name in names:
         array = inputs[name].array()
