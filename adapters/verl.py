@@ -486,7 +486,6 @@ _CORRECTIONS = (
         _truncated,
         {"mode": "truncate", "threshold_low": None},
         level=("token", "sequence"),
-        normalise=(None, True),
     ),
     _correction(
         "compute_rollout_correction_weights",
@@ -494,7 +493,6 @@ _CORRECTIONS = (
         {"mode": "mask"},
         level=("token", "sequence"),
         threshold_low=(0.5, 0.9),
-        normalise=(None, True),
     ),
     _correction(
         "compute_rollout_rejection_mask",
