@@ -32,11 +32,14 @@ def recipe_document(
     target: str,
     checkout: Checkout,
     name: str,
+    observation: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The recipe as plain data, in the recipe language.
 
-    Expected values are written where the law names them, and they differ by more than what recipes tolerate; else the
-    law itself decides.
+    Expected values are written where the law names them for all of an observation, and they differ by more than what
+    recipes tolerate; else the law itself decides.
+
+    :param observation: variant -> key -> value, as the boundary answered.
     """
     last = subject.boundary.rpartition(".")[2]
     first = next(iter(variants.values()))
@@ -59,7 +62,13 @@ def recipe_document(
         document["variants"] = {key: _scenario(subject.contract, value, first) for key, value in others.items()}
     # Without their dtypes: the oracle's is float64, and whoever fixes the boundary need not change its own.
     values = [(item.key, _plainly(item.observed), _plainly(item.demanded)) for item in violations]
-    if values and not law.twin and all(_tells_apart(item) for item in violations):
+    answers = {
+        (f"{variant}.{key}" if variant else key): value
+        for variant, keys in (observation or {}).items()
+        for key, value in keys.items()
+    }
+    whole = all(answers.get(item.key) == item.observed for item in violations)
+    if values and whole and not law.twin and all(_tells_apart(item) for item in violations):
         document["expected_unpatched"] = {key: observed for key, observed, _ in values}
         document["expected_fixed"] = {key: demanded for key, _, demanded in values}
     pin = f"git:{checkout.commit}" if checkout.commit else f"pypi:{checkout.version}" if checkout.version else ""
@@ -157,4 +166,5 @@ def finding_document(finding: Finding, target: str, checkout: Checkout) -> dict[
         target,
         checkout,
         bug_id(target, finding.subject.boundary, finding.law.name, finding.symptom),
+        finding.trial.case.observation if finding.trial.case is not None else None,
     )
