@@ -63,6 +63,7 @@ class Run:
         self._documents: dict[Path, dict[str, Any]] = {}
         self.law_ids: list[LawId] = []
         self._survey: Survey | None = None
+        self._known_recipes: dict[str, list[Recipe]] = {}
         self._invited: list[Path] = []
         self._collected: set[Path] = set()
         self._last_line = ""
@@ -175,7 +176,7 @@ class Run:
         named = [i.ref for i in self.law_ids if i.target == target and i.ref]
         if asked:
             return asked
-        pins = [pin.ref for r in find_recipes(self.catalog, (target,), ()) for pin in r.pins]
+        pins = [pin.ref for recipe in self._recipes_of(target) for pin in recipe.pins]
         pins = list(dict.fromkeys(pins))
         others = [text for text in dict.fromkeys(named) if text not in {t for p in pins for t in (p.short, str(p))}]
         return [*pins, *map(Ref.parse, others)]
@@ -253,10 +254,15 @@ class Run:
 
         return [
             recipe.bug_id
-            for recipe in find_recipes(self.catalog, (job.target,), ())
+            for recipe in self._recipes_of(job.target)
             if any(is_about(recipe, finding, job.target) for finding in self._the_survey().findings(job))
             and self.decide(Job(recipe, job.ref)).verdict.name == "reproduced"
         ]
+
+    def _recipes_of(self, target: str) -> list[Recipe]:
+        if target not in self._known_recipes:
+            self._known_recipes[target] = find_recipes(self.catalog, (target,), ())
+        return self._known_recipes[target]
 
     def _the_survey(self) -> Survey:
         if self._survey is None:

@@ -15,8 +15,7 @@ from sentinel.runner import Ground, Job, Runner
 from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.checks import Omitted
 from sentinel.search.decisions import stale_dialects
-from sentinel.search.drawing import TAPE
-from sentinel.search.hunt import Drawn, Finding, Hunt
+from sentinel.search.hunt import TAPES, Drawn, Finding, Hunt
 from sentinel.targets import Dialect
 from sentinel.worker import protocol
 
@@ -234,10 +233,6 @@ def grouped(findings: Sequence[Finding], bench: Bench | None = None) -> list[Dis
     ]
 
 
-#: Choices with which one law is tried on a scenario that another one found.
-_TAPES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(TAPE)) for seed in range(8))
-
-
 def _one_cause(bench: Bench, one: Finding, other: Finding) -> bool:
     if one.subject.boundary != other.subject.boundary or one.symptom != other.symptom:
         return False
@@ -247,7 +242,7 @@ def _one_cause(bench: Bench, one: Finding, other: Finding) -> bool:
 def _shows(bench: Bench, law: Invariant, finding: Finding) -> bool:
     """Whether the scenario of a finding breaks another law too, in the same way."""
     subject, inputs = finding.subject, next(iter(finding.trial.variants.values()))
-    for tape in _TAPES:
+    for tape in TAPES:
         variants = Drawn(subject, inputs, tape).variants(law)
         if isinstance(variants, str):
             continue

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from sentinel.invariants.invariant import DoesNotApply, Inputs, Invariant, Violation
 from sentinel.search.bench import Bench, Subject, Trial, widened
-from sentinel.search.drawing import Draws, Tape, tape
+from sentinel.search.drawing import TAPE, Draws, Tape, tape
 from sentinel.search.scenarios import draw
 from sentinel.values import Tensor
 from sentinel.worker import protocol
@@ -29,7 +29,7 @@ from sentinel.worker import protocol
 ROUND = 100
 
 #: Draws of shrinking for each call that it may take; most draws repeat a scenario that was tried.
-_ATTEMPTS = 3
+_ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,10 @@ class Tally:
         return {finding.symptom for finding in self.findings}
 
 
+#: Choices with which one law is tried on a scenario that another one found.
+TAPES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(TAPE)) for seed in range(8))
+
+
 class _BrokenError(Exception):
     """Tells Hypothesis that an example fails."""
 
@@ -147,8 +151,9 @@ class Hunt:
         while examples > 0 and self._empty < 2:
             count = min(examples, ROUND - self._done)
             tried, broken = self._look(self._done, count, tick, enough)
-            for (law, symptom), place in broken.items():
-                self._shrink(law, symptom, place)
+            for law, symptom in sorted(broken, key=lambda pair: self._laws.index(pair[0])):
+                if not self._borrow(law, symptom):
+                    self._shrink(law, symptom, broken[law, symptom])
             self.tried += tried
             self._done += tried
             examples = 0 if enough() else examples - tried
@@ -184,6 +189,23 @@ class Hunt:
 
         self._hypothesis(body, (Phase.generate,))
         return max(0, seen - skip), broken
+
+    def _borrow(self, law: Invariant, symptom: str) -> bool:
+        """Whether a scenario that was shrunk for another law shows this one broken too: one bug breaks several laws,
+        and need not be shrunk for each."""
+        for other in self.tallies.values():
+            for finding in other.findings:
+                if finding.symptom != symptom or finding.law is law:
+                    continue
+                inputs = next(iter(finding.trial.variants.values()))
+                for data in TAPES:
+                    variants = Drawn(self.subject, inputs, data).variants(law)
+                    if isinstance(variants, str):
+                        continue
+                    trial = self._bench.try_(self.subject, {law: variants})[law]
+                    if any(item.symptom == symptom for item in self._counting(law, trial)):
+                        return self._confirm(law, symptom, variants)
+        return False
 
     def _shrink(self, law: Invariant, symptom: str, place: int) -> None:
         """Draw this round's scenarios again up to the place where the law broke, and let Hypothesis go on from it."""
