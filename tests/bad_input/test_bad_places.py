@@ -137,7 +137,10 @@ def _on(disk: list[str], script: str, here: Path) -> tuple[int, str]:
 #: Not whatever `python` is on PATH: the tests may run in an environment that is not activated.
 PYTHON = shlex.quote(sys.executable)
 FULL = "dd if=/dev/zero of=disk/full bs=1k 2>/dev/null;"
-DEMO = f"{PYTHON} -m pytest -p no:cacheprovider --sentinel-target=demo --sentinel-recipes=good --sentinel-repo={{tree}}"
+DEMO = (
+    f"{PYTHON} -m pytest -p no:cacheprovider --sentinel-target=demo --sentinel-recipes=good --sentinel-laws=off "
+    "--sentinel-repo={tree}"
+)
 
 
 def test_no_space_for_reports(tiny_disk: list[str], fixed_tree: Path, here: Path) -> None:
@@ -173,7 +176,8 @@ def test_no_git(here: Path, pytester: pytest.Pytester, demo_home: Path, fixed_tr
     (here / "bin").mkdir()
     monkeypatch.setenv("PATH", str(here / "bin"))
     refs = ["--sentinel-ref=git:main", f"--sentinel-repo={fixed_tree}"]
-    options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-recipes=good", "-rs", *refs]
+    options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-recipes=good", "--sentinel-laws=off"]
+    options += ["-rs", *refs]
     result = pytester.runpytest_subprocess(*options)
     result.assert_outcomes(passed=1, skipped=1)
     assert "demo: git is not installed (or not on PATH); install git" in result.stdout.str()
