@@ -238,6 +238,8 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> list[st
     kept = _evidence_in(baseline_dir) if baseline_dir.is_dir() else {}
     lines = []
     for place, document in fresh.items():
+        if place not in kept and _says_nothing_new(document):
+            continue
         changes = _changes(kept.get(place), document)
         if changes:
             store.write_atomically(baseline_dir / place, dumps(document), "name another baseline folder")
@@ -248,6 +250,12 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> list[st
             _remove(baseline_dir, place)
             lines.append(f"{place}: removed")
     return lines
+
+
+def _says_nothing_new(document: Document) -> bool:
+    """Whether it is about a law that holds, or had nothing to say: a baseline records what searches found, and not each
+    of the thousand laws that hold."""
+    return not document["bug_id"] and document["verdict"] in ("fixed", "unavailable")
 
 
 def _evidence_in(directory: Path) -> dict[PurePosixPath, Document]:
