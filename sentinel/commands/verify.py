@@ -256,6 +256,8 @@ def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
     law = catalog.invariants.get(str(recorded["law"]))
     if law is None:
         raise CouldNotError(f"it is evidence of a law, and no law {recorded['law']!r} is here")
+    if "declared dialect" in recorded["reason"]:
+        raise CouldNotError("the law is kept there but for a declared dialect, which one scenario alone does not tell")
     if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
         raise CouldNotError("it tells of a search without a scenario to run; `pytest --sentinel-laws` searches again")
     recipe = _embedded(recorded, catalog)

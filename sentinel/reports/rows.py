@@ -28,6 +28,7 @@ MEANING = {
 class Row:
     """:ivar what: the bug id, or the law and its boundary.
     :ivar outcome: pytest's word for the item: ``passed``, ``failed``, ``skipped``; empty outside pytest.
+    :ivar law: whether it is about a law that was searched with, and no recipe's bug.
     :ivar reason: why nothing was decided, or which other verdict was expected; all fields are safe to show.
     """
 
@@ -37,6 +38,12 @@ class Row:
     verdict: str
     outcome: str
     reason: str
+    law: bool = False
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it is a law that holds, or has nothing to say: one of a thousand, and nothing to read."""
+        return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"
 
     @property
     def ordering(self) -> tuple[str, ...]:
@@ -57,6 +64,7 @@ def _of_decision(decision: Decision, outcome: str) -> Row:
         verdict.name,
         outcome,
         _reason(verdict.name, verdict.kind, reason(decision), decision.expect, outcome),
+        decision.law_alone,
     )
 
 
@@ -69,6 +77,7 @@ def _of_document(document: Mapping[str, Any], outcome: str) -> Row:
         document["verdict"],
         outcome,
         _reason(document["verdict"], document["kind"], message(document["reason"]), document["expect"], outcome),
+        not document["bug_id"] and bool(document["law"]),
     )
 
 

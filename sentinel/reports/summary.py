@@ -37,11 +37,24 @@ def summary(
     rows = ordered(row(subject, outcome) for subject, outcome in results)
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-    table = _rich(rows, width) if styled else _plain(rows)
-    last = [counts(rows), legend()]
+    loud = [item for item in rows if not item.quiet]
+    table = _rich(loud, width) if styled and loud else _plain(loud)
+    last = [*_quiet(rows), counts(rows), legend()]
     if report_dir:
         last.append(f"evidence: {visible(report_dir)}")
-    return "\n".join([table, *last]) if rows else "\n".join(["nothing was decided", *last[2:]])
+    if not rows:
+        return "\n".join(["nothing was decided", *last[2:]])
+    return "\n".join([*([table] if loud else []), *last])
+
+
+def _quiet(rows: Sequence[Row]) -> list[str]:
+    """One line a target for the laws of which there is nothing to read."""
+    lines = []
+    for target in dict.fromkeys(item.target for item in rows if item.quiet):
+        found = [item.verdict for item in rows if item.quiet and item.target == target]
+        held, mute = found.count("fixed"), found.count("unavailable")
+        lines.append(f"{target}: {held} laws hold" + (f", {mute} had nothing to look at" if mute else ""))
+    return lines
 
 
 def _cells(item: Row) -> tuple[str, ...]:

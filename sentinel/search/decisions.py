@@ -44,10 +44,10 @@ def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tri
             for place in tally.dialects
         )
         reason = f"the law holds but for a declared dialect, in {searched}: {meant}"
-        return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample)
+        return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample or tally.told)
     if tally.spoken:
         reason = f"the law holds in {searched}: {law.statement}"
-        return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample)
+        return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample or tally.told)
     if tally.refused:
         why = tally.refused.most_common(1)[0][0]
         return _decision(

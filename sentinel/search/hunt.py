@@ -88,7 +88,8 @@ class Tally:
     :ivar unconfirmed: violations that a fresh process did not show again.
     :ivar dialects: violations that a declared dialect means, by the dialect's place in the binding.
     :ivar dialects_open: scenarios in which a declared dialect might have shown, and the law held, likewise.
-    :ivar sample: the variants of the first scenario that the law held for.
+    :ivar sample: the first scenario that the law held for.
+    :ivar told: the first in which nothing counted: it held, or broke as a dialect says.
     """
 
     spoken: int = 0
@@ -101,6 +102,7 @@ class Tally:
     dialects_open: Counter[int] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
     sample: Trial | None = None
+    told: Trial | None = None
 
     @property
     def symptoms(self) -> set[str]:
@@ -288,6 +290,8 @@ class Hunt:
                 if not trial.violations and tally.sample is None:
                     tally.sample = trial
                 counting = self._counting(law, trial)
+                if not counting and tally.told is None:
+                    tally.told = trial
                 broken += [(law, symptom) for symptom in dict.fromkeys(item.symptom for item in counting)]
         return broken
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.checkout import Checkout
 from sentinel.closeness import agree
-from sentinel.contracts.contract import Contract, Input
+from sentinel.contracts.contract import Input
 from sentinel.invariants.invariant import Inputs, Invariant, Violation
 from sentinel.search.bench import Subject
 from sentinel.search.hunt import Finding
@@ -56,10 +56,10 @@ def recipe_document(
         "invariant": law.name,
         "story": story,
         "upstream": {"status": "unreported"},
-        "scenario": _scenario(subject.contract, first),
+        "scenario": _scenario(subject, first),
     }
     if others:
-        document["variants"] = {key: _scenario(subject.contract, value, first) for key, value in others.items()}
+        document["variants"] = {key: _scenario(subject, value, first) for key, value in others.items()}
     # Without their dtypes: the oracle's is float64, and whoever fixes the boundary need not change its own.
     values = [(item.key, _plainly(item.observed), _plainly(item.demanded)) for item in violations]
     answers = {
@@ -91,16 +91,16 @@ def _tells_apart(violation: Violation) -> bool:
     return not agree(violation.observed, demanded).agrees
 
 
-def _scenario(contract: Contract, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
+def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
     """The inputs that differ from the base, or from what the contract takes for granted where there is none."""
-    # What a boundary fixes is narrowed into its defaults, and no reader of the recipe knows it from there.
-    neutral = {item.name for item in contract.inputs if item.default is None}
     scenario = {}
-    for item in contract.inputs:
+    for item in subject.contract.inputs:
         value = inputs[item.name]
         if base is not None and value == base[item.name]:
             continue
-        if base is None and not callable(item.default) and value == item.default and item.name in neutral:
+        # What a boundary fixes is narrowed into its defaults, and no reader of the recipe knows it from there.
+        granted = not callable(item.default) and value == item.default and item.name not in subject.binding.fixed
+        if base is None and granted:
             continue
         scenario[item.name] = written(value, item)
     return scenario

@@ -1,0 +1,97 @@
+"""``sentinel discover`` and ``sentinel boundaries`` on the demo framework."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import Repository
+
+from sentinel.catalog import bundled_catalog
+from sentinel.cli import main
+from sentinel.recipes import load_recipe
+
+pytestmark = pytest.mark.usefixtures("warm_runs")
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            status = main(list(arguments))
+        except SystemExit as error:
+            status = int(str(error.code))
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_nothing_is_found_where_nothing_is_wrong(said: Any, fixed_tree: Path) -> None:
+    status, out, _ = said("discover", "demo", "--ref", f"path:{fixed_tree}", "--examples", "60", "--seed", "1")
+    assert status == 0
+    assert "searched 60 scenarios at 3 boundaries, seed 1: 0 findings, 0 of them new" in out
+
+
+def test_the_same_seed_finds_the_same(said: Any, broken_tree: Path) -> None:
+    command = ("discover", "demo", "--ref", f"path:{broken_tree}", "--examples", "60", "--seed", "3", "--json")
+    first, second = said(*command), said(*command)
+    assert first[0] == second[0] == 1
+    documents = [json.loads(out) for _, out, _ in (first, second)]
+    assert documents[0] == documents[1]
+    for finding in documents[0]["findings"]:
+        assert {"boundary", "law", "scenario", "observed", "demanded", "confirmed", "known_as"} <= set(finding)
+    assert documents[0]["examples"] == 60
+    assert documents[0]["not_searched"] == []
+
+
+def test_a_saved_finding_runs_at_once(
+    said: Any, demo_home: Path, demo_repository: Repository, pytester: pytest.Pytester
+) -> None:
+    ref = f"git:{demo_repository.commits['broken']}"
+    law = ("--boundary", "group_advantage", "--law", "a_rejected_row*")
+    status, _, _ = said("discover", "demo", "--ref", ref, *law, "--examples", "60", "--seed", "1", "--save", "found")
+    assert status == 1
+    files = sorted(Path("found").glob("*.yaml"))
+    assert files
+    for file in files:
+        assert load_recipe(file, bundled_catalog()).pins
+        assert said("recipe", "check", str(file))[0] == 0
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *(str(file.absolute()) for file in files))
+    result.assert_outcomes(passed=len(files))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["dem"], "did you mean 'demo'"),
+        (["demo", "--boundary", "agg_los"], "no boundary of demo that can be searched matches 'agg_los'"),
+        (["demo", "--law", "no_law"], "no law matches 'no_law'"),
+        (["demo", "--budget", "soon"], "'soon' is no time; write 60s, 10m or 1h"),
+        (["demo", "--examples", "0"], "'0' is no number of scenarios"),
+        (["demo", "--examples", "5", "--budget", "5s"], "not allowed with"),
+        (["demo", "--ref", "HEAD"], "not a ref: 'HEAD'"),
+    ],
+)
+def test_a_wrong_word_says_what_is_right(arguments: list[str], sentence: str, said: Any) -> None:
+    status, _, err = said("discover", *arguments)
+    assert status == 2
+    assert sentence in err
+
+
+def test_boundaries_of_a_working_tree(said: Any, fixed_tree: Path) -> None:
+    status, out, _ = said("boundaries", "demo", "--ref", f"path:{fixed_tree}")
+    assert status == 0
+    assert "demo_rl.losses.agg_loss" in out
+    assert "demo_rl.rejection.policy_loss" in out  # beside a bound one, and not bound itself
+    status, out, _ = said("boundaries", "demo", "--json")
+    assert status == 0
+    assert {row["contract"] for row in json.loads(out)["boundaries"]} == {
+        "loss_aggregation",
+        "group_advantage",
+        "sequence_rejection",
+    }

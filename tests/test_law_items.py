@@ -1,0 +1,120 @@
+"""Laws as pytest items: which there are by default, how they are named, what they pass and fail with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from demo_kit import REJECTED_ROW, Repository, write_recipe
+
+from sentinel.cli import main
+
+pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home")
+
+AGG_LOSS = "laws/demo/demo_rl.losses.agg_loss"
+GROUPS = "laws/demo/demo_rl.advantages.group_advantage"
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
+
+
+@pytest.fixture
+def refs(demo_repository: Repository) -> dict[str, str]:
+    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
+
+
+def test_a_working_tree_is_searched_by_default_and_the_fixed_one_keeps_every_law(
+    pytester: pytest.Pytester, fixed_tree: Path
+) -> None:
+    result = run(pytester, "--sentinel-target=demo", f"--sentinel-repo={fixed_tree}")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["demo: * laws hold*"])
+    assert len(result.parseoutcomes()) == 2  # passed and skipped
+
+
+def test_laws_are_off_where_they_are_told_to_be_and_for_pins(pytester: pytest.Pytester, fixed_tree: Path) -> None:
+    off = run(pytester, "--sentinel-target=demo", f"--sentinel-repo={fixed_tree}", "--sentinel-laws=off")
+    off.assert_outcomes()
+    pins = run(pytester, "--sentinel-target=demo", "--collect-only", "-q")
+    pins.stdout.no_fnmatch_line("laws/*")
+    wrong = run(pytester, "--sentinel-target=demo", "--sentinel-laws=quik")
+    wrong.stderr.fnmatch_lines(["*unknown level of laws 'quik' — did you mean 'quick'?*"])
+
+
+def test_a_broken_law_fails_and_shows_how(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
+    item = f"{AGG_LOSS}::masked_values_have_no_influence[{refs['broken'][:11]}]"
+    result = run(pytester, item)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "demo_rl.losses.agg_loss: masked_values_have_no_influence at git:*: reproduced",
+            "reason: the law is broken (a value where the mask is 0 changes neither output nor gradient)*",
+            "repeat: pytest 'laws/demo/demo_rl.losses.agg_loss::masked_values_have_no_influence*",
+        ]
+    )
+
+
+def test_a_broken_law_that_a_recipe_explains_says_which(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
+    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
+    write_recipe(pytester.path / "mine", REJECTED_ROW, pins=pins)
+    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
+    result = run(pytester, *base, "-k", "group_advantage and rejected_row_is")
+    result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW)*"])
+
+
+def test_a_boundary_id_stands_for_all_its_laws(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
+    result = run(pytester, GROUPS, f"--sentinel-ref={refs['fixed']}")
+    assert result.parseoutcomes()["passed"] > 8
+    assert "failed" not in result.parseoutcomes()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("laws/demo", "*no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW*"),
+        ("laws/dem/demo_rl.losses.agg_loss", "*unknown target 'dem'*"),
+        (f"{AGG_LOSS}::no_such_law", "*nothing to check for*; `sentinel boundaries demo` lists*"),
+    ],
+)
+def test_an_id_of_nothing_says_what_to_do(name: str, said: str, pytester: pytest.Pytester) -> None:
+    result = run(pytester, name, "--sentinel-ref=git:main")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert any(said.strip("*").split("*")[0] in line for line in (*result.errlines, *result.outlines))
+
+
+def test_what_is_not_in_a_version_is_skipped(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
+    result = run(pytester, AGG_LOSS, f"--sentinel-ref={refs['drifted']}", "-rs")
+    assert set(result.parseoutcomes()) == {"skipped"}
+    result.stdout.fnmatch_lines(["SKIPPED*demo_rl.losses has no 'agg_loss' in this checkout*"])
+
+
+def test_evidence_of_laws_is_the_same_twice_and_can_be_verified(
+    pytester: pytest.Pytester, refs: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in ("one", "two"):
+        run(pytester, GROUPS, f"--sentinel-ref={refs['broken']}", f"--sentinel-report-dir={folder}")
+    files = sorted((pytester.path / "one").rglob("laws/**/*.json"))
+    assert files
+    assert {file.parts[-3] for file in files} == {"demo_rl.advantages.group_advantage"}
+    for file in files:
+        assert file.read_bytes() == (pytester.path / "two" / file.relative_to(pytester.path / "one")).read_bytes()
+    broken = [file for file in files if json.loads(file.read_text())["verdict"] == "reproduced"]
+    assert broken
+    assert main(["verify", *map(str, broken)]) == 0, capsys.readouterr().out
+
+
+def test_a_baseline_records_what_was_found_and_fails_on_what_is_new(
+    pytester: pytest.Pytester, refs: dict[str, str]
+) -> None:
+    base = (GROUPS, f"--sentinel-ref={refs['broken']}")
+    run(pytester, *base, "--sentinel-report-dir=found")
+    (pytester.path / "baseline").mkdir()
+    new = run(pytester, *base, "--sentinel-baseline=baseline")
+    assert new.parseoutcomes()["failed"] > 0
+    new.stdout.fnmatch_lines(["*nothing is recorded in baseline; accept it with `sentinel baseline update`*"])
+    assert main(["baseline", "update", "--from", "found", "--to", "baseline"]) == 0
+    recorded = [json.loads(file.read_text())["verdict"] for file in (pytester.path / "baseline").rglob("*.json")]
+    assert set(recorded) == {"reproduced"}
+    assert "failed" not in run(pytester, *base, "--sentinel-baseline=baseline").parseoutcomes()
