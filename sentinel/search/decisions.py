@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.invariants.invariant import Inputs, Invariant
-from sentinel.outcomes import Comparison, Decision, Failure, Measurement, Verdict
+from sentinel.outcomes import Comparison, Decision, Failure, Measurement, Verdict, VerdictName
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
 from sentinel.runner import Ground, NotProvenError, prove
@@ -49,10 +49,10 @@ def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tri
         reason = f"the law holds in {searched}: {law.statement}"
         return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample or tally.told)
     if tally.refused:
-        why = tally.refused.most_common(1)[0][0]
-        return _decision(
-            ground, subject, law, Verdict("inconclusive", f"every call was refused: {why}", "raised"), None
-        )
+        why, kind = tally.refused.most_common(1)[0][0], tally.refusals.most_common(1)[0][0]
+        # An exception of the boundary's own is loud: it does not compute what the law would look at.
+        name: VerdictName = "unavailable" if kind == "raised" else "inconclusive"
+        return _decision(ground, subject, law, Verdict(name, f"every call was refused: {why}", kind), None)
     why = tally.silent.most_common(1)[0][0] if tally.silent else "no scenario could be drawn"
     return _decision(
         ground, subject, law, Verdict("unavailable", f"the law had nothing to say in {searched}: {why}", "law"), None
