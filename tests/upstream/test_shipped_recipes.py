@@ -41,7 +41,7 @@ def consulted() -> Iterator[Consult]:
         binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
         fixed: dict[str, Any] = dict(binding.fixed) if binding else {}
         variants = {
-            name: with_usual(contract, binding, {**inputs, **fixed}) for name, inputs in recipe.variants.items()
+            name: with_usual(contract, binding, {**inputs, **fixed}, recipe) for name, inputs in recipe.variants.items()
         }
         process = zygote.oracle()
         try:
@@ -64,9 +64,10 @@ def consulted() -> Iterator[Consult]:
     zygote.stop()
 
 
-def with_usual(contract: Any, binding: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The scenario with what the adapter states of the boundary: the oracle is told, the boundary knows."""
-    return with_dialects(contract, binding, inputs) if binding is not None else inputs
+def with_usual(contract: Any, binding: Any, inputs: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """The scenario with what the adapter states of the boundary, and what the recipe itself states over that."""
+    usual = with_dialects(contract, binding, dict(inputs)) if binding is not None else inputs
+    return {name: usual[name] if name in recipe.defaulted else inputs[name] for name in usual}
 
 
 def narrowed(value: Any) -> Any:

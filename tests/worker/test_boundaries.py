@@ -92,7 +92,9 @@ def test_a_shorter_tuple_is_drift(decide: Decide, tmp_path: Path) -> None:
 def test_a_longer_tuple_is_read_from_its_front(decide: Decide, tmp_path: Path) -> None:
     tree = copy_demo(tmp_path / "demo", "fixed")
     file = tree / "demo_rl" / "advantages.py"
-    file.write_text(file.read_text().replace("return advantages, advantages", "return advantages, advantages, 3"))
+    file.write_text(
+        file.read_text().replace("return advantages, advantages.clone()", "return advantages, advantages, 3")
+    )
     assert decide(REJECTED_ROW, tree).verdict.name == "fixed"
 
 
