@@ -63,6 +63,7 @@ TARGET = Target(
             accepts={
                 "loss_agg_mode": ("token-mean",),
                 **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), (None,)),
+                "weights": (None,),
             },
         ),
         Binding(

@@ -14,6 +14,7 @@ from sentinel.errors import SentinelError
 from sentinel.items import VerdictError
 from sentinel.judging import complaint
 from sentinel.search.survey import LawJob
+from sentinel.settings import nearest
 
 if TYPE_CHECKING:
     from sentinel.run import Run
@@ -90,6 +91,22 @@ class LawId:
             )
         self.target, self.boundary = found["target"], found["boundary"]
         self.law, self.ref = found["law"], found["ref"]
+
+    def nothing(self, there: Sequence[LawJob]) -> str:
+        """What to say where it selects nothing.
+
+        :param there: the laws of its target, at any ref.
+        """
+        of_boundary = [job.law for job in there if job.boundary == self.boundary]
+        if not of_boundary:
+            boundaries = dict.fromkeys(job.boundary for job in there)
+            what = f"{self.target} has no boundary {self.boundary!r} to be searched{nearest(self.boundary, boundaries)}"
+        elif self.law not in (None, *of_boundary):
+            what = f"{self.boundary} has no law {self.law!r} to keep{nearest(str(self.law), of_boundary)}"
+        else:
+            at = f"{self.ref} is not among the refs of this run" if self.ref else "this run has no ref"
+            return f"{at}; say where {self.boundary} is to be searched: --sentinel-ref=git:main, or --sentinel-repo=DIR"
+        return f"{what}; `sentinel boundaries {self.target}` lists boundaries and laws"
 
     def selects(self, job: LawJob) -> bool:
         return (

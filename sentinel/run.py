@@ -24,7 +24,7 @@ from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
 from sentinel.search.survey import LawJob, Survey, law_jobs
 from sentinel.selection import require_report_folder, require_subject, select
-from sentinel.settings import Settings, read_file, settle
+from sentinel.settings import Settings, nearest, read_file, settle
 from sentinel.worker.client import Options
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ def catalog_of(config: pytest.Config) -> Catalog:
         recipe_folders=flat(hook.pytest_sentinel_recipe_folders()),
     )
 
+
+#: For the laws of a target wherever they are checked.
+_ANY_REF = (Ref("git", "main"),)
 
 #: A folder without a test in it.
 _NOTHING = Path(__file__).resolve().parent / "schemas"
@@ -151,7 +154,8 @@ class Run:
         for target in dict.fromkeys([*(i.target for i in self.law_ids), *self.settings.targets]):
             if target not in self.catalog.adapters:
                 raise pytest.UsageError(
-                    f"sentinel: unknown target {target!r}; known: {', '.join(self.catalog.adapters)}"
+                    f"sentinel: unknown target {target!r}{nearest(target, self.catalog.adapters)}; "
+                    f"known: {', '.join(self.catalog.adapters)}"
                 )
             found = law_jobs(self.catalog, target, self._law_refs(target))
             if self.law_ids:
@@ -160,11 +164,7 @@ class Run:
                 jobs += found
         for wanted in self.law_ids:
             if not any(wanted.selects(job) for job in jobs):
-                where = f"laws/{wanted.target}/{wanted.boundary}{'::' + wanted.law if wanted.law else ''}"
-                raise pytest.UsageError(
-                    f"sentinel: nothing to check for {where}{f'[{wanted.ref}]' if wanted.ref else ''}; "
-                    f"`sentinel boundaries {wanted.target}` lists boundaries and laws"
-                )
+                raise pytest.UsageError(f"sentinel: {wanted.nothing(law_jobs(self.catalog, wanted.target, _ANY_REF))}")
         groups: dict[tuple[str, str], list[LawJob]] = {}
         for job in jobs:
             groups.setdefault((job.target, job.boundary), []).append(job)

@@ -44,11 +44,14 @@ def require_report_folder(folder: Path) -> None:
 def require_subject(arguments: Sequence[str], given: Mapping[str, Any], settings: Settings) -> None:
     """A ref or a baseline says how to judge; having nothing to judge must not pass in silence."""
     names = [name for name in ("ref", "repo", "baseline") if given.get(name)]
-    named = any(arg.startswith("laws/") or Path(arg.partition("::")[0]).suffix in SUFFIXES for arg in arguments)
+    laws = any(arg.startswith("laws/") for arg in arguments)
+    named = laws or any(Path(arg.partition("::")[0]).suffix in SUFFIXES for arg in arguments)
     if names and not settings.asked and not named:
         raise SentinelError(
             f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
         )
+    if given.get("laws") not in (None, "off") and not settings.targets and not laws:
+        raise SentinelError(f"--sentinel-laws={given['laws']} needs to know of what: add --sentinel-target=NAME")
 
 
 def _require_bugs(settings: Settings, catalog: Catalog, selected: Sequence[Recipe]) -> None:

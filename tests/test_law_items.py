@@ -75,7 +75,7 @@ def test_a_boundary_id_stands_for_all_its_laws(pytester: pytest.Pytester, refs: 
     [
         ("laws/demo", "*no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW*"),
         ("laws/dem/demo_rl.losses.agg_loss", "*unknown target 'dem'*"),
-        (f"{AGG_LOSS}::no_such_law", "*nothing to check for*; `sentinel boundaries demo` lists*"),
+        (f"{AGG_LOSS}::no_such_law", "*has no law 'no_such_law' to keep; `sentinel boundaries demo` lists*"),
     ],
 )
 def test_an_id_of_nothing_says_what_to_do(name: str, said: str, pytester: pytest.Pytester) -> None:

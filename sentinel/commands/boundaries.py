@@ -27,7 +27,7 @@ _EXAMPLE = """\
 
 Under "not bound" stand the functions that the adapter leaves out with a reason; and, with --ref, the other public
 functions of the modules that have a bound one.
-exit status: 0; 1 where a bound boundary is not there at the ref
+exit status: 0; 1 where a bound boundary is not there at the ref; 2 where the ref itself is not to be had
 """
 
 
@@ -169,10 +169,11 @@ def _functions(file: Path) -> Iterable[str]:
 
 
 def _show(rows: list[Row], unbound: list[tuple[str, str, str]], unavailable: list[str]) -> None:
-    say_table(
-        ("target", "boundary", "contract", "there", "laws", "note"),
-        [(row.target, row.boundary, row.contract, row.there, str(len(row.laws) or ""), row.note) for row in rows],
-    )
+    if rows:
+        say_table(
+            ("target", "boundary", "contract", "there", "laws", "note"),
+            [(row.target, row.boundary, row.contract, row.there, str(len(row.laws) or ""), row.note) for row in rows],
+        )
     contracts = {row.contract: row.laws for row in sorted(rows, key=lambda row: len(row.laws))}
     for contract, laws in sorted(contracts.items()):
         if laws:

@@ -117,7 +117,10 @@ def _discover(arguments: argparse.Namespace) -> int:
                 lambda law: any_of(law.name, arguments.law),
                 seed,
                 Memory(Home.default().path / "found") if arguments.seed is None else None,
-                found=lambda finding: tell(f"found: {finding.subject.boundary} breaks {finding.law.name}"),
+                found=lambda finding: tell(
+                    f"found{' by an earlier run' if finding.replayed else ''}: {finding.subject.boundary} breaks "
+                    f"{finding.law.name}"
+                ),
                 tell=tell,
                 interval=0.2 if sys.stderr.isatty() else 15.0,
             )
@@ -164,7 +167,7 @@ def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
 
 def _show(found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path]) -> None:
     for number, item in enumerate(found, 1):
-        say(_described(number, item, saved.get(id(item))))
+        say(_described(number, item, saved.get(id(item)), ground))
     for subject, dialect in done.stale:
         say(f"\nno longer so: {subject.boundary} was declared to differ from {dialect.name}: {dialect.reason}")
     commit = ground.checkout.commit or ground.checkout.version or ground.checkout.tree[:12]
@@ -204,8 +207,9 @@ def _show_not_searched(done: Progress) -> None:
             say(f"refused: {hunt.subject.boundary}: {which}: {reason}")
 
 
-def _described(number: int, item: Discovered, place: Path | None) -> str:
-    from sentinel.values import plain
+def _described(number: int, item: Discovered, place: Path | None, ground: Ground) -> str:
+    from sentinel.reports.explain import scenario_lines
+    from sentinel.search.saving import finding_document
 
     finding = item.finding
     lines = [
@@ -217,14 +221,7 @@ def _described(number: int, item: Discovered, place: Path | None) -> str:
         lines.append(f"   known as {', '.join(item.known_as)}")
     lines += [f"   {violation.key}: {violation.detail}" for violation in finding.violations]
     lines.append("   scenario:")
-    first = next(iter(finding.trial.variants.values()))
-    for name, inputs in finding.trial.variants.items():
-        shown = {
-            key: plain(value)
-            for key, value in inputs.items()
-            if value is not None and (inputs is first or value != first[key])
-        }
-        lines += [f"     {name + ': ' if name else ''}{key} = {value}" for key, value in shown.items()]
+    lines += [f"     {line}" for line in scenario_lines(finding_document(finding, ground.target, ground.checkout))]
     if item.laws:
         lines.append(f"   the same cause breaks {', '.join(item.laws)}")
     if item.also:

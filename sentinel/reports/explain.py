@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from sentinel.outcomes import Comparison, Decision
@@ -26,6 +27,7 @@ def explain(decision: Decision, command: str = "") -> str:
         _headline(decision),
         _reason(decision),
         _where(decision, known),
+        _scenario(decision),
         _table(decision),
         _details(decision),
     ]
@@ -69,9 +71,32 @@ def _revision(decision: Decision) -> str:
     return message(f"release {checkout.version}" if checkout.version else f"tree {checkout.tree[:12]}")
 
 
+def _scenario(decision: Decision) -> str:
+    """What a search found; a recipe's scenario stands in its file."""
+    lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
+    return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
+
+
+def scenario_lines(document: Mapping[str, Any]) -> list[str]:
+    """The scenario of a recipe's document, one input a line; then what is otherwise in each variant."""
+    variants = document.get("variants") or {}
+    parts = [("", document.get("scenario") or {}), *((f"{message(name)}: ", variants[name]) for name in variants)]
+    return [f"{label}{message(name)} = {_literal(value)}" for label, part in parts for name, value in part.items()]
+
+
+def _literal(value: Any) -> str:
+    """A literal of the recipe language, in full: whoever reads it may want to type it."""
+    if isinstance(value, Mapping) and set(value) == {"tensor", "dtype"}:
+        return f"{_literal(value['tensor'])} {message(value['dtype'])}"
+    return message(json.dumps(plain(value), default=repr))
+
+
 def _table(decision: Decision) -> str:
     if not decision.comparisons:
         return ""
+    if decision.law_alone:
+        laws = [(message(item.key), show(item.observed), _values(item)[2]) for item in decision.comparisons]
+        return aligned([("key", "observed", "demanded"), *laws])
     rows = [(message(item.key), *_values(item), _matches(item)) for item in decision.comparisons]
     return aligned([("key", "observed", "unpatched", "fixed", "matches"), *rows])
 

@@ -63,7 +63,7 @@ def _of_decision(decision: Decision, outcome: str) -> Row:
         message(decision.ref.short if decision.ref.kind in ("git", "pypi") else ref_text(decision.ref)),
         verdict.name,
         outcome,
-        _reason(verdict.name, verdict.kind, reason(decision), decision.expect, outcome),
+        _reason(verdict.name, verdict.kind, _without(recipe.title, reason(decision)), decision.expect, outcome),
         decision.law_alone,
     )
 
@@ -76,9 +76,20 @@ def _of_document(document: Mapping[str, Any], outcome: str) -> Row:
         message(Ref("git", name).short if kind == "git" else kind + colon + name),
         document["verdict"],
         outcome,
-        _reason(document["verdict"], document["kind"], message(document["reason"]), document["expect"], outcome),
+        _reason(
+            document["verdict"],
+            document["kind"],
+            _without(document["title"], message(document["reason"])),
+            document["expect"],
+            outcome,
+        ),
         not document["bug_id"] and bool(document["law"]),
     )
+
+
+def _without(title: str, why: str) -> str:
+    """The reason without the statement of the law, which is the same in each row about that law."""
+    return why.replace(f" ({message(title)})", "", 1) if title else why
 
 
 def _reason(verdict: str, kind: str, why: str, expect: str | None, outcome: str) -> str:

@@ -61,8 +61,14 @@ def _cells(item: Row) -> tuple[str, ...]:
     return (item.target, item.what, item.ref, item.verdict, item.outcome, item.reason)
 
 
+def _headings(rows: Sequence[Row]) -> tuple[str, ...]:
+    law, bug = any(item.law for item in rows), not all(item.law for item in rows)
+    what = " or ".join(word for word, there in (("bug", bug), ("law", law)) if there)
+    return tuple(what if heading == "bug" else heading for heading in _HEADINGS)
+
+
 def _plain(rows: Sequence[Row]) -> str:
-    return aligned([_HEADINGS, *map(_cells, rows)])
+    return aligned([_headings(rows), *map(_cells, rows)])
 
 
 def aligned(table: Sequence[Sequence[str]]) -> str:
@@ -82,12 +88,13 @@ def _rich(rows: Sequence[Row], width: int) -> str:
     from rich.text import Text
 
     shown = [index for index in range(len(_HEADINGS)) if any(_cells(item)[index] for item in rows)]
-    longest = {index: max(len(_HEADINGS[index]), *(len(_cells(item)[index]) for item in rows)) for index in shown}
+    headings = _headings(rows)
+    longest = {index: max(len(headings[index]), *(len(_cells(item)[index]) for item in rows)) for index in shown}
     if sum(size for index, size in longest.items() if index != _REASON) + _LEAST_REASON > width:
         return _plain(rows)  # a folded id cannot be copied
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index in shown:
-        table.add_column(_HEADINGS[index], no_wrap=index != _REASON, overflow="fold")
+        table.add_column(headings[index], no_wrap=index != _REASON, overflow="fold")
     for item in rows:
         # Text objects: foreign text never passes through rich's markup.
         cells = [Text(cell) for cell in _cells(item)]

@@ -158,7 +158,7 @@ class Discovery:
                 self._told = time.monotonic()
                 rate = progress.tried / max(time.monotonic() - began, 1e-9)
                 self._tell(
-                    f"{progress.tried} scenarios, {rate:.0f} a second, {len(progress.findings)} found; "
+                    f"{progress.tried} tried, {rate:.0f} a second, {len(progress.findings)} found; "
                     f"at {hunt.subject.boundary}"
                 )
 
