@@ -31,7 +31,7 @@ def bundled(folder: str) -> Path:
 
 @dataclass(frozen=True)
 class Adapter:
-    """:ivar digest: ``sha256:<hex>`` of the file."""
+    """:ivar digest: ``sha256:<hex>`` of the file; of a package, of all its modules' names and digests."""
 
     target: Target
     file: Path
@@ -86,11 +86,11 @@ def _add(known: dict[str, _T], name: str, value: _T, what: str) -> None:
 
 
 def load_adapter(file: Path) -> Adapter:
-    """Load an adapter file by its path.
+    """Load an adapter by the path of its file, or of the ``__init__.py`` of its package.
 
     :raises SentinelError: where it does not import, or defines no ``TARGET``.
     """
-    source = file.read_bytes()
+    digest = _digest(file)
     try:
         module = load_file(file)
     except Exception as error:
@@ -98,7 +98,20 @@ def load_adapter(file: Path) -> Adapter:
     target = getattr(module, "TARGET", None)
     if not isinstance(target, Target):
         raise SentinelError(f"{file}: an adapter defines TARGET = Target(...), and this one does not")
-    return Adapter(target, file, f"sha256:{hashlib.sha256(source).hexdigest()}")
+    return Adapter(target, file, digest)
+
+
+def _digest(file: Path) -> str:
+    if file.name != "__init__.py":
+        return f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+    modules = sorted(file.parent.glob("*.py"))
+    lines = [f"{hashlib.sha256(module.read_bytes()).hexdigest()}  {module.name}\n" for module in modules]
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
+
+
+def _bundled_adapters() -> list[Path]:
+    folder = bundled("adapters")
+    return sorted([*folder.glob("*.py"), *folder.glob("*/__init__.py")])
 
 
 def _members(package: str, kind: type[_T]) -> list[_T]:
@@ -120,7 +133,7 @@ def bundled_catalog() -> Catalog:
     """What Sentinel ships."""
     empty = Catalog({}, {}, {}, ())
     return empty.with_(
-        adapters=(file for file in sorted(bundled("adapters").glob("*.py")) if file.name != "__init__.py"),
+        adapters=_bundled_adapters(),
         contracts=_members("sentinel.contracts", Contract),
         invariants=_members("sentinel.invariants", Invariant),
         recipe_folders=(bundled("recipes"),),

@@ -12,12 +12,18 @@ from types import ModuleType
 def load_file(file: Path) -> ModuleType:
     """Execute a Python file as a module of its own and return it; the same file gives the same module.
 
+    An ``__init__.py`` is loaded as a package, so that the modules of its folder can be imported relative to it.
+
     :raises Exception: whatever the file raises.
     """
-    name = f"sentinel_file_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    package = file.name == "__init__.py"
+    stem = file.parent.name if package else file.stem
+    name = f"sentinel_file_{stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(
+        name, file, submodule_search_locations=[str(file.parent)] if package else None
+    )
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
@@ -25,6 +31,7 @@ def load_file(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        for loaded in [item for item in sys.modules if item == name or item.startswith(f"{name}.")]:
+            del sys.modules[loaded]
         raise
     return module

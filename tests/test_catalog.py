@@ -1,0 +1,50 @@
+"""Adapters are files or packages, loaded by their path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.catalog import load_adapter
+from sentinel.errors import SentinelError
+
+ADAPTER = """\
+from sentinel.targets import Binding, PackageRoot, Target
+
+from .workers import BINDINGS
+
+TARGET = Target("mine", "https://example.invalid/mine", (PackageRoot("mine"),), bindings=BINDINGS)
+"""
+WORKERS = """\
+from sentinel.targets import Binding
+
+BINDINGS = (Binding("mine.workers.update", "loss_aggregation"),)
+"""
+
+
+def package(folder: Path, workers: str = WORKERS) -> Path:
+    folder.mkdir()
+    (folder / "__init__.py").write_text(ADAPTER)
+    (folder / "workers.py").write_text(workers)
+    return folder / "__init__.py"
+
+
+def test_an_adapter_may_be_a_package(tmp_path: Path) -> None:
+    adapter = load_adapter(package(tmp_path / "mine"))
+    assert adapter.target.bindings[0].boundary == "mine.workers.update"
+
+
+def test_every_module_of_a_package_counts_for_its_digest(tmp_path: Path) -> None:
+    one = load_adapter(package(tmp_path / "one"))
+    same = load_adapter(package(tmp_path / "same"))
+    other = load_adapter(package(tmp_path / "other", WORKERS + "# said otherwise\n"))
+    assert one.digest == same.digest != other.digest
+
+
+def test_a_package_that_did_not_load_is_read_again(tmp_path: Path) -> None:
+    broken = package(tmp_path / "broken", "BINDINGS = (")
+    with pytest.raises(SentinelError, match=r"the adapter does not import: SyntaxError"):
+        load_adapter(broken)
+    (broken.parent / "workers.py").write_text(WORKERS)
+    assert load_adapter(broken).target.name == "mine"
