@@ -267,7 +267,8 @@ class Run:
     def _the_survey(self) -> Survey:
         if self._survey is None:
             level = self.settings.law_level
-            self._survey = Survey(self.catalog, self._the_runner(), "quick" if level == "off" else level)
+            level = "quick" if level == "off" else level
+            self._survey = Survey(self.catalog, self._the_runner(), level, recipes_of=self._recipes_of)
         return self._survey
 
     def _the_runner(self) -> Runner:

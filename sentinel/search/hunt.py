@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from sentinel.invariants.invariant import DoesNotApply, Inputs, Invariant, Violation
 from sentinel.search.bench import Bench, Subject, Trial, widened
 from sentinel.search.drawing import TAPE, Draws, Tape, tape
+from sentinel.search.examples import Example
 from sentinel.search.scenarios import draw
 from sentinel.values import Tensor
 from sentinel.worker import protocol
@@ -163,6 +164,37 @@ class Hunt:
             if tried < count or self._done == ROUND:
                 self._round, self._done = self._round + 1, 0
 
+    def begin(self, examples: Iterable[Example]) -> None:
+        """Look at scenarios that are known to show something, before any is drawn. They are small as they are: what
+        they show is confirmed, and not shrunk.
+
+        :raises Undecidable: where the boundary cannot be called here at all.
+        """
+        for example in examples:
+            made_for = [law for law in self._laws if law.name == example.law and law.vary and len(example.variants) > 1]
+            plans = [dict.fromkeys(made_for, example.variants)]
+            for inputs in example.variants.values():
+                plans += self._plans(inputs, self._laws)
+            for plan in plans:
+                for law, trial in (self._bench.try_(self.subject, plan) if plan else {}).items():
+                    for symptom in dict.fromkeys(item.symptom for item in self._counting(law, trial)):
+                        self._confirm(law, symptom, plan[law])
+
+    def _plans(self, inputs: Inputs, laws: Iterable[Invariant]) -> Iterator[dict[Invariant, Mapping[str, Inputs]]]:
+        """The variants that laws compare with a scenario, under one choice after the other."""
+        seen: dict[Invariant, set[bytes]] = {}
+        for data in TAPES:
+            drawn, plan = Drawn(self.subject, inputs, data), {}
+            for law in laws:
+                variants = drawn.variants(law)
+                if isinstance(variants, str):
+                    continue
+                key = protocol.encode(variants)
+                if key not in seen.setdefault(law, set()):
+                    seen[law].add(key)
+                    plan[law] = variants
+            yield plan
+
     def replay(self, law: Invariant, variants: Mapping[str, Inputs]) -> bool:
         """Try the scenario of an earlier run; whether it still breaks the law."""
         trial = self._bench.try_(self.subject, {law: variants})[law]
@@ -200,13 +232,11 @@ class Hunt:
                 if finding.symptom != symptom or finding.law is law:
                     continue
                 inputs = next(iter(finding.trial.variants.values()))
-                for data in TAPES:
-                    variants = Drawn(self.subject, inputs, data).variants(law)
-                    if isinstance(variants, str):
-                        continue
-                    trial = self._bench.try_(self.subject, {law: variants})[law]
-                    if any(item.symptom == symptom for item in self._counting(law, trial)):
-                        return self._confirm(law, symptom, variants)
+                for plan in self._plans(inputs, [law]):
+                    for variants in plan.values():
+                        trial = self._bench.try_(self.subject, plan)[law]
+                        if any(item.symptom == symptom for item in self._counting(law, trial)):
+                            return self._confirm(law, symptom, variants)
         return False
 
     def _shrink(self, law: Invariant, symptom: str, place: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from sentinel.search.bench import Subject, Undecidable
 from sentinel.search.checks import subjects
 
 if TYPE_CHECKING:
+    from sentinel.recipes import Recipe
     from sentinel.runner import Ground, Runner
     from sentinel.search.hunt import Finding, Hunt, Tally
 
@@ -43,12 +44,22 @@ class Survey:
     """Answers law jobs. Everything about one boundary at one ref is hunted at once, when it is first asked for.
 
     :param level: ``quick`` or ``deep``.
+    :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
+        shrinking.
     """
 
-    def __init__(self, catalog: Catalog, runner: Runner, level: str, seed: int = 0) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        runner: Runner,
+        level: str,
+        seed: int = 0,
+        recipes_of: Callable[[str], Sequence[Recipe]] = lambda target: (),
+    ) -> None:
         self._catalog, self._runner = catalog, runner
         self._examples, self._shrinking = LEVELS[level]
         self._seed = seed
+        self._recipes_of = recipes_of
         self._wanted: dict[tuple[str, str, Ref], set[str]] = {}
         self._decided: dict[LawJob, Decision] = {}
         self._findings: dict[LawJob, list[Finding]] = {}
@@ -75,6 +86,7 @@ class Survey:
 
     def _hunt(self, job: LawJob) -> None:
         from sentinel.search.decisions import of_absence, of_tally, of_undecidable  # Hypothesis takes its time
+        from sentinel.search.examples import examples
         from sentinel.search.hunt import Hunt
 
         found, _ = subjects(self._catalog, job.target)
@@ -91,6 +103,7 @@ class Survey:
             return
         hunt = Hunt(ground.bench, subject, self._seed, laws, self._shrinking)
         try:
+            hunt.begin(examples(subject, self._recipes_of(job.target)))
             hunt.run(self._examples)
             self._wait_for_dialects(ground, hunt)
         except Undecidable as error:

@@ -7,7 +7,9 @@ from toy_ground import OpenGround
 
 from sentinel.invariants.invariant import Invariant
 from sentinel.search.bench import Undecidable
+from sentinel.search.examples import Example
 from sentinel.search.hunt import Hunt, Tally
+from sentinel.values import tensor
 
 
 def hunted(open_ground: OpenGround, name: str, examples: int = 60, seed: int = 0) -> tuple[Hunt, Tally]:
@@ -34,6 +36,32 @@ def test_a_wrong_one_is_found_shrunk_and_confirmed(open_ground: OpenGround) -> N
     assert finding.violations[0].observed.nested() == inputs["values"].array().sum(-1).tolist()
     assert finding.trial.answer is not None
     assert finding.trial.answer["provenance"]["boundary"] == "pkg.toys.unmasked"
+
+
+def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_ground: OpenGround) -> None:
+    ground, found = open_ground("unmasked")
+    subject = found["unmasked"]
+    values, mask = tensor([[1.0, 2.0, 3.0]], "float32"), tensor([[1.0, 1.0, 0.0]], "float32")
+    known = {"values": values, "response_mask": mask, "scale": 1.0, "shifted": False}
+    hunt = Hunt(ground.bench, subject, 0)
+    hunt.begin([Example({"": known})])
+    (tally,) = hunt.tallies.values()
+    (finding,) = tally.findings
+    assert dict(finding.trial.variants[""]) == known
+    hunt.run(20)
+    assert tally.findings == [finding]
+
+
+def test_a_known_scenario_that_shows_nothing_leaves_the_search_as_it_is(open_ground: OpenGround) -> None:
+    ground, found = open_ground("unmasked")
+    values, mask = tensor([[1.0]], "float32"), tensor([[1.0]], "float32")
+    hunt = Hunt(ground.bench, found["unmasked"], 0)
+    hunt.begin([Example({"": {"values": values, "response_mask": mask, "scale": 1.0, "shifted": False}})])
+    (tally,) = hunt.tallies.values()
+    assert tally.findings == []
+    hunt.run(60)
+    _, alone = hunted(open_ground, "unmasked")
+    assert [item.trial.variants for item in tally.findings] == [item.trial.variants for item in alone.findings]
 
 
 def test_what_vanishes_in_float64_is_rounding(open_ground: OpenGround) -> None:

@@ -14,8 +14,8 @@ from sentinel.invariants.invariant import Inputs, Violation
 from sentinel.runner import Ground, Job, Runner
 from sentinel.search.bench import Subject
 from sentinel.search.checks import subjects
+from sentinel.search.examples import example
 from sentinel.search.hunt import Hunt
-from sentinel.search.scenarios import with_dialects
 
 #: Scenarios that may be needed to flag a bug; most need fewer than thirty.
 ENOUGH = 400
@@ -70,13 +70,7 @@ def test_a_search_flags_every_buggy_base(job: Job, searching: Runner) -> None:
 def test_at_a_fix_the_recipes_scenario_breaks_no_law(job: Job, searching: Runner) -> None:
     subject = subject_of(job)
     ground = ground_of(searching, job, subject)
-    # What the recipe leaves to the boundary's own default is what a search draws first.
-    usual = {item.name: item.choices[0] for item in subject.contract.inputs if item.choices and not item.domain}
-    defaults = {name: usual[name] for name in job.recipe.defaulted if name in usual}
-    scenarios: dict[str, Inputs] = {
-        name: with_dialects(subject.contract, subject.binding, {**inputs, **defaults, **subject.binding.fixed})
-        for name, inputs in job.recipe.variants.items()
-    }
+    scenarios = example(subject, job.recipe).variants
     broken: dict[str, list[str]] = {}
     for law in subject.laws:
         plans: list[Mapping[str, Inputs]] = [scenarios] if law.vary else [{"": item} for item in scenarios.values()]

@@ -1,0 +1,42 @@
+"""Scenarios that are known to show something: those of recipes, for a search to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sentinel.invariants.invariant import Inputs
+from sentinel.recipes import Recipe
+from sentinel.search.bench import Subject
+from sentinel.search.scenarios import with_dialects
+
+
+@dataclass(frozen=True)
+class Example:
+    """:ivar variants: variant name -> canonical inputs, as a search at this boundary would have drawn them.
+    :ivar law: the law that the variants were made for; None where a recipe names none.
+    """
+
+    variants: Mapping[str, Inputs]
+    law: str | None = None
+
+
+def example(subject: Subject, recipe: Recipe) -> Example:
+    """The scenario of a recipe of this boundary. What it leaves to the boundary is what a search draws first."""
+    usual = {item.name: item.choices[0] for item in subject.contract.inputs if item.choices and not item.domain}
+    granted = {name: usual[name] for name in recipe.defaulted if name in usual}
+    stated = {**granted, **subject.binding.fixed}
+    variants = {
+        name: with_dialects(subject.contract, subject.binding, {**inputs, **stated})
+        for name, inputs in recipe.variants.items()
+    }
+    return Example(variants, recipe.invariant)
+
+
+def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
+    """Those of the recipes that are about this boundary."""
+    return [
+        example(subject, recipe)
+        for recipe in recipes
+        if recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths
+    ]
