@@ -65,7 +65,7 @@ def _head(recipe: Recipe) -> None:
         "target": recipe.target,
         "boundary": recipe.boundary,
         "contract": recipe.contract,
-        "law": recipe.invariant,
+        "law": ", ".join(recipe.laws),
         "requires": ", ".join(recipe.requires),
         "upstream": _upstream(recipe.upstream),
         "affects": ", ".join(recipe.affects),

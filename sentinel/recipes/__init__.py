@@ -77,6 +77,7 @@ class Recipe:
         name ``""`` where the recipe has no variants.
     :ivar defaulted: the input names that were filled in from the contract's defaults.
     :ivar requires: dotted paths that a checkout must have for this recipe to be about it.
+    :ivar also_breaks: further laws that are broken for the same reason.
     :ivar digest: ``sha256:<hex>`` of the file's bytes.
     :ivar published: whether the file is a blob as in a published report.
     :ivar document: the file's content as plain data, for readers and for exports.
@@ -95,6 +96,7 @@ class Recipe:
     expected_fixed: Mapping[str, Expected] = field(default_factory=dict)
     defaulted: tuple[str, ...] = ()
     invariant: str | None = None
+    also_breaks: tuple[str, ...] = ()
     tolerance: Tolerance = Tolerance()
     upstream: Mapping[str, Any] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
@@ -105,6 +107,11 @@ class Recipe:
     published: bool = False
     document: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """Every law that the bug breaks, as far as the recipe says."""
+        return tuple(name for name in (self.invariant, *self.also_breaks) if name)
 
 
 # What reads YAML, JSON Schemas and tensors is imported only when a recipe is loaded: a pytest run that does not ask for

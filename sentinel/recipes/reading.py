@@ -118,6 +118,7 @@ class _Reading:
             expected_fixed=fixed,
             defaulted=defaulted,
             invariant=invariant,
+            also_breaks=tuple(native.get("also_breaks", ())),
             tolerance=tolerance,
             upstream=_whole_numbers(native.get("upstream", {})),
             requires=requires,
@@ -228,12 +229,14 @@ class _Reading:
             message = f"{given[0]} without {other}: give both, or neither and let a law decide (invariant: ...)"
             self.findings.error((given[0],), message, key=True)
         known = self.catalog.invariants
-        written: str | None = self.data.get("invariant") if not self.published else None
+        native = {} if self.published else self.data
+        written: str | None = native.get("invariant")
+        named: dict[tuple[str | int, ...], str] = {("invariant",): written} if written is not None else {}
+        named |= {("also_breaks", place): name for place, name in enumerate(native.get("also_breaks", ()))}
+        for where, name in named.items():
+            if name not in known:
+                self.findings.error(where, f"unknown invariant {name!r}{nearest(name, known, 'the laws are')}")
         if written is not None:
-            if written not in known:
-                self.findings.error(
-                    ("invariant",), f"unknown invariant {written!r}{nearest(written, known, 'the laws are')}"
-                )
             return written
         if given or has_values or "invariant" in self.broken:
             return None

@@ -67,6 +67,7 @@ expected_unpatched:
 expected_fixed:
   {_first_key(contract)}: {TODO}  # or {{value: 1.0, tolerance: {{relative: 1e-3}}}}, or {{value: 1.0, exact: true}}
 # invariant: masked_values_have_no_influence  # instead of the two above; by default the contract's own law
+# also_breaks: [padding_is_invisible]  # other laws that a search finds broken for the same reason
 # requires: package.module.Config.field  # where this is absent, the version is not about this bug
 
 pins:  # immutable refs only

@@ -286,13 +286,15 @@ def recognised(
 
 
 def is_about(recipe: Recipe, finding: Finding, target: str, laws: Sequence[str] = ()) -> bool:
-    """Whether a recipe is of the finding's law, and of its boundary or of one that ran when the law broke.
+    """Whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of the twin
+    that it was compared with, or of a function that ran when the law broke.
 
     :param laws: other laws that are broken for the same reason.
     """
+    binding = finding.subject.binding
     ran = (finding.trial.answer or {}).get("functions", ())
-    return (
-        recipe.target == target
-        and recipe.invariant in (finding.law.name, *laws)
-        and (recipe.boundary in finding.subject.binding.paths or recipe.boundary in ran)
+    places = (*binding.paths, *(binding.twins if finding.law.twin else ()), *ran)
+    return recipe.target == target and (
+        finding.example == recipe.bug_id
+        or (recipe.boundary in places and not {finding.law.name, *laws}.isdisjoint(recipe.laws))
     )

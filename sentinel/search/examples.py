@@ -15,10 +15,12 @@ from sentinel.search.scenarios import with_dialects
 class Example:
     """:ivar variants: variant name -> canonical inputs, as a search at this boundary would have drawn them.
     :ivar law: the law that the variants were made for; None where a recipe names none.
+    :ivar name: whose example it is: a recipe's bug id.
     """
 
     variants: Mapping[str, Inputs]
     law: str | None = None
+    name: str = ""
 
 
 def example(subject: Subject, recipe: Recipe) -> Example:
@@ -30,7 +32,7 @@ def example(subject: Subject, recipe: Recipe) -> Example:
         name: with_dialects(subject.contract, subject.binding, {**inputs, **stated})
         for name, inputs in recipe.variants.items()
     }
-    return Example(variants, recipe.invariant)
+    return Example(variants, recipe.invariant, recipe.bug_id)
 
 
 def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:

@@ -64,6 +64,7 @@ class Finding:
     :ivar trial: the confirming trial, in a fresh process.
     :ivar violations: those of the finding's symptom.
     :ivar replayed: whether an earlier run had found it already.
+    :ivar example: the recipe whose scenario it is, where it was not drawn.
     """
 
     subject: Subject
@@ -71,6 +72,7 @@ class Finding:
     trial: Trial
     violations: tuple[Violation, ...]
     replayed: bool = False
+    example: str = ""
 
     @property
     def symptom(self) -> str:
@@ -178,7 +180,7 @@ class Hunt:
             for plan in plans:
                 for law, trial in (self._bench.try_(self.subject, plan) if plan else {}).items():
                     for symptom in dict.fromkeys(item.symptom for item in self._counting(law, trial)):
-                        self._confirm(law, symptom, plan[law])
+                        self._confirm(law, symptom, plan[law], example=example.name)
 
     def _plans(self, inputs: Inputs, laws: Iterable[Invariant]) -> Iterator[dict[Invariant, Mapping[str, Inputs]]]:
         """The variants that laws compare with a scenario, under one choice after the other."""
@@ -236,7 +238,7 @@ class Hunt:
                     for variants in plan.values():
                         trial = self._bench.try_(self.subject, plan)[law]
                         if any(item.symptom == symptom for item in self._counting(law, trial)):
-                            return self._confirm(law, symptom, variants)
+                            return self._confirm(law, symptom, variants, example=finding.example)
         return False
 
     def _shrink(self, law: Invariant, symptom: str, place: int) -> None:
@@ -355,7 +357,9 @@ class Hunt:
                     return []
         return counting
 
-    def _confirm(self, law: Invariant, symptom: str, variants: Mapping[str, Inputs], replayed: bool = False) -> bool:
+    def _confirm(
+        self, law: Invariant, symptom: str, variants: Mapping[str, Inputs], replayed: bool = False, example: str = ""
+    ) -> bool:
         """Measure a violation once more, in a fresh process; what shows there too is a finding."""
         bench = self._bench.fresh()
         try:
@@ -364,7 +368,7 @@ class Hunt:
             bench.close()
         same = tuple(item for item in trial.violations if item.symptom == symptom)
         if same:
-            self.tallies[law].findings.append(Finding(self.subject, law, trial, same, replayed))
+            self.tallies[law].findings.append(Finding(self.subject, law, trial, same, replayed, example))
         return bool(same)
 
 

@@ -253,6 +253,7 @@ def test_everything_else_is_kept():
         (changed(watch=["path:/tmp"]), "path: means something else on each machine"),
         (changed(watch=["main"]), "not a ref: 'main'"),
         (changed(requires=["toy.x", "os.path"]), "requires: 'os.path' is outside the target's packages"),
+        (changed(also_breaks=["order_does_not_mater"]), "22:3: unknown invariant 'order_does_not_mater' — did you mean 'order_does_not_matter'?"),
         (changed(invariant="order_does_not_mater"), "unknown invariant 'order_does_not_mater' — did you mean 'order_does_not_matter'?"),
         (changed(expected_unpatched=None), "expected_fixed without expected_unpatched"),
         (changed(expected_fixed=None, invariant="order_does_not_matter"), "expected_unpatched without expected_fixed"),
