@@ -466,6 +466,22 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": kept} if masks else {"weights": weights, "clip_fraction": clipped}
 
 
+def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The entropy is its neighbour's, of the same logits."""
+    given = {name: inputs[name] for name in ("logits", "token_ids")}
+    entropy = boundary.module.entropy_from_logits(inputs["logits"]) if inputs["with_entropy"] else None
+    return {"log_probs": boundary.invoke(given), "entropy": entropy}
+
+
+def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The value head speaks at every position of prompt and response; a batch has a column for the prompt's token."""
+    import torch
+
+    output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
+    values, _ = boundary.invoke({}, _stand_in(), data=None, output_tensor=output)
+    return {"values": values}
+
+
 TARGET = Target(
     name="roll",
     repository="https://github.com/alibaba/ROLL",
@@ -665,6 +681,30 @@ TARGET = Target(
                     "sequences",
                     "critic/clipfrac is the mean over the sequences, as the loss is",
                     f"{_MAIN}/pipeline/base_worker.py#L672",
+                ),
+            ),
+        ),
+        Binding(
+            f"{_FUNCTIONALS}.log_probs_from_logits",
+            "token_log_probs",
+            arguments={"token_ids": ("labels",)},
+            call=_token_log_probs,
+            fixed={"temperature": 1.0},
+            accepts=_ONLY_FULL,
+            # Whatever the logits come in, they are widened to float32.
+            dtypes=("float32", "bfloat16", "float16"),
+        ),
+        Binding(
+            "roll.pipeline.base_worker.CriticWorker.forward_func_values",
+            "critic_values",
+            call=_critic_values,
+            stand_ins=(_SELF,),
+            dialects=(
+                Dialect(
+                    "outside_the_mask",
+                    "any",
+                    "it gives the value of every position; its callers mask",
+                    f"{_MAIN}/pipeline/base_worker.py#L690",
                 ),
             ),
         ),

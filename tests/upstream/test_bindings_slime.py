@@ -12,8 +12,12 @@ from sentinel.values import tensor
 MAIN = "624b824a898ab0ec1fcb4d373004c7f3852bf515"
 FIX = "ff40142cd373176ac51e3f91862acf4517e457ec"
 BASE = "2091f7af3f767cc63e15783ceda3f5809829be34"
+FSDP = "2a3969205ce37785b0a9f428a3c3ab1ea6422169"
+GREEDY = "8751e4d5c526610aca51aad4827c6345844c218a"
 
 OPSM = "slime.utils.ppo_utils.compute_opsm_mask"
+GONE = "slime.backends.fsdp_utils."
+LOSS = "slime.backends.megatron_utils.loss"
 REWARDS = "slime.ray.rollout.RolloutManager._post_process_rewards"
 
 
@@ -27,18 +31,54 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[Bound]:
     yield from opened("slime", request.param)
 
 
-@pytest.mark.parametrize(("boundary", "contract"), bound("slime"))
+@pytest.fixture(scope="module")
+def fsdp() -> Iterator[Bound]:
+    """Where the FSDP backend still is."""
+    yield from opened("slime", FSDP)
+
+
+@pytest.fixture(scope="module")
+def greedy() -> Iterator[Bound]:
+    yield from opened("slime", GREEDY)
+
+
+#: Every binding that main has the boundary of.
+THERE = [parameters for parameters in bound("slime") if not parameters.values[0].startswith(GONE)]
+PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
+
+
+def unexpected(wrong: dict[str, str], contract: str) -> dict[str, str]:
+    """A temperature of 0 divides by it: see below."""
+    known = "temperature=0.0" if contract == "token_log_probs" else ""
+    return {name: said for name, said in wrong.items() if name != known}
+
+
+@pytest.mark.parametrize(("boundary", "contract"), THERE)
 def test_oracle_and_boundary_agree(main: Bound, boundary: str, contract: str) -> None:
-    assert main.disagreements(main.subject(boundary, contract)) == {}
+    assert unexpected(main.disagreements(main.subject(boundary, contract)), contract) == {}
 
 
-@pytest.mark.parametrize(("boundary", "contract"), bound("slime"))
+@pytest.mark.parametrize(("boundary", "contract"), THERE)
 def test_oracle_and_boundary_agree_behind_padding(main: Bound, boundary: str, contract: str) -> None:
     subject = main.subject(boundary, contract)
     declared = subject.contract.input(subject.contract.mask)
     if declared is None or "right" not in declared.choices:
         pytest.skip("it takes no mask with padding")
-    assert main.disagreements(subject, [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]) == {}
+    assert unexpected(main.disagreements(subject, PADDED), contract) == {}
+
+
+@pytest.mark.parametrize("mask", [None, PADDED], ids=["full", "padded"])
+def test_context_parallel_ranks_answer_as_one(fsdp: Bound, mask: list[list[int]] | None) -> None:
+    subject = fsdp.subject(f"{GONE}actor.get_logprob_and_entropy_with_cp", "token_log_probs")
+    wrong = fsdp.disagreements(subject, mask)
+    # Its entropy is of the logits as they are; where 2 ranks are asked for, the temperature is 1.
+    assert {name: said for name, said in wrong.items() if not name.startswith("temperature")} == {}
+
+
+@pytest.mark.parametrize("function", ["get_responses", "get_log_probs_and_entropy"])
+def test_a_temperature_of_0_is_divided_by(main: Bound, greedy: Bound, function: str) -> None:
+    for code, wrong in ((main, {"temperature=0.0"}), (greedy, set())):
+        assert set(code.disagreements(code.subject(f"{LOSS}.{function}", "token_log_probs"))) == wrong
 
 
 def test_the_opsm_binding_takes_both_signatures(anywhere: Bound) -> None:

@@ -6,73 +6,34 @@ their masks the loss masks; one process stands in for Megatron's ranks.
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-_MAIN = "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime"
-_PPO = "slime.utils.ppo_utils"
-_LOSS = "slime.backends.megatron_utils.loss"
-_CP = "slime.backends.megatron_utils.cp_utils"
-_TYPES = "slime.utils.types"
-
-_ARGS = StandIn("args", "the trainer's command-line namespace, of which the boundary reads these fields alone")
-_MPU = StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage")
-_SELF = StandIn("self", "the real manager starts a cluster; the method reads these attributes alone")
-_LOG_PROBS = StandIn(
-    "get_log_probs_and_entropy", "answers the log-probs of the scenario; how logits make them is not measured"
+from . import log_probs
+from .shared import (
+    ARGS,
+    CP,
+    LOG_PROBS,
+    LOSS,
+    MAIN,
+    MPU,
+    PPO,
+    SELF,
+    TYPES,
+    as_samples,
+    full_lengths,
+    one_rank,
+    stand_in,
+    swapped,
 )
-
-
-def _stand_in(**attributes: Any) -> Any:
-    from sentinel.worker.drift import StandInNamespace
-
-    return StandInNamespace(**attributes)
-
-
-@contextlib.contextmanager
-def _one_rank() -> Iterator[None]:
-    """Megatron's ``mpu`` where slime looks for it: in modules that hold it, and where functions import it from."""
-    axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
-    answers = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in (("world_size", 1), ("rank", 0))}
-    stages = {"is_pipeline_first_stage": True, "is_pipeline_last_stage": True, "get_context_parallel_group": None}
-    mpu = _stand_in(**{k: lambda *_, _answer=v, **__: _answer for k, v in {**answers, **stages}.items()})
-    users = [
-        m for name, m in list(sys.modules.items()) if name.startswith("slime.") and "mpu" in getattr(m, "__dict__", {})
-    ]
-    before = [module.mpu for module in users]
-    core = sys.modules.get("megatron.core")
-    try:
-        sys.modules["megatron.core"] = _stand_in(mpu=mpu)  # type: ignore[assignment]
-        for module in users:
-            module.mpu = mpu  # type: ignore[attr-defined]
-        yield
-    finally:
-        for module, old in zip(users, before):
-            module.mpu = old  # type: ignore[attr-defined]
-        if core is None:
-            del sys.modules["megatron.core"]
-        else:
-            sys.modules["megatron.core"] = core
 
 
 def _parameter(boundary: Any, name: str) -> bool:
     """Whether the boundary takes a canonical input: functions of one kind differ in what they read."""
     return any(candidate in boundary.parameters for candidate in boundary.binding.arguments.get(name, (name,)))
-
-
-def _samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
-    return {name: list(inputs[name]) for name in names}
-
-
-def _lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Of samples with one token of a prompt."""
-    rows, tokens = inputs["response_mask"].shape
-    return {"response_lengths": [tokens] * rows, "total_lengths": [tokens + 1] * rows}
 
 
 # -- KL and policy losses ---------------------------------------------------------------------------------------------
@@ -85,7 +46,7 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     under context parallelism; without context parallelism the two are the same.
     """
     shape = inputs["log_probs"].shape
-    samples = _samples(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    samples = as_samples(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     mask, clip_fraction = boundary.invoke(samples, args=Namespace(opsm_delta=inputs["opsm_delta"]))
     policy_loss = boundary.module.compute_policy_loss
     losses, _ = policy_loss(inputs["ppo_kl"], inputs["advantages"], inputs["eps_clip"], inputs["eps_clip_high"])
@@ -106,7 +67,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The KL of the sequences, as the policy loss is given it."""
     shape = inputs["log_probs"].shape
-    samples = _samples(inputs, "log_probs", "old_log_probs", "response_mask")
+    samples = as_samples(inputs, "log_probs", "old_log_probs", "response_mask")
     kl = boundary.invoke(samples, local_log_probs=samples["log_probs"]).reshape(shape)
     losses, clipped = boundary.module.compute_policy_loss(
         kl, inputs["advantages"], inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
@@ -125,7 +86,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     if algorithm == "cispo" and not hasattr(boundary.module, "compute_cispo_loss"):
         raise ValueError("the arguments of this revision know no cispo")
     log_probs = list(inputs["log_probs"])
-    args = _stand_in(
+    args = stand_in(
         advantage_estimator=algorithm,
         eps_clip=inputs["eps_clip_low"],
         eps_clip_high=inputs["eps_clip_high"],
@@ -139,11 +100,11 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
         "log_probs": list(inputs["old_log_probs"]),
         "loss_masks": list(inputs["response_mask"]),
         "unconcat_tokens": None,
-        **_lengths(inputs),
+        **full_lengths(inputs),
     }
     entropy = [torch.zeros_like(row) for row in log_probs]
     answer = (None, {"log_probs": log_probs, "entropy": entropy})
-    with _one_rank(), _swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+    with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, _ = boundary.invoke({}, args, batch, torch.zeros(()), _reducer(boundary, inputs))
     return {"loss": _of_sequences(loss, inputs)}
 
@@ -154,28 +115,16 @@ def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
-    args = _stand_in(
-        value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd"
-    )
+    args = stand_in(value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd")
     batch = {
         "unconcat_tokens": list(torch.zeros(rows, tokens + 1, dtype=torch.long)),
-        **_samples(inputs, "values", "returns"),
-        **_lengths(inputs),
+        **as_samples(inputs, "values", "returns"),
+        **full_lengths(inputs),
     }
     logits = torch.cat([vpreds, torch.zeros_like(vpreds[:, :1])], dim=1).reshape(1, -1, 1)
-    with _one_rank():
+    with one_rank():
         loss, _ = boundary.invoke({}, args, batch, logits, _reducer(boundary, inputs))
     return {"loss": _of_sequences(loss, inputs)}
-
-
-@contextlib.contextmanager
-def _swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
-    old = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, old)
 
 
 # -- reducers ---------------------------------------------------------------------------------------------------------
@@ -185,8 +134,8 @@ _MEANS = "seq-mean-token-mean"
 
 def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """slime's own: the sum over the samples of their means, or of all tokens."""
-    make = boundary.imported[_CP].get_sum_of_sample_mean if _CP in boundary.imported else boundary.function
-    lengths, masks = _lengths(inputs), list(inputs["response_mask"])
+    make = boundary.imported[CP].get_sum_of_sample_mean if CP in boundary.imported else boundary.function
+    lengths, masks = full_lengths(inputs), list(inputs["response_mask"])
     per_token = inputs["loss_agg_mode"] == "token-sum"
     return make(lengths["total_lengths"], lengths["response_lengths"], masks, calculate_per_token_loss=per_token)
 
@@ -200,7 +149,7 @@ def _of_sequences(loss: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _sum_of_sample_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    with _one_rank():
+    with one_rank():
         loss = _reducer(boundary, inputs)(inputs["loss_mat"].reshape(-1))
     return {"loss": _of_sequences(loss, inputs)}
 
@@ -222,14 +171,14 @@ _NO_WEIGHTS = {"importance_weights": (None,)}
 _TOKENS = Dialect(
     "masked_values_have_no_influence",
     reason="it returns the loss of each token; what a NaN or an infinity on a masked one becomes is up to its reducer",
-    link=f"{_MAIN}/backends/megatron_utils/loss.py#L1105",
+    link=f"{MAIN}/backends/megatron_utils/loss.py#L1105",
     symptom="non-finite",
 )
 
 
 def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Binding:
     return Binding(
-        f"{_PPO}.{function}",
+        f"{PPO}.{function}",
         "policy_loss",
         arguments={
             "log_probs": ("full_log_probs", "log_probs"),
@@ -257,9 +206,9 @@ def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     import torch
 
     shape, low = inputs["old_log_probs"].shape, inputs["threshold_low"]
-    args = _stand_in(tis_clip_low=0.0 if low is None else low, tis_clip=inputs["threshold_high"])
+    args = stand_in(tis_clip_low=0.0 if low is None else low, tis_clip=inputs["threshold_high"])
     old_log_probs = inputs["old_log_probs"].detach()
-    samples = _samples(
+    samples = as_samples(
         {**inputs, "old_log_probs": old_log_probs}, "old_log_probs", "rollout_log_probs", "response_mask"
     )
     ones = torch.ones_like(old_log_probs).reshape(-1)
@@ -269,12 +218,12 @@ def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 def _weights(function: str, mode: str) -> Binding:
     return Binding(
-        f"{_LOSS}.{function}",
+        f"{LOSS}.{function}",
         "importance_weight",
         arguments={"old_log_probs": ("train_log_probs",), "response_mask": ("loss_masks",)},
         call=_importance_weight,
         fixed={"level": "token", "mode": mode},
-        stand_ins=(_ARGS,),
+        stand_ins=(ARGS,),
     )
 
 
@@ -293,7 +242,7 @@ def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lengths = (inputs["response_mask"] != 0).sum(-1).tolist()
     values, rewards = ([row[:n] for row, n in zip(inputs[k], lengths)] for k in ("values", "token_level_rewards"))
     given = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
-    with _one_rank():
+    with one_rank():
         found = boundary.invoke(given, [n + 1 for n in lengths], lengths, values, rewards)
     width = inputs["values"].shape[-1]
     padded = [torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows]) for rows in found]
@@ -309,18 +258,18 @@ def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     given = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
     given["response_mask"] = list(inputs["response_mask"])
     taken = {name: value for name, value in given.items() if _parameter(boundary, name)}
-    with _one_rank():
-        returns = boundary.invoke(taken, rewards.sum(-1), **_lengths(inputs))
+    with one_rank():
+        returns = boundary.invoke(taken, rewards.sum(-1), **full_lengths(inputs))
     return {"returns": torch.stack(list(returns))}
 
 
 def _returns(function: str, **more: Any) -> Binding:
     return Binding(
-        f"{_PPO}.{function}",
+        f"{PPO}.{function}",
         "discounted_return",
         arguments={"response_mask": ("loss_masks",)},
         call=_outcome_returns,
-        stand_ins=(_MPU,),
+        stand_ins=(MPU,),
         **{**more, "fixed": {"reward_layout": "outcome", **more.get("fixed", {})}},
     )
 
@@ -336,7 +285,7 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     labels = list(inputs["group"])
     groups = list(dict.fromkeys(labels))
     most = max(map(labels.count, groups))
-    args = _stand_in(
+    args = stand_in(
         advantage_estimator="grpo",
         rewards_normalization=True,
         grpo_std_normalization=inputs["std_level"] == "group" and most > 1,
@@ -344,16 +293,16 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
         rollout_batch_size=len(groups),
         reward_key=None,
     )
-    sample = boundary.imported[_TYPES].Sample
+    sample = boundary.imported[TYPES].Sample
     numbered = enumerate(zip(labels, inputs["rewards"].tolist()))
     samples = [sample(index=n, group_index=groups.index(label), reward=reward) for n, (label, reward) in numbered]
-    _, rewards = boundary.invoke({}, _stand_in(args=args, custom_reward_post_process_func=None), samples)
+    _, rewards = boundary.invoke({}, stand_in(args=args, custom_reward_post_process_func=None), samples)
     return {"normalised": torch.tensor(rewards, dtype=torch.float32)}
 
 
 def _advantages(function: str, twin: str) -> Binding:
     return Binding(
-        f"{_PPO}.{function}",
+        f"{PPO}.{function}",
         "generalised_advantage",
         arguments={"token_level_rewards": ("rewards",), "lam": ("lambd",)},
         # So that scenarios of a few tokens cross the border between chunks.
@@ -361,7 +310,7 @@ def _advantages(function: str, twin: str) -> Binding:
         outputs=("advantages", "returns"),
         call=_gae,
         accepts={"response_mask": ("full",)},
-        twins=(f"{_PPO}.{twin}",),
+        twins=(f"{PPO}.{twin}",),
     )
 
 
@@ -373,7 +322,7 @@ TARGET = Target(
     preload=("torch._dynamo",),
     bindings=(
         Binding(
-            f"{_PPO}.compute_opsm_mask",
+            f"{PPO}.compute_opsm_mask",
             "sequence_rejection",
             arguments={
                 "log_probs": ("full_log_probs",),
@@ -382,10 +331,10 @@ TARGET = Target(
                 "response_mask": ("loss_masks",),
             },
             call=_opsm,
-            stand_ins=(_ARGS,),
+            stand_ins=(ARGS,),
         ),
         Binding(
-            f"{_PPO}.compute_approx_kl",
+            f"{PPO}.compute_approx_kl",
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_loss_type",)},
             outputs=("kl",),
@@ -396,7 +345,7 @@ TARGET = Target(
                     "clamp",
                     10,
                     "low_var_kl is k3, cut to [-10, 10] for numerical stability; k3 is not cut",
-                    f"{_MAIN}/utils/ppo_utils.py#L49",
+                    f"{MAIN}/utils/ppo_utils.py#L49",
                     where={"kl_estimator": ("low_var_kl",)},
                 ),
             ),
@@ -405,26 +354,26 @@ TARGET = Target(
         _tokens("compute_cispo_loss", "cispo", _policy_loss, _TOKENS),
         _tokens("compute_gspo_kl", "gspo", _gspo),
         Binding(
-            f"{_LOSS}.policy_loss_function",
+            f"{LOSS}.policy_loss_function",
             "policy_loss",
             call=_policy_loss_function,
-            imports=(_CP,),
-            stand_ins=(_ARGS, _MPU, _LOG_PROBS),
+            imports=(CP,),
+            stand_ins=(ARGS, MPU, LOG_PROBS),
             accepts={"algorithm": tuple(_ALGORITHMS), **_AGGREGATION, **_NO_WEIGHTS},
         ),
         Binding(
-            f"{_LOSS}.value_loss_function",
+            f"{LOSS}.value_loss_function",
             "value_loss",
             call=_value_loss,
-            imports=(_CP,),
-            stand_ins=(_ARGS, _MPU),
+            imports=(CP,),
+            stand_ins=(ARGS, MPU),
             accepts={"cliprange_value": (0.2, 0.6), **_AGGREGATION},
         ),
         Binding(
-            f"{_CP}.get_sum_of_sample_mean",
+            f"{CP}.get_sum_of_sample_mean",
             "loss_aggregation",
             call=_sum_of_sample_mean,
-            stand_ins=(_MPU,),
+            stand_ins=(MPU,),
             accepts={**_AGGREGATION, "weights": (None,)},
         ),
         _weights("vanilla_tis_function", "truncate"),
@@ -432,11 +381,11 @@ TARGET = Target(
         _advantages("vanilla_gae", "chunked_gae"),
         _advantages("chunked_gae", "vanilla_gae"),
         Binding(
-            f"{_PPO}.get_advantages_and_returns_batch",
+            f"{PPO}.get_advantages_and_returns_batch",
             "generalised_advantage",
             arguments={"lam": ("lambd",)},
             call=_batched_gae,
-            stand_ins=(_MPU,),
+            stand_ins=(MPU,),
             # A sample is its response alone, so what does not count is padding.
             accepts={"response_mask": ("full", "right")},
         ),
@@ -448,7 +397,7 @@ TARGET = Target(
                     "credit",
                     "response",
                     "each token has the advantage of its response, as in GRPO",
-                    f"{_MAIN}/utils/ppo_utils.py#L367",
+                    f"{MAIN}/utils/ppo_utils.py#L367",
                 ),
             ),
         ),
@@ -460,7 +409,7 @@ TARGET = Target(
                     "credit",
                     "response",
                     "REINFORCE++-baseline: the response's reward at each token, less the token's KL",
-                    f"{_MAIN}/utils/ppo_utils.py#L470",
+                    f"{MAIN}/utils/ppo_utils.py#L470",
                 ),
             ),
         ),
@@ -471,7 +420,7 @@ TARGET = Target(
                     "masked_steps",
                     "counted",
                     "returns are discounted by the position of a token; a token that does not count has no KL penalty",
-                    f"{_MAIN}/utils/ppo_utils.py#L430",
+                    f"{MAIN}/utils/ppo_utils.py#L430",
                 ),
             ),
         ),
@@ -479,8 +428,8 @@ TARGET = Target(
             "slime.ray.rollout.RolloutManager._post_process_rewards",
             "reward_normalisation",
             call=_post_process_rewards,
-            imports=(_TYPES,),
-            stand_ins=(_SELF, _ARGS),
+            imports=(TYPES,),
+            stand_ins=(SELF, ARGS),
             fixed={
                 "group_layout": "consecutive",
                 "mean_level": "group",
@@ -490,5 +439,6 @@ TARGET = Target(
             },
             accepts={"std_level": (None, "group")},
         ),
+        *log_probs.BINDINGS,
     ),
 )

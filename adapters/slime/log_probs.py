@@ -1,0 +1,192 @@
+"""slime: log-probs and values of response tokens, from the outputs of a packed batch.
+
+slime packs whole samples, prompt and response, into one row ``[1, T, V]``. A scenario has the outputs that predict
+response tokens; the samples made from it have a prompt of one token before these, and one more output, after the last
+token, that predicts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding, StandIn
+
+from .shared import ARGS, LOSS, MPU, one_rank, stand_in, swapped
+
+_FSDP = "slime.backends.fsdp_utils.actor"
+
+
+_RANKS = StandIn(
+    "torch.distributed.nn.functional.all_gather",
+    "one process plays the ranks one after the other, and hands each what the others have sent",
+)
+
+#: A sample is its response alone, so what does not count is padding.
+_LENGTHS = {"response_mask": ("full", "right")}
+_SINGLE = ("float32",)
+
+
+def _response_lengths(inputs: Mapping[str, Any]) -> list[int]:
+    return [int(n) for n in (inputs["response_mask"] != 0).sum(-1).tolist()]
+
+
+def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
+    """The outputs of all positions ``[1, T, ...]``: of each sample those of its response, and the one after it."""
+    import torch
+
+    parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
+    return torch.cat(parts).unsqueeze(0)
+
+
+def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
+    """Prompt and response of each sample; the prompt is the token 0."""
+    import torch
+
+    return [torch.nn.functional.pad(row[:n].long(), (1, 0)) for row, n in zip(inputs["token_ids"], lengths)]
+
+
+def _unpacked(samples: list[Any], width: int) -> Any:
+    """Samples as rows ``[batch, tokens]``."""
+    import torch
+
+    return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in samples])
+
+
+def _after(logits: Any) -> Any:
+    """Logits after the last token: those of the first one, turned round, so that reading them shows."""
+    return -logits[:, 0].detach()
+
+
+def _batch(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any]) -> tuple[Any, dict[str, Any]]:
+    lengths = _response_lengths(inputs)
+    rest = {"unconcat_tokens": tokens, "total_lengths": [n + 1 for n in lengths], "response_lengths": lengths}
+    return _packed(outputs, lengths, after), rest
+
+
+def _args(inputs: Mapping[str, Any]) -> Any:
+    return stand_in(
+        rollout_temperature=inputs["temperature"],
+        log_probs_chunk_size=-1,
+        allgather_cp=False,
+        entropy_coef=0.0,
+        qkv_format="thd",
+    )
+
+
+def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """It hands out the logits and tokens of each response; the distribution is taken here, as its callers do."""
+    import torch
+
+    tokens = _tokens(inputs, _response_lengths(inputs))
+    packed, rest = _batch(inputs, inputs["logits"], _after(inputs["logits"]), tokens)
+    with one_rank():
+        found = list(boundary.invoke({}, packed, args=_args(inputs), **rest))
+    logs = [torch.log_softmax(logits, dim=-1) for logits, _ in found]
+    width = inputs["token_ids"].shape[1]
+    answer = {"log_probs": _unpacked([x.gather(-1, t[:, None])[:, 0] for x, (_, t) in zip(logs, found)], width)}
+    return {**answer, "entropy": _unpacked([-(x.exp() * x).sum(-1) for x in logs], width)}
+
+
+def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    tokens = _tokens(inputs, _response_lengths(inputs))
+    packed, rest = _batch(inputs, inputs["logits"], _after(inputs["logits"]), tokens)
+    with one_rank():
+        found = boundary.invoke({}, packed, args=_args(inputs), with_entropy=inputs["with_entropy"], **rest)
+    found = found[1] if isinstance(found, tuple) else found
+    width = inputs["token_ids"].shape[1]
+    return {key: _unpacked(found[key], width) if key in found else None for key in ("log_probs", "entropy")}
+
+
+def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in _response_lengths(inputs)]
+    packed, rest = _batch(inputs, inputs["outputs"], inputs["output_after"], tokens)
+    with one_rank():
+        found = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **rest)
+    found = found[1] if isinstance(found, tuple) else found
+    return {"values": _unpacked(found["values"], inputs["outputs"].shape[1])}
+
+
+def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Every rank has its chunk of the packed sequence, padded until the ranks divide it. The answer of rank 0."""
+    import torch
+
+    lengths, ranks = _response_lengths(inputs), inputs["context_parallel_size"]
+    logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
+    tokens = torch.cat(_tokens(inputs, lengths))
+    surplus = -len(tokens) % ranks
+    logits = torch.nn.functional.pad(logits, (0, 0, 0, surplus))
+    tokens = torch.nn.functional.pad(tokens, (0, surplus))
+    sent: list[Any] = []
+
+    def rank(number: int, all_gather: Any) -> Any:
+        with swapped(torch.distributed.nn.functional, "all_gather", all_gather):
+            return boundary.invoke(
+                {"temperature": inputs["temperature"]},
+                logits=logits.chunk(ranks)[number],
+                target_tokens=tokens,
+                cp_rank=number,
+                cp_size=ranks,
+                cp_group=None,
+                model_input_ids=tokens.chunk(ranks)[number].unsqueeze(0),
+                allow_compile=False,
+            )
+
+    def recorded(part: Any, group: Any = None) -> list[Any]:
+        sent.append(part)
+        return [part] * ranks
+
+    for number in range(ranks):
+        rank(number, recorded)
+    found = rank(0, lambda part, group=None: list(sent))
+    return dict(zip(("log_probs", "entropy"), (_responses_of(part, lengths, inputs) for part in found)))
+
+
+def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
+    """The responses among the answers for all tokens but the first; the token after a response is the next prompt."""
+    import torch
+
+    parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
+    return _unpacked([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
+
+
+BINDINGS = (
+    Binding(
+        f"{LOSS}.get_responses",
+        "token_log_probs",
+        call=_responses,
+        stand_ins=(ARGS, MPU),
+        fixed={"with_entropy": True},
+        accepts={**_LENGTHS, "temperature": (1.0, 0.5, 2.0, 0.0)},
+        dtypes=_SINGLE,
+        twins=(f"{LOSS}.get_log_probs_and_entropy",),
+    ),
+    Binding(
+        f"{LOSS}.get_log_probs_and_entropy",
+        "token_log_probs",
+        call=_log_probs_and_entropy,
+        stand_ins=(ARGS, MPU),
+        accepts={**_LENGTHS, "temperature": (1.0, 0.5, 2.0, 0.0)},
+        dtypes=_SINGLE,
+        twins=(f"{LOSS}.get_responses",),
+    ),
+    Binding(
+        f"{LOSS}.get_values",
+        "critic_values",
+        call=_values,
+        stand_ins=(ARGS, MPU),
+        accepts=_LENGTHS,
+        dtypes=_SINGLE,
+    ),
+    Binding(
+        f"{_FSDP}.get_logprob_and_entropy_with_cp",
+        "token_log_probs",
+        call=_context_parallel,
+        stand_ins=(_RANKS,),
+        requires=(_FSDP,),
+        fixed={"with_entropy": True},
+        accepts={**_LENGTHS, "context_parallel_size": (1, 2)},
+    ),
+)

@@ -1,0 +1,81 @@
+"""What slime's bindings share: one process for Megatron's ranks, samples from a batch, and the stand-ins' reasons."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sentinel.targets import StandIn
+
+MAIN = "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime"
+PPO = "slime.utils.ppo_utils"
+LOSS = "slime.backends.megatron_utils.loss"
+CP = "slime.backends.megatron_utils.cp_utils"
+TYPES = "slime.utils.types"
+
+ARGS = StandIn("args", "the trainer's command-line namespace, of which the boundary reads these fields alone")
+MPU = StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage")
+SELF = StandIn("self", "the real manager starts a cluster; the method reads these attributes alone")
+LOG_PROBS = StandIn(
+    "get_log_probs_and_entropy", "answers the log-probs of the scenario; how logits make them is not measured"
+)
+
+
+def stand_in(**attributes: Any) -> Any:
+    from sentinel.worker.drift import StandInNamespace
+
+    return StandInNamespace(**attributes)
+
+
+@contextlib.contextmanager
+def one_rank(**sizes: int) -> Iterator[None]:
+    """Megatron's ``mpu`` where slime looks for it: in modules that hold it, and where functions import it from.
+
+    :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``; this is its rank 0.
+    """
+    axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
+    answers: dict[str, Any] = {f"get_{axis}_world_size": sizes.get(axis, 1) for axis in axes}
+    answers |= {f"get_{axis}_rank": 0 for axis in axes}
+    stages = {"is_pipeline_first_stage": True, "is_pipeline_last_stage": True}
+    groups = dict.fromkeys(("get_context_parallel_group", "get_tensor_model_parallel_group"))
+    answers |= {**stages, **groups}
+    mpu = stand_in(**{k: lambda *_, _answer=v, **__: _answer for k, v in answers.items()})
+    users = [
+        m for name, m in list(sys.modules.items()) if name.startswith("slime.") and "mpu" in getattr(m, "__dict__", {})
+    ]
+    before = [module.mpu for module in users]
+    core = sys.modules.get("megatron.core")
+    try:
+        sys.modules["megatron.core"] = stand_in(mpu=mpu)
+        for module in users:
+            module.mpu = mpu  # type: ignore[attr-defined]
+        yield
+    finally:
+        for module, old in zip(users, before):
+            module.mpu = old  # type: ignore[attr-defined]
+        if core is None:
+            del sys.modules["megatron.core"]
+        else:
+            sys.modules["megatron.core"] = core
+
+
+@contextlib.contextmanager
+def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
+    old = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
+
+
+def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
+    return {name: list(inputs[name]) for name in names}
+
+
+def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Of samples with one token of a prompt."""
+    rows, tokens = inputs["response_mask"].shape
+    return {"response_lengths": [tokens] * rows, "total_lengths": [tokens + 1] * rows}

@@ -1,0 +1,149 @@
+"""The oracle of token log-probs against numbers by hand, and against a second derivation in plain Python.
+
+The second derivation has broken twins, which the oracle must not agree with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from sentinel.catalog import bundled_catalog
+from sentinel.contracts.contract import Choose
+from sentinel.values import tensor
+from sentinel.worker.client import Zygote
+
+Oracle = Callable[..., Mapping[str, Any]]
+
+LN2, LN3 = math.log(2), math.log(3)
+
+#: Odds of 1 to 3 and of 2 to 1, then a token that does not count.
+TWO_TOKENS: dict[str, Any] = {
+    "logits": [[[0.0, LN3], [LN2, 0.0], [math.inf, math.nan]]],
+    "token_ids": [[1, 1, 0]],
+    "response_mask": [[1.0, 1.0, 0.0]],
+}
+
+
+def _filled(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    contract = bundled_catalog().contracts["token_log_probs"]
+    filled: dict[str, Any] = {}
+    for item in contract.inputs:
+        value = inputs.get(item.name, item.default)
+        value = value(filled) if callable(value) else value
+        dtype = "float64" if item.dtype == "float32" else item.dtype
+        filled[item.name] = tensor(value, dtype) if isinstance(value, list) else value
+    return filled
+
+
+@pytest.fixture
+def oracle(zygote: Zygote) -> Oracle:
+    """``oracle(**inputs)``: what the float64 reference says, from an oracle process as in a run."""
+
+    def ask(**inputs: Any) -> dict[str, Any]:
+        file = bundled_catalog().contracts["token_log_probs"].measure.__code__.co_filename
+        process = zygote.oracle()
+        try:
+            request = {"op": "oracle", "contract": "token_log_probs", "contract_file": file}
+            answer = process.probe({**request, "variants": {"": _filled(inputs)}})
+        finally:
+            process.close()
+        assert "observation" in answer, answer
+        return {key: None if value is None else value.nested() for key, value in answer["observation"][""].items()}
+
+    return ask
+
+
+def near(value: Any) -> Any:
+    return [near(row) for row in value] if isinstance(value[0], list) else pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+def test_log_probs_by_hand(oracle: Oracle) -> None:
+    seen = oracle(**TWO_TOKENS)
+    assert seen["log_probs"] == near([[math.log(3 / 4), math.log(1 / 3), 0.0]])
+    first = -(math.log(1 / 4) / 4 + math.log(3 / 4) * 3 / 4)
+    second = -(math.log(2 / 3) * 2 / 3 + math.log(1 / 3) / 3)
+    assert seen["entropy"] == near([[first, second, 0.0]])
+    # One for the token itself, less its probability; nothing where no token counts.
+    assert seen["logits_gradient"][0][:2] == near([[-1 / 4, 1 / 4], [-2 / 3, 2 / 3]])
+
+
+def test_a_temperature_of_a_half_squares_the_odds(oracle: Oracle) -> None:
+    seen = oracle(**TWO_TOKENS, temperature=0.5)
+    assert seen["log_probs"] == near([[math.log(9 / 10), math.log(1 / 5), 0.0]])
+
+
+def test_a_greedy_rollout_has_the_log_probs_of_the_distribution(oracle: Oracle) -> None:
+    assert oracle(**TWO_TOKENS, temperature=0.0)["log_probs"] == near(oracle(**TWO_TOKENS)["log_probs"])
+
+
+def test_no_entropy_where_none_is_asked_for(oracle: Oracle) -> None:
+    assert oracle(**TWO_TOKENS, with_entropy=False)["entropy"] is None
+
+
+# -- a second derivation -----------------------------------------------------------------------------------------------
+
+#: Every position has its own distribution and its own token.
+CODED: dict[str, Any] = {
+    "logits": [[[0.5, -1.0, 2.0], [1.5, 0.25, -0.5], [-2.0, 1.0, 0.0]], [[0.0, 0.125, 3.0]] * 3],
+    "token_ids": [[2, 0, 1], [1, 2, 0]],
+    "temperature": 2.0,
+}
+
+
+def second(logits: Sequence[float], token: int, temperature: float) -> float:
+    """By the largest logit, as no softmax would: the log of the sum of the ratios to this token."""
+    return -math.log(sum(math.exp((z - logits[token]) / temperature) for z in logits))
+
+
+def rows(each: Callable[[int, int], float]) -> list[list[float]]:
+    return [[each(row, token) for token in range(3)] for row in range(2)]
+
+
+def right(row: int, token: int) -> float:
+    return second(CODED["logits"][row][token], CODED["token_ids"][row][token], 2.0)
+
+
+BROKEN_TWINS: dict[str, Callable[[int, int], float]] = {
+    "the logits of the position after": lambda row, token: second(
+        CODED["logits"][row][min(token + 1, 2)], CODED["token_ids"][row][token], 2.0
+    ),
+    "the token of the position before": lambda row, token: second(
+        CODED["logits"][row][token], CODED["token_ids"][row][max(token - 1, 0)], 2.0
+    ),
+    "no temperature": lambda row, token: second(CODED["logits"][row][token], CODED["token_ids"][row][token], 1.0),
+    "temperature twice": lambda row, token: second(CODED["logits"][row][token], CODED["token_ids"][row][token], 4.0),
+}
+
+
+def test_log_probs_a_second_time(oracle: Oracle) -> None:
+    assert oracle(**CODED)["log_probs"] == near(rows(right))
+
+
+@pytest.mark.parametrize("twin", BROKEN_TWINS)
+def test_a_broken_twin_does_not_agree(twin: str, oracle: Oracle) -> None:
+    assert oracle(**CODED)["log_probs"] != near(rows(BROKEN_TWINS[twin]))
+
+
+def test_what_a_scenario_leaves_out_is_coded_by_position() -> None:
+    filled = _filled({"logits": [[[0.0, 1.0]] * 3] * 2})
+    assert filled["token_ids"].nested() == [[0, 1, 0]] * 2
+    assert filled["response_mask"].nested() == [[1.0] * 3] * 2
+
+
+class _Last:
+    """Choices that are always the largest."""
+
+    def integers(self, count: int, low: int, high: int) -> list[int]:
+        return [high] * count
+
+
+def test_drawn_tokens_are_in_the_vocabulary() -> None:
+    contract = bundled_catalog().contracts["token_log_probs"]
+    choose: Choose = _Last()  # type: ignore[assignment]
+    assert contract.arrange is not None
+    drawn = contract.arrange(_filled({"logits": [[[0.0, 1.0, 2.0]] * 2]}), choose)
+    assert (drawn["token_ids"].nested(), drawn["token_ids"].dtype) == ([[2, 2]], "int64")
