@@ -1222,6 +1222,14 @@ TARGET = Target(
             imports=_WORKING,
             stand_ins=_FSDP,
             accepts={"configuration": _TERMS},
+            dialects=(
+                Dialect(
+                    "the_oracle_agrees",
+                    reason="where a loss term is off, a zero of no dimension stands in for it on the CPU, which PyTorch "
+                    "adds to a tensor on any device without a copy",
+                    link=f"{_CODE}/backends/skyrl_train/workers/worker.py#L1067",
+                ),
+            ),
         ),
         _megatron("forward_backward_mini_batch", "rollout_kl", _megatron_rollout_kl, _MEGATRON, *_K3_IS_CUT),
         _megatron("forward_backward_mini_batch", "router_replay", _router_replay, _REPLAY),

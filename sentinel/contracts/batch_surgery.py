@@ -31,6 +31,15 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     }
 
 
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One made-up row: every field of the real rows, of their dtype and shape; zeros, so that its mask counts nothing."""
+    import torch
+
+    real = {**inputs["fields"], **inputs["optional_fields"]}
+    made = {name: torch.zeros_like(value[:1]) for name, value in _present(real).items()}
+    return {"real_rows": real, "made_rows": made, "loss_mask": torch.zeros(1)}
+
+
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Make a batch of the layouts: every field that batches always have, and any of the others."""
     rows, response = choose.integer(1, 3), choose.integer(1, 4)
@@ -82,6 +91,7 @@ BATCH_SURGERY = Contract(
         Observed("counted_tokens", "sum of the made-up rows' loss mask"),
     ),
     measure=_measure,
+    oracle=_oracle,
     law="fields_survive_surgery",
     laws=("fields_survive_surgery",),
     arrange=_arrange,

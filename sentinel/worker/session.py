@@ -76,7 +76,7 @@ class _Sitting:
             "provenance": main.provenance,
             "ghosts": self._recorder.ghosts_of(main.boundary.module.__name__) if self._recorder else [],
             "stand_ins": [[item.name, item.reason] for item in main.boundary.binding.stand_ins],
-            "functions": sorted(tracer.functions) if tracer else [],
+            "functions": tracer.functions() if tracer else [],
         }
 
     def _contract(self, request: Mapping[str, Any]) -> Contract:
@@ -138,7 +138,20 @@ class _Tracer:
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = tuple(root.rstrip("/") + "/" for root in roots)
-        self.functions: set[str] = set()
+        self._ran: dict[Any, str] = {}
+
+    def functions(self) -> list[str]:
+        """The paths under which they are defined, and those under which a package of theirs hands them on."""
+        paths = set()
+        for code, module in self._ran.items():
+            name = getattr(code, "co_qualname", code.co_name)  # the qualified name is 3.11's
+            paths.add(f"{module}.{name}")
+            package = module
+            while package := package.rpartition(".")[0]:
+                known = getattr(sys.modules.get(package), name, None)
+                if getattr(known, "__code__", None) is code:
+                    paths.add(f"{package}.{name}")
+        return sorted(paths)
 
     def around(self, call: Any) -> Any:
         @functools.wraps(call)  # a contract may ask for the boundary's ``function``
@@ -155,5 +168,4 @@ class _Tracer:
     def _note(self, frame: Any, event: str, argument: Any) -> None:
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(self._roots):
-            name = getattr(code, "co_qualname", code.co_name)  # the qualified name is 3.11's
-            self.functions.add(f"{frame.f_globals.get('__name__', '')}.{name}")
+            self._ran[code] = str(frame.f_globals.get("__name__", ""))

@@ -48,7 +48,8 @@ def hang(values):
 
 @pytest.fixture
 def process(lab: Lab) -> TargetProcess:
-    return lab.open(lab.write({"code.py": CODE}), "pkg", timeout=5.0)
+    tree = lab.write({"__init__.py": "from pkg.code import double", "code.py": CODE})
+    return lab.open(tree, "pkg", timeout=5.0)
 
 
 def ask(session: Session, function: str, **calls: dict[str, Any]) -> dict[str, Any]:
@@ -115,8 +116,9 @@ def test_generators_are_seeded_before_every_call(process: TargetProcess) -> None
 
 
 def test_a_described_answer_names_the_functions_that_ran(process: TargetProcess) -> None:
-    names = {name.rpartition(".")[2] for name in ask(process.session(), "inner")["functions"]}
-    assert names == {"inner", "double"}
+    """Under the path where each is defined, and the one under which its package hands it on."""
+    names = ask(process.session(), "inner")["functions"]
+    assert names == ["pkg.code.double", "pkg.code.inner", "pkg.double"]
 
 
 def test_sessions_share_nothing(process: TargetProcess) -> None:
