@@ -1225,9 +1225,10 @@ TARGET = Target(
             dialects=(
                 Dialect(
                     "the_oracle_agrees",
-                    reason="where a loss term is off, a zero of no dimension stands in for it on the CPU, which PyTorch "
-                    "adds to a tensor on any device without a copy",
+                    reason="where the KL or entropy term is off, a zero of no dimension stands in for it on the CPU, "
+                    "which PyTorch adds to a tensor on any device without a copy",
                     link=f"{_CODE}/backends/skyrl_train/workers/worker.py#L1067",
+                    where={"configuration": _TERMS[1:]},
                 ),
             ),
         ),

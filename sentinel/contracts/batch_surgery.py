@@ -32,7 +32,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One made-up row: every field of the real rows, of their dtype and shape; zeros, so that its mask counts nothing."""
+    """One made-up row: every field of the real rows, of their dtype and shape; zeros, so that it counts for nothing."""
     import torch
 
     real = {**inputs["fields"], **inputs["optional_fields"]}

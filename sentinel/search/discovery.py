@@ -286,8 +286,8 @@ def recognised(
 
 
 def is_about(recipe: Recipe, finding: Finding, target: str, laws: Sequence[str] = ()) -> bool:
-    """Whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of the twin
-    that it was compared with, or of a function that ran when the law broke.
+    """Whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of the
+    twin that it was compared with, or of a function that ran when the law broke.
 
     :param laws: other laws that are broken for the same reason.
     """

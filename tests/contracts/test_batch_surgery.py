@@ -1,4 +1,4 @@
-"""Batch surgery: the definition's made-up row has every field and no weight; a wrong one is seen in each way it differs."""
+"""Batch surgery: the definition's row has every field and no weight; a wrong one is seen in each way it differs."""
 
 from __future__ import annotations
 
