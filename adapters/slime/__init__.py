@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import log_probs
+from . import log_probs, rewards, rollouts
 from .shared import (
     ARGS,
     CP,
@@ -440,5 +440,7 @@ TARGET = Target(
             accepts={"std_level": (None, "group")},
         ),
         *log_probs.BINDINGS,
+        *rewards.BINDINGS,
+        *rollouts.BINDINGS,
     ),
 )

@@ -13,6 +13,8 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
+from . import data
+
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 _FUNCTIONALS = "roll.utils.functionals"
 _CORRECTIONS = "roll.utils.train_infer_corrections"
@@ -715,6 +717,7 @@ TARGET = Target(
             call=_correction,
             imports=(_BASE_CONFIG,),
         ),
+        *data.BINDINGS,
     ),
     unbound={
         f"{_FUNCTIONALS}.response_level_masked_whiten": (

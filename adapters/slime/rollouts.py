@@ -1,0 +1,115 @@
+"""slime: what collects samples from rollouts, called with typed literals (the generic contract ``call``)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding, StandIn
+
+from .shared import ARGS, TYPES, stand_in, swapped
+
+_DISTILLATION = "slime.rollout.on_policy_distillation"
+_ASYNC = "slime.rollout.fully_async_rollout"
+
+_MANAGER = StandIn("self", "the real manager starts a cluster; the method reads these attributes alone")
+_SESSION = StandIn(
+    "aiohttp.ClientSession", "there is no teacher; the session keeps the request, which is what is observed"
+)
+_ROLLOUT = StandIn("call_rollout_fn", "there is no engine; it answers so many samples as the scenario says")
+_WORKER = StandIn("worker", "the real class without its constructor, which starts an engine; its queue is full already")
+
+
+class _Session:
+    """An HTTP session, and its own answer, that sends nothing and gives a request's payload back."""
+
+    def __init__(self, **_: Any) -> None:
+        self._payload: Any = None
+
+    async def __aenter__(self) -> _Session:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    def post(self, url: str, json: Any = None) -> _Session:
+        self._payload = json
+        return self
+
+    def raise_for_status(self) -> None:
+        pass
+
+    async def json(self) -> Any:
+        return self._payload
+
+
+def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The request that the teacher gets."""
+    with swapped(boundary.module, "aiohttp", stand_in(ClientSession=_Session)):
+        return {"returned": asyncio.run(boundary.function(**inputs["arguments"]))}
+
+
+def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """It leaves them in the samples."""
+    boundary.function(**inputs["arguments"])
+    return {"returned": {"teacher_log_probs": [item.teacher_log_probs for item in inputs["arguments"]["samples"]]}}
+
+
+def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """How many samples are kept, and the batch size that was chosen."""
+    given = inputs["arguments"]
+    sample = boundary.imported[TYPES].Sample
+    answer = stand_in(samples=[sample(index=n) for n in range(given["samples"])], metrics=None)
+    args = stand_in(
+        load_debug_rollout_data=None,
+        disable_rollout_trim_samples=False,
+        use_dynamic_global_batch_size=True,
+        global_batch_size=given["global_batch_size"],
+    )
+    manager = stand_in(args=args, train_parallel_config={"dp_size": given["dp_size"]})
+    manager.generate_rollout = manager.data_source = None
+    manager._compute_dynamic_global_batch_size = boundary.owner._compute_dynamic_global_batch_size.__get__(manager)
+    with swapped(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
+        data, _ = boundary.function(manager, 0)
+    return {"returned": {"kept": len(data), "global_batch_size": manager._dynamic_global_batch_size}}
+
+
+def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """So many groups have been completed; one rollout takes what it needs. By the index of their only sample."""
+    given = inputs["arguments"]
+    sample = boundary.imported[TYPES].Sample
+    worker = object.__new__(boundary.module.AsyncRolloutWorker)
+    worker.output_queue = queue.Queue()
+    for n in range(given["completed"]):
+        worker.output_queue.put((n, [sample(index=n)]))
+    args = stand_in(rollout_global_dataset=True, rollout_batch_size=given["rollout_batch_size"])
+    with swapped(boundary.module, "_get_global_worker", lambda *_: worker):
+        groups = asyncio.run(boundary.function(args, 0, None))
+    left = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            left.append(worker.output_queue.get_nowait()[1])
+    return {"returned": {name: [g[0].index for g in which] for name, which in (("taken", groups), ("left", left))}}
+
+
+BINDINGS = (
+    Binding(f"{_DISTILLATION}.reward_func", "call", call=_request, stand_ins=(ARGS, _SESSION)),
+    Binding(f"{_DISTILLATION}.post_process_rewards", "call", call=_teacher_log_probs),
+    Binding(
+        "slime.ray.rollout.RolloutManager._get_rollout_data",
+        "call",
+        call=_rollout_data,
+        imports=(TYPES,),
+        stand_ins=(_MANAGER, ARGS, _ROLLOUT),
+    ),
+    Binding(
+        f"{_ASYNC}._generate_rollout_async",
+        "call",
+        call=_fully_async,
+        imports=(TYPES,),
+        stand_ins=(ARGS, _WORKER),
+    ),
+)

@@ -1,0 +1,67 @@
+"""Rule-based rewards: the oracle by hand, and what the measurement makes of graders that are broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from sentinel.catalog import bundled_catalog
+from sentinel.contracts.contract import REQUIRED
+from sentinel.contracts.rule_reward import worded
+
+CONTRACT = bundled_catalog().contracts["rule_reward"]
+Grader = Callable[[str, str], Any]
+
+
+def measured(grader: Grader, **inputs: Any) -> Mapping[str, Any]:
+    filled = {item.name: inputs.get(item.name, item.default) for item in CONTRACT.inputs}
+    assert REQUIRED not in filled.values()
+    return CONTRACT.measure(lambda response, ground_truth, rule: {"score": grader(response, ground_truth)}, filled)
+
+
+def by_definition(response: str, ground_truth: str) -> float:
+    assert CONTRACT.oracle is not None
+    return float(CONTRACT.oracle({"response": response, "ground_truth": ground_truth})["score"])
+
+
+def test_wordings() -> None:
+    assert worded("42", "boxed").endswith("\\boxed{42}.")
+    assert worded("42", "bare") == "42"
+    assert worded("42", "Answer: {answer}") == "Answer: 42"
+
+
+@pytest.mark.parametrize("wording", ["boxed", "bare"])
+def test_right_scores_1_and_wrong_0(wording: str) -> None:
+    seen = measured(by_definition, ground_truth="42", wording=wording)
+    assert seen == {"right": 1.0, "wrong": 0.0, "right_above_wrong": 1}
+
+
+@pytest.mark.parametrize("right", ["42", "42.0", "4.2e1"])
+def test_a_number_may_be_written_in_more_than_one_way(right: str) -> None:
+    assert measured(by_definition, ground_truth="42", right_answer=right)["right"] == 1.0
+
+
+def test_the_last_box_counts() -> None:
+    assert by_definition("\\boxed{1}, no: \\boxed{2}", "2") == 1.0
+    assert by_definition("\\boxed{1}, no: \\boxed{2}", "1") == 0.0
+
+
+def test_answers_may_be_words() -> None:
+    assert measured(by_definition, ground_truth="yes", wrong_answer="no")["right_above_wrong"] == 1
+
+
+@pytest.mark.parametrize(
+    ("twin", "wording"),
+    [
+        (lambda response, truth: 0, "boxed"),
+        (lambda response, truth: True, "boxed"),
+        (lambda response, truth: response != worded(truth, "boxed"), "boxed"),
+        (lambda response, truth: "\\boxed{" + truth + "}" in response, "bare"),
+    ],
+    ids=["never right", "always right", "the wrong way round", "right in a box alone"],
+)
+def test_a_broken_twin_does_not_agree(twin: Grader, wording: str) -> None:
+    assert measured(twin, ground_truth="42", wording=wording)["right_above_wrong"] == 0
+    assert measured(by_definition, ground_truth="42", wording=wording)["right_above_wrong"] == 1
