@@ -20,7 +20,7 @@ _TRANSFORMERS = StandIn(
 def _postprocess_generate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The batch that it returns, as a dictionary: newer ones are no dataclass."""
     batch = boundary.function(**inputs["arguments"]).batch
-    return {"returned": {"batch": {name: batch[name] for name in batch.keys()}}}
+    return {"returned": {"batch": {name: batch[name] for name in sorted(batch.keys())}}}
 
 
 class _Features(dict[str, Any]):

@@ -12,7 +12,7 @@ WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer
 
 
 def worded(answer: str, wording: str) -> str:
-    """The response that says an answer; a wording that is none of these is the response itself, ``{answer}`` and all."""
+    """The response that says an answer; an unknown wording is the response itself, with ``{answer}`` in it."""
     return WORDINGS.get(wording, wording).format(answer=answer)
 
 
