@@ -27,11 +27,15 @@ def example(subject: Subject, recipe: Recipe) -> Example:
     """The scenario of a recipe of this boundary. What it leaves to the boundary is what a search draws first."""
     usual = {item.name: item.choices[0] for item in subject.contract.inputs if item.choices and not item.domain}
     granted = {name: usual[name] for name in recipe.defaulted if name in usual}
-    stated = {**granted, **subject.binding.fixed}
-    variants = {
-        name: with_dialects(subject.contract, subject.binding, {**inputs, **stated})
-        for name, inputs in recipe.variants.items()
-    }
+    fixed = subject.binding.fixed
+    constants = {name: value for name, value in fixed.items() if not callable(value)}
+    # What a search derives from the rest of a scenario; a recipe that states it knows better.
+    derived = {name: value for name, value in fixed.items() if callable(value) and name in recipe.defaulted}
+    variants = {}
+    for name, inputs in recipe.variants.items():
+        stated = {**inputs, **granted, **constants}
+        stated |= {key: derive(stated) for key, derive in derived.items()}
+        variants[name] = with_dialects(subject.contract, subject.binding, stated)
     return Example(variants, recipe.invariant, recipe.bug_id)
 
 

@@ -39,7 +39,9 @@ def consulted() -> Iterator[Consult]:
     def consult(recipe: Recipe) -> Measurement:
         contract = catalog.contracts[recipe.contract]
         binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
-        fixed: dict[str, Any] = dict(binding.fixed) if binding else {}
+        fixed: dict[str, Any] = {}
+        if binding:  # not what a search derives from the rest of a scenario
+            fixed = {name: value for name, value in binding.fixed.items() if not callable(value)}
         variants = {
             name: with_usual(contract, binding, {**inputs, **fixed}, recipe) for name, inputs in recipe.variants.items()
         }
