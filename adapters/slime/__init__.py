@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import log_probs, rewards, rollouts
+from . import log_probs, rewards, rollouts, steps
 from .shared import (
     ARGS,
     CP,
@@ -58,10 +58,10 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
-    names = ("log_probs", "advantages", "eps_clip_low", "eps_clip_high", "dual_clip")
+    names = ("log_probs", "old_log_probs", "advantages", "eps_clip_low", "eps_clip_high", "dual_clip")
     given = {name: inputs[name] for name in names if _parameter(boundary, name)}
-    losses, clipped = boundary.invoke(given, ppo_kl=inputs["old_log_probs"] - inputs["log_probs"])
-    return {"per_token_loss": losses, "clip_fraction": clipped}
+    found = boundary.invoke(given, ppo_kl=inputs["old_log_probs"] - inputs["log_probs"])
+    return {"per_token_loss": found[0], "clip_fraction": found[1]}
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Bin
         "policy_loss",
         arguments={
             "log_probs": ("full_log_probs", "log_probs"),
-            "old_log_probs": ("full_old_log_probs",),
+            "old_log_probs": ("full_old_log_probs", "old_logprobs"),
             "response_mask": ("loss_masks",),
             "eps_clip_low": ("eps_clip",),
             "dual_clip": ("eps_clip_c",),
@@ -442,5 +442,6 @@ TARGET = Target(
         *log_probs.BINDINGS,
         *rewards.BINDINGS,
         *rollouts.BINDINGS,
+        *steps.BINDINGS,
     ),
 )

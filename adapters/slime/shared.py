@@ -30,14 +30,15 @@ def stand_in(**attributes: Any) -> Any:
 
 
 @contextlib.contextmanager
-def one_rank(**sizes: int) -> Iterator[None]:
+def one_rank(context_parallel_rank: int = 0, **sizes: int) -> Iterator[None]:
     """Megatron's ``mpu`` where slime looks for it: in modules that hold it, and where functions import it from.
 
-    :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``; this is its rank 0.
+    :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``.
     """
     axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
     answers: dict[str, Any] = {f"get_{axis}_world_size": sizes.get(axis, 1) for axis in axes}
     answers |= {f"get_{axis}_rank": 0 for axis in axes}
+    answers["get_context_parallel_rank"] = context_parallel_rank
     stages = {"is_pipeline_first_stage": True, "is_pipeline_last_stage": True}
     groups = dict.fromkeys(("get_context_parallel_group", "get_tensor_model_parallel_group"))
     answers |= {**stages, **groups}

@@ -1,0 +1,139 @@
+"""slime: whole steps of the trainer: advantages of a rollout, and the loss of a step as Megatron sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sentinel.targets import Binding
+
+from .shared import ARGS, CP, LOG_PROBS, LOSS, MPU, full_lengths, one_rank, stand_in, swapped
+
+
+class Answer(dict[str, Any]):
+    """The answer of ``get_log_probs_and_entropy``: older revisions look into it, newer ones unpack (None, answer)."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((None, dict(self)))
+
+
+def _loss_args(per_token: bool, global_batch_size: int) -> Any:
+    """Supervised: the loss of a token is its log-prob's negative, and nothing else is in it."""
+    return stand_in(
+        loss_type="sft_loss",
+        calculate_per_token_loss=per_token,
+        global_batch_size=global_batch_size,
+        recompute_loss_function=False,
+        allgather_cp=False,
+        qkv_format="thd",
+        rollout_top_p=1.0,
+    )
+
+
+def _microbatch(
+    boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
+) -> tuple[Any, Any]:
+    """(loss, what Megatron divides by) of one microbatch with these losses of its tokens."""
+    import torch
+
+    answer = Answer(log_probs=[-row for row in losses])
+    with swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+        loss, count, _ = boundary.invoke(
+            {},
+            args,
+            batch,
+            num_microbatches=num_microbatches,
+            step_global_batch_size=args.global_batch_size,
+            logits=torch.zeros(()),
+        )
+    return loss, count
+
+
+def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One microbatch on one rank. Megatron divides by the tokens that it is told, or by the number of microbatches.
+
+    https://github.com/NVIDIA/Megatron-LM/blob/core_v0.14.0/megatron/core/pipeline_parallel/schedules.py#L288
+    """
+    per_token = inputs["loss_agg_mode"] == "token-mean"
+    masks = list(inputs["response_mask"])
+    rows = inputs["global_batch_size"]
+    args = _loss_args(per_token, len(masks) if rows is None else rows)
+    batch = {
+        "loss_masks": masks,
+        "rollout_mask_sums": [mask.sum() for mask in masks],
+        "unconcat_tokens": None,
+        **full_lengths(inputs),
+    }
+    with one_rank():
+        loss, count = _microbatch(boundary, list(inputs["loss_mat"]), args, batch, 1)
+    return {"loss": loss / count}
+
+
+def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss of one sample whose tokens are spread over context-parallel ranks, as Megatron averages it over them."""
+    import torch
+
+    given = inputs["arguments"]
+    losses, ranks = given["losses"], given["context_parallel_size"]
+    mask, tokens = torch.ones_like(losses), len(losses)
+    prompt = given["prompt_length"]
+    batch = {
+        "loss_masks": [mask],
+        "rollout_mask_sums": [mask.sum()],
+        "unconcat_tokens": None,
+        "response_lengths": [tokens],
+        "total_lengths": [tokens + prompt],
+    }
+    args = _loss_args(given["calculate_per_token_loss"], 1)
+    own = boundary.imported[CP].slice_log_prob_with_cp
+    total = 0.0
+    for rank in range(ranks):
+        with one_rank(rank, context_parallel=ranks, data_parallel=ranks):
+            part = own(losses, tokens + prompt, tokens) if ranks > 1 else losses
+            loss, count = _microbatch(boundary, [part], args, batch, 1)
+        total += loss / count / ranks
+    return {"returned": total}
+
+
+def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """PPO's advantages, with what the rollout data says of the KL afterwards."""
+    given = inputs["arguments"]
+    args = stand_in(
+        advantage_estimator="ppo",
+        kl_coef=given["kl_coef"],
+        kl_loss_type="k1",
+        gamma=1.0,
+        lambd=1.0,
+        custom_advantage_function_path=None,
+        **dict.fromkeys(("use_rollout_logprobs", "use_opd", "normalize_advantages"), False),
+    )
+    names = ("log_probs", "ref_log_probs", "values", "rewards")
+    data = {name: given[name] if name == "rewards" else list(given[name]) for name in names}
+    data |= {"loss_masks": list(given["response_mask"]), **full_lengths(given)}
+    with one_rank():
+        boundary.function(args, data)
+    return {"returned": {name: data[name] for name in ("kl", "advantages")}}
+
+
+BINDINGS = (
+    Binding(
+        f"{LOSS}.loss_function",
+        "loss_aggregation",
+        call=_step_loss,
+        stand_ins=(ARGS, MPU, LOG_PROBS),
+        accepts={
+            "loss_agg_mode": ("seq-mean-token-mean", "token-mean"),
+            # The number of samples of a step is always given; that of tokens is counted.
+            "global_batch_size": (0, 2),
+            **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor", "weights"), (None,)),
+        },
+    ),
+    Binding(
+        f"{LOSS}.loss_function",
+        "call",
+        call=_shared_loss,
+        imports=(CP,),
+        stand_ins=(ARGS, MPU, LOG_PROBS),
+    ),
+    Binding(f"{LOSS}.compute_advantages_and_returns", "call", call=_advantages, stand_ins=(ARGS, MPU)),
+)
