@@ -17,6 +17,11 @@ from .shared import ARGS, LOSS, MPU, one_rank, stand_in, swapped
 _FSDP = "slime.backends.fsdp_utils.actor"
 
 
+_ACTOR = StandIn("self", "the real actor wants GPUs and a cluster; the method reads these attributes alone")
+_MODELS = StandIn("model, ref_model", "answer the logits of the scenario; how a model makes them is not measured")
+_FIRST = StandIn(
+    "torch.distributed.get_rank, tqdm", "one process has the rank 0, and a progress bar shows progress alone"
+)
 _RANKS = StandIn(
     "torch.distributed.nn.functional.all_gather",
     "one process plays the ranks one after the other, and hands each what the others have sent",
@@ -144,6 +149,45 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     return dict(zip(("log_probs", "entropy"), (_responses_of(part, lengths, inputs) for part in found)))
 
 
+class _Model:
+    """A model that answers these logits ``[1, T, V]``, wherever it is."""
+
+    def __init__(self, logits: Any) -> None:
+        self._answer = stand_in(logits=logits)
+
+    def __call__(self, **_: Any) -> Any:
+        return self._answer
+
+    def nothing(self) -> None:
+        """There is one device."""
+
+    cpu = cuda = eval = nothing
+
+
+def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
+    import torch
+
+    lengths = _response_lengths(inputs)
+    logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
+    tokens = torch.cat(_tokens(inputs, lengths))
+    batch = {"tokens": tokens, "position_ids": torch.arange(len(tokens))}
+    actor = stand_in(
+        model=_Model(-logits),
+        ref_model=_Model(logits),
+        args=stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
+        prof=stand_in(iterate_train_log_probs=iter),
+        cp_rank=0,
+        cp_size=1,
+        cp_group=None,
+    )
+    actor._get_model_inputs_args = boundary.owner._get_model_inputs_args.__get__(actor)
+    shown = swapped(boundary.module, "tqdm", lambda batches, **_: batches)
+    with swapped(torch.distributed, "get_rank", lambda *_: 0), shown:
+        boundary.function(actor, "ref", [batch], store_prefix="ref_")
+    return {"log_probs": _responses_of(batch["ref_log_probs"], lengths, inputs)}
+
+
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
     """The responses among the answers for all tokens but the first; the token after a response is the next prompt."""
     import torch
@@ -188,5 +232,14 @@ BINDINGS = (
         requires=(_FSDP,),
         fixed={"with_entropy": True},
         accepts={**_LENGTHS, "context_parallel_size": (1, 2)},
+    ),
+    Binding(
+        f"{_FSDP}.FSDPTrainRayActor.compute_log_prob",
+        "token_log_probs",
+        call=_reference,
+        stand_ins=(_ACTOR, _MODELS, _FIRST),
+        requires=(_FSDP,),
+        fixed={"with_entropy": False},
+        accepts=_LENGTHS,
     ),
 )

@@ -115,6 +115,56 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {name: data[name] for name in ("kl", "advantages")}}
 
 
+def _kl_term(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The policy loss of one sample of advantage 1, on policy, with and without its KL term; no entropy term."""
+    import torch
+
+    given = inputs["arguments"]
+    log_probs, advantages = given["log_probs"], torch.ones_like(given["log_probs"])
+    args = stand_in(
+        advantage_estimator="grpo",
+        eps_clip=0.2,
+        eps_clip_high=0.2,
+        eps_clip_c=None,
+        entropy_coef=0.0,
+        rollout_top_p=1.0,
+        kl_loss_type=given["kl_loss_type"],
+        kl_loss_coef=given["kl_loss_coef"],
+        use_kl_loss=given["use_kl_loss"],
+        **dict.fromkeys(
+            ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl"), False
+        ),
+    )
+    batch = {
+        "advantages": [advantages],
+        "log_probs": [log_probs.detach()],
+        "ref_log_probs": [given["ref_log_probs"]],
+        "loss_masks": [advantages],
+        "unconcat_tokens": None,
+        **full_lengths({"response_mask": advantages[None]}),
+    }
+    answer = Answer(log_probs=[log_probs], entropy=[torch.zeros_like(log_probs)])
+    with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+        loss, _ = boundary.function(args, batch, torch.zeros(()), lambda x: x.mean())
+    return {"returned": loss}
+
+
+def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss of responses to one prompt each a step, after the division by the responses of a step that follows."""
+    import torch
+
+    given = inputs["arguments"]
+    losses = given["losses"]
+    rows, tokens = losses.shape
+    masks = [torch.ones(tokens, dtype=losses.dtype)] * rows
+    args = stand_in(loss_aggregation="prompt_mean", n_samples_per_prompt=rows, calculate_per_token_loss=False)
+    batch = {"prompt_mask_sums": [torch.tensor(float(rows * tokens))] * rows}
+    lengths = full_lengths({"response_mask": losses})
+    with one_rank():
+        reducer = boundary.invoke({}, args, batch=batch, pg_loss_masks=masks, default_reducer=None, **lengths)
+        return {"returned": reducer(losses.reshape(-1)) / rows}
+
+
 BINDINGS = (
     Binding(
         f"{LOSS}.loss_function",
@@ -136,4 +186,6 @@ BINDINGS = (
         stand_ins=(ARGS, MPU, LOG_PROBS),
     ),
     Binding(f"{LOSS}.compute_advantages_and_returns", "call", call=_advantages, stand_ins=(ARGS, MPU)),
+    Binding(f"{LOSS}.policy_loss_function", "call", call=_kl_term, stand_ins=(ARGS, MPU, LOG_PROBS)),
+    Binding(f"{LOSS}.get_pg_loss_reducer", "call", call=_prompt_mean, stand_ins=(ARGS, MPU)),
 )

@@ -81,6 +81,12 @@ def test_context_parallel_ranks_answer_as_one(fsdp: Bound, mask: list[list[int]]
     assert {name: said for name, said in wrong.items() if not name.startswith("temperature")} == {}
 
 
+@pytest.mark.parametrize("mask", [None, PADDED], ids=["full", "padded"])
+def test_the_reference_is_asked_for_its_log_probs(fsdp: Bound, mask: list[list[int]] | None) -> None:
+    subject = fsdp.subject(f"{GONE}actor.FSDPTrainRayActor.compute_log_prob", "token_log_probs")
+    assert fsdp.disagreements(subject, mask) == {}
+
+
 @pytest.mark.parametrize("function", ["get_responses", "get_log_probs_and_entropy"])
 def test_a_temperature_of_0_may_stand_for_1(greedy: Bound, function: str) -> None:
     assert greedy.disagreements(greedy.subject(f"{LOSS}.{function}", "token_log_probs")) == {}
