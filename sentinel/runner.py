@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from sentinel import verdicts
@@ -15,12 +13,15 @@ from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
 from sentinel.errors import Unavailable
 from sentinel.invariants.invariant import Case, Invariant
-from sentinel.outcomes import Decision, Environment, Failure, Measurement, Provenance, Verdict
+from sentinel.outcomes import Decision, Failure, Measurement, Verdict
+from sentinel.processes import Processes
+from sentinel.proof import read_answer
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
 from sentinel.search.bench import Bench, Subject, Undecidable
-from sentinel.targets import Binding, StandIn, Target
-from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote, flags
+from sentinel.search.ground import Ground
+from sentinel.targets import Binding, Target
+from sentinel.worker.client import Options
 
 #: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
 OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]
@@ -36,21 +37,6 @@ class Job:
     recipe: Recipe
     ref: Ref
     expect: str | None = None
-
-
-@dataclass(frozen=True)
-class Ground:
-    """One target at one ref, ready for a search.
-
-    :ivar adapter: the digest of the adapter file.
-    """
-
-    target: str
-    ref: Ref
-    checkout: Checkout
-    environment: Environment
-    adapter: str
-    bench: Bench
 
 
 class Runner:
@@ -69,20 +55,15 @@ class Runner:
     ) -> None:
         self._catalog = catalog
         self._open_checkout = open_checkout
-        self._options = options
-        self._options_for = dict(options_for or {})
-        self._zygotes: dict[str | None, Zygote] = {}
-        self._lock = Lock()
-        self._processes: dict[tuple[str, Ref], _Loaded] = {}
+        self._processes = Processes(catalog, options, options_for)
         self._planned: dict[tuple[str, str, Ref], Future[Decision]] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._oracles: dict[str, TargetProcess] = {}
         self._closed = False
 
     def start(self, targets: Iterable[str]) -> None:
         """Begin to load torch and the packages that these targets use; returns at once."""
         for name in targets:
-            self._zygote(name, targets).start()
+            self._processes.zygote(name, targets).start()
 
     def plan(self, jobs: Sequence[Job]) -> None:
         """Work on these jobs ahead of :meth:`decide`, one (target, ref) a core, in their order."""
@@ -103,7 +84,7 @@ class Runner:
                 promise.set_result(self._decide(job))
             except BaseException as error:
                 promise.set_exception(error)
-        self._discard(group[0].recipe.target, group[0].ref)
+        self._processes.discard(group[0].recipe.target, group[0].ref)
 
     def decide(self, job: Job) -> Decision:
         """The decision of a job, from the plan where it is there.
@@ -118,14 +99,7 @@ class Runner:
         self._closed = True
         for promise in self._planned.values():
             promise.cancel()
-        with self._lock:
-            loaded, self._processes = list(self._processes.values()), {}
-            oracles, self._oracles = list(self._oracles.values()), {}
-            zygotes, self._zygotes = list(self._zygotes.values()), {}
-        for process in (*(item.process for item in loaded), *oracles):
-            process.close()
-        for zygote in zygotes:
-            zygote.stop()
+        self._processes.close()
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -137,21 +111,12 @@ class Runner:
         """
         adapter = self._catalog.adapters[target]
         checkout = self._open_checkout(adapter.target, ref, None)
-        environment = self._environment(target)
-        loaded = self._loaded(adapter.target, ref, checkout)
+        environment = self._processes.environment(target)
+        loaded = self._processes.loaded(adapter.target, ref, checkout)
         for binding in bindings:
             loaded.load(binding.boundary, binding.contract, self._contract_file(binding.contract))
-
-        def consulted() -> TargetProcess:
-            with self._lock:
-                process = self._oracles.get(target)
-            if process is None or process.dead is not None:
-                process = self._zygote(target, [target]).oracle()
-                with self._lock:
-                    self._oracles[target] = process
-            return process
-
-        return Ground(target, ref, checkout, environment, adapter.digest, Bench(loaded.alive, consulted))
+        bench = Bench(loaded.alive, lambda: self._processes.oracle(target))
+        return Ground(target, ref, checkout, environment, adapter.digest, bench)
 
     def _contract_file(self, name: str) -> str:
         return self._catalog.contracts[name].measure.__code__.co_filename
@@ -166,8 +131,8 @@ class Runner:
         except Unavailable as error:
             failure = Failure(error.kind, error.reason)
             return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
-        environment = self._environment(recipe.target)
-        answer = self._loaded(adapter.target, job.ref, checkout).probe(recipe.boundary, self._request(recipe))
+        environment = self._processes.environment(recipe.target)
+        answer = self._processes.loaded(adapter.target, job.ref, checkout).probe(recipe.boundary, self._request(recipe))
         outcome = read_answer(answer, checkout)
         law = None
         comparisons: Any = ()
@@ -199,7 +164,7 @@ class Runner:
         contract = self._catalog.contracts[recipe.contract]
         effects: Mapping[str, Mapping[str, Any]] = {}
         if invariant.needs_oracle and contract.oracle is not None:
-            process = self._zygote(recipe.target, [recipe.target]).oracle()
+            process = self._processes.zygote(recipe.target).oracle()
             try:
                 answer = process.probe({**self._request(recipe), "op": "oracle"})
             finally:
@@ -227,8 +192,8 @@ class Runner:
         if binding is None or (invariant.twin and not binding.twins):
             return Failure("law", f"the adapter names no twin of {recipe.boundary}")
         subject = Subject(binding, contract, (invariant,), self._contract_file(recipe.contract), str(adapter.file))
-        loaded = self._loaded(adapter.target, job.ref, checkout)
-        zygote = self._zygote(recipe.target, [recipe.target])
+        loaded = self._processes.loaded(adapter.target, job.ref, checkout)
+        zygote = self._processes.zygote(recipe.target)
         bench = Bench(loaded.alive, zygote.oracle)
         try:
             trial = bench.try_(subject, {invariant: recipe.variants})[invariant]
@@ -256,142 +221,6 @@ class Runner:
             "variants": {name: dict(inputs) for name, inputs in recipe.variants.items()},
         }
 
-    # -- processes ----------------------------------------------------------------------------------------------------
-
-    def _zygote(self, target: str, targets: Iterable[str]) -> Zygote:
-        options = self._options_for.get(target, self._options)
-        with self._lock:
-            if self._closed:
-                raise WorkerError("the run has ended")  # else a job under way would start another worker
-            if options.python not in self._zygotes:
-                names = dict.fromkeys([*targets, target])
-                preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
-                self._zygotes[options.python] = Zygote(options, preload)
-            return self._zygotes[options.python]
-
-    def _environment(self, target: str) -> Environment:
-        options = self._options_for.get(target, self._options)
-        wanted = self._catalog.adapters[target].target.preload
-        hello = self._zygote(target, [target]).require(wanted)
-        return Environment(
-            python=hello["python"],
-            torch=hello["torch"],
-            numpy=hello["numpy"],
-            platform=hello["platform"],
-            device=options.device,
-            sandbox=options.sandbox,
-            flags=flags(),
-            packages={name: hello["packages"][name] for name in wanted if hello["packages"].get(name)},
-        )
-
-    def _loaded(self, target: Target, ref: Ref, checkout: Checkout) -> _Loaded:
-        with self._lock:
-            loaded = self._processes.get((target.name, ref))
-        if loaded is None:
-            zygote = self._zygote(target.name, [target.name])
-            # A package that this checkout lacks (a release ships it apart) is a third party's, and may be a ghost.
-            packages = [root.package for root in target.roots if root.path in checkout.roots]
-            loaded = _Loaded(lambda: zygote.target(checkout, packages), target, self._catalog)
-            with self._lock:
-                self._processes[target.name, ref] = loaded
-        return loaded
-
-    def _discard(self, target: str, ref: Ref) -> None:
-        with self._lock:
-            loaded = self._processes.pop((target, ref), None)
-        if loaded is not None:
-            loaded.process.close()
-
 
 def _key(job: Job) -> tuple[str, str, Ref]:
     return job.recipe.bug_id, str(job.recipe.path), job.ref
-
-
-class _Loaded:
-    """A target process and what it has imported so far; replaced where an import brought it down."""
-
-    def __init__(self, fork: Callable[[], TargetProcess], target: Target, catalog: Catalog) -> None:
-        self._fork = fork
-        self._target = target
-        self._adapter = str(catalog.adapters[target.name].file)
-        self._seen: set[tuple[str, str]] = set()
-        self.process = fork()
-
-    def load(self, boundary: str, contract: str, contract_file: str) -> None:
-        """Import what a boundary needs, once."""
-        if (boundary, contract) not in self._seen:
-            self._seen.add((boundary, contract))
-            binding = self._target.binding(boundary, contract)
-            paths = [*binding.paths, *binding.imports] if binding else [boundary]
-            self.alive().load(paths, self._adapter, contract_file, contract)
-
-    def alive(self) -> TargetProcess:
-        """The process, or another one where it was brought down.
-
-        What brought it down is met again inside a probe, where it harms nobody else and is described.
-        """
-        if self.process.dead is not None:
-            self.process = self._fork()
-        return self.process
-
-    def probe(self, boundary: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.load(boundary, request["contract"], request["contract_file"])
-        answer = self.alive().probe(request)
-        if self.process.dead is not None and answer["failure"]["kind"] == "crash":
-            # Another ref's code may have killed the zygote, and this process with it; what falls twice fell by itself.
-            self.process = self._fork()
-            answer = self.process.probe(request)
-        return answer
-
-
-def read_answer(answer: Mapping[str, Any], checkout: Checkout) -> Measurement | Failure:
-    """A worker's answer as a measurement whose provenance was proven here, or as a failure."""
-    try:
-        if "failure" in answer:
-            failure = answer["failure"]
-            proven = failure.get("provenance")
-            return Failure(
-                str(failure["kind"]),
-                str(failure["reason"]),
-                str(failure["traceback"]),
-                prove(proven, checkout) if proven else None,
-            )
-        return Measurement(
-            {str(variant): dict(values) for variant, values in answer["observation"].items()},
-            prove(answer["provenance"], checkout),
-            tuple(map(str, answer["ghosts"])),
-            tuple(StandIn(str(name), str(reason)) for name, reason in answer["stand_ins"]),
-        )
-    except NotProvenError as error:
-        return Failure("drift", str(error))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Failure("crash", f"the probe's answer has not the form of one: {error!r}")
-
-
-class NotProvenError(Exception):
-    """What was measured is not the checkout's code."""
-
-
-def prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
-    """Check that the measured code lies in the checkout, as it was put there, and take its blob id from the file."""
-    from sentinel.sources.checkouts import files as made_with
-    from sentinel.sources.trees import blob_id
-
-    base = checkout.path.resolve()
-    files = [Path(str(claim[name])).resolve() for name in ("module_file", "file")]
-    for file in files:
-        if not file.is_relative_to(base) or not file.is_file():
-            raise NotProvenError(f"{claim['boundary']} was not loaded from the checkout but from {file.name}")
-    content = files[1].read_bytes()
-    blob = blob_id(content)
-    name = files[1].relative_to(base).as_posix()
-    if blob != made_with(checkout).get(name):
-        raise NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
-    return Provenance(
-        boundary=str(claim["boundary"]),
-        module=str(claim["module"]),
-        file=name,
-        line=int(claim["line"]),
-        blob=blob,
-        signature=str(claim["signature"]),
-    )

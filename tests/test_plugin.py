@@ -115,7 +115,7 @@ def test_collecting_starts_no_worker(pytester: pytest.Pytester, recipes: Path, m
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("sentinel.runner.Zygote", fail)
+    monkeypatch.setattr("sentinel.processes.Zygote", fail)
     monkeypatch.setattr("sentinel.sources.open_checkout", fail)
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only")
     assert result.ret == 0

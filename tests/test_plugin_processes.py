@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -133,9 +134,11 @@ def test_ctrl_c_in_the_middle(times: int, folder: Path, tmp_path: Path, monkeypa
     scratch = own_scratch(tmp_path, monkeypatch)
     process = start(folder, "--sentinel-recipes=mine", f"--sentinel-repo={tree}", "-v")
     pids = []
+    own = os.open(pipe, os.O_RDWR)  # does not wait for a probe that never comes
     while len(pids) < 2:  # the probe says who it is, and then waits for ever
-        with open(pipe) as file:
-            pids += [int(line) for line in file.read().split()]
+        assert select.select([own], [], [], 60)[0], finish(process)
+        pids += [int(line) for line in os.read(own, 100).split()]
+    os.close(own)
     zygote = int(Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[1])
     for _ in range(times):
         process.send_signal(signal.SIGINT)

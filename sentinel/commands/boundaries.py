@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
-    from sentinel.runner import Ground
+    from sentinel.search.ground import Ground
     from sentinel.targets import Target
 
 _EXAMPLE = """\

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sentinel.commands.console import Commands
-    from sentinel.runner import Ground
     from sentinel.search.checks import Omitted
     from sentinel.search.discovery import Discovered, Progress
+    from sentinel.search.ground import Ground
     from sentinel.search.hunt import Finding
 
 _EXAMPLE = """\

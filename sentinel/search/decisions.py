@@ -11,10 +11,11 @@ from typing import Any
 
 from sentinel.invariants.invariant import Inputs, Invariant
 from sentinel.outcomes import Comparison, Decision, Failure, Measurement, Verdict, VerdictName
+from sentinel.proof import NotProvenError, prove
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
-from sentinel.runner import Ground, NotProvenError, prove
 from sentinel.search.bench import Subject, Trial, Undecidable
+from sentinel.search.ground import Ground
 from sentinel.search.hunt import Tally
 from sentinel.search.saving import bug_id, recipe_document
 from sentinel.targets import Dialect, StandIn

@@ -11,10 +11,11 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from sentinel.invariants.invariant import Inputs, Invariant
 from sentinel.recipes import Recipe
-from sentinel.runner import Ground, Job, Runner
+from sentinel.runner import Job, Runner
 from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.checks import Omitted
 from sentinel.search.decisions import stale_dialects
+from sentinel.search.ground import Ground
 from sentinel.search.hunt import TAPES, Drawn, Finding, Hunt
 from sentinel.targets import Dialect
 from sentinel.worker import protocol

@@ -17,7 +17,8 @@ from sentinel.search.checks import subjects
 
 if TYPE_CHECKING:
     from sentinel.recipes import Recipe
-    from sentinel.runner import Ground, Runner
+    from sentinel.runner import Runner
+    from sentinel.search.ground import Ground
     from sentinel.search.hunt import Finding, Hunt, Tally
 
 #: Scenarios for each boundary, and calls that shrinking one finding may take.

@@ -270,8 +270,8 @@ def test_what_estimators_promise(estimator: str, data: st.DataObject, oracle: Or
         inputs["norm_by_std"] = True
     plain = listed(inputs)
     mask = plain["response_mask"]
-    # Equal scores have no standard deviation to divide by.
-    rewards = [[(i + 1) ** 2 + x for x in row] for i, row in enumerate(plain["token_level_rewards"])]
+    # Equal scores have no standard deviation to divide by; rewards are drawn from within 1000 of 0.
+    rewards = [[10_000 * (i + 1) ** 2 + x for x in row] for i, row in enumerate(plain["token_level_rewards"])]
     last = [max((t for t, count in enumerate(counts) if count), default=0) for counts in mask]
 
     def advantages(factor: float, constant: float) -> Rows:

@@ -13,9 +13,10 @@ from toy_ground import TOYS, OpenGround
 from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
 from sentinel.refs import Ref
-from sentinel.runner import Ground, Runner
+from sentinel.runner import Runner
 from sentinel.search.bench import Subject
 from sentinel.search.checks import subjects
+from sentinel.search.ground import Ground
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options, Zygote
 

@@ -11,9 +11,9 @@ from toy_ground import OpenGround
 from sentinel.catalog import Catalog
 from sentinel.invariants.invariant import Invariant
 from sentinel.recipes import load_recipe
-from sentinel.runner import Ground
 from sentinel.search.bench import Subject
 from sentinel.search.discovery import Discovery, Memory, Progress, grouped
+from sentinel.search.ground import Ground
 from sentinel.search.saving import finding_document, recipe_document, save
 
 

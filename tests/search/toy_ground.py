@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sentinel.runner import Ground
 from sentinel.search.bench import Subject
+from sentinel.search.ground import Ground
 
 TOYS = """
 import torch

@@ -11,10 +11,11 @@ from shipped import PINS, RECIPES, pin_id, runner
 from sentinel.catalog import bundled_catalog
 from sentinel.errors import Unavailable
 from sentinel.invariants.invariant import Inputs, Violation
-from sentinel.runner import Ground, Job, Runner
+from sentinel.runner import Job, Runner
 from sentinel.search.bench import Subject
 from sentinel.search.checks import subjects
 from sentinel.search.examples import example
+from sentinel.search.ground import Ground
 from sentinel.search.hunt import Hunt
 
 #: Scenarios that may be needed to flag a bug; most need fewer than thirty.

@@ -1,0 +1,141 @@
+"""The processes of a run: a zygote a Python, a target process a (target, ref), an oracle process a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
+from typing import Any
+
+from sentinel.catalog import Catalog
+from sentinel.checkout import Checkout
+from sentinel.outcomes import Environment
+from sentinel.refs import Ref
+from sentinel.targets import Target
+from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote, flags
+
+
+class Processes:
+    """Makes processes when they are first asked for, and keeps them. Safe to use from several threads.
+
+    :param options: how probes run; ``options_for`` may give other ones for a target (``--sentinel-python``).
+    """
+
+    def __init__(self, catalog: Catalog, options: Options, options_for: Mapping[str, Options] | None = None) -> None:
+        self._catalog = catalog
+        self._options = options
+        self._options_for = dict(options_for or {})
+        self._zygotes: dict[str | None, Zygote] = {}
+        self._loaded: dict[tuple[str, Ref], Loaded] = {}
+        self._oracles: dict[str, TargetProcess] = {}
+        self._closed = False
+        self._lock = Lock()
+
+    def zygote(self, target: str, targets: Iterable[str] = ()) -> Zygote:
+        """The zygote of a target's Python; made with what ``targets`` use, where it is not there yet."""
+        options = self._options_for.get(target, self._options)
+        with self._lock:
+            if self._closed:
+                raise WorkerError("the run has ended")  # else a job under way would start another worker
+            if options.python not in self._zygotes:
+                names = dict.fromkeys([*targets, target])
+                preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
+                self._zygotes[options.python] = Zygote(options, preload)
+            return self._zygotes[options.python]
+
+    def environment(self, target: str) -> Environment:
+        """What probes of a target run in.
+
+        :raises WorkerError: where the worker itself does not run.
+        """
+        options = self._options_for.get(target, self._options)
+        wanted = self._catalog.adapters[target].target.preload
+        hello = self.zygote(target).require(wanted)
+        return Environment(
+            python=hello["python"],
+            torch=hello["torch"],
+            numpy=hello["numpy"],
+            platform=hello["platform"],
+            device=options.device,
+            sandbox=options.sandbox,
+            flags=flags(),
+            packages={name: hello["packages"][name] for name in wanted if hello["packages"].get(name)},
+        )
+
+    def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
+        """The process that has a target's modules at a ref."""
+        with self._lock:
+            loaded = self._loaded.get((target.name, ref))
+        if loaded is None:
+            zygote = self.zygote(target.name)
+            # A package that this checkout lacks (a release ships it apart) is a third party's, and may be a ghost.
+            packages = [root.package for root in target.roots if root.path in checkout.roots]
+            loaded = Loaded(lambda: zygote.target(checkout, packages), target, self._catalog)
+            with self._lock:
+                self._loaded[target.name, ref] = loaded
+        return loaded
+
+    def discard(self, target: str, ref: Ref) -> None:
+        """End the process of a target at a ref."""
+        with self._lock:
+            loaded = self._loaded.pop((target, ref), None)
+        if loaded is not None:
+            loaded.process.close()
+
+    def oracle(self, target: str) -> TargetProcess:
+        """The process in which a target's contracts' references run."""
+        with self._lock:
+            process = self._oracles.get(target)
+        if process is None or process.dead is not None:
+            process = self.zygote(target).oracle()
+            with self._lock:
+                self._oracles[target] = process
+        return process
+
+    def close(self) -> None:
+        """End every process. Safe in any state, from a signal's aftermath too."""
+        with self._lock:
+            self._closed = True
+            loaded, self._loaded = list(self._loaded.values()), {}
+            oracles, self._oracles = list(self._oracles.values()), {}
+            zygotes, self._zygotes = list(self._zygotes.values()), {}
+        for process in (*(item.process for item in loaded), *oracles):
+            process.close()
+        for zygote in zygotes:
+            zygote.stop()
+
+
+class Loaded:
+    """A target process and what it has imported so far; replaced where an import brought it down."""
+
+    def __init__(self, fork: Callable[[], TargetProcess], target: Target, catalog: Catalog) -> None:
+        self._fork = fork
+        self._target = target
+        self._adapter = str(catalog.adapters[target.name].file)
+        self._seen: set[tuple[str, str]] = set()
+        self.process = fork()
+
+    def load(self, boundary: str, contract: str, contract_file: str) -> None:
+        """Import what a boundary needs, once."""
+        if (boundary, contract) not in self._seen:
+            self._seen.add((boundary, contract))
+            binding = self._target.binding(boundary, contract)
+            paths = [*binding.paths, *binding.imports] if binding else [boundary]
+            self.alive().load(paths, self._adapter, contract_file, contract)
+
+    def alive(self) -> TargetProcess:
+        """The process, or another one where it was brought down.
+
+        What brought it down is met again inside a probe, where it harms nobody else and is described.
+        """
+        if self.process.dead is not None:
+            self.process = self._fork()
+        return self.process
+
+    def probe(self, boundary: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.load(boundary, request["contract"], request["contract_file"])
+        answer = self.alive().probe(request)
+        if self.process.dead is not None and answer["failure"]["kind"] == "crash":
+            # Another ref's code may have killed the zygote, and this process with it; what falls twice fell by itself.
+            self.process = self._fork()
+            answer = self.process.probe(request)
+        return answer

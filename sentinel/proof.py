@@ -1,0 +1,64 @@
+"""What a worker answered, as a measurement that was proven here: the code that ran is the checkout's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sentinel.checkout import Checkout
+from sentinel.outcomes import Failure, Measurement, Provenance
+from sentinel.targets import StandIn
+
+
+def read_answer(answer: Mapping[str, Any], checkout: Checkout) -> Measurement | Failure:
+    """A worker's answer as a measurement whose provenance was proven here, or as a failure."""
+    try:
+        if "failure" in answer:
+            failure = answer["failure"]
+            proven = failure.get("provenance")
+            return Failure(
+                str(failure["kind"]),
+                str(failure["reason"]),
+                str(failure["traceback"]),
+                prove(proven, checkout) if proven else None,
+            )
+        return Measurement(
+            {str(variant): dict(values) for variant, values in answer["observation"].items()},
+            prove(answer["provenance"], checkout),
+            tuple(map(str, answer["ghosts"])),
+            tuple(StandIn(str(name), str(reason)) for name, reason in answer["stand_ins"]),
+        )
+    except NotProvenError as error:
+        return Failure("drift", str(error))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Failure("crash", f"the probe's answer has not the form of one: {error!r}")
+
+
+class NotProvenError(Exception):
+    """What was measured is not the checkout's code."""
+
+
+def prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
+    """Check that the measured code lies in the checkout, as it was put there, and take its blob id from the file."""
+    from sentinel.sources.checkouts import files as made_with
+    from sentinel.sources.trees import blob_id
+
+    base = checkout.path.resolve()
+    files = [Path(str(claim[name])).resolve() for name in ("module_file", "file")]
+    for file in files:
+        if not file.is_relative_to(base) or not file.is_file():
+            raise NotProvenError(f"{claim['boundary']} was not loaded from the checkout but from {file.name}")
+    content = files[1].read_bytes()
+    blob = blob_id(content)
+    name = files[1].relative_to(base).as_posix()
+    if blob != made_with(checkout).get(name):
+        raise NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
+    return Provenance(
+        boundary=str(claim["boundary"]),
+        module=str(claim["module"]),
+        file=name,
+        line=int(claim["line"]),
+        blob=blob,
+        signature=str(claim["signature"]),
+    )
