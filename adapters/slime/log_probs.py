@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding, StandIn
+from sentinel.targets import Binding, Dialect, StandIn
 
 from .shared import ARGS, LOSS, MPU, one_rank, stand_in, swapped
 
+#: The last revisions with an FSDP backend are not on main.
+_FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
 _FSDP = "slime.backends.fsdp_utils.actor"
 
 
@@ -232,6 +234,14 @@ BINDINGS = (
         requires=(_FSDP,),
         fixed={"with_entropy": True},
         accepts={**_LENGTHS, "context_parallel_size": (1, 2)},
+        dialects=(
+            Dialect(
+                "entropy_of",
+                "model",
+                "the temperature goes to the log-probs alone; the entropy is of the logits as they are",
+                f"{_FIX}/backends/fsdp_utils/actor.py#L1017",
+            ),
+        ),
     ),
     Binding(
         f"{_FSDP}.FSDPTrainRayActor.compute_log_prob",

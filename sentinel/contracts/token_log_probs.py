@@ -42,8 +42,11 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     logits = inputs["logits"] / (inputs["temperature"] or 1.0)
     distribution = torch.log_softmax(logits, dim=-1)
     log_probs = distribution.gather(-1, inputs["token_ids"].long().unsqueeze(-1)).squeeze(-1)
-    entropy = -(distribution.exp() * distribution).sum(-1) if inputs["with_entropy"] else None
-    return {"log_probs": log_probs, "entropy": entropy}
+    if not inputs["with_entropy"]:
+        return {"log_probs": log_probs, "entropy": None}
+    if inputs["entropy_of"] == "model":
+        distribution = torch.log_softmax(inputs["logits"], dim=-1)
+    return {"log_probs": log_probs, "entropy": -(distribution.exp() * distribution).sum(-1)}
 
 
 def _counted_up(inputs: Mapping[str, Any]) -> Tensor:
@@ -103,6 +106,13 @@ TOKEN_LOG_PROBS = Contract(
             "integer",
             "over how many ranks each sequence is cut; the answer is that of one rank",
             default=1,
+        ),
+        Input(
+            "entropy_of",
+            "string",
+            "which distribution's entropy it is: sampled (with the temperature), or model (without)",
+            default="sampled",
+            dialect=True,
         ),
         Input("with_entropy", "boolean", "whether the entropy is asked for", default=True, choices=(True, False)),
     ),

@@ -80,6 +80,12 @@ def test_a_greedy_rollout_has_the_log_probs_of_the_distribution(oracle: Oracle) 
     assert oracle(**TWO_TOKENS, temperature=0.0)["log_probs"] == near(oracle(**TWO_TOKENS)["log_probs"])
 
 
+def test_an_entropy_may_be_of_the_model_itself(oracle: Oracle) -> None:
+    cold = oracle(**TWO_TOKENS, temperature=0.5, entropy_of="model")
+    assert cold["entropy"] == near(oracle(**TWO_TOKENS)["entropy"])
+    assert cold["entropy"] != near(oracle(**TWO_TOKENS, temperature=0.5)["entropy"])
+
+
 def test_no_entropy_where_none_is_asked_for(oracle: Oracle) -> None:
     assert oracle(**TWO_TOKENS, with_entropy=False)["entropy"] is None
 
