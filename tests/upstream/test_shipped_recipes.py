@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import test_skyrl
+import test_verl
 from shipped import MIRRORS, PINS, RECIPES, Decisions, pin_id, runner
 
 from sentinel import verdicts
@@ -139,7 +140,8 @@ OPPOSITES = {name: pins for name, pins in OPPOSITES.items() if {"reproduced", "f
 #: Told apart by twins of a pin's code with a line changed: bug id -> (verdict at the pin, verdict at the twin).
 TWINS = {
     bug_id: (at_pin, at_twin)
-    for mark in test_skyrl.test_a_twin_gives_the_other_verdict.pytestmark
+    for module in (test_skyrl, test_verl)
+    for mark in module.test_a_twin_gives_the_other_verdict.pytestmark
     for bug_id, _, at_pin, at_twin in mark.args[1]
 }
 BY_VALUES = [name for name, recipe in RECIPES.items() if recipe.expected_unpatched and recipe.expected_fixed]

@@ -6,25 +6,13 @@ did what its reviewers asked for. Here a pin's checkout is copied and edited; up
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
+from twins import Decide, Twins, deciding, skip_without
 
 from sentinel import verdicts
-from sentinel.catalog import bundled, bundled_catalog
-from sentinel.errors import Unavailable
-from sentinel.outcomes import Decision
-from sentinel.recipes import load_recipe
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
-from sentinel.sources import Home, MirrorStore, open_checkout
-from sentinel.worker.client import Options
-
-#: The user's own mirrors: made before a test's fixtures hide them.
-MIRRORS = MirrorStore()
+from sentinel.catalog import bundled_catalog
 
 BASE = "git:e713bdeb237640e89f8ce8728394caf7f4ae11d8"
 HEAD = "git:fda3c7352e2afe9fb9686362530426945a2ee84e"
@@ -34,83 +22,39 @@ WORKERS = "skyrl/backends/skyrl_train/workers"
 CHECK = "skyrl/train/utils/utils.py"
 TURNS_LOGPROBS_ON = "if cfg.trainer.algorithm.use_rollout_kl_loss and"
 
-#: twin -> the pin it is made from, and its edits: file, what stands there once, what is put in its place.
-TWINS = {
+TWINS: Twins = {
     "broken": (
         HEAD,
-        (CHECK, TURNS_LOGPROBS_ON, "if False and"),
-        ("skyrl/train/trainer.py", "or self.cfg.trainer.algorithm.use_rollout_kl_loss", ""),
-        (f"{WORKERS}/worker.py", "masked_mean(rollout_kl_loss, loss_mask, dim=-1)", "rollout_kl_loss"),
-        (f"{WORKERS}/megatron/megatron_model_wrapper.py", "+ rollout_kl_loss_term", ""),
+        (
+            (CHECK, TURNS_LOGPROBS_ON, "if False and"),
+            ("skyrl/train/trainer.py", "or self.cfg.trainer.algorithm.use_rollout_kl_loss", ""),
+            (f"{WORKERS}/worker.py", "masked_mean(rollout_kl_loss, loss_mask, dim=-1)", "rollout_kl_loss"),
+            (f"{WORKERS}/megatron/megatron_model_wrapper.py", "+ rollout_kl_loss_term", ""),
+        ),
     ),
     "repaired": (
         HEAD,
         (
-            CHECK,
-            TURNS_LOGPROBS_ON,
-            'assert cfg.trainer.algorithm.rollout_kl_estimator_type in ("k1", "abs", "k2", "k3")\n    '
-            + TURNS_LOGPROBS_ON,
-        ),
-        (
-            f"{WORKERS}/worker.py",
-            "rollout_kl_loss = torch.tensor(0.0)",
-            "rollout_kl_loss = torch.tensor(0.0, device=action_log_probs.device)",
+            (
+                CHECK,
+                TURNS_LOGPROBS_ON,
+                'assert cfg.trainer.algorithm.rollout_kl_estimator_type in ("k1", "abs", "k2", "k3")\n    '
+                + TURNS_LOGPROBS_ON,
+            ),
+            (
+                f"{WORKERS}/worker.py",
+                "rollout_kl_loss = torch.tensor(0.0)",
+                "rollout_kl_loss = torch.tensor(0.0, device=action_log_probs.device)",
+            ),
         ),
     ),
-    "without the mask": (MAIN, (f"{WORKERS}/worker_utils.py", 'data["router_padding_mask"] =', "unused =")),
+    "without the mask": (MAIN, ((f"{WORKERS}/worker_utils.py", 'data["router_padding_mask"] =', "unused ="),)),
 }
-
-Verdict = Callable[[str, str], Decision]
 
 
 @pytest.fixture(scope="module")
-def decide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verdict]:
-    """``decide(bug id, twin or pin)``."""
-    if MIRRORS.get("skyrl") is None:
-        pytest.skip("no mirror of skyrl: `sentinel mirror add skyrl`")
-    catalog = bundled_catalog()
-    target, folder = catalog.targets["skyrl"], tmp_path_factory.mktemp("skyrl")
-    own = MirrorStore(Home(folder / "home"))
-
-    def twin(name: str) -> Path:
-        place = folder / name.replace(" ", "-")
-        if not place.exists():
-            pin, *edits = TWINS[name]
-            shutil.copytree(_checkout(pin), place)
-            for parent, folders, files in os.walk(place):
-                for item in (".", *folders, *files):
-                    os.chmod(os.path.join(parent, item), 0o755)
-            for file, old, new in edits:
-                text = (place / file).read_text()
-                assert text.count(old) == 1, f"{file} has {text.count(old)} times: {old}"
-                (place / file).write_text(text.replace(old, new))
-        return place
-
-    def _checkout(pin: str) -> Path:
-        try:
-            return open_checkout(target, Ref.parse(pin), store=MIRRORS, pull=1811).path
-        except Unavailable as error:
-            pytest.skip(error.reason)
-
-    runner = Runner(
-        catalog,
-        lambda target, ref, pull: open_checkout(target, ref, store=own if ref.kind == "path" else MIRRORS, pull=pull),
-        Options(),
-    )
-
-    def run(bug_id: str, where: str) -> Decision:
-        recipe = load_recipe(bundled("recipes") / "skyrl" / f"{bug_id}.yaml", catalog)
-        ref = Ref("path", str(twin(where))) if where in TWINS else Ref.parse(where)
-        return runner.decide(Job(recipe, ref))
-
-    yield run
-    runner.close()
-
-
-def _skip_without(decision: Decision) -> Decision:
-    if decision.verdict.kind == "ref":
-        pytest.skip(decision.verdict.reason)
-    return decision
+def decide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decide]:
+    yield from deciding("skyrl", TWINS, tmp_path_factory.mktemp("skyrl"), pull=1811)
 
 
 @pytest.mark.parametrize(
@@ -125,25 +69,25 @@ def _skip_without(decision: Decision) -> Decision:
         ("SKYRL-PADDING-ROUTER-PADDING-MASK", "without the mask", "fixed", "reproduced"),
     ],
 )
-def test_a_twin_gives_the_other_verdict(decide: Verdict, bug_id: str, twin: str, at_pin: str, at_twin: str) -> None:
-    pinned = _skip_without(decide(bug_id, TWINS[twin][0]))
+def test_a_twin_gives_the_other_verdict(decide: Decide, bug_id: str, twin: str, at_pin: str, at_twin: str) -> None:
+    pinned = skip_without(decide(bug_id, TWINS[twin][0]))
     assert (pinned.verdict.name, decide(bug_id, twin).verdict.name) == (at_pin, at_twin)
 
 
-def test_a_broken_estimator_is_told_by_every_output(decide: Verdict) -> None:
+def test_a_broken_estimator_is_told_by_every_output(decide: Decide) -> None:
     """The masked mean left out: metric, loss and gradient are all off, and the evidence shows by how much."""
-    broken = _skip_without(decide("SKYRL-ROLLOUT-KL-FSDP", "broken"))
+    broken = skip_without(decide("SKYRL-ROLLOUT-KL-FSDP", "broken"))
     keys = {item.key.partition(".")[2] for item in broken.comparisons}
     assert keys == {"rollout_kl", "loss", "per_token_gradient"}
     assert broken.law == "the_oracle_agrees"
 
 
-def test_fields_survive_surgery_is_broken_where_a_field_is_dropped(decide: Verdict) -> None:
+def test_fields_survive_surgery_is_broken_where_a_field_is_dropped(decide: Decide) -> None:
     """The law itself. What it finds at head too is true: the padding's loss mask is int64 beside the real float32."""
     law = bundled_catalog().invariants["fields_survive_surgery"]
     broken: dict[str, set[str]] = {}
     for pin in (BASE, HEAD):
-        decision = _skip_without(decide("SKYRL-PADDING-ROLLOUT-LOGPROBS", pin))
+        decision = skip_without(decide("SKYRL-PADDING-ROLLOUT-LOGPROBS", pin))
         assert decision.measurement is not None
         _, violations = verdicts.by_law(law, decision.recipe, decision.measurement)
         broken[pin] = {f"{item.key}: {', '.join(item.observed)}" for item in violations}
@@ -151,9 +95,9 @@ def test_fields_survive_surgery_is_broken_where_a_field_is_dropped(decide: Verdi
     assert broken == {BASE: {"with_it.dropped: rollout_logprobs", *dtypes}, HEAD: dtypes}
 
 
-def test_only_declared_stand_ins_are_used_and_no_ghost(decide: Verdict) -> None:
+def test_only_declared_stand_ins_are_used_and_no_ghost(decide: Decide) -> None:
     """The step on a stand-in Megatron is measured: a ghost that it used would make the verdict inconclusive."""
-    decision = _skip_without(decide("SKYRL-ROUTER-REPLAY-STALE-TRAINING", BASE))
+    decision = skip_without(decide("SKYRL-ROUTER-REPLAY-STALE-TRAINING", BASE))
     assert decision.verdict.name == "reproduced"
     assert decision.measurement is not None
     stand_ins = {item.name: item.reason for item in decision.measurement.stand_ins}

@@ -1,0 +1,82 @@
+"""Twins: the checkout of a pin, copied, with a few lines changed. Upstream's code is not in this repository."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from sentinel.catalog import bundled, bundled_catalog
+from sentinel.errors import Unavailable
+from sentinel.outcomes import Decision
+from sentinel.recipes import load_recipe
+from sentinel.refs import Ref
+from sentinel.runner import Job, Runner
+from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.worker.client import Options
+
+#: The user's own mirrors: made before a test's fixtures hide them.
+MIRRORS = MirrorStore()
+
+#: A file, what stands there once, what is put in its place.
+Edit = tuple[str, str, str]
+
+#: twin -> the pin that it is made from, and its edits.
+Twins = Mapping[str, tuple[str, tuple[Edit, ...]]]
+
+#: ``decide(bug id, twin or pin)``.
+Decide = Callable[[str, str], Decision]
+
+
+def deciding(target: str, twins: Twins, folder: Path, pull: int | None = None) -> Iterator[Decide]:
+    """Decide recipes of one target at pins and at twins of them; the body of a fixture.
+
+    :param folder: an empty one, for the twins.
+    :param pull: the pull request that a commit may have to be fetched from.
+    """
+    if MIRRORS.get(target) is None:
+        pytest.skip(f"no mirror of {target}: `sentinel mirror add {target}`")
+    catalog = bundled_catalog()
+    own = MirrorStore(Home(folder / "home"))
+
+    def twin(name: str) -> Path:
+        place = folder / name.replace(" ", "-")
+        if not place.exists():
+            pin, edits = twins[name]
+            shutil.copytree(checkout(pin), place)
+            for parent, folders, files in os.walk(place):
+                for item in (".", *folders, *files):
+                    os.chmod(os.path.join(parent, item), 0o755)
+            for file, old, new in edits:
+                text = (place / file).read_text()
+                assert text.count(old) == 1, f"{file} has {text.count(old)} times: {old}"
+                (place / file).write_text(text.replace(old, new))
+        return place
+
+    def checkout(pin: str) -> Path:
+        try:
+            return open_checkout(catalog.targets[target], Ref.parse(pin), store=MIRRORS, pull=pull).path
+        except Unavailable as error:
+            pytest.skip(error.reason)
+
+    runner = Runner(
+        catalog,
+        lambda target, ref, pull: open_checkout(target, ref, store=own if ref.kind == "path" else MIRRORS, pull=pull),
+        Options(),
+    )
+
+    def decide(bug_id: str, where: str) -> Decision:
+        recipe = load_recipe(bundled("recipes") / target / f"{bug_id}.yaml", catalog)
+        return runner.decide(Job(recipe, Ref("path", str(twin(where))) if where in twins else Ref.parse(where)))
+
+    yield decide
+    runner.close()
+
+
+def skip_without(decision: Decision) -> Decision:
+    if decision.verdict.kind == "ref":
+        pytest.skip(decision.verdict.reason)
+    return decision
