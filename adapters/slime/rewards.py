@@ -19,7 +19,7 @@ def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _graded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"score": boundary.invoke({name: inputs[name] for name in ("response", "ground_truth")})}
+    return {"score": boundary.invoke({"ground_truth": inputs["ground_truth"]}, inputs["response"])}
 
 
 BINDINGS = (
@@ -35,7 +35,6 @@ BINDINGS = (
     Binding(
         "slime.rollout.rm_hub.math_utils.grade_answer_verl",
         "rule_reward",
-        arguments={"response": ("solution_str",)},
         call=_graded,
     ),
 )
