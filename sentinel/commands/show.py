@@ -122,7 +122,8 @@ def _inputs(inputs: Mapping[str, Any], defaulted: tuple[str, ...]) -> Iterator[t
     for name, value in inputs.items():
         kind = ""
         if isinstance(value, Tensor):
-            kind = f"{value.dtype}[{', '.join(map(str, value.shape))}]{' grad' if value.requires_grad else ''}"
+            more = f"{' grad' if value.requires_grad else ''}{'' if value.contiguous else ' strided'}"
+            kind = f"{value.dtype}[{', '.join(map(str, value.shape))}]{more}"
         yield f"  {name}", kind, _small(value) + ("  (default)" if name in defaulted else "")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sentinel.reports.evidence import dumps
-from sentinel.reports.rows import Row, counts, legend, ordered, row
+from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, ordered, row
 
 #: GitHub refuses a comment of this many characters.
 LIMIT = 65_536
@@ -17,13 +17,16 @@ Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
-    """The run's table, then the evidence of each verdict in a block that opens; what does not fit is counted.
+    """The run's table, then the evidence of each verdict in a block that opens; what does not fit is counted. Laws that
+    hold are counted only.
 
     :param results: each evidence document with pytest's outcome of its item. Failures come first in the evidence.
     """
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0].ordering)
-    head = f"## {_text(title)}\n\n{counts(item for item, _ in pairs)}\n\n"
-    table, left_out = _table([item for item, _ in pairs], LIMIT // 2 - len(head))
+    rows = [item for item, _ in pairs]
+    pairs = [pair for pair in pairs if not pair[0].quiet]
+    head = "\n\n".join([f"## {_text(title)}", counts(rows), *map(_text, held(rows))]) + "\n\n"
+    table, left_out = _table([item for item, _ in pairs], LIMIT // 2 - len(head)) if pairs else ("", "")
     text = head + table + left_out + f"\n<sub>{legend()}</sub>\n"
     missing = 0
     for item, document in sorted(pairs, key=lambda pair: pair[0].outcome != "failed"):
@@ -37,7 +40,7 @@ def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -
 
 
 def _table(rows: Sequence[Row], room: int) -> tuple[str, str]:
-    text = "| target | bug | ref | verdict | outcome | reason |\n| --- | --- | --- | --- | --- | --- |\n"
+    text = f"| {' | '.join(headings(rows))} |\n|{' --- |' * len(HEADINGS)}\n"
     lines = {item: f"| {' | '.join(map(_code, _cells(item)))} |\n" for item in rows}
     chosen: set[Row] = set()
     for item in sorted(rows, key=lambda item: item.outcome != "failed"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import dumps
-from sentinel.reports.rows import MEANING, Row, counts, row
+from sentinel.reports.rows import MEANING, Row, counts, headings, held, row
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --red: #b3261e; --green: #1b7f3b; --other: #8a5a00; }
@@ -38,13 +38,17 @@ Document = Mapping[str, Any]
 
 
 def page(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
-    """The run as a self-contained page.
+    """The run as a self-contained page. Laws that hold are counted only.
 
     :param results: each evidence document with pytest's outcome of its item.
     """
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0].ordering)
+    rows = [item for item, _ in pairs]
+    pairs = [pair for pair in pairs if not pair[0].quiet]
+    counted = "".join(f"\n<p>{escape(line)}</p>" for line in (counts(rows), *held(rows)))
     links = "\n".join(_line(index, item) for index, (item, _) in enumerate(pairs))
     blocks = "\n".join(_block(index, item, document) for index, (item, document) in enumerate(pairs))
+    names = "".join(f'<th scope="col">{name}</th>' for name in headings([item for item, _ in pairs]))
     meanings = "".join(f"<dt>{escape(name)}</dt><dd>{escape(meaning)}</dd>" for name, meaning in MEANING.items())
     return f"""<!doctype html>
 <html lang="en">
@@ -58,10 +62,9 @@ def page(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> st
 </head>
 <body>
 <h1>{escape(title)}</h1>
-<p>{escape(counts(item for item, _ in pairs))}</p>
+{counted.lstrip()}
 <div class="wide"><table>
-<thead><tr><th scope="col">target</th><th scope="col">bug</th><th scope="col">ref</th><th scope="col">verdict</th>\
-<th scope="col">outcome</th><th scope="col">reason</th></tr></thead>
+<thead><tr>{names}</tr></thead>
 <tbody>
 {links}
 </tbody>

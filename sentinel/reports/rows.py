@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,10 @@ MEANING = {
     "inconclusive": "could not be decided",
     "unavailable": "not to be had",
 }
+
+
+#: What a reader's table says of each.
+HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,24 @@ def _reason(verdict: str, kind: str, why: str, expect: str | None, outcome: str)
 def ordered(rows: Iterable[Row]) -> list[Row]:
     """By target, bug and ref, so that the order in which processes finish does not show."""
     return sorted(rows, key=lambda item: item.ordering)
+
+
+def headings(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Those of a table of these rows, which may be about bugs, laws or both."""
+    law, bug = any(item.law for item in rows), not all(item.law for item in rows)
+    what = " or ".join(word for word, there in (("bug", bug or not rows), ("law", law)) if there)
+    return tuple(what if heading == "bug" else heading for heading in HEADINGS)
+
+
+def held(rows: Sequence[Row]) -> list[str]:
+    """One line a target for the laws of which there is nothing to read."""
+    lines = []
+    for target in dict.fromkeys(item.target for item in rows if item.quiet):
+        found = [item.verdict for item in rows if item.quiet and item.target == target]
+        count, mute = found.count("fixed"), found.count("unavailable")
+        holds = "1 law holds" if count == 1 else f"{count} laws hold"
+        lines.append(f"{target}: {holds}" + (f", {mute} had nothing to look at" if mute else ""))
+    return lines
 
 
 def counts(rows: Iterable[Row]) -> str:

@@ -9,10 +9,9 @@ from typing import Any
 
 from sentinel.outcomes import Decision
 from sentinel.reports.escaping import visible
-from sentinel.reports.rows import Row, counts, legend, ordered, row
+from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, ordered, row
 
-_HEADINGS = ("target", "bug", "ref", "verdict", "", "reason")
-_REASON = _HEADINGS.index("reason")
+_REASON = HEADINGS.index("reason")
 _LEAST_REASON = 45  # the reason's own 30 columns, and what stands between the columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
 _OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim"}
@@ -39,7 +38,7 @@ def summary(
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]
     table = _rich(loud, width) if styled and loud else _plain(loud)
-    last = [*_quiet(rows), counts(rows), legend()]
+    last = [*held(rows), counts(rows), legend()]
     if report_dir:
         last.append(f"evidence: {visible(report_dir)}")
     if not rows:
@@ -47,28 +46,17 @@ def summary(
     return "\n".join([*([table] if loud else []), *last])
 
 
-def _quiet(rows: Sequence[Row]) -> list[str]:
-    """One line a target for the laws of which there is nothing to read."""
-    lines = []
-    for target in dict.fromkeys(item.target for item in rows if item.quiet):
-        found = [item.verdict for item in rows if item.quiet and item.target == target]
-        held, mute = found.count("fixed"), found.count("unavailable")
-        lines.append(f"{target}: {held} laws hold" + (f", {mute} had nothing to look at" if mute else ""))
-    return lines
-
-
 def _cells(item: Row) -> tuple[str, ...]:
     return (item.target, item.what, item.ref, item.verdict, item.outcome, item.reason)
 
 
-def _headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    law, bug = any(item.law for item in rows), not all(item.law for item in rows)
-    what = " or ".join(word for word, there in (("bug", bug), ("law", law)) if there)
-    return tuple(what if heading == "bug" else heading for heading in _HEADINGS)
+def _names(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The headings; what pytest made of a verdict says itself what it is, and a terminal has little room."""
+    return tuple("" if name == "outcome" else name for name in headings(rows))
 
 
 def _plain(rows: Sequence[Row]) -> str:
-    return aligned([_headings(rows), *map(_cells, rows)])
+    return aligned([_names(rows), *map(_cells, rows)])
 
 
 def aligned(table: Sequence[Sequence[str]]) -> str:
@@ -87,14 +75,14 @@ def _rich(rows: Sequence[Row], width: int) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    shown = [index for index in range(len(_HEADINGS)) if any(_cells(item)[index] for item in rows)]
-    headings = _headings(rows)
-    longest = {index: max(len(headings[index]), *(len(_cells(item)[index]) for item in rows)) for index in shown}
+    shown = [index for index in range(len(HEADINGS)) if any(_cells(item)[index] for item in rows)]
+    names = _names(rows)
+    longest = {index: max(len(names[index]), *(len(_cells(item)[index]) for item in rows)) for index in shown}
     if sum(size for index, size in longest.items() if index != _REASON) + _LEAST_REASON > width:
         return _plain(rows)  # a folded id cannot be copied
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index in shown:
-        table.add_column(headings[index], no_wrap=index != _REASON, overflow="fold")
+        table.add_column(names[index], no_wrap=index != _REASON, overflow="fold")
     for item in rows:
         # Text objects: foreign text never passes through rich's markup.
         cells = [Text(cell) for cell in _cells(item)]

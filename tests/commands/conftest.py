@@ -48,7 +48,7 @@ story: |
   The loss of \\x1b[31m masked tokens is summed.
 upstream: {{pull: 7, status: open}}
 scenario:
-  loss_mat: {{tensor: [[1.0, 100.0], [1.0, -50.0]], dtype: float32, requires_grad: true}}
+  loss_mat: {{tensor: [[1.0, 100.0], [1.0, -50.0]], dtype: float32, requires_grad: true, contiguous: false}}
   response_mask: [[1, 0], [1, 0]]
   loss_agg_mode: token-mean
 expected_unpatched: {{loss: 26.0}}

@@ -136,7 +136,7 @@ def test_list_refs_says_what_is_here(run_sentinel: Any, tiny: Any, tmp_path: Pat
 
 def test_show(run_sentinel: Any, tiny: Any) -> None:
     text = run_sentinel("show", "TINY-MEAN").out
-    assert "float32[2, 2] grad  [[1.0, 100.0],\n" in text
+    assert "float32[2, 2] grad strided  [[1.0, 100.0],\n" in text
     assert "batch_num_tokens" in text
     assert "(default)" in text
     assert [line.split() for line in text.splitlines() if line.startswith("loss ")] == [["loss", "26.0", "1.0"]]

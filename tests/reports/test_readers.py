@@ -80,6 +80,23 @@ def test_a_law_shows_what_it_demands(decide: Build) -> None:
     assert "law: masked_values_have_no_influence" in text
 
 
+@pytest.mark.parametrize("write", [markdown, page])
+def test_laws_that_hold_are_counted_and_not_listed(write: Build, decide: Build, recipe: Build) -> None:
+    law = {"law": "order_does_not_matter", "comparisons": ()}
+    silent = {**law, "verdict": Verdict("unavailable", "nothing to say", "law")}
+    holds = decide("fixed", recipe=recipe(bug_id="", boundary="roll.holds"), **law)
+    mute = decide("unavailable", recipe=recipe(bug_id="", boundary="roll.mute"), **silent)
+    broken = decide("reproduced", recipe=recipe(bug_id="", boundary="roll.broken"), **law)
+    pairs = [(evidence(holds), "passed"), (evidence(mute), "skipped"), (evidence(broken), "failed")]
+    text = write(pairs)
+    assert "roll: 1 law holds, 1 had nothing to look at" in text
+    assert "roll.broken" in text.replace("&#95;", "_")
+    assert "roll.holds" not in text
+    assert "roll.mute" not in text
+    assert "law" in text
+    assert "roll.holds" not in write(pairs[:1])
+
+
 def test_plain_text_cuts_nothing(decide: Build, recipe: Build) -> None:
     long = "VERL-" + "VERY-LONG-" * 30
     assert long in summary([(decide(recipe=recipe(bug_id=long)), "passed")], width=40)
