@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 
-from .shared import ARGS, LOSS, MPU, one_rank, stand_in, swapped
+from .shared import ARGS, LOSS, MPU, PPO, one_rank, stand_in, swapped
 
 #: The last revisions with an FSDP backend are not on main.
 _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
@@ -24,6 +24,7 @@ _MODELS = StandIn("model, ref_model", "answer the logits of the scenario; how a 
 _FIRST = StandIn(
     "torch.distributed.get_rank, tqdm", "one process has the rank 0, and a progress bar shows progress alone"
 )
+_ALONE = StandIn("tp_group", "there is one tensor-parallel rank, which holds the whole vocabulary")
 _RANKS = StandIn(
     "torch.distributed.nn.functional.all_gather",
     "one process plays the ranks one after the other, and hands each what the others have sent",
@@ -103,6 +104,17 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     found = found[1] if isinstance(found, tuple) else found
     width = inputs["token_ids"].shape[1]
     return {key: _unpacked(found[key], width) if key in found else None for key in ("log_probs", "entropy")}
+
+
+def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Tokens one below the other, without their samples, and logits that the temperature has been applied to."""
+    shape = inputs["token_ids"].shape
+    logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
+    log_probs, entropy = boundary.invoke({"with_entropy": inputs["with_entropy"]}, logits, tokens, None)
+    return {
+        "log_probs": log_probs.reshape(shape),
+        "entropy": None if entropy is None else entropy.reshape(shape),
+    }
 
 
 def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,6 +229,16 @@ BINDINGS = (
         accepts={**_LENGTHS, "temperature": (1.0, 0.5, 2.0, 0.0)},
         dtypes=_SINGLE,
         twins=(f"{LOSS}.get_responses",),
+    ),
+    Binding(
+        f"{PPO}.calculate_log_probs_and_entropy",
+        "token_log_probs",
+        # So that scenarios of a few tokens cross the border between chunks.
+        constants={"chunk_size": 2},
+        call=_flat,
+        stand_ins=(_ALONE,),
+        fixed={"temperature": 1.0},
+        accepts={"response_mask": ("full",)},
     ),
     Binding(
         f"{LOSS}.get_values",
