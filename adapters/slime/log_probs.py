@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 
-from .shared import ARGS, LOSS, MPU, PPO, one_rank, stand_in, swapped
+from .shared import ARGS, LOSS, MPU, PPO, as_rows, one_rank, stand_in, swapped
 
 #: The last revisions with an FSDP backend are not on main.
 _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
@@ -54,13 +54,6 @@ def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
     return [torch.nn.functional.pad(row[:n].long(), (1, 0)) for row, n in zip(inputs["token_ids"], lengths)]
 
 
-def _unpacked(samples: list[Any], width: int) -> Any:
-    """Samples as rows ``[batch, tokens]``."""
-    import torch
-
-    return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in samples])
-
-
 def _after(logits: Any) -> Any:
     """Logits after the last token: those of the first one, turned round, so that reading them shows."""
     return -logits[:, 0].detach()
@@ -92,8 +85,8 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         found = list(boundary.invoke({}, packed, args=_args(inputs), **rest))
     logs = [torch.log_softmax(logits, dim=-1) for logits, _ in found]
     width = inputs["token_ids"].shape[1]
-    answer = {"log_probs": _unpacked([x.gather(-1, t[:, None])[:, 0] for x, (_, t) in zip(logs, found)], width)}
-    return {**answer, "entropy": _unpacked([-(x.exp() * x).sum(-1) for x in logs], width)}
+    answer = {"log_probs": as_rows([x.gather(-1, t[:, None])[:, 0] for x, (_, t) in zip(logs, found)], width)}
+    return {**answer, "entropy": as_rows([-(x.exp() * x).sum(-1) for x in logs], width)}
 
 
 def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +96,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         found = boundary.invoke({}, packed, args=_args(inputs), with_entropy=inputs["with_entropy"], **rest)
     found = found[1] if isinstance(found, tuple) else found
     width = inputs["token_ids"].shape[1]
-    return {key: _unpacked(found[key], width) if key in found else None for key in ("log_probs", "entropy")}
+    return {key: as_rows(found[key], width) if key in found else None for key in ("log_probs", "entropy")}
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +118,7 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with one_rank():
         found = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **rest)
     found = found[1] if isinstance(found, tuple) else found
-    return {"values": _unpacked(found["values"], inputs["outputs"].shape[1])}
+    return {"values": as_rows(found["values"], inputs["outputs"].shape[1])}
 
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +200,7 @@ def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) ->
     import torch
 
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
-    return _unpacked([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
+    return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 
 
 BINDINGS = (

@@ -76,6 +76,13 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
     return {name: list(inputs[name]) for name in names}
 
 
+def as_rows(samples: list[Any], width: int) -> Any:
+    """Samples as rows ``[batch, tokens]``, with zeros behind them."""
+    import torch
+
+    return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in samples])
+
+
 def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
     """Of samples with one token of a prompt."""
     rows, tokens = inputs["response_mask"].shape

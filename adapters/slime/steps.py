@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sentinel.targets import Binding
+from sentinel.targets import Binding, Dialect
 
-from .shared import ARGS, CP, LOG_PROBS, LOSS, MPU, full_lengths, one_rank, stand_in, swapped
+from .shared import ARGS, CP, LOG_PROBS, LOSS, MAIN, MPU, as_rows, full_lengths, one_rank, stand_in, swapped
 
 
 class Answer(dict[str, Any]):
@@ -95,24 +95,71 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": total}
 
 
-def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """PPO's advantages, with what the rollout data says of the KL afterwards."""
-    given = inputs["arguments"]
-    args = stand_in(
-        advantage_estimator="ppo",
-        kl_coef=given["kl_coef"],
+def _advantage_args(estimator: str, **options: Any) -> Any:
+    """The KL is k1, so that log-probs that are KLs beside a reference of 0 have these."""
+    return stand_in(
+        advantage_estimator=estimator,
         kl_loss_type="k1",
-        gamma=1.0,
-        lambd=1.0,
         custom_advantage_function_path=None,
         **dict.fromkeys(("use_rollout_logprobs", "use_opd", "normalize_advantages"), False),
+        **options,
     )
+
+
+def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """PPO's advantages, with what the rollout data says of the KL afterwards."""
+    given = inputs["arguments"]
     names = ("log_probs", "ref_log_probs", "values", "rewards")
     data = {name: given[name] if name == "rewards" else list(given[name]) for name in names}
     data |= {"loss_masks": list(given["response_mask"]), **full_lengths(given)}
     with one_rank():
-        boundary.function(args, data)
+        boundary.function(_advantage_args("ppo", kl_coef=given["kl_coef"], gamma=1.0, lambd=1.0), data)
     return {"returned": {name: data[name] for name in ("kl", "advantages")}}
+
+
+def _outcomes(inputs: Mapping[str, Any]) -> list[float]:
+    """One reward a sample: the one that stands on a token that counts."""
+    import torch
+
+    rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
+    return [float(reward) for reward in rewards.sum(-1)]
+
+
+def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Samples of the lengths that the mask says; no KL penalty."""
+    import torch
+
+    lengths = [int(n) for n in (inputs["response_mask"] != 0).sum(-1)]
+    values = [row[:n] for row, n in zip(inputs["values"], lengths)]
+    data = {
+        "log_probs": [torch.zeros_like(row) for row in values],
+        "values": values,
+        "rewards": _outcomes(inputs),
+        "loss_masks": [torch.ones_like(row) for row in values],
+        "response_lengths": lengths,
+        "total_lengths": [n + 1 for n in lengths],
+    }
+    with one_rank():
+        boundary.function(_advantage_args("ppo", kl_coef=0.0, gamma=inputs["gamma"], lambd=inputs["lam"]), data)
+    return {name: as_rows(data[name], inputs["values"].shape[1]) for name in ("advantages", "returns")}
+
+
+def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    rewards = inputs["token_level_rewards"]
+    kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
+    data = {
+        "log_probs": list(kl),
+        "ref_log_probs": list(torch.zeros_like(kl)),
+        "rewards": _outcomes(inputs),
+        "loss_masks": list(inputs["response_mask"]),
+        **full_lengths(inputs),
+    }
+    args = _advantage_args("reinforce_plus_plus", kl_coef=inputs["kl_coef"], gamma=inputs["gamma"])
+    with one_rank():
+        boundary.function(args, data)
+    return {name: torch.stack(list(data[name])) for name in ("advantages", "returns")}
 
 
 def _kl_term(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +232,33 @@ BINDINGS = (
         imports=(CP,),
         stand_ins=(ARGS, MPU, LOG_PROBS),
     ),
-    Binding(f"{LOSS}.compute_advantages_and_returns", "call", call=_advantages, stand_ins=(ARGS, MPU)),
+    Binding(
+        f"{LOSS}.compute_advantages_and_returns",
+        "generalised_advantage",
+        call=_ppo_advantages,
+        stand_ins=(ARGS, MPU),
+        fixed={"reward_layout": "outcome"},
+        # A sample is its response alone, so what does not count is padding.
+        accepts={"response_mask": ("full", "right")},
+        dtypes=("float32",),
+    ),
+    Binding(
+        f"{LOSS}.compute_advantages_and_returns",
+        "discounted_return",
+        call=_reinforce_advantages,
+        stand_ins=(ARGS, MPU),
+        fixed={"reward_layout": "outcome"},
+        dtypes=("float32",),
+        dialects=(
+            Dialect(
+                "masked_steps",
+                "counted",
+                "returns are discounted by the position of a token; a token that does not count has no KL penalty",
+                f"{MAIN}/utils/ppo_utils.py#L430",
+            ),
+        ),
+    ),
+    Binding(f"{LOSS}.compute_advantages_and_returns", "call", call=_ppo_kl, stand_ins=(ARGS, MPU)),
     Binding(f"{LOSS}.policy_loss_function", "call", call=_kl_term, stand_ins=(ARGS, MPU, LOG_PROBS)),
     Binding(f"{LOSS}.get_pg_loss_reducer", "call", call=_prompt_mean, stand_ins=(ARGS, MPU)),
 )
