@@ -1,0 +1,178 @@
+"""verl: update steps of its workers and engines, on a table of log-probs for a model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sentinel.targets import Binding, StandIn
+
+_ACTOR = "verl.workers.actor.dp_actor"
+_PROTOCOL = "verl.protocol"
+
+MODEL = StandIn("model", "a table of log-probs: the forward pass answers the rows of the table that it is asked for")
+OPTIMIZER = StandIn("optimizer", "adds up the gradients that a step is taken with; it changes nothing")
+SELF = StandIn("self", "the real worker starts a process group; the method reads these attributes alone")
+CONFIG = StandIn("config", "the options that the method reads, as the omegaconf object that verl makes of YAML")
+CPU = StandIn("device", "what verl moves to its accelerator stays where it is")
+
+
+@contextlib.contextmanager
+def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Another attribute for a while, where there is one to swap."""
+    if not hasattr(owner, name):
+        yield
+        return
+    old = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, old)
+
+
+def _model(log_probs: Any) -> Any:
+    """A module whose one parameter is the table."""
+    import torch
+
+    model = torch.nn.Module()
+    model.table = torch.nn.Parameter(log_probs.detach().clone())
+    return model
+
+
+class Recorder:
+    """The optimiser: what its steps are taken with, added up."""
+
+    def __init__(self, model: Any) -> None:
+        import torch
+
+        self._table = model.table
+        self.gradient = torch.zeros_like(model.table)
+
+    def zero_grad(self) -> None:
+        self._table.grad = None
+
+    def step(self) -> None:
+        if self._table.grad is not None:
+            self.gradient += self._table.grad
+
+
+class Answer(dict[str, Any]):
+    """What the actor's forward pass answers: newer revisions look into it, older ones unpack (entropy, log-probs)."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self["entropys"], self["log_probs"]))
+
+
+def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of one prompt token, which is the row's place in the table, and a response."""
+    import torch
+
+    mask = inputs["response_mask"]
+    rows, tokens = mask.shape
+    ids = torch.arange(rows)[:, None].repeat(1, tokens + 1)
+    batch = {
+        "input_ids": ids,
+        "responses": ids[:, 1:],
+        "position_ids": torch.arange(tokens + 1)[None].repeat(rows, 1),
+        "attention_mask": torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1),
+        "response_mask": mask,
+        "old_log_probs": inputs["old_log_probs"],
+        "advantages": inputs["advantages"],
+    }
+    if inputs["ref_log_probs"] is not None:
+        batch["ref_log_prob"] = inputs["ref_log_probs"]
+    return batch
+
+
+def _options(inputs: Mapping[str, Any]) -> Any:
+    """The actor's configuration under the names of all revisions."""
+    import omegaconf
+
+    with_kl = inputs["ref_log_probs"] is not None and bool(inputs["kl_coef"])
+    return omegaconf.OmegaConf.create(
+        {
+            "ppo_mini_batch_size": inputs["mini_batch_size"] or len(inputs["response_mask"]),
+            "ppo_micro_batch_size_per_gpu": inputs["micro_batch_size"] or len(inputs["response_mask"]),
+            "use_dynamic_bsz": inputs["max_tokens_per_microbatch"] is not None,
+            "ppo_max_token_len_per_gpu": inputs["max_tokens_per_microbatch"],
+            "ppo_epochs": 1,
+            "clip_ratio": inputs["eps_clip_low"],
+            "clip_ratio_low": inputs["eps_clip_low"],
+            "clip_ratio_high": inputs["eps_clip_high"],
+            "clip_ratio_c": inputs["dual_clip"] or 3.0,
+            "entropy_coeff": 0.0,
+            "calculate_entropy": False,
+            "use_kl_loss": with_kl,
+            "kl_loss_coef": inputs["kl_coef"],
+            "kl_loss_type": {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}.get(
+                inputs["kl_estimator"], inputs["kl_estimator"]
+            ),
+            "loss_agg_mode": inputs["loss_agg_mode"],
+            "loss_scale_factor": inputs["loss_scale_factor"],
+            "policy_loss": {"loss_mode": "vanilla"},
+            # With it every revision that has it takes the old log-probs as they are given.
+            "use_rollout_log_probs": True,
+            "global_batch_info": {},
+            "grad_clip": 1e30,
+        }
+    )
+
+
+def _mean(reported: Any) -> Any:
+    """As the trainer reduces what an update reports: ``numpy.mean`` of each."""
+    import numpy
+
+    return None if reported is None else float(numpy.mean(reported))
+
+
+def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The legacy FSDP actor, on one rank."""
+    import tensordict
+    import torch
+
+    model = _model(inputs["log_probs"])
+    recorder = Recorder(model)
+
+    def forward(micro_batch: Mapping[str, Any], *_: Any, **__: Any) -> Answer:
+        rows = micro_batch["input_ids"][:, 0]
+        return Answer(log_probs=model.table[rows], entropys=torch.zeros_like(micro_batch["advantages"]))
+
+    actor = object.__new__(boundary.owner)
+    attributes = {
+        "config": _options(inputs),
+        "actor_module": model,
+        "actor_optimizer": recorder,
+        "_forward_micro_batch": forward,
+        "ulysses_sequence_parallel_size": 1,
+        "use_prefix_grouper": False,
+        "scaler": None,
+        "_fsdp_gradient_divisor": 1.0,
+    }
+    for name, value in attributes.items():
+        setattr(actor, name, value)
+    proto = boundary.imported[_PROTOCOL].DataProto
+    batch = tensordict.TensorDict(_batch(inputs), batch_size=[len(inputs["response_mask"])])
+    data = proto(batch=batch, meta_info={"temperature": 1.0})
+    with (
+        swapped(tensordict.TensorDict, "cuda", lambda self: self),
+        swapped(boundary.module, "get_device_id", lambda: "cpu"),
+    ):
+        told = boundary.function(actor, data)
+    losses = {name: told.get(f"actor/{name}") for name in ("pg_loss", "kl_loss")}
+    if not actor.config.use_kl_loss:
+        losses["kl_loss"] = None
+    return {"gradient": recorder.gradient, **{name: _mean(value) for name, value in losses.items()}}
+
+
+BINDINGS = (
+    Binding(
+        f"{_ACTOR}.DataParallelPPOActor.update_policy",
+        "policy_update",
+        call=_actor_update,
+        imports=(_PROTOCOL,),
+        stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU),
+        accepts={"dp_size": (1,), "dual_clip": (3.0, 1.5)},
+    ),
+)

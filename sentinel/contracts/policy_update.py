@@ -1,0 +1,248 @@
+"""Policy updates: what reaches the optimiser from a batch that a worker cuts into mini-batches, ranks and microbatches.
+
+The model is a table. What a forward pass says of a token is the entry of ``log_probs`` for it, so that the gradient
+on that table is the gradient of everything the worker has done with the loss. A binding gives the worker
+
+* a model (or forward step) that answers, for the rows that it is given, these rows of ``log_probs``: the very tensor
+  that it was handed, so that gradients reach it;
+* an optimiser that adds up, in ``step``, what has arrived there, and forgets it in ``zero_grad``; it changes nothing,
+  so that every mini-batch is judged at the same parameters.
+
+It returns ``gradient`` (what the optimiser has added up), and ``pg_loss`` and ``kl_loss`` as the trainer would log
+them, reduced as the framework reduces what an update returns; None for what it does not report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.aggregation import LOSS_AGG_MODES, aggregate, detached, leaf, replaced, spread
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.kl_estimate import KL_ESTIMATE
+from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.invariants.invariant import DoesNotApply
+
+#: How a worker may cut its rows: (rows per microbatch, tokens per microbatch).
+_CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, None), (1, 8), (None, 8))
+
+
+def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    log_probs = leaf(inputs["log_probs"])
+    outputs = call(**{**inputs, "log_probs": log_probs})
+    return {
+        "gradient": detached(outputs["gradient"]),
+        **{name: _number(outputs.get(name)) for name in ("pg_loss", "kl_loss")},
+    }
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """PPO (arXiv:1707.06347, algorithm 1) takes one step a mini-batch ``M`` of the loss ``L(M) = L_clip(M) + beta
+    KL(M)``, each term aggregated over all of ``M`` as ``loss_agg_mode`` says. How ``M`` is spread over ranks and
+    microbatches is not in it. Reported is the mean over the mini-batches."""
+    import torch
+
+    log_probs = inputs["log_probs"]
+    rows = len(log_probs)
+    size = inputs["mini_batch_size"] or rows
+    gradient = torch.zeros_like(log_probs)
+    told: dict[str, list[float]] = {"pg_loss": [], "kl_loss": []}
+    for start in range(0, rows, size):
+        batch = _rows(inputs, slice(start, start + size))
+        losses = {"pg_loss": _policy_loss(batch)}
+        if inputs["kl_coef"] and inputs["ref_log_probs"] is not None:
+            losses["kl_loss"] = _kl_loss(batch)
+        total = losses["pg_loss"] + inputs["kl_coef"] * losses.get("kl_loss", 0.0)
+        if total.requires_grad:
+            gradient += torch.autograd.grad(total, log_probs)[0]
+        for name, loss in losses.items():
+            told[name].append(float(loss))
+    return {"gradient": gradient, **{name: sum(found) / len(found) if found else None for name, found in told.items()}}
+
+
+_TENSORS = ("log_probs", "old_log_probs", "ref_log_probs", "advantages", "response_mask")
+
+
+def _rows(inputs: Mapping[str, Any], part: slice) -> dict[str, Any]:
+    return {**inputs, **{name: inputs[name][part] for name in _TENSORS if inputs[name] is not None}}
+
+
+#: What an aggregation takes for the whole batch, and for no dialect.
+_WHOLE = {
+    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size")),
+    "empty_rows": "absent",
+    "sequence_norm": "mean",
+}
+
+
+def _policy_loss(batch: Mapping[str, Any]) -> Any:
+    oracle = POLICY_LOSS.oracle
+    assert oracle is not None
+    defaults = {item.name: item.default for item in POLICY_LOSS.inputs}
+    old = batch["old_log_probs"] if batch["old_policy"] == "given" else batch["log_probs"].detach()
+    given = {name: value for name, value in batch.items() if name in defaults}
+    return oracle({**defaults, **given, **_WHOLE, "old_log_probs": old, "algorithm": "ppo"})["loss"]
+
+
+def _kl_loss(batch: Mapping[str, Any]) -> Any:
+    oracle = KL_ESTIMATE.oracle
+    assert oracle is not None
+    return aggregate(oracle({**batch, "clamp": batch["kl_clamp"]})["kl"], {**batch, **_WHOLE})
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Log-probs from log-ratios; ranks and microbatches that the rows divide into, as frameworks demand."""
+    spread(inputs, "log_probs", "old_log_probs")
+    reference = inputs["ref_log_probs"]
+    if reference is not None:
+        ratios = reference.array().astype(np.float64)
+        inputs["ref_log_probs"] = replaced(reference, np.minimum(inputs["log_probs"].array() - ratios, 0))
+    else:
+        inputs["kl_coef"] = 0.0
+    rows = inputs["response_mask"].shape[0]
+    if rows % inputs["dp_size"]:
+        inputs["dp_size"] = 1
+    if inputs["micro_batch_size"] and rows // inputs["dp_size"] % inputs["micro_batch_size"]:
+        inputs["micro_batch_size"] = 1
+    return inputs
+
+
+def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
+    """The same batch, cut another way: one part, which is the whole."""
+    rows = inputs["response_mask"].shape[0] // inputs["dp_size"]
+    now = (inputs["micro_batch_size"], inputs["max_tokens_per_microbatch"])
+    others = [cut for cut in _CUTS if cut != now and not (cut[0] and rows % cut[0])]
+    if rows < 2:
+        raise DoesNotApply("one row cannot be cut")
+    size, tokens = choose.one_of(others)
+    return [{**inputs, "micro_batch_size": size, "max_tokens_per_microbatch": tokens}]
+
+
+def _as_in(contract: Contract, *names: str) -> tuple[Input, ...]:
+    return tuple(item for item in contract.inputs if item.name in names)
+
+
+POLICY_UPDATE = Contract(
+    name="policy_update",
+    summary="an update of the policy: from a batch, through mini-batches, ranks and microbatches, to the optimiser",
+    source=(
+        "PPO (arXiv:1707.06347), equation 7 and algorithm 1, with a KL term as in GRPO (arXiv:2402.03300), equation 3; "
+        "aggregation as in loss_aggregation. Microbatches are an implementation of one sum"
+    ),
+    inputs=(
+        Input(
+            "log_probs",
+            "tensor",
+            "of the trained policy, in nats, <= 0: the model's parameters, which its forward pass returns",
+            shape=("batch", "tokens"),
+            differentiable=True,
+            domain="log_prob",
+        ),
+        Input(
+            "old_log_probs",
+            "tensor",
+            "of the policy that the ratio is relative to, for the same tokens",
+            shape=("batch", "tokens"),
+            domain="log_ratio",
+        ),
+        Input("advantages", "tensor", "advantage of each token", shape=("batch", "tokens"), domain="advantage"),
+        Input(
+            "response_mask",
+            "tensor",
+            "1 where a token counts",
+            dtype="int64",
+            shape=("batch", "tokens"),
+            domain="mask",
+        ),
+        Input(
+            "ref_log_probs",
+            "tensor",
+            "of the reference, for the same tokens; left out, there is no KL term",
+            shape=("batch", "tokens"),
+            default=None,
+            domain="log_ratio",
+        ),
+        Input("kl_coef", "number", "coefficient of the KL term", default=0.0, choices=(0.0, 0.5), knob=True),
+        *(replace(item, default="k3") for item in _as_in(KL_ESTIMATE, "kl_estimator")),
+        *_as_in(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
+        Input(
+            "loss_agg_mode",
+            "string",
+            "how per-token losses of a mini-batch become one",
+            default="token-mean",
+            choices=LOSS_AGG_MODES,
+            knob=True,
+        ),
+        Input(
+            "loss_scale_factor",
+            "number",
+            "constant divisor of seq-mean-token-sum-norm; left out, the number of columns",
+            default=None,
+        ),
+        Input("mini_batch_size", "integer", "rows of one optimiser step, of all ranks; left out, all", default=None),
+        Input(
+            "dp_size",
+            "integer",
+            "data-parallel ranks: each has an equal run of a mini-batch's rows, and their gradients are averaged",
+            default=1,
+            choices=(1, 2),
+        ),
+        Input(
+            "micro_batch_size",
+            "integer",
+            "rows of one forward pass, on a rank; left out, all that the rank has",
+            default=None,
+            choices=(None, 1, 2),
+        ),
+        Input(
+            "max_tokens_per_microbatch",
+            "integer",
+            "microbatches are packed up to so many tokens, whatever micro_batch_size says; left out, they are not",
+            default=None,
+            choices=(None, 8),
+        ),
+        Input(
+            "old_policy",
+            "string",
+            "given: what old_log_probs say; current: the first and only step on a batch takes the ratio to be 1",
+            default="given",
+            dialect=True,
+        ),
+        Input("log_ratio_clamp", "number", "as in policy_loss", default=None, dialect=True),
+        Input("kl_clamp", "number", "as clamp in kl_estimate", default=None, dialect=True),
+    ),
+    observes=(
+        Observed(
+            "gradient",
+            "what the optimiser is handed for log_probs, added up over its steps",
+            ("batch", "tokens"),
+            "gradient",
+        ),
+        Observed("pg_loss", "the reported policy loss, without the KL term", role="metric"),
+        Observed("kl_loss", "the reported KL term, without its coefficient", role="metric"),
+    ),
+    measure=_measure,
+    oracle=_oracle,
+    law="the_oracle_agrees",
+    aliases={"ref_log_prob": "ref_log_probs", "kl_loss_coef": "kl_coef", "max_token_len": "max_tokens_per_microbatch"},
+    laws=(
+        "masked_values_have_no_influence",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "parts_add_up",
+        "the_oracle_agrees",
+        "nothing_else_is_touched",
+        "every_knob_counts",
+        "metrics_tell_the_truth",
+        "finite_in_finite_out",
+    ),
+    arrange=_arrange,
+    parts=_parts,
+)

@@ -1,0 +1,149 @@
+"""The oracle of policy updates against numbers by hand, against a loop over tokens, and beside broken twins."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from sentinel.catalog import bundled_catalog
+from sentinel.contracts.contract import REQUIRED
+from sentinel.values import Tensor, tensor
+from sentinel.worker.client import Zygote
+
+Oracle = Callable[..., Mapping[str, Any]]
+Grid = list[list[float]]
+
+#: Rows of 2 and 4 tokens, the ratio 1 everywhere: the gradient of a token's loss is minus its advantage.
+UNEVEN: dict[str, Any] = {
+    "log_probs": [[-1.0] * 4] * 2,
+    "old_log_probs": [[-1.0] * 4] * 2,
+    "advantages": [[1.0] * 4, [-2.0] * 4],
+    "response_mask": [[1, 1, 0, 0], [1, 1, 1, 1]],
+}
+
+#: Every way to cut two rows.
+CUTS: list[dict[str, Any]] = [
+    {},
+    {"micro_batch_size": 1},
+    {"max_tokens_per_microbatch": 8},
+    {"dp_size": 2},
+]
+
+
+@pytest.fixture
+def oracle(zygote: Zygote) -> Oracle:
+    """``oracle(**inputs)``: what the float64 reference says, from an oracle process as in a run."""
+
+    def ask(**inputs: Any) -> dict[str, Any]:
+        contract = bundled_catalog().contracts["policy_update"]
+        filled = {item.name: item.default for item in contract.inputs}
+        filled |= {
+            name: tensor(value, "float64") if isinstance(value, list) else value for name, value in inputs.items()
+        }
+        assert REQUIRED not in filled.values()
+        process = zygote.oracle()
+        try:
+            request = {"op": "oracle", "contract": contract.name, "variants": {"": filled}}
+            answer = process.probe({**request, "contract_file": contract.measure.__code__.co_filename})
+        finally:
+            process.close()
+        assert "observation" in answer, answer
+        seen = answer["observation"][""]
+        return {key: value.nested() if isinstance(value, Tensor) else value for key, value in seen.items()}
+
+    return ask
+
+
+def near(grid: Grid) -> list[Any]:
+    return [pytest.approx(row, rel=1e-9, abs=1e-12) for row in grid]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize(
+    ("mode", "gradient", "pg_loss"),
+    [
+        ("token-mean", [[-1 / 6, -1 / 6, 0, 0], [2 / 6] * 4], (-2 + 8) / 6),
+        ("seq-mean-token-mean", [[-1 / 4, -1 / 4, 0, 0], [2 / 8] * 4], (-1 + 2) / 2),
+        ("seq-mean-token-sum", [[-1 / 2, -1 / 2, 0, 0], [2 / 2] * 4], (-2 + 8) / 2),
+        ("seq-mean-token-sum-norm", [[-1 / 8, -1 / 8, 0, 0], [2 / 8] * 4], (-2 + 8) / 8),
+        ("token-sum", [[-1.0, -1.0, 0, 0], [2.0] * 4], -2.0 + 8.0),
+    ],
+)
+def test_however_the_batch_is_cut(
+    mode: str, gradient: Grid, pg_loss: float, cut: Mapping[str, Any], oracle: Oracle
+) -> None:
+    seen = oracle(**UNEVEN, loss_agg_mode=mode, **cut)
+    assert seen["gradient"] == near(gradient)
+    assert seen["pg_loss"] == pytest.approx(pg_loss)
+    assert seen["kl_loss"] is None
+
+
+def test_each_mini_batch_is_a_step_of_its_own(oracle: Oracle) -> None:
+    seen = oracle(**UNEVEN, mini_batch_size=1)
+    assert seen["gradient"] == near([[-1 / 2, -1 / 2, 0, 0], [2 / 4] * 4])
+    assert seen["pg_loss"] == pytest.approx((-1 + 2) / 2)
+
+
+def _loop(estimator: str, coefficient: float) -> tuple[Grid, float, float]:
+    """PPO and KL of each token in plain numbers: gradient, policy loss, KL; token-mean over 3 of 4 tokens."""
+    gradient, losses, kls = [], [], []
+    for row, (logs, olds, refs, mask) in enumerate(
+        zip(CLIPPED["log_probs"], CLIPPED["old_log_probs"], CLIPPED["ref_log_probs"], CLIPPED["response_mask"])
+    ):
+        gradient.append([0.0] * len(logs))
+        for at, (p, old, ref, counts) in enumerate(zip(logs, olds, refs, mask)):
+            if not counts:
+                continue
+            ratio, advantage = math.exp(p - old), CLIPPED["advantages"][row][at]
+            bounded = min(max(ratio, 0.8), 1.2)
+            losses.append(max(-ratio * advantage, -bounded * advantage))
+            slope = -ratio * advantage if losses[-1] == -ratio * advantage else 0.0
+            delta = ref - p
+            kl, kl_slope = {
+                "k1": (-delta, 1.0),
+                "abs": (abs(delta), -math.copysign(1.0, delta)),
+                "k2": (delta**2 / 2, -delta),
+                "k3": (math.exp(delta) - 1 - delta, 1 - math.exp(delta)),
+            }[estimator]
+            kls.append(kl)
+            gradient[-1][at] = (slope + coefficient * kl_slope) / 3
+    return gradient, sum(losses) / 3, sum(kls) / 3
+
+
+CLIPPED: dict[str, Any] = {
+    "log_probs": [[-1.0, -0.5], [-2.0, -0.25]],
+    "old_log_probs": [[-1.5, -0.25], [-2.1, -9.0]],
+    "ref_log_probs": [[-0.75, -1.5], [-2.5, -8.0]],
+    "advantages": [[1.0, 0.5], [-2.0, 3.0]],
+    "response_mask": [[1, 1], [1, 0]],
+}
+
+
+@pytest.mark.parametrize("estimator", ["k1", "abs", "k2", "k3"])
+def test_clipped_and_kept_near_the_reference(estimator: str, oracle: Oracle) -> None:
+    gradient, pg_loss, kl_loss = _loop(estimator, 0.5)
+    seen = oracle(**CLIPPED, kl_estimator=estimator, kl_coef=0.5)
+    assert seen["gradient"] == near(gradient)
+    assert (seen["pg_loss"], seen["kl_loss"]) == (pytest.approx(pg_loss), pytest.approx(kl_loss))
+
+
+def test_a_twin_that_subtracts_the_kl_term_does_not_agree(oracle: Oracle) -> None:
+    assert oracle(**CLIPPED, kl_estimator="k2", kl_coef=0.5)["gradient"] != near(_loop("k2", -0.5)[0])
+
+
+def test_a_twin_that_averages_microbatches_does_not_agree(oracle: Oracle) -> None:
+    """verl #5877: the token-means of two microbatches, averaged."""
+    averaged = [[-1 / 4, -1 / 4, 0, 0], [2 / 8] * 4]
+    assert oracle(**UNEVEN, micro_batch_size=1)["gradient"] != near(averaged)
+
+
+def test_without_a_reference_there_is_no_kl_term(oracle: Oracle) -> None:
+    assert oracle(**UNEVEN, kl_coef=0.5) == oracle(**UNEVEN)
+
+
+def test_the_only_step_on_a_batch_may_take_the_ratio_to_be_one(oracle: Oracle) -> None:
+    old = {**CLIPPED, "old_log_probs": CLIPPED["log_probs"]}
+    assert oracle(**CLIPPED, old_policy="current") == oracle(**old)
