@@ -14,12 +14,12 @@ from sentinel.search.scenarios import with_dialects
 @dataclass(frozen=True)
 class Example:
     """:ivar variants: variant name -> canonical inputs, as a search at this boundary would have drawn them.
-    :ivar law: the law that the variants were made for; None where a recipe names none.
+    :ivar laws: the laws that are said to be broken there.
     :ivar name: whose example it is: a recipe's bug id.
     """
 
     variants: Mapping[str, Inputs]
-    law: str | None = None
+    laws: tuple[str, ...] = ()
     name: str = ""
 
 
@@ -36,7 +36,7 @@ def example(subject: Subject, recipe: Recipe) -> Example:
         stated = {**inputs, **granted, **constants}
         stated |= {key: derive(stated) for key, derive in derived.items()}
         variants[name] = with_dialects(subject.contract, subject.binding, stated)
-    return Example(variants, recipe.invariant, recipe.bug_id)
+    return Example(variants, recipe.laws, recipe.bug_id)
 
 
 def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,14 +173,17 @@ class Hunt:
         :raises Undecidable: where the boundary cannot be called here at all.
         """
         for example in examples:
-            made_for = [law for law in self._laws if law.name == example.law and law.vary and len(example.variants) > 1]
-            plans = [dict.fromkeys(made_for, example.variants)]
+            named = [law for law in self._laws if law.name in example.laws]
+            whole = [law for law in named if law.vary and len(example.variants) > 1]
+            plans = [dict.fromkeys(whole, example.variants)]
             for inputs in example.variants.values():
-                plans += self._plans(inputs, self._laws)
-            for plan in plans:
-                for law, trial in (self._bench.try_(self.subject, plan) if plan else {}).items():
-                    for symptom in dict.fromkeys(item.symptom for item in self._counting(law, trial)):
-                        self._confirm(law, symptom, plan[law], example=example.name)
+                # Each law has a look; those that are said to be broken, under every choice of what to compare with.
+                first, *others = self._plans(inputs, self._laws)
+                plans += [first, *({law: plan[law] for law in named if law in plan} for plan in others)]
+            for plan in filter(None, plans):
+                trials = self._bench.try_(self.subject, plan)
+                broken = {law: self._counting(law, trial) for law, trial in trials.items()}
+                self._confirm({law: plan[law] for law, items in broken.items() if items}, broken, example=example.name)
 
     def _plans(self, inputs: Inputs, laws: Iterable[Invariant]) -> Iterator[dict[Invariant, Mapping[str, Inputs]]]:
         """The variants that laws compare with a scenario, under one choice after the other."""
@@ -201,7 +204,7 @@ class Hunt:
         """Try the scenario of an earlier run; whether it still breaks the law."""
         trial = self._bench.try_(self.subject, {law: variants})[law]
         broken = self._counting(law, trial)
-        return bool(broken) and self._confirm(law, broken[0].symptom, variants, replayed=True)
+        return bool(broken) and self._confirm({law: variants}, {law: broken[:1]}, replayed=True)
 
     # -- one Hypothesis run -------------------------------------------------------------------------------------------
 
@@ -237,15 +240,16 @@ class Hunt:
                 for plan in self._plans(inputs, [law]):
                     for variants in plan.values():
                         trial = self._bench.try_(self.subject, plan)[law]
-                        if any(item.symptom == symptom for item in self._counting(law, trial)):
-                            return self._confirm(law, symptom, variants, example=finding.example)
+                        broken = [item for item in self._counting(law, trial) if item.symptom == symptom]
+                        if broken:
+                            return self._confirm({law: variants}, {law: broken}, example=finding.example)
         return False
 
     def _shrink(self, law: Invariant, symptom: str, place: int) -> None:
         """Draw this round's scenarios again up to the place where the law broke, and let Hypothesis go on from it."""
         seen = calls = attempts = 0
         best: dict[str, Any] = {}
-        known: dict[bytes, bool] = {}  # many a choice makes no difference to this law's variants
+        known: dict[bytes, list[Violation]] = {}  # many a choice makes no difference to this law's variants
 
         def body(drawn: Drawn) -> None:
             nonlocal seen, calls, attempts
@@ -267,15 +271,15 @@ class Hunt:
                 if calls > self.shrinking:
                     raise _StopRound
                 trial = self._bench.try_(self.subject, {law: variants})[law]
-                known[key] = any(item.symptom == symptom for item in self._counting(law, trial))
+                known[key] = [item for item in self._counting(law, trial) if item.symptom == symptom]
             if known[key]:
                 size = _size(variants)
                 if not best or size <= best["size"]:
-                    best.update(size=size, variants=variants)
+                    best.update(size=size, variants=variants, broken=known[key])
                 raise _BrokenError
 
         self._hypothesis(body, (Phase.generate, Phase.shrink))
-        if not best or not self._confirm(law, symptom, best["variants"]):
+        if not best or not self._confirm({law: best["variants"]}, {law: best["broken"]}):
             self.tallies[law].unconfirmed += 1
 
     def _hypothesis(self, body: Callable[[Drawn], None], phases: tuple[Phase, ...]) -> None:
@@ -358,18 +362,32 @@ class Hunt:
         return counting
 
     def _confirm(
-        self, law: Invariant, symptom: str, variants: Mapping[str, Inputs], replayed: bool = False, example: str = ""
+        self,
+        plan: Mapping[Invariant, Mapping[str, Inputs]],
+        broken: Mapping[Invariant, Sequence[Violation]],
+        replayed: bool = False,
+        example: str = "",
     ) -> bool:
-        """Measure a violation once more, in a fresh process; what shows there too is a finding."""
+        """Measure violations once more, in a fresh process; what shows there too is a finding.
+
+        :param broken: the violations of each law of the plan; those of one symptom make one finding.
+        :returns: whether any was confirmed.
+        """
+        if not plan:
+            return False
+        confirmed = False
         bench = self._bench.fresh()
         try:
-            trial = bench.try_(self.subject, {law: variants}, describe=True)[law]
+            trials = bench.try_(self.subject, plan, describe=True)
         finally:
             bench.close()
-        same = tuple(item for item in trial.violations if item.symptom == symptom)
-        if same:
-            self.tallies[law].findings.append(Finding(self.subject, law, trial, same, replayed, example))
-        return bool(same)
+        for law, trial in trials.items():
+            for symptom in dict.fromkeys(item.symptom for item in broken[law]):
+                same = tuple(item for item in trial.violations if item.symptom == symptom)
+                if same:
+                    self.tallies[law].findings.append(Finding(self.subject, law, trial, same, replayed, example))
+                    confirmed = True
+        return confirmed
 
 
 @st.composite
