@@ -21,9 +21,9 @@ from sentinel.search.hunt import Hunt
 #: Scenarios that may be needed to flag a bug; most need fewer than thirty.
 ENOUGH = 400
 
-GIT = [job for job in PINS if job.ref.kind == "git"]
-BUGGY = [next(job for job in GIT if job.recipe is recipe and job.expect == "reproduced") for recipe in RECIPES.values()
-         if any(job.recipe is recipe and job.expect == "reproduced" for job in GIT)]  # fmt: skip
+#: What laws can look at: the generic contract has none.
+GIT = [job for job in PINS if job.ref.kind == "git" and bundled_catalog().contracts[job.recipe.contract].laws]
+BUGGY = list({job.recipe.bug_id: job for job in reversed(GIT) if job.expect == "reproduced"}.values())[::-1]
 FIXED = [job for job in GIT if job.expect == "fixed"]
 
 
