@@ -22,7 +22,7 @@ from sentinel.invariants.invariant import DoesNotApply, Inputs, Invariant, Viola
 from sentinel.search.bench import Bench, Subject, Trial, widened
 from sentinel.search.drawing import TAPE, Draws, Tape, tape
 from sentinel.search.examples import Example
-from sentinel.search.scenarios import draw
+from sentinel.search.scenarios import draw, with_dialects
 from sentinel.values import Tensor
 from sentinel.worker import protocol
 
@@ -52,8 +52,11 @@ class Drawn:
             variants = law.vary(self.subject.contract, self.inputs, Tape(self.tape))
         except DoesNotApply as error:
             return str(error)
-        if law.twin and not self.subject.binding.twins:
+        contract, binding = self.subject.contract, self.subject.binding
+        if law.twin and not binding.twins:
             variants = {name: inputs for name, inputs in variants.items() if name != law.twin}
+        # A turned knob may lead into what a dialect speaks of.
+        variants = {name: with_dialects(contract, binding, dict(inputs)) for name, inputs in variants.items()}
         return variants if len(variants) > 1 else "there is nothing to compare the scenario with"
 
 

@@ -1,4 +1,4 @@
-"""Scenarios of recipes, as a search at the boundary would have drawn them."""
+"""Scenarios that a search is given, or makes of another one, are as it would have drawn them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from toy import TOY
 
+from sentinel.invariants.knobs import EVERY_KNOB_COUNTS
 from sentinel.recipes import Recipe
 from sentinel.search.bench import Subject
+from sentinel.search.drawing import TAPE
 from sentinel.search.examples import example
-from sentinel.targets import Binding
+from sentinel.search.hunt import Drawn
+from sentinel.targets import Binding, Dialect
+from sentinel.values import tensor
 
 #: A search has the scale that ``shifted`` says, where nobody says otherwise.
 SUBJECT = Subject(
@@ -33,3 +37,21 @@ def recipe(inputs: Mapping[str, Any], *defaulted: str) -> Recipe:
 def test_what_a_search_derives_gives_way_to_what_a_recipe_states(defaulted: tuple[str, ...], scale: float) -> None:
     found = example(SUBJECT, recipe({"scale": 7.0}, *defaulted))
     assert found.variants == {"": {"shifted": False, "scale": scale}}
+
+
+def test_a_turned_knob_leads_into_what_a_dialect_speaks_of() -> None:
+    """Or the reference would answer for another boundary than the one that is measured."""
+    dialect = Dialect("shifted", True, "meant", "https://example.org", where={"scale": (2.0,)})
+    subject = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(dialect,)), TOY, (), "", "")
+    inputs = {
+        "values": tensor([[1.0]], "float32"),
+        "response_mask": tensor([[1.0]], "float32"),
+        "scale": 1.0,
+        "shifted": False,
+    }
+    variants = Drawn(subject, inputs, bytes(TAPE)).variants(EVERY_KNOB_COUNTS)
+    assert isinstance(variants, dict)
+    assert {name: (part["scale"], part["shifted"]) for name, part in variants.items()} == {
+        "baseline": (1.0, False),
+        "turned": (2.0, True),
+    }
