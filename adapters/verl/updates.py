@@ -32,7 +32,7 @@ def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, old)
 
 
-def _model(log_probs: Any) -> Any:
+def make_model(log_probs: Any) -> Any:
     """A module whose one parameter is the table."""
     import torch
 
@@ -53,9 +53,10 @@ class Recorder:
     def zero_grad(self) -> None:
         self._table.grad = None
 
-    def step(self) -> None:
+    def step(self, ranks: int = 1) -> None:
+        """:param ranks: whose gradients have been added up where they are averaged."""
         if self._table.grad is not None:
-            self.gradient += self._table.grad
+            self.gradient += self._table.grad / ranks
 
 
 class Answer(dict[str, Any]):
@@ -86,7 +87,7 @@ def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return batch
 
 
-def _options(inputs: Mapping[str, Any]) -> Any:
+def options(inputs: Mapping[str, Any]) -> Any:
     """The actor's configuration under the names of all revisions."""
     import omegaconf
 
@@ -120,7 +121,7 @@ def _options(inputs: Mapping[str, Any]) -> Any:
     )
 
 
-def _mean(reported: Any) -> Any:
+def mean_of(reported: Any) -> Any:
     """As the trainer reduces what an update reports: ``numpy.mean`` of each."""
     import numpy
 
@@ -132,7 +133,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import tensordict
     import torch
 
-    model = _model(inputs["log_probs"])
+    model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
 
     def forward(micro_batch: Mapping[str, Any], *_: Any, **__: Any) -> Answer:
@@ -141,7 +142,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     actor = object.__new__(boundary.owner)
     attributes = {
-        "config": _options(inputs),
+        "config": options(inputs),
         "actor_module": model,
         "actor_optimizer": recorder,
         "_forward_micro_batch": forward,
@@ -163,7 +164,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses = {name: told.get(f"actor/{name}") for name in ("pg_loss", "kl_loss")}
     if not actor.config.use_kl_loss:
         losses["kl_loss"] = None
-    return {"gradient": recorder.gradient, **{name: _mean(value) for name, value in losses.items()}}
+    return {"gradient": recorder.gradient, **{name: mean_of(value) for name, value in losses.items()}}
 
 
 BINDINGS = (
