@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
-from . import engines, updates
+from . import data, engines, updates
 
 #: Dialects say where verl says so by a line of main in August 2026.
 _MAIN = "https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl"
@@ -593,6 +593,7 @@ TARGET = Target(
         _statistics("masked_whiten", "whiten", "shift_mean"),
         *updates.BINDINGS,
         *engines.BINDINGS,
+        *data.BINDINGS,
     ),
     unbound={
         f"{_CORE}.compute_rewards": "nothing calls it",

@@ -1,0 +1,152 @@
+"""verl: what holds, cuts, truncates and summarises data: containers, microbatches, datasets, collators, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding, StandIn
+
+from .updates import swapped
+
+_PROTOCOL = "verl.protocol"
+_BALANCING = "verl.utils.seqlen_balancing"
+_DATASETS = "verl.utils.dataset"
+_METRICS = "verl.trainer.ppo.metric_utils"
+_TRAINER = "verl.trainer.ppo.ray_trainer"
+_TOKENS = StandIn("tokens", "a sequence that is tokenised already; how messages become tokens is not measured")
+_DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads these attributes alone")
+
+
+def _proto(boundary: Any, tensors: Mapping[str, Any], **more: Any) -> Any:
+    return boundary.imported[_PROTOCOL].DataProto.from_dict(tensors=dict(tensors), **more)
+
+
+def _numpy(labels: list[Any]) -> Any:
+    import numpy
+
+    return numpy.array(labels, dtype=object)
+
+
+def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of a container with one tensor and one column of labels."""
+    given = inputs["arguments"]
+    data = _proto(boundary, {"numbers": given["numbers"]}, non_tensors={"labels": _numpy(given["labels"])})
+    chosen = boundary.function(data, given["idxs"])
+    return {"returned": {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}}
+
+
+def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens of each microbatch, the largest first, and the rows in all of them."""
+    import tensordict
+    import torch
+
+    given = inputs["arguments"]
+    lengths = torch.tensor(given["lengths"])
+    mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
+    batch = tensordict.TensorDict({"attention_mask": mask, "input_ids": mask}, batch_size=[len(lengths)])
+    parts, places = boundary.function(batch, max_token_len=given["max_token_len"])
+    tokens = sorted((int(part["attention_mask"].sum()) for part in parts), reverse=True)
+    return {"returned": {"tokens": tokens, "rows": sorted(row for part in places for row in part)}}
+
+
+def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The places between samples along the axis that varies, and the shape of what is packed."""
+    module = boundary.module
+    collator = boundary.owner(pad_mode=module.DatasetPadMode.NO_PADDING)
+    field = boundary.function(collator, [{"field": value} for value in inputs["arguments"]["samples"]])["field"]
+    return {"returned": {"offsets": field.offsets().tolist(), "packed": list(field.values().shape)}}
+
+
+def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One item of a dataset whose only message is tokenised already."""
+    from types import SimpleNamespace
+
+    import torch
+
+    given = inputs["arguments"]
+    ids, mask = (torch.tensor(given[name]) for name in ("input_ids", "loss_mask"))
+    dataset = object.__new__(boundary.owner)
+    attributes = {
+        "dataframe": SimpleNamespace(iloc=[SimpleNamespace(to_dict=dict)]),
+        "_build_messages": lambda row: [{"role": "user", "content": "tokens"}],
+        "_process_single_message": lambda **_: (ids, mask, torch.ones_like(ids), {}),
+        "sanity_check": lambda *_: None,
+        "tokenizer": None,
+        "processor": None,
+        "tools": None,
+        "enable_thinking": None,
+        "enable_thinking_default": None,
+        "pad_mode": boundary.module.DatasetPadMode(given["pad_mode"]),
+        "max_length": given["max_length"],
+        "truncation": given["truncation"],
+    }
+    for name, value in attributes.items():
+        setattr(dataset, name, value)
+    with swapped(boundary.module, "print_assembled_message", lambda *_: None):
+        found = boundary.function(dataset, 0)
+    return {"returned": {name: found[name] for name in ("input_ids", "loss_mask")}}
+
+
+def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The next number that other code draws from numpy's global generator, with and without the call before it."""
+    import numpy
+
+    given = inputs["arguments"]
+    drawn = {}
+    for name in ("without", "after"):
+        numpy.random.seed(given["seed"])
+        if name == "after":
+            boundary.function(given["data"], subset_size=given["subset_size"], reduce_fns=[numpy.mean])
+        drawn[name] = float(numpy.random.random_sample())
+    return {"returned": drawn}
+
+
+def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The trainer's metrics of a batch; prompts of one token."""
+    import torch
+
+    given = inputs["arguments"]
+    mask = given["response_mask"]
+    tensors = dict.fromkeys(("advantages", "returns", "values"), given["advantages"])
+    tensors |= {name: torch.zeros_like(given["advantages"]) for name in ("token_level_scores", "token_level_rewards")}
+    tensors |= {
+        "prompts": torch.zeros_like(mask[:, :1]),
+        "responses": torch.zeros_like(mask),
+        "response_mask": mask,
+        "attention_mask": torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1),
+    }
+    told = boundary.function(_proto(boundary, tensors))
+    return {"returned": {name.replace("/", "_"): value for name, value in told.items()}}
+
+
+def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The trainer's advantage step."""
+    given = inputs["arguments"]
+    tensors = {name: given[name] for name in ("token_level_rewards", "response_mask")}
+    data = _proto(boundary, tensors, non_tensors={"uid": _numpy(given["group"])})
+    options = {"norm_adv_by_std_in_grpo": False}
+    found = boundary.invoke({}, data=data, adv_estimator=given["adv_estimator"], **options)
+    return {"returned": {"advantages": found.batch["advantages"]}}
+
+
+BINDINGS = (
+    Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_selected, imports=(_PROTOCOL,)),
+    Binding(f"{_BALANCING}.rearrange_micro_batches", "call", call=_microbatches),
+    Binding(f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch", "call", call=_collated),
+    Binding(
+        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__",
+        "call",
+        call=_sample,
+        stand_ins=(_DATASET, _TOKENS),
+    ),
+    Binding(f"{_METRICS}.bootstrap_metric", "call", call=_bootstrapped),
+    Binding(
+        f"{_METRICS}.compute_data_metrics",
+        "call",
+        formerly=(f"{_TRAINER}.compute_data_metrics",),
+        call=_summarised,
+        imports=(_PROTOCOL,),
+    ),
+    Binding(f"{_TRAINER}.compute_advantage", "call", call=_advantages, imports=(_PROTOCOL,)),
+)
