@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.catalog import load_adapter
+from sentinel.catalog import bundled, load_adapter
+from sentinel.cli import main
 from sentinel.errors import SentinelError
 
 ADAPTER = """\
@@ -48,3 +49,9 @@ def test_a_package_that_did_not_load_is_read_again(tmp_path: Path) -> None:
         load_adapter(broken)
     (broken.parent / "workers.py").write_text(WORKERS)
     assert load_adapter(broken).target.name == "mine"
+
+
+def test_the_committed_index_of_recipes_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "recipes", "--markdown"]) == 0
+    committed = bundled("recipes") / "README.md"
+    assert committed.read_text() == capsys.readouterr().out, "sentinel list recipes --markdown > recipes/README.md"

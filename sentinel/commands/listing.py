@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, json_option, say, say_json, say_table
 from sentinel.commands.known import known, target_named
+from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
     from sentinel.catalog import Catalog
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 _EXAMPLE = """\
   sentinel list                      the targets
   sentinel list recipes verl         the known bugs of one target
+  sentinel list recipes --law '*masked*' --severity high --affects gspo
+  sentinel list recipes --markdown   the index that is committed as recipes/README.md
   sentinel list boundaries roll      the functions that recipes can call, and what they take
   sentinel list refs                 the revisions that recipes name, and which can be had here right now
   sentinel list refs --json
@@ -31,6 +35,10 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "list", _list, "list targets, recipes, boundaries or refs", _EXAMPLE)
     parser.add_argument("what", nargs="?", default="targets", choices=tuple(_LISTS))
     parser.add_argument("target", metavar="TARGET", nargs="?", help="only of this target")
+    for name, of in _FILTERS.items():
+        parser.add_argument(f"--{name}", metavar="GLOB", help=f"only recipes of which {of} matches")
+    parser.add_argument("--affects", metavar="TEXT", help="only recipes that affect a configuration with this text")
+    parser.add_argument("--markdown", action="store_true", help="recipes as a Markdown index, grouped by law")
     parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
     json_option(parser)
 
@@ -38,16 +46,47 @@ def declare(commands: Commands) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     catalog, _ = known(arguments.recipes)
     names = [target_named(catalog, arguments.target).name] if arguments.target else sorted(catalog.targets)
+    wanted = {name: getattr(arguments, name) for name in (*_FILTERS, "affects") if getattr(arguments, name)}
+    if arguments.what != "recipes" and (wanted or arguments.markdown):
+        option = next(iter(wanted), "markdown")
+        raise SentinelError(f"--{option} is about recipes: sentinel list recipes --{option} ...")
     headings, rows = _LISTS[arguments.what](catalog, names)
-    if arguments.json:
+    if arguments.what == "recipes":
+        rows = [row for row in rows if _matches(row, wanted)]
+    if arguments.markdown:
+        from sentinel.reports.index import index
+
+        say(index(rows))
+    elif arguments.json:
         say_json(rows)
     elif not rows:
-        say(f"no {arguments.what} of {', '.join(names)}")
+        limits = "".join(f", {name} {value}" for name, value in wanted.items())
+        say(f"no {arguments.what} of {', '.join(names)}{limits}")
     else:
         say_table(headings, [[_cell(row[heading.replace(" ", "_")]) for heading in headings] for row in rows])
         if arguments.what == "boundaries":
             _explain(catalog, {row["contract"] for row in rows})
     return 0
+
+
+#: What recipes can be chosen by, and how that is said.
+_FILTERS = {
+    "law": "a law that the bug breaks",
+    "contract": "the contract",
+    "boundary": "the boundary",
+    "severity": "the severity",
+    "status": "the status upstream (open, merged, closed, unreported)",
+}
+
+
+def _matches(row: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    values = {**row, "law": row["laws"]}
+    for name, glob in wanted.items():
+        found = values[name] if isinstance(values[name], list) else [values[name] or ""]
+        pattern = f"*{glob.lower()}*" if name == "affects" else glob.lower()
+        if not any(fnmatchcase(str(item).lower(), pattern) for item in found):
+            return False
+    return True
 
 
 def _cell(value: Any) -> str:
@@ -88,6 +127,14 @@ def _recipes(catalog: Catalog, names: Sequence[str]) -> Table:
             "title": recipe.title,
             "boundary": recipe.boundary,
             "contract": recipe.contract,
+            "laws": list(recipe.laws),
+            "severity": recipe.document.get("severity"),
+            "effect": recipe.document.get("effect"),
+            "affects": list(recipe.affects),
+            "introduced_by": recipe.document.get("introduced_by"),
+            "fixed_by": recipe.document.get("fixed_by"),
+            "pull": recipe.upstream.get("pull"),
+            "status": recipe.upstream.get("status"),
             "upstream": recipe.upstream.get("url"),
         }
         for recipe in _recipes_of(catalog, names)

@@ -134,6 +134,34 @@ def test_list_refs_says_what_is_here(run_sentinel: Any, tiny: Any, tmp_path: Pat
     assert not (tmp_path / "home" / "checkouts").exists()  # to look makes nothing
 
 
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (("--contract", "loss_*"), True),
+        (("--contract", "policy_loss"), False),
+        (("--status", "open", "--boundary", "*.agg_loss"), True),
+        (("--affects", "nothing"), False),
+        (("--severity", "high"), False),
+    ],
+)
+def test_recipes_are_chosen_by_what_they_say(run_sentinel: Any, arguments: tuple[str, ...], found: bool) -> None:
+    rows = run_sentinel("list", "recipes", *arguments, "--json").json()
+    assert [row["bug"] for row in rows] == (["TINY-MEAN"] if found else [])
+
+
+def test_what_only_recipes_have_is_refused_elsewhere(run_sentinel: Any) -> None:
+    answer = run_sentinel("list", "refs", "--law", "x")
+    assert answer.status == 2
+    assert "--law is about recipes: sentinel list recipes --law" in answer.err
+
+
+def test_the_index_of_recipes(run_sentinel: Any) -> None:
+    text = run_sentinel("list", "recipes", "--markdown").out
+    assert "1 bugs: 1 of tiny." in text
+    assert "## decided by values alone (1)" in text
+    assert "| [TINY-MEAN](tiny/TINY-MEAN.yaml) | masked tokens count |  | #7 open |" in text
+
+
 def test_show(run_sentinel: Any, tiny: Any) -> None:
     text = run_sentinel("show", "TINY-MEAN").out
     assert "float32[2, 2] grad strided  [[1.0, 100.0],\n" in text

@@ -1,0 +1,112 @@
+"""How good are the laws alone? `python benchmarks/detection.py`.
+
+Recipes are switched off: at the buggy parent of every bug that upstream has mended (a recipe with a git pin of each
+verdict), a search looks at the recipe's boundary with the laws of its contract, and nothing of the recipe's. A bug
+counts as flagged where any law breaks in a confirmed scenario.
+
+It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). A boundary of the generic contract `call`
+has no laws: its bug counts as missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sentinel.catalog import bundled_catalog
+from sentinel.errors import Unavailable
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.runner import Job, Runner
+from sentinel.search.bench import Subject, Undecidable
+from sentinel.search.checks import subjects
+from sentinel.search.hunt import Hunt
+from sentinel.sources import open_checkout
+from sentinel.worker.client import Options
+
+CATALOG = bundled_catalog()
+
+#: Scenarios of one search, and calls that shrinking may take.
+ENOUGH, SHRINKING = 400, 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """:ivar laws: those that broke in a confirmed scenario.
+    :ivar tried: scenarios until the first did, or all.
+    :ivar missed: why none did; empty where one did.
+    """
+
+    bug: str
+    ref: str
+    laws: tuple[str, ...]
+    tried: int
+    missed: str = ""
+
+
+def mended() -> list[Job]:
+    """The buggy parent of every bug that has a git pin of each verdict."""
+    jobs = []
+    for recipe in find_recipes(CATALOG):
+        pins = {pin.expect: pin.ref for pin in reversed(recipe.pins) if pin.ref.kind == "git"}
+        if {"reproduced", "fixed"} <= set(pins):
+            jobs.append(Job(recipe, pins["reproduced"]))
+    return jobs
+
+
+def subject_of(recipe: Recipe) -> Subject | None:
+    binding = CATALOG.targets[recipe.target].binding(recipe.boundary, recipe.contract)
+    found, _ = subjects(CATALOG, recipe.target)
+    return next((item for item in found if item.binding is binding), None)
+
+
+def searched(runner: Runner, job: Job) -> Case:
+    subject = subject_of(job.recipe)
+    if subject is None:
+        return Case(job.recipe.bug_id, job.ref.short, (), 0, f"the contract {job.recipe.contract} has no laws here")
+    try:
+        ground = runner.ground(job.recipe.target, job.ref, [subject.binding])
+        hunt = Hunt(ground.bench, subject, 0, shrinking=SHRINKING)
+        while hunt.tried < ENOUGH and not any(tally.findings for tally in hunt.tallies.values()):
+            before = hunt.tried
+            hunt.run(25)
+            if hunt.tried == before:
+                break
+    except (Unavailable, Undecidable) as error:
+        return Case(job.recipe.bug_id, job.ref.short, (), 0, str(error))
+    broken = tuple(law.name for law, tally in hunt.tallies.items() if tally.findings)
+    return Case(job.recipe.bug_id, job.ref.short, broken, hunt.tried, "" if broken else "every law held")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", choices=sorted(CATALOG.targets), help="only bugs of this target")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write every case there")
+    arguments = parser.parse_args()
+    jobs = [job for job in mended() if arguments.target in (None, job.recipe.target)]
+    runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
+    cases, began = [], time.monotonic()
+    try:
+        for number, job in enumerate(jobs, 1):
+            case = searched(runner, job)
+            cases.append(case)
+            said = f"{', '.join(case.laws)} after {case.tried}" if case.laws else f"MISSED: {case.missed}"
+            print(f"[{number}/{len(jobs)}] {case.bug} at {case.ref}: {said}", file=sys.stderr, flush=True)
+    finally:
+        runner.close()
+    flagged = sum(1 for case in cases if case.laws)
+    for case in cases:
+        if not case.laws:
+            print(f"missed  {case.bug}: {case.missed}")
+    share = 100 * flagged / max(1, len(cases))
+    print(f"{flagged} of {len(cases)} flagged by laws alone ({share:.0f}%), in {time.monotonic() - began:.0f} s")
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(case) for case in cases], indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
