@@ -417,6 +417,8 @@ _SUM_OVER_SEQUENCES = Dialect(
     f"{_MAIN}/utils/functionals.py#L274",
     where={"loss_agg_mode": ("seq-mean-token-sum-norm",)},
 )
+#: What the policy rejects is in a mask of its own, final_response_mask, which the critic does not read.
+_ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, those without a token too"
 _MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 #: Ranks are the strategy's business, and there is no option for the divisor of seq-mean-token-sum-norm.
 _AGGREGATION = {"loss_agg_mode": _MODES, "dp_size": (None,), "loss_scale_factor": (None,)}
@@ -683,6 +685,13 @@ TARGET = Target(
                     "sequences",
                     "critic/clipfrac is the mean over the sequences, as the loss is",
                     f"{_MAIN}/pipeline/base_worker.py#L672",
+                ),
+                Dialect("empty_rows", "counted", _ALL_ROWS, f"{_MAIN}/pipeline/base_worker.py#L678"),
+                Dialect(
+                    "a_rejected_row_is_an_absent_row",
+                    reason=_ALL_ROWS,
+                    link=f"{_MAIN}/pipeline/base_worker.py#L678",
+                    symptom="value",
                 ),
             ),
         ),
