@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
-from . import data, engines, updates
+from . import agents, data, engines, updates
 
 #: Dialects say where verl says so by a line of main in August 2026.
 _MAIN = "https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl"
@@ -482,7 +482,31 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
     )
 
 
+def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The correction before rejection had a mask of its own. What is not kept has no weight in the loss."""
+    found, *masks, metrics = boundary.invoke(
+        _tensors(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
+        rollout_is_level=inputs["level"],
+        rollout_is_mode=inputs["mode"],
+        rollout_is_threshold=inputs["threshold_high"],
+        rollout_is_threshold_lower=inputs["threshold_low"],
+        rollout_is_veto_threshold=None,
+    )
+    kept = masks[0] if masks else inputs["response_mask"]
+    cut = metrics.get("mismatch/rollout_is_masked_fraction") if inputs["mode"] == "mask" else None
+    return {"weights": found.batch["rollout_is_weights"] * kept, "kept": kept, "clip_fraction": cut}
+
+
 _CORRECTIONS = (
+    Binding(
+        "verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights",
+        "importance_weight",
+        arguments={"old_log_probs": ("old_log_prob",), "rollout_log_probs": ("rollout_log_prob",)},
+        call=_mismatched,
+        fixed={"normalise": None},
+        accepts={"level": ("token", "sequence", "geometric"), "threshold_low": (0.5, 0.9)},
+        dialects=(_SAFETY_BOUND,),
+    ),
     _correction(
         "compute_rollout_correction_and_rejection_mask",
         _truncated,
@@ -594,6 +618,7 @@ TARGET = Target(
         *updates.BINDINGS,
         *engines.BINDINGS,
         *data.BINDINGS,
+        *agents.BINDINGS,
     ),
     unbound={
         f"{_CORE}.compute_rewards": "nothing calls it",

@@ -141,7 +141,45 @@ def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, A
     return dict(metric.reduce_metrics(joined))
 
 
+def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The gradient of a supervised update, and the loss: the sum of what the microbatches say, as it is minimised.
+
+    Rows are whole sequences, of one length here: what the model says of the token after each, and which tokens count.
+    """
+    import torch
+
+    given = inputs["arguments"]
+    masks, size = given["loss_mask"], given.get("micro_batch_size") or len(given["loss_mask"])
+    model = make_model(given["log_probs"])
+    places = torch.arange(len(masks))[:, None]
+    data = _tensordict(
+        boundary,
+        {"places": places, "loss_mask": _jagged(list(masks)), "input_ids": _jagged(list(masks))},
+        global_batch_size=len(masks),
+        use_dynamic_bsz=False,
+        micro_batch_size_per_gpu=size,
+    )
+    losses = []
+
+    def step(micro_batch: Any) -> Any:
+        output = _jagged([model.table[place] for place in micro_batch["places"][:, 0]])
+        loss, _ = boundary.function(config=None, model_output={"log_probs": output}, data=micro_batch)
+        losses.append(float(loss.detach()))
+        return loss, {}
+
+    forward_backward(boundary, data, int(masks.sum()), 1, step)
+    return {"returned": {"loss": sum(losses), "gradient": model.table.grad}}
+
+
 BINDINGS = (
+    Binding(
+        f"{_LOSSES}.sft_loss",
+        "call",
+        formerly=(f"{_FORMER_LOSSES}.sft_loss",),
+        call=_sft_loss,
+        imports=(_ENGINE, _TENSORDICT),
+        stand_ins=(ENGINE, MODEL, CPU, RANKS),
+    ),
     Binding(
         f"{_LOSSES}.ppo_loss",
         "policy_update",

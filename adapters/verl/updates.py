@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
 
 _ACTOR = "verl.workers.actor.dp_actor"
+_CRITIC = "verl.workers.critic.dp_critic"
+_MEMORY = "verl.utils.debug.performance"
 _PROTOCOL = "verl.protocol"
 
 MODEL = StandIn("model", "a table of log-probs: the forward pass answers the rows of the table that it is asked for")
@@ -16,6 +19,7 @@ OPTIMIZER = StandIn("optimizer", "adds up the gradients that a step is taken wit
 SELF = StandIn("self", "the real worker starts a process group; the method reads these attributes alone")
 CONFIG = StandIn("config", "the options that the method reads, as the omegaconf object that verl makes of YAML")
 CPU = StandIn("device", "what verl moves to its accelerator stays where it is")
+MEMORY = StandIn("_get_current_mem_info", "what a decorator logs of the accelerator's memory, which a CPU has none of")
 
 
 @contextlib.contextmanager
@@ -66,6 +70,13 @@ class Answer(dict[str, Any]):
         return iter((self["entropys"], self["log_probs"]))
 
 
+def _with_prompt(mask: Any) -> Any:
+    """The mask with one token of a prompt before it."""
+    import torch
+
+    return torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1)
+
+
 def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Rows of one prompt token, which is the row's place in the table, and a response."""
     import torch
@@ -77,7 +88,7 @@ def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "input_ids": ids,
         "responses": ids[:, 1:],
         "position_ids": torch.arange(tokens + 1)[None].repeat(rows, 1),
-        "attention_mask": torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1),
+        "attention_mask": _with_prompt(mask),
         "response_mask": mask,
         "old_log_probs": inputs["old_log_probs"],
         "advantages": inputs["advantages"],
@@ -167,7 +178,41 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"gradient": recorder.gradient, **{name: mean_of(value) for name, value in losses.items()}}
 
 
+def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The legacy FSDP critic. Its forward pass has left the prompt behind, and what comes after the last token."""
+    import tensordict
+
+    mask = inputs["response_mask"]
+    given = {**inputs, **dict.fromkeys(("old_log_probs", "advantages"), inputs["outputs"]), "ref_log_probs": None}
+    batch = {**_batch(given), "attention_mask": _with_prompt(mask).long()}
+    critic = object.__new__(boundary.owner)
+    attributes = {
+        "critic_module": make_model(inputs["outputs"]),
+        "_forward_micro_batch": lambda micro_batch: inputs["outputs"][micro_batch["input_ids"][:, 0]],
+        "ulysses_sequence_parallel_size": 1,
+    }
+    for name, value in attributes.items():
+        setattr(critic, name, value)
+    data = boundary.imported[_PROTOCOL].DataProto(
+        batch=tensordict.TensorDict(batch, batch_size=[len(mask)]),
+        meta_info={"micro_batch_size": len(mask), "use_dynamic_bsz": False},
+    )
+    with (
+        swapped(sys.modules.get(_MEMORY), "_get_current_mem_info", lambda *_: ("0",) * 4),
+        swapped(boundary.module, "get_device_id", lambda: "cpu"),
+    ):
+        return {"values": boundary.function(critic, data)}
+
+
 BINDINGS = (
+    Binding(
+        f"{_CRITIC}.DataParallelPPOCritic.compute_values",
+        "critic_values",
+        call=_critic_values,
+        imports=(_PROTOCOL,),
+        stand_ins=(SELF, MODEL, CPU, MEMORY),
+        accepts={"response_mask": ("full", "right")},
+    ),
     Binding(
         f"{_ACTOR}.DataParallelPPOActor.update_policy",
         "policy_update",

@@ -1,0 +1,112 @@
+"""verl: an agent's loop between a model and its tools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding, StandIn
+
+from .updates import swapped
+
+_LOOP = "verl.experimental.agent_loop.tool_agent_loop"
+
+_SELF = StandIn("self", "the real loop holds an inference server and a tokenizer; the method reads these alone")
+_TOOL = StandIn("tool", "answers the text of the scenario, or that many tokens")
+_TIMER = StandIn("simple_timer", "measures how long tools take, with a package that is not needed for anything else")
+_RESPONSE = StandIn("ToolResponse", "a record of text, image and video, as the real one, whose class needs pydantic")
+
+
+def _call(name: str) -> Any:
+    return types.SimpleNamespace(name=name, arguments="{}", tool_call_id=None)
+
+
+def _state(boundary: Any) -> Any:
+    """The real record of a trajectory, with nothing in it; its fields grow from release to release."""
+    record = boundary.module.AgentData
+    empty = {"messages": [], "metrics": {}, "request_id": "request", "tools_kwargs": {}}
+    return record(**{name: empty.get(name) for name in inspect.signature(record).parameters})
+
+
+def _response(text: str, image: Any = None, video: Any = None) -> Any:
+    return types.SimpleNamespace(text=text, image=image, video=video)
+
+
+def _loop(boundary: Any, **attributes: Any) -> Any:
+    loop = object.__new__(boundary.owner)
+    for name, value in {"processor": None, "max_parallel_calls": 1, **attributes}.items():
+        setattr(loop, name, value)
+    return loop
+
+
+def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is in the response after a tool has answered so many tokens, and where the loop goes from there."""
+    given = inputs["arguments"]
+    answer = [7] * given["tool_tokens"]
+    state = _state(boundary)
+    state.tool_calls = [_call("tool")]
+    state.response_mask = [1] * given["generated_tokens"]
+    state.prompt_ids = list(state.response_mask)
+
+    async def call_tool(*_: Any) -> Any:
+        return _response("answer"), None, {}
+
+    async def template(*_: Any, **__: Any) -> list[int]:
+        return answer
+
+    async def merge(before: Any, after: Any, ids: list[int], mask: list[int], *_: Any, **__: Any) -> Any:
+        return types.SimpleNamespace(token_ids=ids + answer), mask + [0] * len(answer), None
+
+    loop = _loop(
+        boundary,
+        _call_tool=call_tool,
+        apply_chat_template=template,
+        ct_merge_non_assistant_msg=merge,
+        ct_merge_context_msg=merge,
+        _assert_mm_supported=lambda *_: None,
+        tool_parser_name="hermes",
+        tool_schemas=[],
+        response_length=given["response_length"],
+    )
+    with swapped(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext()):
+        after = asyncio.run(boundary.function(loop, state))
+    return {"returned": {"response_mask": state.response_mask, "state": after.value}}
+
+
+def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of a tool's text."""
+    given = inputs["arguments"]
+
+    async def create(**_: Any) -> Any:
+        return "instance", None
+
+    async def execute(*_: Any, **__: Any) -> Any:
+        return _response(given["text"]), 0.0, {}
+
+    async def release(*_: Any) -> None:
+        return None
+
+    loop = _loop(
+        boundary,
+        tools={"tool": types.SimpleNamespace(create=create, execute=execute, release=release)},
+        max_tool_response_length=given["max_tool_response_length"],
+        tool_response_truncate_side=given["side"],
+    )
+    with swapped(boundary.module, "ToolResponse", _response):
+        response, _, _ = asyncio.run(boundary.function(loop, _call("tool"), {}, _state(boundary)))
+    return {"returned": {"text": response.text}}
+
+
+BINDINGS = (
+    Binding(
+        f"{_LOOP}.ToolAgentLoop._handle_processing_tools_state",
+        "call",
+        call=_answered,
+        stand_ins=(_SELF, _TOOL, _RESPONSE, _TIMER),
+    ),
+    Binding(f"{_LOOP}.ToolAgentLoop._call_tool", "call", call=_truncated, stand_ins=(_SELF, _TOOL, _RESPONSE)),
+)
