@@ -487,14 +487,14 @@ def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     found, *masks, metrics = boundary.invoke(
         _tensors(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],
-        rollout_is_mode=inputs["mode"],
+        rollout_is_mode="mask",
         rollout_is_threshold=inputs["threshold_high"],
         rollout_is_threshold_lower=inputs["threshold_low"],
         rollout_is_veto_threshold=None,
     )
     kept = masks[0] if masks else inputs["response_mask"]
-    cut = metrics.get("mismatch/rollout_is_masked_fraction") if inputs["mode"] == "mask" else None
-    return {"weights": found.batch["rollout_is_weights"] * kept, "kept": kept, "clip_fraction": cut}
+    weights = found.batch["rollout_is_weights"] * kept
+    return {"weights": weights, "kept": kept, "clip_fraction": metrics["mismatch/rollout_is_masked_fraction"]}
 
 
 _CORRECTIONS = (
@@ -503,9 +503,18 @@ _CORRECTIONS = (
         "importance_weight",
         arguments={"old_log_probs": ("old_log_prob",), "rollout_log_probs": ("rollout_log_prob",)},
         call=_mismatched,
-        fixed={"normalise": None},
+        fixed={"mode": "mask", "normalise": None},
         accepts={"level": ("token", "sequence", "geometric"), "threshold_low": (0.5, 0.9)},
-        dialects=(_SAFETY_BOUND,),
+        dialects=(
+            _SAFETY_BOUND,
+            Dialect(
+                "detached",
+                False,
+                "the trainer's log-probs are constants when it is called",
+                "https://github.com/verl-project/verl/blob/4424616d7dfe03cc564866dc5e99dfaba1daba2e/"
+                "verl/trainer/ppo/mismatch_helper.py#L130",
+            ),
+        ),
     ),
     _correction(
         "compute_rollout_correction_and_rejection_mask",

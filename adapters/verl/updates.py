@@ -9,6 +9,9 @@ from typing import Any
 
 from sentinel.targets import Binding, StandIn
 
+#: What its losses can be aggregated by.
+AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
+
 _ACTOR = "verl.workers.actor.dp_actor"
 _CRITIC = "verl.workers.critic.dp_critic"
 _MEMORY = "verl.utils.debug.performance"
@@ -219,6 +222,6 @@ BINDINGS = (
         call=_actor_update,
         imports=(_PROTOCOL,),
         stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU),
-        accepts={"dp_size": (1,), "dual_clip": (3.0, 1.5)},
+        accepts={"dp_size": (1,), "dual_clip": (3.0, 1.5), "loss_agg_mode": AGGREGATIONS},
     ),
 )
