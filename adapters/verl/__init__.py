@@ -12,9 +12,7 @@ from typing import Any
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
 from . import agents, data, engines, updates
-
-#: Dialects say where verl says so by a line of main in August 2026.
-_MAIN = "https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl"
+from .shared import MAIN as _MAIN
 
 _CORE = "verl.trainer.ppo.core_algos"
 _CORRECTION = "verl.trainer.ppo.rollout_corr_helper"

@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.targets import Binding, StandIn
 
-from .updates import swapped
+from .shared import swapped
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, StandIn
 
-from .updates import swapped
+from .shared import swapped
 
 _PROTOCOL = "verl.protocol"
 _BALANCING = "verl.utils.seqlen_balancing"

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.targets import Binding, StandIn
+from sentinel.targets import Binding, Dialect, StandIn
 
-from .updates import CONFIG, CPU, MODEL, Recorder, make_model, mean_of, options, swapped
+from .shared import CONFIG, CPU, MAIN, MODEL, OPTIMIZER, Recorder, make_model, swapped
+from .updates import AGGREGATIONS, mean_of, options
 
 _ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 _LOSSES = "verl.workers.utils.losses"
@@ -142,24 +143,15 @@ def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, A
 
 
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The gradient of a supervised update, and the loss: the sum of what the microbatches say, as it is minimised.
-
-    Rows are whole sequences, of one length here: what the model says of the token after each, and which tokens count.
-    """
+    """A supervised update. What is minimised is the sum of what the microbatches of a rank say, averaged over ranks."""
     import torch
 
-    given = inputs["arguments"]
-    masks, size = given["loss_mask"], given.get("micro_batch_size") or len(given["loss_mask"])
-    model = make_model(given["log_probs"])
-    places = torch.arange(len(masks))[:, None]
-    data = _tensordict(
-        boundary,
-        {"places": places, "loss_mask": _jagged(list(masks)), "input_ids": _jagged(list(masks))},
-        global_batch_size=len(masks),
-        use_dynamic_bsz=False,
-        micro_batch_size_per_gpu=size,
-    )
-    losses = []
+    mask, ranks = inputs["response_mask"], inputs["dp_size"]
+    rows = len(mask)
+    first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
+    masks = torch.cat((first, mask), dim=-1)
+    model = make_model(torch.cat((inputs["log_probs"], inputs["output_after"][:, None]), dim=-1))
+    recorder, losses = Recorder(model), []
 
     def step(micro_batch: Any) -> Any:
         output = _jagged([model.table[place] for place in micro_batch["places"][:, 0]])
@@ -167,18 +159,46 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         losses.append(float(loss.detach()))
         return loss, {}
 
-    forward_backward(boundary, data, int(masks.sum()), 1, step)
-    return {"returned": {"loss": sum(losses), "gradient": model.table.grad}}
+    share, budget = rows // ranks, inputs["max_tokens_per_microbatch"]
+    for start in range(0, rows, share):
+        part = slice(start, start + share)
+        data = _tensordict(
+            boundary,
+            {
+                "places": torch.arange(rows)[part, None],
+                "loss_mask": _jagged(list(masks[part])),
+                "input_ids": _jagged(list(torch.zeros_like(masks[part]))),
+            },
+            global_batch_size=rows,
+            use_dynamic_bsz=budget is not None,
+            max_token_len_per_gpu=budget,
+            micro_batch_size_per_gpu=inputs["micro_batch_size"] or share,
+        )
+        forward_backward(boundary, data, int(masks.sum()), ranks, step)
+    recorder.step(ranks)
+    return {
+        "loss": sum(losses) / ranks,
+        "gradient": recorder.gradient[:, :-1],
+        "gradient_after": recorder.gradient[:, -1],
+    }
 
 
 BINDINGS = (
     Binding(
         f"{_LOSSES}.sft_loss",
-        "call",
+        "supervised_update",
         formerly=(f"{_FORMER_LOSSES}.sft_loss",),
         call=_sft_loss,
         imports=(_ENGINE, _TENSORDICT),
-        stand_ins=(ENGINE, MODEL, CPU, RANKS),
+        stand_ins=(ENGINE, MODEL, OPTIMIZER, CPU, RANKS),
+        dialects=(
+            Dialect(
+                "first_token",
+                "counted",
+                "the mask is counted before it is shifted",
+                f"{MAIN}/workers/engine/fsdp/transformer_impl.py#L706",
+            ),
+        ),
     ),
     Binding(
         f"{_LOSSES}.ppo_loss",
@@ -186,7 +206,15 @@ BINDINGS = (
         formerly=(f"{_FORMER_LOSSES}.ppo_loss",),
         call=_ppo_loss,
         imports=(_ENGINE, _TENSORDICT, _METRIC),
-        stand_ins=(ENGINE, MODEL, CONFIG, CPU, RANKS),
-        accepts={"dual_clip": (3.0, 1.5)},
+        stand_ins=(ENGINE, MODEL, OPTIMIZER, CONFIG, CPU, RANKS),
+        accepts={"dual_clip": (3.0, 1.5), "loss_agg_mode": ("token-sum", *AGGREGATIONS)},
+        dialects=(
+            Dialect(
+                "empty_rows",
+                "counted",
+                "the trainer gives the rows of a mini-batch as the number of its sequences",
+                f"{MAIN}/trainer/ppo/ray_trainer.py#L1362",
+            ),
+        ),
     ),
 )

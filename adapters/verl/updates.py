@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sentinel.targets import Binding, StandIn
+from sentinel.targets import Binding
+
+from .shared import CONFIG, CPU, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model, swapped
 
 #: What its losses can be aggregated by.
 AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -16,54 +17,6 @@ _ACTOR = "verl.workers.actor.dp_actor"
 _CRITIC = "verl.workers.critic.dp_critic"
 _MEMORY = "verl.utils.debug.performance"
 _PROTOCOL = "verl.protocol"
-
-MODEL = StandIn("model", "a table of log-probs: the forward pass answers the rows of the table that it is asked for")
-OPTIMIZER = StandIn("optimizer", "adds up the gradients that a step is taken with; it changes nothing")
-SELF = StandIn("self", "the real worker starts a process group; the method reads these attributes alone")
-CONFIG = StandIn("config", "the options that the method reads, as the omegaconf object that verl makes of YAML")
-CPU = StandIn("device", "what verl moves to its accelerator stays where it is")
-MEMORY = StandIn("_get_current_mem_info", "what a decorator logs of the accelerator's memory, which a CPU has none of")
-
-
-@contextlib.contextmanager
-def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Another attribute for a while, where there is one to swap."""
-    if not hasattr(owner, name):
-        yield
-        return
-    old = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, old)
-
-
-def make_model(log_probs: Any) -> Any:
-    """A module whose one parameter is the table."""
-    import torch
-
-    model = torch.nn.Module()
-    model.table = torch.nn.Parameter(log_probs.detach().clone())
-    return model
-
-
-class Recorder:
-    """The optimiser: what its steps are taken with, added up."""
-
-    def __init__(self, model: Any) -> None:
-        import torch
-
-        self._table = model.table
-        self.gradient = torch.zeros_like(model.table)
-
-    def zero_grad(self) -> None:
-        self._table.grad = None
-
-    def step(self, ranks: int = 1) -> None:
-        """:param ranks: whose gradients have been added up where they are averaged."""
-        if self._table.grad is not None:
-            self.gradient += self._table.grad / ranks
 
 
 class Answer(dict[str, Any]):

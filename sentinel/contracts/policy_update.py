@@ -27,7 +27,7 @@ from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.invariants.invariant import DoesNotApply
 
 #: How a worker may cut its rows: (rows per microbatch, tokens per microbatch).
-_CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, None), (1, 8), (None, 8))
+CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, None), (1, 8), (None, 8))
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,11 +75,7 @@ def _rows(inputs: Mapping[str, Any], part: slice) -> dict[str, Any]:
 
 
 #: What an aggregation takes for the whole batch, and for no dialect.
-_WHOLE = {
-    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size")),
-    "empty_rows": "absent",
-    "sequence_norm": "mean",
-}
+_WHOLE = {**dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size")), "sequence_norm": "mean"}
 
 
 def _policy_loss(batch: Mapping[str, Any]) -> Any:
@@ -106,6 +102,11 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         inputs["ref_log_probs"] = replaced(reference, np.minimum(inputs["log_probs"].array() - ratios, 0))
     else:
         inputs["kl_coef"] = 0.0
+    return fitting(inputs)
+
+
+def fitting(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The scenario with ranks and microbatches that its rows divide into."""
     rows = inputs["response_mask"].shape[0]
     if rows % inputs["dp_size"]:
         inputs["dp_size"] = 1
@@ -114,11 +115,11 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
+def cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
     """The same batch, cut another way: one part, which is the whole."""
     rows = inputs["response_mask"].shape[0] // inputs["dp_size"]
     now = (inputs["micro_batch_size"], inputs["max_tokens_per_microbatch"])
-    others = [cut for cut in _CUTS if cut != now and not (cut[0] and rows % cut[0])]
+    others = [cut for cut in CUTS if cut != now and not (cut[0] and rows % cut[0])]
     if rows < 2:
         raise DoesNotApply("one row cannot be cut")
     size, tokens = choose.one_of(others)
@@ -128,6 +129,31 @@ def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
 def _as_in(contract: Contract, *names: str) -> tuple[Input, ...]:
     return tuple(item for item in contract.inputs if item.name in names)
 
+
+#: How a batch is cut: inputs that must not matter.
+CUTTING = (
+    Input(
+        "dp_size",
+        "integer",
+        "data-parallel ranks: each has an equal run of the rows of a step, and their gradients are averaged",
+        default=1,
+        choices=(1, 2),
+    ),
+    Input(
+        "micro_batch_size",
+        "integer",
+        "rows of one forward pass, on a rank; left out, all that the rank has",
+        default=None,
+        choices=(None, 1, 2),
+    ),
+    Input(
+        "max_tokens_per_microbatch",
+        "integer",
+        "microbatches are packed up to so many tokens, whatever micro_batch_size says; left out, they are not",
+        default=None,
+        choices=(None, 8),
+    ),
+)
 
 POLICY_UPDATE = Contract(
     name="policy_update",
@@ -187,32 +213,19 @@ POLICY_UPDATE = Contract(
             default=None,
         ),
         Input("mini_batch_size", "integer", "rows of one optimiser step, of all ranks; left out, all", default=None),
-        Input(
-            "dp_size",
-            "integer",
-            "data-parallel ranks: each has an equal run of a mini-batch's rows, and their gradients are averaged",
-            default=1,
-            choices=(1, 2),
-        ),
-        Input(
-            "micro_batch_size",
-            "integer",
-            "rows of one forward pass, on a rank; left out, all that the rank has",
-            default=None,
-            choices=(None, 1, 2),
-        ),
-        Input(
-            "max_tokens_per_microbatch",
-            "integer",
-            "microbatches are packed up to so many tokens, whatever micro_batch_size says; left out, they are not",
-            default=None,
-            choices=(None, 8),
-        ),
+        *CUTTING,
         Input(
             "old_policy",
             "string",
             "given: what old_log_probs say; current: the first and only step on a batch takes the ratio to be 1",
             default="given",
+            dialect=True,
+        ),
+        Input(
+            "empty_rows",
+            "string",
+            "whether rows without a valid token count among the sequences of a mini-batch: absent or counted",
+            default="absent",
             dialect=True,
         ),
         Input("log_ratio_clamp", "number", "as in policy_loss", default=None, dialect=True),
@@ -244,5 +257,5 @@ POLICY_UPDATE = Contract(
         "finite_in_finite_out",
     ),
     arrange=_arrange,
-    parts=_parts,
+    parts=cut_otherwise,
 )
