@@ -69,7 +69,7 @@ class Processes:
             zygote = self.zygote(target.name)
             # A package that this checkout lacks (a release ships it apart) is a third party's, and may be a ghost.
             packages = [root.package for root in target.roots if root.path in checkout.roots]
-            loaded = Loaded(lambda: zygote.target(checkout, packages), target, self._catalog)
+            loaded = Loaded(lambda: zygote.target(checkout, packages, target.ghost_versions), target, self._catalog)
             with self._lock:
                 self._loaded[target.name, ref] = loaded
         return loaded

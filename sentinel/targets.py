@@ -131,6 +131,8 @@ class Target:
     :ivar preload: real third-party packages that are imported before the target, where installed, because boundaries
         use them while they are probed.
     :ivar bindings: the boundaries.
+    :ivar ghost_versions: a package that may be a ghost -> the version it says it has: for targets that refuse to import
+        beside a version they do not know.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path that ends
         in ``.*`` speaks of a whole module.
     """
@@ -143,6 +145,7 @@ class Target:
     preload: tuple[str, ...] = ()
     bindings: tuple[Binding, ...] = ()
     unbound: Mapping[str, str] = field(default_factory=dict)
+    ghost_versions: Mapping[str, str] = field(default_factory=dict)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
         """The binding of a boundary (by today's path or a former one), or None."""

@@ -116,8 +116,10 @@ class Borrowed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._zygote, name)
 
-    def target(self, checkout: Checkout, packages: Sequence[str]) -> TargetProcess:
-        return self._with_options(self._zygote.target(checkout, packages))
+    def target(
+        self, checkout: Checkout, packages: Sequence[str], versions: Mapping[str, str] | None = None
+    ) -> TargetProcess:
+        return self._with_options(self._zygote.target(checkout, packages, versions))
 
     def oracle(self) -> TargetProcess:
         return self._with_options(self._zygote.oracle())
@@ -147,12 +149,14 @@ class Lab:
             file.write_text(text)
         return tree
 
-    def open(self, tree: Path, package: str = "pkg", **options: Any) -> TargetProcess:
+    def open(
+        self, tree: Path, package: str = "pkg", versions: Mapping[str, str] | None = None, **options: Any
+    ) -> TargetProcess:
         checkout = Checkout("demo", Ref("path", str(tree)), tree, (package,), (tree,), "0" * 64)
         usual = self.zygote.options
         self.zygote.options = replace(usual, **options)
         try:
-            process = self.zygote.target(checkout, (package,))
+            process = self.zygote.target(checkout, (package,), versions)
         finally:
             self.zygote.options = usual
         self.processes.append(process)

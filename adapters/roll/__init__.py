@@ -728,6 +728,8 @@ TARGET = Target(
         ),
         *data.BINDINGS,
     ),
+    # Its wrapper of vLLM raises beside a version that it does not know.
+    ghost_versions={"vllm": "0.8.4"},
     unbound={
         f"{_FUNCTIONALS}.response_level_masked_whiten": (
             "nothing calls it, and it takes the variance of one number a row with the mask of the tokens, which "

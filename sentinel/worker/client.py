@@ -191,13 +191,19 @@ class Zygote:
             **flags(),
         }
 
-    def target(self, checkout: Checkout, packages: Sequence[str]) -> TargetProcess:
-        """Fork a target process for a checkout."""
+    def target(
+        self, checkout: Checkout, packages: Sequence[str], versions: Mapping[str, str] | None = None
+    ) -> TargetProcess:
+        """Fork a target process for a checkout.
+
+        :param versions: what ghosts of these packages say their version is.
+        """
         return self._spawn(
             {
                 "roots": [str(root) for root in checkout.import_roots],
                 "package_roots": [str(checkout.path / root) + os.sep for root in checkout.roots],
                 "packages": list(packages),
+                "versions": dict(versions or {}),
                 "pycache": str(checkout.path.parent / f"{checkout.path.name}.pycache"),
             }
         )

@@ -11,7 +11,7 @@ import builtins
 import importlib.util
 import linecache
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import FrameType
 from typing import Any
@@ -181,14 +181,18 @@ class ImportRecorder:
 
     :param roots: absolute directories of the target's packages; only statements in files below them are looked at.
     :param packages: the target's own top-level names, which never become ghosts.
+    :param versions: the ``__version__`` of some ghosts, for a target that refuses to import beside another one.
     """
 
-    def __init__(self, roots: tuple[str, ...], packages: tuple[str, ...]) -> None:
+    def __init__(
+        self, roots: tuple[str, ...], packages: tuple[str, ...], versions: Mapping[str, str] | None = None
+    ) -> None:
         self.roots = roots
         self.packages = frozenset(packages)
         self.edges: dict[str, set[str]] = {}
         self.ghosts: dict[str, Ghost] = {}
         self.given: dict[str, set[str]] = {}
+        self._versions = dict(versions or {})
         self._import = builtins.__import__
 
     def install(self) -> None:
@@ -221,6 +225,8 @@ class ImportRecorder:
     def _ghost(self, name: str) -> Ghost:
         parts = name.split(".")
         ghost = self.ghosts.setdefault(parts[0], Ghost(parts[0]))
+        if parts[0] in self._versions:
+            object.__setattr__(ghost, "__version__", self._versions[parts[0]])
         for part in parts[1:]:
             ghost = getattr(ghost, part)
         return ghost

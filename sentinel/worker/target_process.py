@@ -39,7 +39,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     if roots:
         bytecode.keep_beside(roots, spec["pycache"])
         sys.path[:0] = roots
-        recorder = ghosts.ImportRecorder(tuple(spec["package_roots"]), tuple(spec["packages"]))
+        recorder = ghosts.ImportRecorder(tuple(spec["package_roots"]), tuple(spec["packages"]), spec["versions"])
         recorder.install()
     while True:
         try:

@@ -14,6 +14,12 @@ def failure(answer: dict[str, Any]) -> tuple[str, str]:
     return answer["failure"]["kind"], answer["failure"]["reason"]
 
 
+def test_a_ghost_says_the_version_that_the_target_asks_for(lab: Lab) -> None:
+    text = "import absent_one, absent_two\ndef f():\n    return [absent_one.__version__, absent_two.__version__]\n"
+    process = lab.open(lab.write({"mod.py": text}), versions={"absent_one": "1.2.3"})
+    assert lab.probe(process, "pkg.mod.f")["observation"][""]["returned"] == ["1.2.3", "0.0.0"]
+
+
 # -- who gets one -----------------------------------------------------------------------------------------------------
 
 
