@@ -151,12 +151,14 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
     masks = torch.cat((first, mask), dim=-1)
     model = make_model(torch.cat((inputs["log_probs"], inputs["output_after"][:, None]), dim=-1))
-    recorder, losses = Recorder(model), []
+    recorder = Recorder(model)
+    losses: list[float] = []
 
     def step(micro_batch: Any) -> Any:
         output = _jagged([model.table[place] for place in micro_batch["places"][:, 0]])
         loss, _ = boundary.function(config=None, model_output={"log_probs": output}, data=micro_batch)
-        losses.append(float(loss.detach()))
+        value = float(loss.detach())
+        loss.register_hook(lambda slope: losses.append(value * float(slope)))  # the engine may scale it
         return loss, {}
 
     share, budget = rows // ranks, inputs["max_tokens_per_microbatch"]
@@ -207,7 +209,7 @@ BINDINGS = (
         call=_ppo_loss,
         imports=(_ENGINE, _TENSORDICT, _METRIC),
         stand_ins=(ENGINE, MODEL, OPTIMIZER, CONFIG, CPU, RANKS),
-        accepts={"dual_clip": (3.0, 1.5), "loss_agg_mode": ("token-sum", *AGGREGATIONS)},
+        accepts={"loss_agg_mode": ("token-sum", *AGGREGATIONS)},
         dialects=(
             Dialect(
                 "empty_rows",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-
 _ACTOR = "verl.workers.actor.dp_actor"
 _CRITIC = "verl.workers.critic.dp_critic"
 _MEMORY = "verl.utils.debug.performance"
+_CORE = "verl.trainer.ppo.core_algos"
 _PROTOCOL = "verl.protocol"
 
 
@@ -69,7 +71,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "clip_ratio": inputs["eps_clip_low"],
             "clip_ratio_low": inputs["eps_clip_low"],
             "clip_ratio_high": inputs["eps_clip_high"],
-            "clip_ratio_c": inputs["dual_clip"] or 3.0,
+            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # beyond every ratio
             "entropy_coeff": 0.0,
             "calculate_entropy": False,
             "use_kl_loss": with_kl,
@@ -95,11 +97,30 @@ def mean_of(reported: Any) -> Any:
     return None if reported is None else float(numpy.mean(reported))
 
 
+def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
+    """An option that no code of this version names is none of its options.
+
+    :raises DriftError: where the scenario chooses it.
+    """
+    from sentinel.worker.drift import DriftError
+
+    chosen = {
+        "loss_agg_mode": inputs["loss_agg_mode"] != "token-mean",
+        "clip_ratio_high": inputs["eps_clip_high"] != inputs["eps_clip_low"],
+        "clip_ratio_c": inputs["dual_clip"] is not None,
+    }
+    code = "".join(map(inspect.getsource, (boundary.module, boundary.imported[_CORE])))
+    for option, is_chosen in chosen.items():
+        if is_chosen and option not in code:
+            raise DriftError(f"{boundary.module.__name__} has no option {option!r}")
+
+
 def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The legacy FSDP actor, on one rank."""
     import tensordict
     import torch
 
+    _check(boundary, inputs)
     model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
 
@@ -173,8 +194,15 @@ BINDINGS = (
         f"{_ACTOR}.DataParallelPPOActor.update_policy",
         "policy_update",
         call=_actor_update,
-        imports=(_PROTOCOL,),
+        imports=(_PROTOCOL, _CORE),
         stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU),
-        accepts={"dp_size": (1,), "dual_clip": (3.0, 1.5), "loss_agg_mode": AGGREGATIONS},
+        # What clips is searched where the loss is; many versions of the actor have one range and no second clip.
+        accepts={
+            "dp_size": (1,),
+            "loss_agg_mode": AGGREGATIONS,
+            "eps_clip_low": (0.2,),
+            "eps_clip_high": (0.2,),
+            "dual_clip": (None,),
+        },
     ),
 )
