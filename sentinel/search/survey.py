@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sentinel.search.hunt import Finding, Hunt, Tally
 
 #: Scenarios for each boundary, and calls that shrinking one finding may take.
-LEVELS: Mapping[str, tuple[int, int]] = {"quick": (16, 40), "deep": (400, 600)}
+LEVELS: Mapping[str, tuple[int, int]] = {"quick": (12, 25), "deep": (400, 600)}
 
 #: How much longer a hunt goes on for a declared dialect that has not shown yet, before it is called stale.
 _PATIENCE = 300
