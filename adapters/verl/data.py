@@ -36,18 +36,17 @@ def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}}
 
 
-def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokens of each microbatch, the largest first, and the rows in all of them."""
+def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """On one rank. The rows of the microbatches must be those that it says."""
     import tensordict
     import torch
 
-    given = inputs["arguments"]
-    lengths = torch.tensor(given["lengths"])
-    mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
-    batch = tensordict.TensorDict({"attention_mask": mask, "input_ids": mask}, batch_size=[len(lengths)])
-    parts, places = boundary.function(batch, max_token_len=given["max_token_len"])
-    tokens = sorted((int(part["attention_mask"].sum()) for part in parts), reverse=True)
-    return {"returned": {"tokens": tokens, "rows": sorted(row for part in places for row in part)}}
+    mask = inputs["attention_mask"]
+    places = torch.arange(len(mask))
+    batch = tensordict.TensorDict({"attention_mask": mask, "input_ids": mask, "places": places}, batch_size=[len(mask)])
+    parts, said = boundary.function(batch, max_token_len=inputs["max_tokens_per_microbatch"])
+    rows = [part["places"].tolist() for part in parts]
+    return {"parts": rows if rows == [list(part) for part in said] else []}
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +131,12 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 BINDINGS = (
     Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_selected, imports=(_PROTOCOL,)),
-    Binding(f"{_BALANCING}.rearrange_micro_batches", "call", call=_microbatches),
+    Binding(
+        f"{_BALANCING}.rearrange_micro_batches",
+        "microbatch_packing",
+        call=_packed,
+        accepts={"attention_mask": ("full", "right")},
+    ),
     Binding(f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch", "call", call=_collated),
     Binding(
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__",

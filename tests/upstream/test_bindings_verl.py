@@ -28,6 +28,7 @@ GONE = {
 
 GEO_MEAN = f"{CORE}.compute_policy_loss_geo_mean"
 REJECTION = f"{CORRECTION}.compute_rollout_rejection_mask"
+PACKING = "verl.utils.seqlen_balancing.rearrange_micro_batches"
 #: No paper defines these by a formula of the tokens, or the contract has none of what the formula needs.
 WITHOUT_ORACLE = ("clip_cov", "kl_cov", "optimal_token_baseline")
 
@@ -37,9 +38,13 @@ DIFFERS: dict[str, set[str]] = {
     GEO_MEAN: {"global_batch_size=2"},
     # https://github.com/verl-project/verl/pull/5797: the packed mask is shifted across sequences.
     "verl.workers.utils.losses.sft_loss": {"first_counts=True"},
+    # https://github.com/verl-project/verl/pull/6735: two microbatches have room enough, but not for these rows.
+    PACKING: {"max_tokens_per_microbatch=5"},
     # https://github.com/verl-project/verl/pull/6377: the bounds of the ratio are taken for bounds of its inverse.
     REJECTION: {"threshold_low=0.9", "threshold_high=1.25", "threshold_high=5.0"},
 }
+#: Shorter rows fit.
+DIFFERS_BEHIND_PADDING = {**DIFFERS, PACKING: set()}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +88,7 @@ def test_oracle_and_boundary_agree_behind_padding(newest: Bound, boundary: str, 
     if declared is None or "right" not in declared.choices:
         pytest.skip("it takes no mask with padding")
     wrong = _disagreements(newest, boundary, contract, PADDED)
-    assert set(wrong) == DIFFERS.get(boundary, set()), wrong
+    assert set(wrong) == DIFFERS_BEHIND_PADDING.get(boundary, set()), wrong
 
 
 def _scenario(plain: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""The oracle of microbatch packing, and packings that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from sentinel.contracts.microbatch_packing import MICROBATCH_PACKING
+
+#: Rows of 3, 2 and 4 tokens.
+MASK = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
+
+
+def observed(parts: list[list[int]], budget: int) -> dict[str, Any]:
+    inputs = {"attention_mask": torch.tensor(MASK), "max_tokens_per_microbatch": budget}
+    seen = MICROBATCH_PACKING.measure(lambda **_: {"parts": parts}, inputs)
+    return {**seen, "times": seen["times"].tolist()}
+
+
+@pytest.mark.parametrize(
+    ("parts", "budget", "times", "excess"),
+    [
+        ([[0, 1], [2]], 5, [1, 1, 1], 0),
+        ([[2], [1, 0]], 5, [1, 1, 1], 0),
+        ([[0, 1, 2]], 9, [1, 1, 1], 0),
+        ([[0, 2], [1]], 5, [1, 1, 1], 2),  # too full
+        ([[0, 1]], 5, [1, 1, 0], 0),  # a row is lost
+        ([[0, 1], [2], [1]], 5, [1, 2, 1], 0),  # a row is trained on twice
+    ],
+)
+def test_packings_by_hand(parts: list[list[int]], budget: int, times: list[int], excess: int) -> None:
+    assert observed(parts, budget) == {"times": times, "excess": excess, "microbatches": len(parts)}
+
+
+def test_each_row_on_its_own_is_a_packing() -> None:
+    assert MICROBATCH_PACKING.oracle is not None
+    parts = MICROBATCH_PACKING.oracle({"attention_mask": torch.tensor(MASK)})["parts"]
+    assert observed(parts, 4) == {"times": [1, 1, 1], "excess": 0, "microbatches": 3}
