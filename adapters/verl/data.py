@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding, StandIn
+from sentinel.targets import Binding, Dialect, StandIn
 
-from .shared import swapped
+from .shared import MAIN, swapped
 
 _PROTOCOL = "verl.protocol"
 _BALANCING = "verl.utils.seqlen_balancing"
@@ -120,13 +120,11 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's advantage step."""
-    given = inputs["arguments"]
-    tensors = {name: given[name] for name in ("token_level_rewards", "response_mask")}
-    data = _proto(boundary, tensors, non_tensors={"uid": _numpy(given["group"])})
-    options = {"norm_adv_by_std_in_grpo": False}
-    found = boundary.invoke({}, data=data, adv_estimator=given["adv_estimator"], **options)
-    return {"returned": {"advantages": found.batch["advantages"]}}
+    """The trainer's advantage step, which hands each estimator its part of the batch."""
+    tensors = {name: inputs[name] for name in ("token_level_rewards", "response_mask")}
+    data = _proto(boundary, tensors, non_tensors={"uid": _numpy(inputs["group"])})
+    found = boundary.invoke({}, data=data, adv_estimator="grpo", norm_adv_by_std_in_grpo=inputs["norm_by_std"])
+    return {name: found.batch[name] for name in ("advantages", "returns")}
 
 
 BINDINGS = (
@@ -152,5 +150,19 @@ BINDINGS = (
         call=_summarised,
         imports=(_PROTOCOL,),
     ),
-    Binding(f"{_TRAINER}.compute_advantage", "call", call=_advantages, imports=(_PROTOCOL,)),
+    Binding(
+        f"{_TRAINER}.compute_advantage",
+        "group_advantage",
+        call=_advantages,
+        imports=(_PROTOCOL,),
+        fixed={"estimator": "grpo", "epsilon": None},
+        dialects=(
+            Dialect(
+                "group_of_one",
+                "score",
+                "a response without others has the baseline 0",
+                f"{MAIN}/trainer/ppo/core_algos.py#L316",
+            ),
+        ),
+    ),
 )
