@@ -60,6 +60,23 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return boundary.function(actor, {name: inputs[name].clone() for name in _BATCH})
 
 
+def _with_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The step with the values of a critic: ``config``, the fields of PPOActorConfig, and ``data``, the whole batch."""
+    config = boundary.imported[_ARGUMENTS].PPOActorConfig(
+        experiment_name="sentinel",
+        trial_name="sentinel",
+        path="sentinel",
+        use_decoupled_loss=False,
+        recompute_logprob=False,
+        reward_norm=None,
+        adv_norm=None,
+        **inputs["arguments"]["config"],
+    )
+    data = dict(inputs["arguments"]["data"])
+    answer = boundary.function(boundary.owner(config, None), data)
+    return {"returned": {"advantages": (data if answer is None else answer)["advantages"]}}
+
+
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Position t stands before token t + 1, so that the last one is never a step; every response has its EOS."""
     import torch
@@ -78,6 +95,47 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         gae_lambda=inputs["lam"],
     )
     return {"advantages": advantages[:, :-1], "returns": returns[:, :-1]}
+
+
+# -- what a step begins with ------------------------------------------------------------------------------------------
+
+
+class _Engine:
+    """A forward pass whose logits are given: the hook sees the batch as one packed microbatch."""
+
+    def __init__(self, logits: Any) -> None:
+        self.logits = logits
+
+    def eval(self) -> None:
+        pass
+
+    def forward(self, input_: Any, post_hook: Any, aggregate_fn: Any) -> Any:
+        return aggregate_fn([post_hook(self.logits, input_)])
+
+
+def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Label t is the token that the logits at t predict."""
+    config = boundary.imported[_ARGUMENTS].PPOActorConfig(
+        experiment_name="sentinel", trial_name="sentinel", path="sentinel", temperature=inputs["temperature"]
+    )
+    tokens = inputs["token_ids"]
+    engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
+    data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
+    return {"log_probs": boundary.function(boundary.owner(config, engine), data).reshape(tokens.shape)}
+
+
+def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The orders of the first ``epochs`` epochs over ``size`` samples, and how many of them differ."""
+    import itertools
+
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    size, epochs = inputs["arguments"]["size"], inputs["arguments"]["epochs"]
+    sampler: Any = DistributedSampler(range(size), num_replicas=1, rank=0, shuffle=True, seed=0)  # type: ignore[arg-type]
+    loader: Any = DataLoader(range(size), sampler=sampler, batch_size=None)  # type: ignore[arg-type]
+    drawn = [int(index) for index in itertools.islice(boundary.function(loader), size * epochs)]
+    orders = [drawn[start : start + size] for start in range(0, len(drawn), size)]
+    return {"returned": {"orders": orders, "distinct_orders": len({tuple(order) for order in orders})}}
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------
@@ -344,6 +402,28 @@ TARGET = Target(
             call=_advantages,
             imports=(_ARGUMENTS,),
             stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
+        ),
+        Binding(
+            "areal.trainer.ppo.actor.PPOActor._compute_advantages",
+            "call",
+            formerly=("areal.engine.ppo.actor.PPOActor.compute_advantages",),
+            call=_with_values,
+            imports=(_ARGUMENTS,),
+            stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
+        ),
+        Binding(
+            "areal.engine.ppo.actor.PPOActor.compute_logp",
+            "token_log_probs",
+            call=_recomputed,
+            imports=(_ARGUMENTS,),
+            stand_ins=(StandIn("engine", "its forward pass hands the scenario's logits to the hook of the boundary"),),
+            fixed={"with_entropy": False},
+        ),
+        Binding(
+            f"{_DATA}.cycle_dataloader",
+            "call",
+            call=_epochs,
+            stand_ins=(StandIn("dataloader", "torch's own, of which torchdata's is a subclass: the sampler decides"),),
         ),
         Binding("areal.trainer.ppo.gae._compute_token_level_gae", "generalised_advantage", call=_gae),
         _norm("reward_normalisation", _rewards, clip=None),

@@ -820,6 +820,28 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"dppo.dppo_type": _DIVERGENCES[inputs["algorithm"]]}
 
 
+def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` has options of the algorithm; the metrics come without the prefix that they are logged with."""
+    arguments = dict(inputs["arguments"])
+    config = _algorithm(boundary, arguments.pop("config"))
+    _, metrics = boundary.function(**arguments, config=config)
+    return {"returned": {name.removeprefix("cispo/"): value for name, value in metrics.items()}}
+
+
+def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether what one environment may write to is also another's, or the dataset's."""
+    arguments = inputs["arguments"]
+    made, _ = boundary.function(**arguments)
+    first, sibling, *_ = (extras["state"] for extras in made["env_extras"])
+    row = arguments["prompts"][0]["env_extras"]["state"]
+    return {"returned": {"shared_with_sibling": first is sibling, "shared_with_dataset": first is row}}
+
+
+_CALLS = (
+    Binding(f"{_PPO}.compute_policy_loss_cispo", "call", call=_cispo_ratios, imports=(_CONFIG,)),
+    Binding("skyrl.train.generators.utils.prepare_generator_input", "call", call=_samples_of_a_prompt),
+)
+
 _POLICY_LOSSES = (
     _policy("ppo_policy_loss", "ppo", {**_CLIP, "dual_clip": "clip_ratio_c"}, *_SAFELY, settings=_clip_kind),
     _policy(
@@ -1079,6 +1101,7 @@ _TENSORS = (
         Dialect("group_of_one", "score", "a response without others has the baseline 0", _ppo_line(1416)),
     ),
     *_POLICY_LOSSES,
+    *_CALLS,
     Binding(
         f"{_PPO}.ppo_critic_loss",
         "value_loss",
