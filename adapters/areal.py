@@ -6,6 +6,7 @@ Masks are boolean to the losses, as their caller makes them.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -118,6 +119,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     config = boundary.imported[_ARGUMENTS].PPOActorConfig(
         experiment_name="sentinel", trial_name="sentinel", path="sentinel", temperature=inputs["temperature"]
     )
+    boundary.imported[_FUNCTIONAL].mpu = types.SimpleNamespace(is_initialized=lambda: False)
     tokens = inputs["token_ids"]
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
     data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
@@ -415,8 +417,12 @@ TARGET = Target(
             "areal.engine.ppo.actor.PPOActor.compute_logp",
             "token_log_probs",
             call=_recomputed,
-            imports=(_ARGUMENTS,),
-            stand_ins=(StandIn("engine", "its forward pass hands the scenario's logits to the hook of the boundary"),),
+            requires=("areal.engine.ppo.actor.PPOActor.compute_logp",),
+            imports=(_ARGUMENTS, _FUNCTIONAL),
+            stand_ins=(
+                StandIn("engine", "its forward pass hands the scenario's logits to the hook of the boundary"),
+                StandIn("mpu", "Megatron's parallel state in a run without Megatron: not initialised"),
+            ),
             fixed={"with_entropy": False},
         ),
         Binding(
