@@ -1,4 +1,5 @@
-"""The oracles beside real code at every git pin: they agree, or differ where and as is said here; and each can fail."""
+"""The oracles beside real code, at base, head and main of the five seeds: they agree, or differ where and as is said
+here; and each can fail."""
 
 from __future__ import annotations
 
@@ -24,9 +25,12 @@ ROLL = "roll.utils.functionals"
 SLIME = "slime.utils.ppo_utils"
 SKYRL = "skyrl.backends.skyrl_train.utils.ppo_utils"
 
+#: The pull requests that the project comes from; the history of others reaches back to before these functions.
+SEEDS = {"verl": 6452, "roll": 444, "areal": 1351, "slime": 1917, "skyrl": 1811}
 REFS: dict[str, list[Ref]] = {}
 for _pin in PINS:
-    if _pin.ref.kind == "git" and _pin.ref not in REFS.setdefault(_pin.recipe.target, []):
+    _seed = _pin.recipe.upstream.get("pull") == SEEDS[_pin.recipe.target]
+    if _seed and _pin.ref.kind == "git" and _pin.ref not in REFS.setdefault(_pin.recipe.target, []):
         REFS[_pin.recipe.target].append(_pin.ref)
 
 #: "main in August 2026" of each target.
