@@ -217,6 +217,12 @@ BINDINGS = (
                 "the trainer gives the rows of a mini-batch as the number of its sequences",
                 f"{MAIN}/trainer/ppo/ray_trainer.py#L1362",
             ),
+            Dialect(
+                "log_ratio_clamp",
+                20.0,
+                "the log-ratio is cut to [-20, 20] for stability",
+                f"{MAIN}/trainer/ppo/core_algos.py#L1256",
+            ),
         ),
     ),
 )
