@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -78,7 +79,16 @@ def searched(runner: Runner, job: Job) -> Case:
     except (Unavailable, Undecidable) as error:
         return Case(job.recipe.bug_id, job.ref.short, (), 0, str(error))
     broken = tuple(law.name for law, tally in hunt.tallies.items() if tally.findings)
-    return Case(job.recipe.bug_id, job.ref.short, broken, hunt.tried, "" if broken else "every law held")
+    return Case(job.recipe.bug_id, job.ref.short, broken, hunt.tried, "" if broken else why(hunt))
+
+
+def why(hunt: Hunt) -> str:
+    """Why no law broke: they held, or every call was refused."""
+    tallies = hunt.tallies.values()
+    refused = sum((tally.refused for tally in tallies), Counter[str]())
+    if any(tally.spoken for tally in tallies) or not refused:
+        return "every law held"
+    return f"every call was refused: {refused.most_common(1)[0][0]}"
 
 
 def main() -> int:
