@@ -268,7 +268,8 @@ class Run:
         if self._survey is None:
             level = self.settings.law_level
             level = "quick" if level == "off" else level
-            self._survey = Survey(self.catalog, self._the_runner(), level, recipes_of=self._recipes_of)
+            hunters = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers are the parallelism
+            self._survey = Survey(self.catalog, self._the_runner(), level, 0, self._recipes_of, hunters)
         return self._survey
 
     def _the_runner(self) -> Runner:
@@ -308,6 +309,9 @@ class Run:
         if self._runner is not None:
             self._runner.close()
             self._runner = None
+        if self._survey is not None:
+            self._survey.close()
+            self._survey = None
 
     # -- judging and recording ----------------------------------------------------------------------------------------
 

@@ -78,6 +78,21 @@ def test_under_xdist_the_controller_alone_reports(folder: Path) -> None:
     assert 'tests="7"' in (folder / "out.xml").read_text()
 
 
+def test_under_xdist_laws_say_what_they_say_without(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    tree = copy_demo(tmp_path / "broken")
+    laws = ("laws/demo/demo_rl.losses.agg_loss", f"--sentinel-repo={tree}", "--sentinel-target=demo")
+    evidence = []
+    for workers, name in (("0", "alone"), ("2", "both")):
+        status, text = finish(start(folder, *laws, "-n", workers, "--dist=loadgroup", f"--sentinel-report-dir={name}"))
+        assert status == 1, text
+        assert " failed, " in text
+        found = sorted((folder / name).glob("demo/laws/*/*/*.json"))
+        evidence.append({file.relative_to(folder / name): file.read_bytes() for file in found})
+    assert evidence[0] == evidence[1]
+    assert len(evidence[0]) > 5
+
+
 def test_under_xdist_deciding_nothing_is_no_success(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

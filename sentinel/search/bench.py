@@ -149,6 +149,15 @@ class Bench:
             "given": subject.given,
             "describe": describe,
         }
+        try:
+            return self._exchange(request, calls, consultations)
+        except BaseException:
+            self.close()  # an answer may be on its way still, and would be taken for that of the next call
+            raise
+
+    def _exchange(
+        self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         if self._measuring is None or self._measuring.dead:
             self._measuring = self._target().session()
         self._measuring.send({**request, "calls": calls})

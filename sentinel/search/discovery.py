@@ -147,6 +147,7 @@ class Discovery:
                         going.remove(hunt)
         except KeyboardInterrupt:
             progress.stopped = True
+            self._collect()  # what the boundary under search has shown so far
         return progress
 
     def _turn(self, hunt: Hunt, count: int, over: Callable[[], bool], began: float) -> bool:

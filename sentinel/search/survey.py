@@ -1,10 +1,13 @@
-"""A survey: the laws of many boundaries of one target at one ref, hunted one boundary after the other."""
+"""A survey: the laws of many boundaries, each hunted when it is first asked for, or while another one is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from sentinel.catalog import Catalog
@@ -18,6 +21,7 @@ from sentinel.search.checks import subjects
 if TYPE_CHECKING:
     from sentinel.recipes import Recipe
     from sentinel.runner import Runner
+    from sentinel.search.bench import Bench
     from sentinel.search.ground import Ground
     from sentinel.search.hunt import Finding, Hunt, Tally
 
@@ -41,12 +45,18 @@ class LawJob:
     ref: Ref
 
 
+#: What is hunted at once: a boundary of a target at a ref.
+_Place = tuple[str, str, Ref]
+
+
 class Survey:
     """Answers law jobs. Everything about one boundary at one ref is hunted at once, when it is first asked for.
 
     :param level: ``quick`` or ``deep``.
     :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
         shrinking.
+    :param hunters: boundaries that are hunted at the same time: the one asked for, and those planned after it. What a
+        hunt finds does not depend on it.
     """
 
     def __init__(
@@ -56,15 +66,20 @@ class Survey:
         level: str,
         seed: int = 0,
         recipes_of: Callable[[str], Sequence[Recipe]] = lambda target: (),
+        hunters: int = 1,
     ) -> None:
         self._catalog, self._runner = catalog, runner
         self._examples, self._shrinking = LEVELS[level]
         self._seed = seed
         self._recipes_of = recipes_of
-        self._wanted: dict[tuple[str, str, Ref], set[str]] = {}
+        self._hunters = hunters
+        self._pool = ThreadPoolExecutor(max_workers=hunters, thread_name_prefix="sentinel-hunt")
+        self._hunts: dict[_Place, Future[None]] = {}
+        self._wanted: dict[_Place, set[str]] = {}
         self._decided: dict[LawJob, Decision] = {}
         self._findings: dict[LawJob, list[Finding]] = {}
         self._grounds: dict[tuple[str, Ref], Ground] = {}
+        self._ground_locks: dict[tuple[str, Ref], Lock] = {}
 
     def plan(self, jobs: Iterable[LawJob]) -> None:
         """Say which laws will be asked about, so that one hunt of a boundary serves them all."""
@@ -78,58 +93,85 @@ class Survey:
         """
         if job not in self._decided:
             self.plan([job])
-            self._hunt(job)
+            place = (job.target, job.boundary, job.ref)
+            self._hunted(place).result()
+            if job not in self._decided:  # a law that was not planned when the boundary was hunted
+                self._hunt(place)
         return self._decided[job]
 
     def findings(self, job: LawJob) -> list[Finding]:
         """What broke the law, after :meth:`decide`."""
         return self._findings.get(job, [])
 
-    def _hunt(self, job: LawJob) -> None:
+    def close(self) -> None:
+        """Forget what nobody has asked for yet, and wait for hunts under way: after the runner was closed, or they
+        take their time."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _hunted(self, place: _Place) -> Future[None]:
+        """The hunt of a place; those planned next begin too, so that no hunter is idle."""
+        if place not in self._hunts:
+            self._hunts[place] = self._pool.submit(self._hunt, place)
+        later = list(self._wanted)[list(self._wanted).index(place) + 1 :] if self._hunters > 1 else []
+        for other in islice((item for item in later if not self._is_over(item)), self._hunters):
+            if other not in self._hunts:
+                self._hunts[other] = self._pool.submit(self._hunt, other)
+        return self._hunts[place]
+
+    def _is_over(self, place: _Place) -> bool:
+        return place in self._hunts and self._hunts[place].done()
+
+    def _hunt(self, place: _Place) -> None:
         from sentinel.search.decisions import of_absence, of_tally, of_undecidable  # Hypothesis takes its time
         from sentinel.search.examples import examples
         from sentinel.search.hunt import Hunt
 
-        found, _ = subjects(self._catalog, job.target)
-        subject = next(item for item in found if item.name == job.boundary and job.law in names(item.laws))
-        wanted = self._wanted[job.target, job.boundary, job.ref]
+        target, boundary, ref = place
+        wanted = set(self._wanted[place])
+        found, _ = subjects(self._catalog, target)
+        subject = next(item for item in found if item.name == boundary)
         laws = [law for law in subject.laws if law.name in wanted]
+        jobs = {law: LawJob(target, boundary, law.name, ref) for law in laws}
         try:
-            ground = self._ground(job, found)
+            ground = self._ground(target, ref, found)
         except Unavailable as error:
             failure = Failure(error.kind, error.reason)
-            adapter = self._catalog.adapters[job.target].digest
-            for law in laws:
-                self._decided[_job(job, law)] = of_absence(job.target, job.ref, subject, law, failure, adapter)
+            adapter = self._catalog.adapters[target].digest
+            for law, job in jobs.items():
+                self._decided[job] = of_absence(target, ref, subject, law, failure, adapter)
             return
-        hunt = Hunt(ground.bench, subject, self._seed, laws, self._shrinking)
+        bench = ground.bench.fresh()  # what another boundary's calls leave behind cannot matter
+        hunt = Hunt(bench, subject, self._seed, laws, self._shrinking)
         try:
-            hunt.begin(examples(subject, self._recipes_of(job.target)))
+            hunt.begin(examples(subject, self._recipes_of(target)))
             hunt.run(self._examples)
-            self._wait_for_dialects(ground, hunt)
+            self._wait_for_dialects(bench, hunt)
         except Undecidable as error:
-            for law in laws:
-                self._decided[_job(job, law)] = of_undecidable(ground, subject, law, error)
+            for law, job in jobs.items():
+                self._decided[job] = of_undecidable(ground, subject, law, error)
             return
+        finally:
+            bench.close()
         for law, tally in hunt.tallies.items():
-            self._decided[_job(job, law)] = of_tally(ground, subject, law, tally, hunt.tried, self._seed)
-            self._findings[_job(job, law)] = list(tally.findings)
+            self._findings[jobs[law]] = list(tally.findings)
+            self._decided[jobs[law]] = of_tally(ground, subject, law, tally, hunt.tried, self._seed)
 
-    def _ground(self, job: LawJob, found: Collection[Subject]) -> Ground:
-        key = (job.target, job.ref)
-        if key not in self._grounds:
-            self._grounds[key] = self._runner.ground(job.target, job.ref, [item.binding for item in found])
-        return self._grounds[key]
+    def _ground(self, target: str, ref: Ref, found: Collection[Subject]) -> Ground:
+        key = (target, ref)
+        with self._ground_locks.setdefault(key, Lock()):
+            if key not in self._grounds:
+                self._grounds[key] = self._runner.ground(target, ref, [item.binding for item in found])
+            return self._grounds[key]
 
     @staticmethod
-    def _wait_for_dialects(ground: Ground, hunt: Hunt) -> None:
+    def _wait_for_dialects(bench: Bench, hunt: Hunt) -> None:
         """Few scenarios may not have shown a declared dialect; give it its chance before calling it stale."""
         from sentinel.search.decisions import stale_dialects
         from sentinel.search.hunt import Hunt
 
         for law, tally in hunt.tallies.items():
             if not tally.findings and stale_dialects(hunt.subject, law, tally, chances=1):
-                longer = Hunt(ground.bench, hunt.subject, hunt.seed, [law], hunt.shrinking)
+                longer = Hunt(bench, hunt.subject, hunt.seed, [law], hunt.shrinking)
                 more = longer.tallies[law]
                 longer.run(_PATIENCE, enough=partial(_shown, more))
                 tally.dialects.update(more.dialects)
@@ -139,10 +181,6 @@ class Survey:
 
 def _shown(tally: Tally) -> bool:
     return bool(tally.dialects)
-
-
-def _job(job: LawJob, law: Invariant) -> LawJob:
-    return LawJob(job.target, job.boundary, law.name, job.ref)
 
 
 def names(laws: Iterable[Invariant]) -> list[str]:

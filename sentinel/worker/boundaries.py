@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -37,7 +38,7 @@ class Boundary:
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.function).parameters
 

@@ -273,9 +273,10 @@ class Zygote:
 
 
 class TargetProcess:
-    """The controller's handle on a target process (or an oracle process). One request at a time."""
+    """The controller's handle on a target process (or an oracle process). One request at a time: threads queue."""
 
     def __init__(self, channel: socket.socket, pid: int, options: Options) -> None:
+        self._lock = threading.Lock()
         self._channel = channel
         self._pid = pid
         self._options = options
@@ -310,10 +311,11 @@ class TargetProcess:
         ours, theirs = socket.socketpair()
         try:
             if self.dead is None:
-                self._channel.settimeout(self._options.timeout + _GRACE)
-                protocol.send(self._channel, {"op": "session"})
-                socket.send_fds(self._channel, [b"!"], [theirs.fileno()])
-                return Session(ours, int(protocol.receive(self._channel)["pid"]), self._options)
+                with self._lock:
+                    self._channel.settimeout(self._options.timeout + _GRACE)
+                    protocol.send(self._channel, {"op": "session"})
+                    socket.send_fds(self._channel, [b"!"], [theirs.fileno()])
+                    return Session(ours, int(protocol.receive(self._channel)["pid"]), self._options)
         except (EOFError, OSError, protocol.ProtocolError, KeyError, TypeError, ValueError):
             self._bury("crash", "the target process ended while a session was forked")
         finally:
@@ -325,9 +327,10 @@ class TargetProcess:
         if self.dead is not None:
             return self.dead
         try:
-            self._channel.settimeout(timeout + _GRACE)
-            protocol.send(self._channel, message)
-            answer = protocol.receive(self._channel)
+            with self._lock:
+                self._channel.settimeout(timeout + _GRACE)
+                protocol.send(self._channel, message)
+                answer = protocol.receive(self._channel)
         except TimeoutError:
             return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
         except (EOFError, OSError):

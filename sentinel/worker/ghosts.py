@@ -193,6 +193,7 @@ class ImportRecorder:
         self.ghosts: dict[str, Ghost] = {}
         self.given: dict[str, set[str]] = {}
         self._versions = dict(versions or {})
+        self._closures: dict[str, set[str]] = {}  # those asked for since the last edge
         self._import = builtins.__import__
 
     def install(self) -> None:
@@ -239,8 +240,11 @@ class ImportRecorder:
             absolute = f"{base}.{name}" if name else base
         if absolute.partition(".")[0] in self.packages:
             edges = self.edges.setdefault(importer, set())
+            known = len(edges)
             edges.add(absolute)
             edges.update(f"{absolute}.{item}" for item in fromlist or ())
+            if len(edges) > known:
+                self._closures.clear()
 
     def _guarded(self, frame: FrameType | None) -> bool:
         """Whether this statement, or any statement of the target through which it came to run, stands in a guard.
@@ -260,6 +264,11 @@ class ImportRecorder:
 
     def closure(self, module: str) -> set[str]:
         """The target's own modules that a module's import statements reach, packages on the way included."""
+        if module not in self._closures:
+            self._closures[module] = self._reached(module)
+        return self._closures[module]
+
+    def _reached(self, module: str) -> set[str]:
         found: set[str] = set()
         queue = [module]
         while queue:
@@ -273,6 +282,7 @@ class ImportRecorder:
         return found
 
     def ghosts_of(self, module: str) -> list[str]:
+        """The ghosts that those modules were given."""
         return sorted({ghost for name in self.closure(module) for ghost in self.given.get(name, ())})
 
 

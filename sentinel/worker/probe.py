@@ -225,10 +225,13 @@ def ghost_failure(provenance: Any = None) -> dict[str, Any]:
     return _failure("ghost", _ghost_reason(), provenance=provenance)
 
 
-def describe(error: BaseException, provenance: Any, roots: tuple[str, ...]) -> dict[str, Any]:
-    """A failure from an exception: what kind it is, and upstream's own traceback with paths of the checkout only."""
+def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], traced: bool = True) -> dict[str, Any]:
+    """A failure from an exception: what kind it is, and upstream's own traceback with paths of the checkout only.
+
+    :param traced: whether the traceback is wanted; writing one takes longer than most calls.
+    """
     text = f"{type(error).__name__}: {error}"
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:])
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:]) if traced else ""
     if isinstance(error, DriftError) and error.__cause__ is None:
         trace = ""  # it was looked for and not found: only our own lines would stand there
     for root in sorted({*roots, *filter(None, sys.path), sys.prefix, _cwd()}, key=len, reverse=True):

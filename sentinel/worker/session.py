@@ -117,7 +117,7 @@ class _Sitting:
                 again = probe.observe(contract, boundary, call["inputs"], self._roots, device)
                 answer["effects"] = {**watched.effects(), "again": again}
         except BaseException as error:
-            return {"refused": probe.describe(error, prepared.provenance, self._roots)["failure"]}
+            return {"refused": probe.describe(error, prepared.provenance, self._roots, traced=False)["failure"]}
         finally:
             state.probing = False  # between calls another boundary's module may still be imported
         if state.used:

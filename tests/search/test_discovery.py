@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from sentinel.search.bench import Subject
 from sentinel.search.discovery import Discovery, Memory, Progress, grouped
 from sentinel.search.ground import Ground
 from sentinel.search.saving import finding_document, recipe_document, save
+from sentinel.worker.client import Session
 
 
 def every(law: Invariant) -> bool:
@@ -70,6 +72,26 @@ def test_an_interrupted_search_has_what_it_found(open_ground: OpenGround) -> Non
     assert progress.stopped
     assert progress.tried < 400
     assert names(progress) == ["unmasked"]
+
+
+def test_an_interrupt_in_the_middle_of_a_call_leaves_a_bench_that_works(
+    open_ground: OpenGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer that nobody waited for is not taken for that of the next call."""
+    ground, found = open_ground("unmasked")
+    receive, asked = Session.receive, iter(range(100_000))
+
+    def interrupted(session: Session) -> dict[str, Any]:
+        if next(asked) == 150:
+            raise KeyboardInterrupt
+        return receive(session)
+
+    monkeypatch.setattr(Session, "receive", interrupted)
+    progress = discover(ground, found).run(examples=4000)
+    assert progress.stopped
+    (finding,) = progress.findings
+    again = ground.bench.try_(finding.subject, {finding.law: finding.trial.variants})[finding.law]
+    assert [item.observed for item in again.violations] == [item.observed for item in finding.trial.violations]
 
 
 def test_what_was_found_is_tried_first_the_next_time(open_ground: OpenGround, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,17 @@ def test_a_probe_beside_a_session_leaves_it_alive(lab: Lab, process: TargetProce
     ask(session, "count")
     lab.probe(process, "pkg.code.double", values=tensor([1.0], "float32"))
     assert ask(session, "count")["answers"][""]["observation"]["returned"] == 2.0
+
+
+def test_threads_may_ask_one_process_at_the_same_time(process: TargetProcess) -> None:
+    def hunt(number: int) -> list[Any]:
+        session = process.session()
+        answers = [ask(session, "count")["answers"][""]["observation"]["returned"] for _ in range(5)]
+        session.close()
+        return answers
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(hunt, range(8))) == [[1.0, 2.0, 3.0, 4.0, 5.0]] * 8
 
 
 def test_closing_ends_the_process_and_a_dead_target_gives_no_session(process: TargetProcess) -> None:

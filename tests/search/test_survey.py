@@ -1,0 +1,63 @@
+"""Surveys: law jobs decided as they are asked for, by one hunter or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sentinel.catalog import Catalog
+from sentinel.refs import Ref
+from sentinel.runner import Runner
+from sentinel.search.survey import LawJob, Survey, law_jobs
+from sentinel.sources import open_checkout
+from sentinel.worker.client import Options, WorkerError, Zygote
+
+
+@pytest.fixture
+def runner(catalog: Catalog, warm_runs: Zygote) -> Iterator[Runner]:
+    runner = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref), Options())
+    yield runner
+    runner.close()
+
+
+def jobs_of(catalog: Catalog, *trees: Path) -> list[LawJob]:
+    return law_jobs(catalog, "demo", [Ref("path", str(tree)) for tree in trees])
+
+
+def test_how_many_hunt_makes_no_difference(
+    catalog: Catalog, runner: Runner, broken_tree: Path, fixed_tree: Path
+) -> None:
+    jobs = jobs_of(catalog, broken_tree, fixed_tree)
+    told = []
+    for hunters in (1, 3):
+        survey = Survey(catalog, runner, "quick", hunters=hunters)
+        survey.plan(jobs)
+        told.append([(job, survey.decide(job).verdict, survey.decide(job).measurement) for job in jobs])
+        survey.close()
+    assert told[0] == told[1]
+    assert {verdict.name for _, verdict, _ in told[0]} >= {"reproduced", "fixed"}
+
+
+def test_a_law_asked_for_after_its_boundary_was_hunted_is_decided_too(
+    catalog: Catalog, runner: Runner, fixed_tree: Path
+) -> None:
+    first, second = jobs_of(catalog, fixed_tree)[:2]
+    assert first.boundary == second.boundary
+    survey = Survey(catalog, runner, "quick", hunters=2)
+    assert survey.decide(first).law == first.law
+    assert survey.decide(second).law == second.law
+    survey.close()
+
+
+def test_what_a_hunter_meets_is_raised_where_the_answer_is_asked_for(
+    catalog: Catalog, runner: Runner, fixed_tree: Path
+) -> None:
+    runner.close()
+    survey = Survey(catalog, runner, "quick", hunters=2)
+    jobs = jobs_of(catalog, fixed_tree)
+    survey.plan(jobs)
+    with pytest.raises(WorkerError, match="the run has ended"):
+        survey.decide(jobs[0])
+    survey.close()
