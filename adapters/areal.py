@@ -127,17 +127,17 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The orders of the first ``epochs`` epochs over ``size`` samples, and how many of them differ."""
+    """The samples of the first epochs, drawn through a loader on torch's own sampler."""
     import itertools
 
+    import torch
     from torch.utils.data import DataLoader, DistributedSampler
 
-    size, epochs = inputs["arguments"]["size"], inputs["arguments"]["epochs"]
-    sampler: Any = DistributedSampler(range(size), num_replicas=1, rank=0, shuffle=True, seed=0)  # type: ignore[arg-type]
-    loader: Any = DataLoader(range(size), sampler=sampler, batch_size=None)  # type: ignore[arg-type]
-    drawn = [int(index) for index in itertools.islice(boundary.function(loader), size * epochs)]
-    orders = [drawn[start : start + size] for start in range(0, len(drawn), size)]
-    return {"returned": {"orders": orders, "distinct_orders": len({tuple(order) for order in orders})}}
+    samples: Any = range(inputs["size"])
+    sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=inputs["seed"])
+    generator = torch.Generator()  # else the loader draws from the global one
+    loader: Any = DataLoader(samples, sampler=sampler, batch_size=None, generator=generator)
+    return {"drawn": list(itertools.islice(boundary.function(loader), inputs["size"] * inputs["epochs"]))}
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ TARGET = Target(
         ),
         Binding(
             f"{_DATA}.cycle_dataloader",
-            "call",
+            "epoch_order",
             call=_epochs,
             stand_ins=(StandIn("dataloader", "torch's own, of which torchdata's is a subclass: the sampler decides"),),
         ),

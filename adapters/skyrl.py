@@ -829,17 +829,30 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether what one environment may write to is also another's, or the dataset's."""
-    arguments = inputs["arguments"]
-    made, _ = boundary.function(**arguments)
-    first, sibling, *_ = (extras["state"] for extras in made["env_extras"])
-    row = arguments["prompts"][0]["env_extras"]["state"]
-    return {"returned": {"shared_with_sibling": first is sibling, "shared_with_dataset": first is row}}
+    """What one environment may write to is a list in its extras."""
+    rows: list[dict[str, Any]] = [
+        {"prompt": [], "env_class": None, "env_extras": {"state": [row]}, "uid": str(row)}
+        for row in range(inputs["prompts"])
+    ]
+    made, owners = boundary.invoke(
+        {},
+        prompts=rows,
+        n_samples_per_prompt=inputs["samples_per_prompt"],
+        sampling_params={},
+        default_env_class="env",
+        training_phase="train",
+        global_step=0,
+    )
+    return {
+        "prompt_of_sample": [int(uid) for uid in owners],
+        "sample_states": [extras["state"] for extras in made["env_extras"]],
+        "prompt_states": [row["env_extras"]["state"] for row in rows],
+    }
 
 
 _CALLS = (
     Binding(f"{_PPO}.compute_policy_loss_cispo", "call", call=_cispo_ratios, imports=(_CONFIG,)),
-    Binding("skyrl.train.generators.utils.prepare_generator_input", "call", call=_samples_of_a_prompt),
+    Binding("skyrl.train.generators.utils.prepare_generator_input", "prompt_expansion", call=_samples_of_a_prompt),
 )
 
 _POLICY_LOSSES = (

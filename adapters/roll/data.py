@@ -1,4 +1,4 @@
-"""ROLL: what prepares and collects samples, called with typed literals (the generic contract ``call``)."""
+"""ROLL: what prepares and collects samples, and the glue that reads them out of its batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sentinel.targets import Binding, StandIn
+from sentinel.targets import Binding, Dialect, StandIn
+
+MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
 _TOKENIZER = StandIn("tokenizer", "a tokenizer is a download; this one gives a prompt the tokens that its letters are")
 _PROCESSOR = StandIn("processor", "as the tokenizer; of images it keeps their number, in pixel_values")
@@ -17,10 +19,35 @@ _TRANSFORMERS = StandIn(
 )
 
 
-def _postprocess_generate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch that it returns, as a dictionary: newer ones are no dataclass."""
-    batch = boundary.function(**inputs["arguments"]).batch
-    return {"returned": {"batch": {name: batch[name] for name in sorted(batch.keys())}}}
+def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch of prompts and what an engine answered, one response a prompt. Rows come back moved to the left, so that
+    prompts begin in the first column; here they are moved back. Newer batches are no dataclass."""
+    import torch
+
+    from sentinel.worker.drift import StandInNamespace
+
+    mask = inputs["prompt_mask"]
+    prompts = {
+        "input_ids": inputs["prompts"],
+        "attention_mask": mask,
+        "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
+    }
+    output = torch.cat((inputs["prompts"], inputs["responses"]), dim=-1)
+    batch = boundary.invoke(
+        {},
+        prompts=StandInNamespace(batch=prompts),
+        output=output,
+        num_return_sequences=1,
+        sequence_length=output.shape[1],
+        eos_token_id=inputs["eos_token_id"],
+        pad_token_id=inputs["pad_token_id"],
+    ).batch
+    moved = (mask.shape[1] - mask.sum(-1)).tolist()
+    return {"response_mask": torch.stack([row.roll(by) for row, by in zip(batch["response_mask"], moved)])}
+
+
+def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"padded": boundary.invoke({}, inputs["values"], length=inputs["length"], pad_value=inputs["pad_value"])}
 
 
 class _Features(dict[str, Any]):
@@ -72,7 +99,18 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
         # Newer collators load images themselves: (images, options of the processor). The scenario's are loaded already.
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})
     with swapped(boundary.module, pad_without_fast_tokenizer_warning=_pad, BatchFeature=_Features):
-        return {"returned": dict(boundary.function(collator, **inputs["arguments"]))}
+        # With an image, which the batch holds as features of a model: how is not measured.
+        batch = boundary.function(
+            collator, [{**sample, "image": ["image"], "image_flag": True} for sample in inputs["samples"]]
+        )
+    return {"samples": [_read(batch, row) for row in range(len(batch["input_ids"]))]}
+
+
+def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """One sample of the batch, as it was before."""
+    letters = (int(n) for n, there in zip(batch["input_ids"][row], batch["attention_mask"][row]) if there)
+    found = {"prompt": "".join(map(chr, letters))}
+    return {**found, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else found
 
 
 @contextlib.contextmanager
@@ -85,12 +123,29 @@ def swapped(module: Any, **values: Any) -> Iterator[None]:
         vars(module).update(before)
 
 
+_SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
+
 BINDINGS = (
-    Binding("roll.utils.functionals.postprocess_generate", "call", call=_postprocess_generate),
+    Binding(
+        "roll.utils.functionals.postprocess_generate",
+        "response_masks",
+        call=_response_mask,
+        stand_ins=(StandIn("prompts", "a batch by its fields; the real container wants a backend that is not needed"),),
+    ),
+    Binding(
+        "roll.utils.functionals.pad_to_length",
+        "column_padding",
+        call=_padded,
+        fixed={"side": "right"},
+        dialects=(
+            Dialect("longer", "cut", "it makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457"),
+        ),
+    ),
     Binding(
         "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__",
-        "call",
+        "collation",
         call=_multimodal_collator,
         stand_ins=(_TOKENIZER, _PROCESSOR, _TRANSFORMERS),
+        fixed={"layouts": _SAMPLE},
     ),
 )

@@ -1,4 +1,4 @@
-"""slime: what collects samples from rollouts, called with typed literals (the generic contract ``call``)."""
+"""slime: what collects samples from rollouts."""
 
 from __future__ import annotations
 
@@ -60,39 +60,44 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """How many samples are kept, and the batch size that was chosen."""
-    given = inputs["arguments"]
+    from sentinel.worker.drift import DriftError
+
     sample = boundary.imported[TYPES].Sample
-    answer = stand_in(samples=[sample(index=n) for n in range(given["samples"])], metrics=None)
+    answer = stand_in(samples=[sample(index=n) for n in range(inputs["samples"])], metrics=None)
     args = stand_in(
         load_debug_rollout_data=None,
         disable_rollout_trim_samples=False,
-        use_dynamic_global_batch_size=True,
-        global_batch_size=given["global_batch_size"],
+        use_dynamic_global_batch_size=inputs["dynamic"],
+        global_batch_size=inputs["global_batch_size"],
     )
-    manager = stand_in(args=args, train_parallel_config={"dp_size": given["dp_size"]})
+    manager = stand_in(args=args, train_parallel_config={"dp_size": inputs["dp_size"]})
     manager.generate_rollout = manager.data_source = None
-    manager._compute_dynamic_global_batch_size = boundary.owner._compute_dynamic_global_batch_size.__get__(manager)
+    manager._dynamic_global_batch_size = inputs["global_batch_size"]
+    if inputs["dynamic"]:
+        size = getattr(boundary.owner, "_compute_dynamic_global_batch_size", None)
+        if size is None:
+            raise DriftError(f"{boundary.path} knows no dynamic batch size")
+        manager._compute_dynamic_global_batch_size = size.__get__(manager)
     with swapped(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
         data, _ = boundary.function(manager, 0)
-    return {"returned": {"kept": len(data), "global_batch_size": manager._dynamic_global_batch_size}}
+    return {"kept": len(data), "global_batch_size": manager._dynamic_global_batch_size}
 
 
 def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """So many groups have been completed; one rollout takes what it needs. By the index of their only sample."""
-    given = inputs["arguments"]
     sample = boundary.imported[TYPES].Sample
     worker = object.__new__(boundary.module.AsyncRolloutWorker)
     worker.output_queue = queue.Queue()
-    for n in range(given["completed"]):
+    for n in range(inputs["completed"]):
         worker.output_queue.put((n, [sample(index=n)]))
-    args = stand_in(rollout_global_dataset=True, rollout_batch_size=given["rollout_batch_size"])
+    args = stand_in(rollout_global_dataset=True, rollout_batch_size=inputs["needed"])
     with swapped(boundary.module, "_get_global_worker", lambda *_: worker):
         groups = asyncio.run(boundary.function(args, 0, None))
     left = []
     with contextlib.suppress(queue.Empty):
         while True:
             left.append(worker.output_queue.get_nowait()[1])
-    return {"returned": {name: [g[0].index for g in which] for name, which in (("taken", groups), ("left", left))}}
+    return {name: [group[0].index for group in which] for name, which in (("taken", groups), ("left", left))}
 
 
 BINDINGS = (
@@ -100,14 +105,14 @@ BINDINGS = (
     Binding(f"{_DISTILLATION}.post_process_rewards", "call", call=_teacher_log_probs),
     Binding(
         "slime.ray.rollout.RolloutManager._get_rollout_data",
-        "call",
+        "batch_trimming",
         call=_rollout_data,
         imports=(TYPES,),
         stand_ins=(_MANAGER, ARGS, _ROLLOUT),
     ),
     Binding(
         f"{_ASYNC}._generate_rollout_async",
-        "call",
+        "rollout_collection",
         call=_fully_async,
         imports=(TYPES,),
         stand_ins=(ARGS, _WORKER),

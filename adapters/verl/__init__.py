@@ -367,17 +367,18 @@ _POLICY_LOSSES = (
         "compute_policy_loss_clip_cov",
         "clip_cov",
         _CLIP,
-        *(
-            Dialect(
-                law, reason="which tokens lose their gradient is drawn at random", link=_core_line(1822), symptom=how
-            )
-            for law, how in (("order_does_not_matter", "value"), ("nothing_else_is_touched", "global-state"))
+        Dialect(
+            "nothing_else_is_touched",
+            reason="which tokens lose their gradient is drawn from the global generator",
+            link=_core_line(1822),
+            symptom="global-state",
         ),
-        metrics={},
-        # Of a few tokens the defaults take none.
+        metrics={"clip_fraction": ("actor/pg_clipfrac",)},
+        # Of a few tokens the defaults take none; and all that the bounds name are no matter of chance.
+        fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
         options={
-            "policy_loss.clip_cov_ratio": 0.3,
-            "policy_loss.clip_cov_lb": -100.0,
+            "policy_loss.clip_cov_ratio": 1.0,
+            "policy_loss.clip_cov_lb": 0.05,
             "policy_loss.clip_cov_ub": 100.0,
         },
     ),
@@ -392,7 +393,8 @@ _POLICY_LOSSES = (
             symptom="value",
         ),
         metrics={},
-        options={"policy_loss.kl_cov_ratio": 0.3},
+        fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
+        options={"policy_loss.kl_cov_ratio": 0.3, "policy_loss.ppo_kl_coef": 1.0},
     ),
     _policy(
         "compute_policy_loss_geo_mean",

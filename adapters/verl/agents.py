@@ -45,11 +45,10 @@ def _loop(boundary: Any, **attributes: Any) -> Any:
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What is in the response after a tool has answered so many tokens, and where the loop goes from there."""
-    given = inputs["arguments"]
-    answer = [7] * given["tool_tokens"]
+    answer = [7] * inputs["observation_tokens"]
     state = _state(boundary)
     state.tool_calls = [_call("tool")]
-    state.response_mask = [1] * given["generated_tokens"]
+    state.response_mask = [1] * inputs["generated_tokens"]
     state.prompt_ids = list(state.response_mask)
 
     async def call_tool(*_: Any) -> Any:
@@ -70,22 +69,22 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _assert_mm_supported=lambda *_: None,
         tool_parser_name="hermes",
         tool_schemas=[],
-        response_length=given["response_length"],
+        response_length=inputs["response_length"],
     )
     with swapped(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext()):
         after = asyncio.run(boundary.function(loop, state))
-    return {"returned": {"response_mask": state.response_mask, "state": after.value}}
+    return {"response_mask": state.response_mask, "ended": after is boundary.module.AgentState.TERMINATED}
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of a tool's text."""
-    given = inputs["arguments"]
+    """What is left of a tool's text, which is in capitals; the note that something is missing is not."""
+    text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
         return "instance", None
 
     async def execute(*_: Any, **__: Any) -> Any:
-        return _response(given["text"]), 0.0, {}
+        return _response(text), 0.0, {}
 
     async def release(*_: Any) -> None:
         return None
@@ -93,20 +92,26 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loop = _loop(
         boundary,
         tools={"tool": types.SimpleNamespace(create=create, execute=execute, release=release)},
-        max_tool_response_length=given["max_tool_response_length"],
-        tool_response_truncate_side=given["side"],
+        max_tool_response_length=inputs["max_length"],
+        tool_response_truncate_side=inputs["side"],
     )
     with swapped(boundary.module, "ToolResponse", _response):
         response, _, _ = asyncio.run(boundary.function(loop, _call("tool"), {}, _state(boundary)))
-    return {"returned": {"text": response.text}}
+    return {"token_ids": [ord(letter) for letter in response.text if letter.isupper()]}
 
 
 BINDINGS = (
     Binding(
         f"{_LOOP}.ToolAgentLoop._handle_processing_tools_state",
-        "call",
+        "rollout_turn",
         call=_answered,
         stand_ins=(_SELF, _TOOL, _RESPONSE, _TIMER),
     ),
-    Binding(f"{_LOOP}.ToolAgentLoop._call_tool", "call", call=_truncated, stand_ins=(_SELF, _TOOL, _RESPONSE)),
+    Binding(
+        f"{_LOOP}.ToolAgentLoop._call_tool",
+        "truncation",
+        call=_truncated,
+        stand_ins=(_SELF, _TOOL, _RESPONSE),
+        fixed={"padded": False},
+    ),
 )

@@ -18,6 +18,13 @@ _TOKENS = StandIn("tokens", "a sequence that is tokenised already; how messages 
 _DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads these attributes alone")
 
 
+#: Fields of a sample that has images: position ids stand in four rows (text, time, height, width).
+_FIELDS = {
+    "input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
+    "position_ids": {"kind": "tensor", "dtype": "int64", "shape": [4, "tokens"]},
+}
+
+
 def _proto(boundary: Any, tensors: Mapping[str, Any], **more: Any) -> Any:
     return boundary.imported[_PROTOCOL].DataProto.from_dict(tensors=dict(tensors), **more)
 
@@ -30,10 +37,9 @@ def _numpy(labels: list[Any]) -> Any:
 
 def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Rows of a container with one tensor and one column of labels."""
-    given = inputs["arguments"]
-    data = _proto(boundary, {"numbers": given["numbers"]}, non_tensors={"labels": _numpy(given["labels"])})
-    chosen = boundary.function(data, given["idxs"])
-    return {"returned": {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}}
+    data = _proto(boundary, {"numbers": inputs["numbers"]}, non_tensors={"labels": _numpy(inputs["labels"])})
+    chosen = boundary.function(data, inputs["chosen"])
+    return {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,11 +56,17 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The places between samples along the axis that varies, and the shape of what is packed."""
+    """Fields are packed along the tokens, which come last; the offsets say where a sample begins."""
     module = boundary.module
     collator = boundary.owner(pad_mode=module.DatasetPadMode.NO_PADDING)
-    field = boundary.function(collator, [{"field": value} for value in inputs["arguments"]["samples"]])["field"]
-    return {"returned": {"offsets": field.offsets().tolist(), "packed": list(field.values().shape)}}
+    batch = boundary.function(collator, inputs["samples"])
+    fields = {name: (field.values(), field.offsets().tolist()) for name, field in batch.items()}
+    return {
+        "samples": [
+            {name: packed[..., ends[row] : ends[row + 1]] for name, (packed, ends) in fields.items()}
+            for row in range(min(len(ends) for _, ends in fields.values()) - 1)
+        ]
+    }
 
 
 def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,28 +75,28 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     import torch
 
-    given = inputs["arguments"]
-    ids, mask = (torch.tensor(given[name]) for name in ("input_ids", "loss_mask"))
+    ids, mask = (torch.tensor(inputs[name]) for name in ("token_ids", "loss_mask"))
     dataset = object.__new__(boundary.owner)
     attributes = {
         "dataframe": SimpleNamespace(iloc=[SimpleNamespace(to_dict=dict)]),
         "_build_messages": lambda row: [{"role": "user", "content": "tokens"}],
         "_process_single_message": lambda **_: (ids, mask, torch.ones_like(ids), {}),
         "sanity_check": lambda *_: None,
-        "tokenizer": None,
+        "tokenizer": SimpleNamespace(pad_token_id=0),
         "processor": None,
         "tools": None,
         "enable_thinking": None,
         "enable_thinking_default": None,
-        "pad_mode": boundary.module.DatasetPadMode(given["pad_mode"]),
-        "max_length": given["max_length"],
-        "truncation": given["truncation"],
+        "pad_mode": boundary.module.DatasetPadMode("right" if inputs["padded"] else "no_padding"),
+        "max_length": inputs["max_length"],
+        "truncation": inputs["side"],
     }
     for name, value in attributes.items():
         setattr(dataset, name, value)
     with swapped(boundary.module, "print_assembled_message", lambda *_: None):
         found = boundary.function(dataset, 0)
-    return {"returned": {name: found[name] for name in ("input_ids", "loss_mask")}}
+    there = found["attention_mask"].bool() if inputs["padded"] else slice(None)
+    return {"token_ids": found["input_ids"][there].tolist(), "loss_mask": found["loss_mask"][there].tolist()}
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,17 +140,22 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_selected, imports=(_PROTOCOL,)),
+    Binding(f"{_PROTOCOL}.DataProto.select_idxs", "row_selection", call=_selected, imports=(_PROTOCOL,)),
     Binding(
         f"{_BALANCING}.rearrange_micro_batches",
         "microbatch_packing",
         call=_packed,
         accepts={"attention_mask": ("full", "right")},
     ),
-    Binding(f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch", "call", call=_collated),
+    Binding(
+        f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch",
+        "collation",
+        call=_collated,
+        fixed={"layouts": _FIELDS},
+    ),
     Binding(
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__",
-        "call",
+        "truncation",
         call=_sample,
         stand_ins=(_DATASET, _TOKENS),
     ),

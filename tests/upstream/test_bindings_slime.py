@@ -57,6 +57,8 @@ PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 KNOWN = {
     f"{LOSS}.get_responses": {"temperature=0.0"},
     f"{LOSS}.get_log_probs_and_entropy": {"temperature=0.0"},
+    # It no longer has a dynamic batch size.
+    "slime.ray.rollout.RolloutManager._get_rollout_data": {"dynamic=True"},
     "slime.rollout.rm_hub.async_rm": {"rule=boxed_math"},
     "slime.rollout.rm_hub.math_utils.grade_answer_verl": {"wording=bare"},
 }

@@ -1,0 +1,70 @@
+"""Truncation: what is left of a sequence that is longer than there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
+
+
+def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``token_ids``, those that are left, in their order and without padding or a note that something
+    is missing, and the ``loss_mask`` beside them."""
+    import torch
+
+    outputs = call(**inputs)
+    mask = outputs.get("loss_mask")
+    return {
+        "token_ids": torch.as_tensor(list(outputs["token_ids"]), dtype=torch.int64),
+        "loss_mask": None if mask is None else torch.as_tensor(list(mask), dtype=torch.int64),
+    }
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what is too long, ``side`` loses the surplus and the other end stays. Padding changes none of it."""
+    surplus = max(len(inputs["token_ids"]) - inputs["max_length"], 0)
+
+    def left_of(values: Any) -> Any:
+        return values[surplus:] if inputs["side"] == "left" else values[: len(values) - surplus]
+
+    mask = inputs["loss_mask"]
+    return {"token_ids": left_of(inputs["token_ids"]), "loss_mask": None if mask is None else left_of(mask)}
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Tokens that all differ: a prompt, and an answer that is trained on."""
+    prompt, answer = choose.integer(0, 4), choose.integer(1, 4)
+    inputs["token_ids"] = [65 + place for place in range(prompt + answer)]
+    inputs["loss_mask"] = [0] * prompt + [1] * answer
+    return inputs
+
+
+TRUNCATION = Contract(
+    name="truncation",
+    summary="what is left of a sequence of tokens or letters that is longer than there is room for",
+    source="truncation sides as tokenizers define them: `left` loses the beginning, `right` loses the end",
+    inputs=(
+        Input("token_ids", "any", "the sequence; of a text, the code points of its letters", choices=([],)),
+        Input("loss_mask", "any", "1 where a token is trained on; null where the boundary has none", default=None),
+        Input("max_length", "integer", "how many of them there is room for", choices=(3, 1, 2, 5)),
+        Input("side", "string", "the end that loses tokens: left or right", choices=("right", "left"), knob=True),
+        Input(
+            "padded",
+            "boolean",
+            "whether what is shorter than max_length is filled up to it; the padding is no part of the answer",
+            default=False,
+            choices=(False, True),
+        ),
+    ),
+    observes=(
+        Observed("token_ids", "the tokens that are left, in their order", ("kept",)),
+        Observed("loss_mask", "the loss mask of these", ("kept",)),
+    ),
+    measure=_measure,
+    oracle=_oracle,
+    law="the_oracle_agrees",
+    laws=("the_oracle_agrees", "nothing_else_is_touched", "every_knob_counts"),
+    mask="",
+    arrange=_arrange,
+)
