@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
 from . import agents, data, engines, updates
 from .shared import MAIN as _MAIN
@@ -77,12 +77,8 @@ def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _token_baseline(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Every token as surprising as the others: the baseline's weight of a token is then its number in the response."""
-    import torch
-
-    names = ("token_level_rewards", "response_mask", "group")
-    even = torch.full_like(inputs["token_level_rewards"], -1.0)
-    return boundary.invoke(_tensors(_group(inputs), *names), old_log_probs=even, sum_pi_squared=even.exp())
+    names = ("token_level_rewards", "response_mask", "group", "old_log_probs", "sum_squared_probs")
+    return boundary.invoke(_tensors(_group(inputs), *names))
 
 
 def _alone(line: int) -> Dialect:
@@ -94,7 +90,11 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
     return Binding(
         f"{_CORE}.{function}",
         "group_advantage",
-        arguments={"group": ("index",), "norm_by_std": ("norm_adv_by_std_in_grpo",)},
+        arguments={
+            "group": ("index",),
+            "norm_by_std": ("norm_adv_by_std_in_grpo",),
+            "sum_squared_probs": ("sum_pi_squared",),
+        },
         outputs=_ADVANTAGES,
         call=more.pop("call", _estimator),
         fixed={"estimator": estimator, **dict.fromkeys(unused)},
@@ -102,11 +102,6 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
         **more,
     )
 
-
-_WEIGHTS = StandIn(
-    "old_log_probs, sum_pi_squared",
-    "the contract has no probabilities: those of every token are the same here, so that no token weighs more",
-)
 
 _OUTCOMES = (
     _outcome(
@@ -167,16 +162,16 @@ _OUTCOMES = (
         "compute_optimal_token_baseline_advantage",
         "optimal_token_baseline",
         (),
+        _alone(980),
         call=_token_baseline,
-        stand_ins=(_WEIGHTS,),
         accepts={"response_mask": ("full", "right")},
     ),
     _outcome(
         "compute_multi_turn_optimal_token_baseline_advantage",
         "optimal_token_baseline",
         (),
+        _alone(1106),
         call=_token_baseline,
-        stand_ins=(_WEIGHTS,),
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import exp
 from typing import Any
 
 from sentinel.contracts.aggregation import replaced
@@ -26,7 +27,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     return {"advantages": outputs["advantages"], "returns": outputs["returns"]}
 
 
-#: Estimators of one score a response; remax is the one of token rewards.
+#: Estimators of one score a response; remax and optimal_token_baseline are those of token rewards.
 _ESTIMATORS = ("grpo", "gdpo", "reinforce_plus_plus_baseline", "gpg", "rloo", "opo", "maxrl", "passk")
 
 #: Estimators whose paper divides by the group's standard deviation, and those whose paper whitens the batch.
@@ -39,8 +40,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     * grpo (arXiv:2402.03300, section 4.1.2): ``(s_i - mean) / (std + epsilon)``; without std, Dr. GRPO
       (arXiv:2503.20783, section 3.2): ``s_i - mean``;
-    * gdpo (arXiv:2601.05242): grpo, then whitened over the batch;
-    * reinforce_plus_plus_baseline (arXiv:2501.03262): ``s_i - mean``, then whitened over the batch;
+    * gdpo (arXiv:2601.05242, section 3): grpo, then whitened over the responses of the batch;
+    * reinforce_plus_plus_baseline (arXiv:2501.03262): ``s_i - mean``, then whitened over the tokens of the batch;
     * rloo (arXiv:2402.14740, section 3.3): ``s_i - sum_{j != i} s_j / (n - 1)``;
     * opo (arXiv:2505.23585): ``s_i - sum_j |m_j| s_j / sum_j |m_j|``, the baseline of least variance where a
       gradient's size goes with the response's length;
@@ -48,10 +49,13 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
       gradient is 0;
     * passk (GRPO-PassK, arXiv:2503.19595): ``max - second`` for the best response, 0 for the others;
     * maxrl (arXiv:2602.02710): ``(s_i - mean) / (mean + epsilon)``;
-    * remax (arXiv:2310.10505): ``sum_{k >= t} r_ik - b_i``, b_i the score of the greedy response.
+    * remax (arXiv:2310.10505): ``sum_{k >= t} r_ik - b_i``, b_i the score of the greedy response;
+    * optimal_token_baseline (Greensmith et al. 2004, token by token): ``G_it - sum_j W_jt G_jt / (sum_j W_jt +
+      epsilon)`` with the reward to go G and ``W_it = sum_{k <= t} |grad log p_ik|^2``, whose square norm with respect
+      to the logits is ``1 - 2 p + sum_v p_v^2``; t counts the tokens of each response that count.
 
     Only responses with a token that counts are in a group: a rejected row is an absent row. The return is the
-    advantage, but for remax the reward to go.
+    advantage, but for remax and optimal_token_baseline the reward to go.
     """
     import torch
 
@@ -59,16 +63,41 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards = inputs["token_level_rewards"]
     if inputs["masked_rewards"] == "ignored":
         rewards = torch.where(valid, rewards, 0.0)
-    if inputs["estimator"] == "remax":
-        returns = torch.where(valid, rewards.flip(-1).cumsum(-1).flip(-1), 0.0)
-        return {
-            "advantages": torch.where(valid, returns - inputs["reward_baselines"][:, None], 0.0),
-            "returns": returns,
-        }
-    advantages = torch.where(valid, _of_responses(rewards.sum(-1), valid.sum(-1), inputs)[:, None], 0.0)
-    if _chosen(inputs, "whiten", _WHITENED):
+    if inputs["estimator"] in ("remax", "optimal_token_baseline"):
+        returns = torch.where(valid, torch.where(valid, rewards, 0.0).flip(-1).cumsum(-1).flip(-1), 0.0)
+        remax = inputs["estimator"] == "remax"
+        baselines = inputs["reward_baselines"][:, None] if remax else _token_baselines(returns, valid, inputs)
+        return {"advantages": torch.where(valid, returns - baselines, 0.0), "returns": returns}
+    of_responses, lengths = _of_responses(rewards.sum(-1), valid.sum(-1), inputs), valid.sum(-1)
+    white = _chosen(inputs, "whiten", _WHITENED)
+    if white and inputs["estimator"] == "gdpo":
+        of_responses = whitened(of_responses, lengths > 0, inputs["count_epsilon"])
+    advantages = torch.where(valid, of_responses[:, None], 0.0)
+    if white and inputs["estimator"] != "gdpo":
         advantages = whitened(advantages, valid, inputs["count_epsilon"])
     return {"advantages": advantages, "returns": advantages}
+
+
+def _token_baselines(returns: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
+    """The baseline of each token, [batch, tokens]: the mean of the group's returns at the same step, weighted."""
+    import torch
+
+    if inputs["old_log_probs"] is None or inputs["sum_squared_probs"] is None:
+        raise DoesNotApply("the optimal token baseline weighs tokens by their probabilities, which are not given")
+    squared_norms = 1 - 2 * torch.exp(inputs["old_log_probs"]) + inputs["sum_squared_probs"]
+    weights = torch.where(valid, squared_norms, 0.0).cumsum(-1)
+    epsilon = 1e-8 if inputs["epsilon"] is None else inputs["epsilon"]
+    baselines = torch.zeros_like(returns)
+    for rows in rows_of(inputs["group"]).values():
+        steps = [valid[row].nonzero().flatten().tolist() for row in rows]
+        for step in range(max(map(len, steps))):
+            there = [(row, columns[step]) for row, columns in zip(rows, steps) if len(columns) > step]
+            at = tuple(torch.tensor(there).T)
+            if len(there) > 1:
+                baselines[at] = (weights[at] * returns[at]).sum() / (weights[at].sum() + epsilon)
+            elif inputs["group_of_one"] == "zero":
+                baselines[at] = returns[at]
+    return baselines
 
 
 def _chosen(inputs: Mapping[str, Any], name: str, by_paper: Sequence[str]) -> bool:
@@ -136,7 +165,27 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         rewards = inputs["token_level_rewards"]
         drawn = choose.integers(rewards.shape[0], 0, len(_BASELINES) - 1)
         inputs["reward_baselines"] = tensor([_BASELINES[number] for number in drawn], rewards.dtype)
+    if inputs["estimator"] == "optimal_token_baseline" and inputs["old_log_probs"] is None:
+        _draw_distributions(inputs, choose)
     return inputs
+
+
+#: Log-probs of tokens, and how much of the rest of the vocabulary stands on one other token.
+_TOKEN_LOG_PROBS = (-1.0, -0.5, -2.0, -0.125, 0.0)
+_OTHER_SHARES = (0.5, 1.0, 0.1)
+
+
+def _draw_distributions(inputs: dict[str, Any], choose: Choose) -> None:
+    """Probabilities of the tokens, and what a distribution that has them may have as the sum of its squares."""
+    rewards = inputs["token_level_rewards"]
+    log_probs, squares_ = [], []
+    for _ in range(rewards.shape[0]):
+        row = [_TOKEN_LOG_PROBS[n] for n in choose.integers(rewards.shape[1], 0, len(_TOKEN_LOG_PROBS) - 1)]
+        rest = [_OTHER_SHARES[n] for n in choose.integers(rewards.shape[1], 0, len(_OTHER_SHARES) - 1)]
+        log_probs.append(row)
+        squares_.append([exp(x) ** 2 + share * (1 - exp(x)) ** 2 for x, share in zip(row, rest)])
+    inputs["old_log_probs"] = tensor(log_probs, rewards.dtype)
+    inputs["sum_squared_probs"] = tensor(squares_, rewards.dtype)
 
 
 GROUP_ADVANTAGE = Contract(
@@ -145,7 +194,8 @@ GROUP_ADVANTAGE = Contract(
     source=(
         "GRPO (arXiv:2402.03300), section 4.1.2; Dr. GRPO (arXiv:2503.20783); RLOO (arXiv:2402.14740); REINFORCE++ "
         "(arXiv:2501.03262); ReMax (arXiv:2310.10505); OPO (arXiv:2505.23585); GPG (arXiv:2504.02546); GDPO "
-        "(arXiv:2601.05242); GRPO-PassK (arXiv:2503.19595); MaxRL (arXiv:2602.02710)"
+        "(arXiv:2601.05242); GRPO-PassK (arXiv:2503.19595); MaxRL (arXiv:2602.02710); baselines of least "
+        "variance (Greensmith et al. 2004, JMLR 5)"
     ),
     inputs=(
         Input(
@@ -185,8 +235,8 @@ GROUP_ADVANTAGE = Contract(
         Input(
             "estimator",
             "string",
-            "whose advantage: grpo, rloo, opo, gpg, passk, reinforce_plus_plus_baseline, gdpo, remax, maxrl; left out, "
-            "none in particular, and the contract has no oracle",
+            "whose advantage: grpo, rloo, opo, gpg, passk, reinforce_plus_plus_baseline, gdpo, remax, maxrl, "
+            "optimal_token_baseline; left out, none in particular, and the contract has no oracle",
             default=None,
         ),
         Input(
@@ -194,6 +244,20 @@ GROUP_ADVANTAGE = Contract(
             "tensor",
             "remax: the reward of the greedy response to the row's prompt",
             shape=("batch",),
+            default=None,
+        ),
+        Input(
+            "old_log_probs",
+            "tensor",
+            "optimal_token_baseline: of the policy that generated the tokens",
+            shape=("batch", "tokens"),
+            default=None,
+        ),
+        Input(
+            "sum_squared_probs",
+            "tensor",
+            "optimal_token_baseline: the sum of p^2 over the vocabulary, at each token",
+            shape=("batch", "tokens"),
             default=None,
         ),
         Input("std", "string", "unbiased (n - 1) or biased (n)", default="unbiased", dialect=True),

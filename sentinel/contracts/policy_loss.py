@@ -83,7 +83,8 @@ POLICY_LOSS = Contract(
     source=(
         "PPO (arXiv:1707.06347), dual clip (arXiv:1912.09729), GSPO (arXiv:2507.18071), CISPO (arXiv:2506.13585), "
         "SAPO (arXiv:2511.20347), GPG (arXiv:2504.02546), GMPO (arXiv:2507.20673), DPPO (arXiv:2602.04879), "
-        "Kimi k1.5 (arXiv:2501.12599), TOPR (arXiv:2503.14286); aggregation as in loss_aggregation"
+        "Kimi k1.5 (arXiv:2501.12599), TOPR (arXiv:2503.14286), Clip-Cov and KL-Cov (arXiv:2505.22617); aggregation "
+        "as in loss_aggregation"
     ),
     inputs=(
         Input(
@@ -180,6 +181,15 @@ POLICY_LOSS = Contract(
             shape=("batch",),
             default=None,
         ),
+        Input(
+            "cov_share",
+            "number",
+            "clip_cov and kl_cov: the share of the tokens that count that is treated apart",
+            default=None,
+        ),
+        Input("cov_low", "number", "clip_cov: the covariance above which tokens are drawn", default=1.0),
+        Input("cov_high", "number", "clip_cov: the covariance below which tokens are drawn", default=5.0),
+        Input("cov_kl_coef", "number", "kl_cov: coefficient of |log-ratio|", default=1.0),
         *AGGREGATION_INPUTS,
         Input(
             "importance_weights",

@@ -184,6 +184,55 @@ def _topr(step: Step) -> Losses:
     return Losses(-weights * step.advantages * step.log_probs, ~positive & (step.ratio > 1))
 
 
+def _clip_cov(step: Step) -> Losses:
+    """Clip-Cov (arXiv:2505.22617, section 4.1): PPO's loss, but 0 at tokens drawn from those that PPO does not clip and
+    whose covariance lies between the bounds; as many as ``cov_share`` of the tokens that count, and at least one."""
+    ppo, covariance = _clipped_surrogate(step), _covariance(step)
+    low, high = step.inputs["cov_low"], step.inputs["cov_high"]
+    _refuse_ties(covariance, low, high)
+    inside = step.valid.clone()
+    inside[step.valid] = (covariance > low) & (covariance < high)
+    inside &= ~ppo.clipped
+    if int(inside.sum()) > _chosen(step):
+        raise DoesNotApply("which of the tokens within the bounds are left out is drawn at random")
+    return Losses(ppo.per_token * ~inside, inside)
+
+
+def _kl_cov(step: Step) -> Losses:
+    """KL-Cov (arXiv:2505.22617, section 4.2): ``-r A``, with ``coefficient * |log r|`` added at the tokens whose
+    covariance is largest: ``cov_share`` of those that count, and at least one."""
+    import torch
+
+    covariance, count = _covariance(step), _chosen(step)
+    chosen = torch.zeros_like(step.valid)
+    if count < len(covariance):
+        _refuse_ties(covariance.sort(descending=True).values[count - 1 : count + 1].diff(), 0.0)
+    if len(covariance):
+        largest = torch.zeros_like(covariance, dtype=torch.bool)
+        largest[covariance.topk(min(count, len(covariance))).indices] = True
+        chosen[step.valid] = largest
+    penalty = step.inputs["cov_kl_coef"] * step.log_ratio.abs()
+    return Losses(-step.ratio * step.advantages + penalty * chosen)
+
+
+def _covariance(step: Step) -> Any:
+    """The token-wise covariance ``(log p - mean log p) (A - mean A)`` of the tokens that count, [n]."""
+    if step.inputs["cov_share"] is None:
+        raise DoesNotApply(f"{step.inputs['algorithm']} without cov_share has no reference")
+    log_probs, advantages = step.log_probs.detach()[step.valid], step.advantages[step.valid]
+    return (log_probs - log_probs.mean()) * (advantages - advantages.mean())
+
+
+def _chosen(step: Step) -> int:
+    return max(int(step.inputs["cov_share"] * int(step.valid.sum())), 1)
+
+
+def _refuse_ties(values: Any, *bounds: float) -> None:
+    """Where a covariance is as good as at a bound, what is chosen is rounding's business."""
+    if any(bool(((values - bound).abs() < 1e-3).any()) for bound in bounds):
+        raise DoesNotApply("a covariance lies at the bound itself")
+
+
 ALGORITHMS: dict[str, Callable[[Step], Losses]] = {
     "ppo": _clipped_surrogate,
     "gspo": _clipped_surrogate,  # GSPO, equation 5, with the ratio of equation 7
@@ -202,6 +251,8 @@ ALGORITHMS: dict[str, Callable[[Step], Losses]] = {
     "dro": _squared_log_ratio,
     "kimi": _squared_log_ratio,
     "topr": _topr,
+    "clip_cov": _clip_cov,
+    "kl_cov": _kl_cov,
 }
 
 #: Of what the ratio is, in the papers that do not take each token's own.
@@ -213,8 +264,7 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     The clip range is applied before the importance weights: they change the measure, not the objective.
 
-    :raises DoesNotApply: for an algorithm that no paper defines by a formula of the tokens (clip_cov, kl_cov choose
-        tokens at random or by rank).
+    :raises DoesNotApply: for an algorithm without a definition here, and where chance or rounding decides.
     """
     import torch
 

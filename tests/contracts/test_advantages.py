@@ -132,7 +132,8 @@ BY_HAND: list[tuple[str, dict[str, Any], list[float]]] = [
     ("passk", {"norm_by_std": True, "epsilon": 0.0}, [0, 0, 1, 0, math.sqrt(2)]),
     ("reinforce_plus_plus_baseline", {}, [0, -WHITE, WHITE, -WHITE, WHITE]),
     ("reinforce_plus_plus_baseline", {"whiten": False}, [0, -1, 1, -1, 1]),
-    ("gdpo", {"norm_by_std": False}, [0, -WHITE, WHITE, -WHITE, WHITE]),
+    # Five responses that are 0 or ±1, four of them not 0: variance 4 / 4, however long each is.
+    ("gdpo", {"norm_by_std": False}, [0, -1, 1, -1, 1]),
     ("rloo", {}, [0, -1.5, 1.5, -2, 2]),
     ("gpg", {}, [0, -1, 1, -1, 1]),
     ("gpg", {"zero_gradient": "zero_scores"}, [0, -1.25, 1.25, -1.25, 1.25]),
@@ -167,6 +168,79 @@ def test_remax_by_hand(oracle: Oracle) -> None:
     )
     seen = oracle("group_advantage", inputs)
     assert seen == {"advantages": near([[2.5, 1.5, 1.5], [0, 3, 0]]), "returns": near([[3, 2, 2], [0, 5, 0]])}
+
+
+#: Tokens of probability 1/2, beside one other (square norm of the gradient 1/2) or beside many (1/4).
+TOKEN_BASELINE: dict[str, Any] = {
+    "estimator": "optimal_token_baseline",
+    "token_level_rewards": [[0, 0, 3.0], [math.nan, 1.0, 1.0], [2.0, 9.0, 9.0], [0, 4.0, 0]],
+    "response_mask": [[1.0, 1, 1], [0.0, 1, 1], [0.0, 0, 0], [1.0, 1, 0]],
+    "group": ["p", "p", "p", "q"],
+    "old_log_probs": [[math.log(0.5)] * 3, [math.nan, math.log(0.5), math.log(0.5)], [0.0] * 3, [-1.0] * 3],
+    "sum_squared_probs": [[0.5, 0.25, 0.5], [math.inf, 0.25, 0.25], [1.0] * 3, [0.5] * 3],
+    "epsilon": 0.0,
+}
+
+
+def test_token_baselines_by_hand(oracle: Oracle) -> None:
+    """Weights 1/2, 3/4, 5/4 and 1/4, 1/2: the baselines are (3/2 + 2/4) / (3/4) and (9/4 + 1/2) / (5/4)."""
+    seen = oracle("group_advantage", scenario("group_advantage", **TOKEN_BASELINE, group_of_one="score"))
+    first, second = 2 / 0.75, 2.75 / 1.25
+    assert seen["advantages"] == near([[3 - first, 3 - second, 3.0], [0, 2 - first, 1 - second], [0.0] * 3, [4, 4, 0]])
+    assert seen["returns"] == near([[3, 3, 3], [0, 2, 1], [0.0] * 3, [4, 4, 0]])
+    zero = oracle("group_advantage", scenario("group_advantage", **TOKEN_BASELINE))
+    assert zero["advantages"] == near([[3 - first, 3 - second, 0.0], [0, 2 - first, 1 - second], [0.0] * 3, [0.0] * 3])
+
+
+def token_baseline(inputs: Inputs, bug: str = "") -> Rows:
+    """Advantages by response and step, in plain Python; ``bug`` breaks them."""
+    mask, group = inputs["response_mask"], inputs["group"]
+    steps = [[t for t, count in enumerate(counts) if count] for counts in mask]
+    result = [[0.0] * len(counts) for counts in mask]
+
+    def to_go(i: int, step: int) -> float:
+        return sum(inputs["token_level_rewards"][i][t] for t in steps[i][step:])
+
+    def weight(i: int, step: int) -> float:
+        path = steps[i][step : step + 1] if bug == "one step" else steps[i][: step + 1]
+        p, squares = inputs["old_log_probs"][i], inputs["sum_squared_probs"][i]
+        return 1.0 if bug == "even" else sum(1 - 2 * math.exp(p[t]) + squares[t] for t in path)
+
+    for i, columns in enumerate(steps):
+        for step, column in enumerate(columns):
+            mates = [j for j in range(len(mask)) if group[j] == group[i] and len(steps[j]) > step]
+            weights = [weight(j, step) for j in mates]
+            pairs = zip(weights, mates)
+            baseline = sum(w * to_go(j, step) for w, j in pairs) / (sum(weights) + 1e-8) if len(mates) > 1 else 0.0
+            result[i][column] = to_go(i, step) - baseline
+    return result
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_token_baselines_derived_twice(data: st.DataObject, oracle: Oracle) -> None:
+    fixed = {"estimator": "optimal_token_baseline", "epsilon": None, "norm_by_std": None}
+    inputs = drawn("group_advantage", Draws(data.draw), fixed, group_of_one="score")
+    assert oracle("group_advantage", inputs)["advantages"] == near(token_baseline(listed(inputs)))
+
+
+@pytest.mark.parametrize("bug", ["even", "one step"])
+def test_a_broken_token_baseline_differs(bug: str, oracle: Oracle) -> None:
+    inputs = {**TOKEN_BASELINE, "group_of_one": "score"}
+    seen = oracle("group_advantage", scenario("group_advantage", **inputs))["advantages"]
+    assert seen == close(token_baseline(inputs))
+    assert seen != close(token_baseline(inputs, bug))
+
+
+def close(rows: Rows) -> Any:
+    """Near, up to the reference's own 1e-8 beside the weights."""
+    return [pytest.approx(row, rel=1e-6) for row in rows]
+
+
+def test_a_token_baseline_without_probabilities_has_no_oracle(oracle: Oracle) -> None:
+    blind = {**TOKEN_BASELINE, "sum_squared_probs": None}
+    with pytest.raises(DoesNotApply, match="probabilities"):
+        oracle("group_advantage", scenario("group_advantage", **blind))
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "gpg", "passk", "maxrl", "gdpo"])
@@ -221,8 +295,10 @@ def responses(inputs: Inputs, estimator: str, bug: str = "") -> Rows:
     if estimator == "gpg":
         useful = [i for i in present if len({scores[j] for j in present if group[j] == group[i]}) > 1]
         result = [a * (len(present) if bug != "formula" else 1) / max(len(useful), 1) for a in result]
+    if estimator == "gdpo" and bug != "formula":
+        result = [a for (a,) in white([[a] for a in result], [[float(any(counts))] for counts in mask])]
     rows = [[a if count else 0.0 for count in counts] for a, counts in zip(result, mask)]
-    if estimator in ("gdpo", "reinforce_plus_plus_baseline") and bug != "formula":
+    if estimator == "reinforce_plus_plus_baseline" and bug != "formula":
         rows = white(rows, mask)
     return rows
 

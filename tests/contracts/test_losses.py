@@ -266,10 +266,56 @@ def test_metrics_count_valid_tokens(oracle: Oracle) -> None:
     assert seen["approx_kl"] == near(-2 * LN2 / 4)
 
 
+#: Ratios of 2; the covariances of log-probs and advantages are 2, -2, -1 and 1. The fifth token does not count.
+FOUR_TOKENS: dict[str, Any] = {
+    "log_probs": [[-1.0, -1.0, -3.0, -3.0, math.nan]],
+    "old_log_probs": [[-1.0 - LN2, -1.0 - LN2, -3.0 - LN2, -3.0 - LN2, math.inf]],
+    "advantages": [[2.0, -2.0, 1.0, -1.0, 9.0]],
+    "response_mask": [[1.0, 1.0, 1.0, 1.0, 0.0]],
+    "loss_agg_mode": "token-sum",
+}
+
+
+def test_clip_cov_leaves_out_what_ppo_does_not_clip_and_the_covariance_names(oracle: Oracle) -> None:
+    """PPO clips tokens 0 and 2, at -1.2 A; of the others only token 3 has a covariance between the bounds."""
+    bounds = {"cov_low": 0.5, "cov_high": 1.5}
+    seen = oracle("policy_loss", algorithm="clip_cov", **FOUR_TOKENS, cov_share=1.0, **bounds)
+    assert seen["per_token_loss"] == near([[-2.4, 4.0, -1.2, 0.0, 0.0]])
+    assert seen["per_token_gradient"] == near([[0.0, 4.0, 0.0, 0.0, 0.0]])
+    assert seen["clip_fraction"] == 0.25
+    one = oracle("policy_loss", algorithm="clip_cov", **FOUR_TOKENS, cov_share=0.01, **bounds)
+    assert one["loss"] == seen["loss"]  # one token at the least
+
+
+def test_kl_cov_pulls_the_tokens_of_the_largest_covariance_back(oracle: Oracle) -> None:
+    for share, penalised in ((0.01, [0.5, 0, 0, 0, 0]), (0.5, [0.5, 0, 0, 0.5, 0]), (1.0, [0.5, 0.5, 0.5, 0.5, 0])):
+        seen = oracle("policy_loss", algorithm="kl_cov", **FOUR_TOKENS, cov_share=share, cov_kl_coef=0.5)
+        assert seen["loss"] == near(LN2 * sum(penalised))
+        plain = [-4.0, 4.0, -2.0, 2.0, 0.0]
+        assert seen["per_token_gradient"] == near([[a + b for a, b in zip(plain, penalised)]])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "why"),
+    [
+        ("clip_cov", {}, "without cov_share"),
+        ("kl_cov", {}, "without cov_share"),
+        ("clip_cov", {"cov_share": 0.25, "cov_low": -3.0}, "at random"),
+        ("clip_cov", {"cov_share": 1.0, "cov_low": 1.0}, "at the bound itself"),
+        ("kl_cov", {"cov_share": 0.5, "advantages": [[1.0] * 5]}, "at the bound itself"),
+    ],
+)
+def test_what_chance_or_rounding_decides_has_no_reference(
+    algorithm: str, given: Mapping[str, Any], why: str, oracle: Oracle
+) -> None:
+    with pytest.raises(DoesNotApply, match=why):
+        oracle("policy_loss", algorithm=algorithm, **{**FOUR_TOKENS, **given})
+
+
 @pytest.mark.parametrize("algorithm", ["clip_cov", "kl_cov"])
-def test_losses_that_choose_tokens_by_rank_have_no_reference(algorithm: str, oracle: Oracle) -> None:
-    with pytest.raises(DoesNotApply):
-        oracle("policy_loss", algorithm=algorithm, **TWO_TOKENS, advantages=[[1.0] * 3])
+def test_a_batch_without_tokens_has_no_covariance(algorithm: str, oracle: Oracle) -> None:
+    empty = {**FOUR_TOKENS, "response_mask": [[0.0] * 5]}
+    assert oracle("policy_loss", algorithm=algorithm, **empty, cov_share=0.3)["loss"] == 0
 
 
 def test_a_sum_for_boundaries_that_only_sum(oracle: Oracle) -> None:

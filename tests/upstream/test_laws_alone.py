@@ -28,10 +28,6 @@ UNSEEN = {
     "VERL-AGGLOSS-TOKEN-SUM-IS-MEAN": "that version lacks the normalisers that a search gives, so every call is drift",
     "ROLL-LOGPROBS-IN-BFLOAT16": "what is lost in sixteen bits is rounding to a law: it vanishes in float64",
 }
-#: What the oracle reads otherwise than the fix does.
-READ_OTHERWISE = {
-    "VERL-GDPO-WHITENING-BY-TOKENS": {"the_oracle_agrees"},  # it whitens over tokens still
-}
 FIRST = {job.recipe.bug_id: job for job in reversed(GIT) if job.expect == "reproduced"}
 BUGGY = [
     pytest.param(job, id=pin_id(job), marks=pytest.mark.xfail(reason=UNSEEN[name]) if name in UNSEEN else ())
@@ -93,8 +89,7 @@ def test_at_a_fix_the_recipes_scenario_breaks_no_law(job: Job, searching: Runner
             found = [item.detail for item in trial.violations if not meant(subject, law.name, item, plan)]
             if found:
                 broken[law.name] = found
-    meant_so = READ_OTHERWISE.get(job.recipe.bug_id, set())
-    assert [law for law in set(broken) - meant_so if not other_bugs(searching, job, ran, law)] == [], broken
+    assert [law for law in broken if not other_bugs(searching, job, ran, law)] == [], broken
 
 
 def other_bugs(searching: Runner, job: Job, ran: Collection[str], law: str) -> list[str]:
