@@ -45,11 +45,13 @@ def asked(law: str, other: dict[str, Any], oracle: bool = False) -> Any:
         ("representation_is_invisible", {**ONE, "group": ["p", "p"]}),
         ("every_knob_counts", with_scores([5.0, 2.0], [3.0, 4.0])),
         ("every_knob_counts", ONE),
+        ("normalisation_laws", batch([[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]], [[1, 0, 0], [1, 1, 0]], "pq")),
+        ("normalisation_laws", part(ONE, "p")),
     ],
 )
 def test_what_a_law_does_not_speak_of(law: str, other: dict[str, Any]) -> None:
     with pytest.raises(DoesNotApply):
-        asked(law, other, oracle=law == "every_knob_counts")
+        asked(law, other, oracle=law in ("every_knob_counts", "normalisation_laws"))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_what_a_law_does_not_speak_of(law: str, other: dict[str, Any]) -> None:
     ],
 )
 def test_what_it_does_speak_of(law: str, other: dict[str, Any]) -> None:
-    assert asked(law, other, oracle=law == "every_knob_counts") == []
+    assert asked(law, other, oracle=law in ("every_knob_counts", "normalisation_laws")) == []
 
 
 def test_variants_that_differ_beside_masked_tokens_are_not_compared_but_their_gradients_are_looked_at() -> None:
