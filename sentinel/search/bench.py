@@ -62,6 +62,7 @@ class Trial:
     :ivar silent: why the law had nothing to say; empty where it had.
     :ivar refused: what a call raised. Loud, so no silent bug; empty where none did.
     :ivar refusal: the kind of that failure (``raised``, ``drift``, ``crash``, ...).
+    :ivar unknown_input: the input that the boundary, at this revision, has no parameter for, where that is why.
     :ivar answer: the worker's answer, for what it says beside observations.
     """
 
@@ -71,6 +72,7 @@ class Trial:
     silent: str = ""
     refused: str = ""
     refusal: str = ""
+    unknown_input: str = ""
     answer: Mapping[str, Any] | None = None
 
 
@@ -191,7 +193,8 @@ def _look(
     for variant, name in names.items():
         part = answer["answers"][name]
         if "refused" in part:
-            return Trial(variants, refused=str(part["refused"]["reason"]), refusal=str(part["refused"]["kind"]))
+            reason, kind, unknown = (str(part["refused"].get(key, "")) for key in ("reason", "kind", "unknown_input"))
+            return Trial(variants, refused=reason, refusal=kind, unknown_input=unknown)
         observation[variant] = part["observation"]
         effects[variant] = part.get("effects", {})
         if not law.needs_oracle or name not in reference["answers"]:

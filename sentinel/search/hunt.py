@@ -11,13 +11,14 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
+from sentinel.contracts.contract import Input
 from sentinel.invariants.invariant import DoesNotApply, Inputs, Invariant, Violation
 from sentinel.search.bench import Bench, Subject, Trial, widened
 from sentinel.search.drawing import TAPE, Draws, Tape, tape
@@ -132,6 +133,10 @@ class _StopRound(BaseException):
 class Hunt:
     """The search at one boundary.
 
+    An input for which the boundary, at this revision, has no parameter is no longer drawn once that is known, where
+    leaving it out means the same: the scenarios before it are those of a shorter hunt.
+
+    :ivar subject: the boundary, its contract narrowed to what is known by now.
     :ivar tried: scenarios tried so far.
     :param laws: the laws to look with; the others' variants are drawn all the same, so that the sequence stays.
     :param shrinking: calls that shrinking may take; a number and no time, so that a hunt repeats exactly.
@@ -146,6 +151,7 @@ class Hunt:
         self._laws = list(subject.laws if laws is None else laws)
         self.shrinking = shrinking
         self._round = self._done = self._empty = 0
+        self._unknown: set[str] = set()
         self.tried = 0
         self.tallies: dict[Invariant, Tally] = {law: Tally() for law in self._laws}
 
@@ -168,8 +174,10 @@ class Hunt:
             self._done += tried
             examples = 0 if enough() else examples - tried
             self._empty = 0 if tried else self._empty + 1
-            if tried < count or self._done == ROUND:
+            narrower = self._narrowed()
+            if narrower is not None or tried < count or self._done == ROUND:
                 self._round, self._done = self._round + 1, 0
+            self.subject = narrower or self.subject
 
     def begin(self, examples: Iterable[Example]) -> None:
         """Look at scenarios that are known to show something, before any is drawn. They are small as they are: what
@@ -228,7 +236,7 @@ class Hunt:
 
         def body(drawn: Drawn) -> None:
             nonlocal seen
-            if seen == skip + count or (seen > skip and enough()):
+            if seen == skip + count or (seen > skip and (enough() or self._narrowed())):
                 raise _StopRound
             seen += 1
             if seen <= skip:
@@ -239,6 +247,12 @@ class Hunt:
 
         self._hypothesis(body, (Phase.generate,))
         return max(0, seen - skip), broken
+
+    def _narrowed(self) -> Subject | None:
+        """The subject without the inputs that it has been found not to take; None where there is no such."""
+        contract = self.subject.contract
+        kept = tuple(_undrawn(item) if item.name in self._unknown else item for item in contract.inputs)
+        return None if kept == contract.inputs else replace(self.subject, contract=replace(contract, inputs=kept))
 
     def _borrow(self, law: Invariant, symptom: str) -> bool:
         """Whether a scenario that was shrunk for another law shows this one broken too: one bug breaks several laws,
@@ -331,6 +345,7 @@ class Hunt:
             elif trial.refused:
                 tally.refused[trial.refused] += 1
                 tally.refusals[trial.refusal] += 1
+                self._unknown.add(trial.unknown_input)
             else:
                 tally.spoken += 1
                 self._note_dialects(law, trial)
@@ -399,6 +414,12 @@ class Hunt:
                     self.tallies[law].findings.append(Finding(self.subject, law, trial, same, replayed, example))
                     confirmed = True
         return confirmed
+
+
+def _undrawn(item: Input) -> Input:
+    """An input that is left out; as it was where leaving it out is none of its choices."""
+    optional = item.default is None and (item.domain or None in item.choices)
+    return replace(item, domain="", choices=(), knob=False) if optional else item
 
 
 @st.composite

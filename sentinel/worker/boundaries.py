@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import Any
 
 from sentinel.targets import Binding
-from sentinel.worker.drift import DriftError
+from sentinel.worker import trace
+from sentinel.worker.drift import DriftError, UnknownInputError
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,10 @@ class Boundary:
                 if value is not None or name in self.given:
                     arguments[found] = value
             elif name in self.given and value is not None:
-                raise DriftError(
+                raise UnknownInputError(
                     f"{self.path}{inspect.signature(self.function)} has no parameter for {name!r} "
-                    f"(looked for {', '.join(candidates)}; it has {', '.join(parameters)})"
+                    f"(looked for {', '.join(candidates)}; it has {', '.join(parameters)})",
+                    name,
                 )
         return arguments
 
@@ -147,6 +149,11 @@ def _nearest(path: str, found: Any, attribute: str, roots: tuple[str, ...]) -> s
 
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
     """Where else in the checkout something of this name is defined; read as text, nothing is imported."""
+    with trace.paused():
+        return _defined_in(name, roots)
+
+
+def _defined_in(name: str, roots: tuple[str, ...]) -> str:
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:
         for folder, folders, files in os.walk(root):

@@ -7,8 +7,17 @@ third-party packages too, and every checkout would compile them anew.
 from __future__ import annotations
 
 import sys
-from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
-from types import CodeType
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+)
+from types import CodeType, ModuleType
+
+from sentinel.worker import trace
 
 
 def keep_beside(roots: tuple[str, ...], folder: str) -> None:
@@ -22,9 +31,14 @@ def keep_beside(roots: tuple[str, ...], folder: str) -> None:
             finally:
                 sys.pycache_prefix = before
 
+    class CheckoutFinder(FileFinder):
+        def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
+            trace.module(str(self.path), fullname.rpartition(".")[2])
+            return super().find_spec(fullname, target)
+
     def hook(path: str) -> FileFinder:
         if not any(path == root or path.startswith(f"{root}/") for root in roots):
             raise ImportError("not of the checkout")
-        return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (CheckoutLoader, SOURCE_SUFFIXES))
+        return CheckoutFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (CheckoutLoader, SOURCE_SUFFIXES))
 
     sys.path_hooks.insert(0, hook)

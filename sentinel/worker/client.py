@@ -49,6 +49,7 @@ class Options:
     :ivar memory: bytes of address space for a target process, 0 for no limit.
     :ivar sandbox: ``basic`` (clean environment, resource limits) or ``off``.
     :ivar python: the interpreter whose environment has the target installed, or None for this one.
+    :ivar trace: whether answers tell what was asked of the checkout: see :mod:`sentinel.worker.trace`.
     """
 
     timeout: float = 60.0
@@ -56,6 +57,7 @@ class Options:
     sandbox: str = "basic"
     python: str | None = None
     device: str = "cpu"
+    trace: bool = False
 
 
 class WorkerError(SentinelError):
@@ -205,6 +207,7 @@ class Zygote:
                 "packages": list(packages),
                 "versions": dict(versions or {}),
                 "pycache": str(checkout.path.parent / f"{checkout.path.name}.pycache"),
+                "trace": str(checkout.path) if self.options.trace else "",
             }
         )
 

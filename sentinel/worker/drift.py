@@ -10,6 +10,17 @@ class DriftError(Exception):
     """The boundary is gone, has another signature, or returns something else; the message names what was looked for."""
 
 
+class UnknownInputError(DriftError):
+    """The boundary has no parameter for an input that the scenario gives.
+
+    :ivar input: its canonical name.
+    """
+
+    def __init__(self, message: str, input: str) -> None:
+        super().__init__(message)
+        self.input = input
+
+
 class StandInMissingError(AttributeError):
     """The target reads an attribute that a stand-in does not have.
 

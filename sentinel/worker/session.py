@@ -117,7 +117,8 @@ class _Sitting:
                 again = probe.observe(contract, boundary, call["inputs"], self._roots, device)
                 answer["effects"] = {**watched.effects(), "again": again}
         except BaseException as error:
-            return {"refused": probe.describe(error, prepared.provenance, self._roots, traced=False)["failure"]}
+            refused = probe.describe(error, prepared.provenance, self._roots, traced=False)["failure"]
+            return {"refused": {**refused, "unknown_input": getattr(error, "input", "")}}
         finally:
             state.probing = False  # between calls another boundary's module may still be imported
         if state.used:

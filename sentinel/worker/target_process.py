@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.loading import load_file
-from sentinel.worker import boundaries, bytecode, ghosts, probe, processes, protocol, session
+from sentinel.worker import boundaries, bytecode, ghosts, probe, processes, protocol, session, trace
 
 
 def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     """Answer ``import`` and ``probe`` requests until the socket closes.
 
     :param spec: ``roots`` (import roots), ``packages``, ``package_roots`` (absolute), ``scratch`` (working directory),
-        ``pycache``, ``memory`` (bytes, 0 for no limit). Without roots this is an oracle process.
+        ``pycache``, ``memory`` (bytes, 0 for no limit), ``trace`` (the checkout's folder, where it is to be recorded
+        what is asked of it). Without roots this is an oracle process.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -36,6 +37,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     _limit(spec)
     roots = tuple(spec["roots"])
     recorder = None
+    if spec.get("trace"):
+        trace.begin(spec["trace"])
     if roots:
         bytecode.keep_beside(roots, spec["pycache"])
         sys.path[:0] = roots
@@ -55,7 +58,9 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
                 os._exit(0)  # a module forked while it was imported: two answers to one request would be one too many
             answer: Any = {"imported": True}
         elif request["op"] == "probe":
-            answer = _forked(channel, partial(probe.run, request, roots, recorder), request["timeout"])
+            answer = _forked(
+                channel, partial(trace.told, partial(probe.run, request, roots, recorder)), request["timeout"]
+            )
         elif request["op"] == "session":
             answer = _session(channel, roots, recorder)
         elif request["op"] == "bare":

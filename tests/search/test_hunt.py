@@ -130,3 +130,36 @@ def test_a_hunt_in_parts_is_the_hunt_at_once(parts: tuple[int, ...], open_ground
         assert hunt.tried == sum(parts)
         seen.append(calls)
     assert seen[0] == seen[1]
+
+
+def test_an_input_that_a_revision_does_not_have_is_left_out(open_ground: OpenGround) -> None:
+    hunt, tally = hunted(open_ground, "plain")
+    assert hunt.tried == 60
+    assert tally.findings == []
+    assert 0 < tally.refused.total() <= 2
+    assert tally.spoken == 60 - tally.refused.total()
+    offset = hunt.subject.contract.input("offset")
+    assert offset is not None
+    assert (offset.choices, offset.knob) == ((), False)
+
+
+def test_what_it_does_have_is_drawn(open_ground: OpenGround) -> None:
+    hunt, tally = hunted(open_ground, "adding")
+    assert (tally.spoken, tally.findings, tally.refused.total()) == (60, [], 0)
+    offset = hunt.subject.contract.input("offset")
+    assert offset is not None
+    assert offset.choices == (None, 1.0)
+
+
+def test_what_is_wrong_is_found_without_the_input_and_a_shorter_hunt_is_a_prefix(open_ground: OpenGround) -> None:
+    ground, found = open_ground("plain_wrong")
+    lengths = (20, 60)
+    hunts = [Hunt(ground.bench, found["plain_wrong"], 0) for _ in lengths]
+    for hunt, length in zip(hunts, lengths):
+        hunt.run(length)
+    one, other = (next(iter(hunt.tallies.values())) for hunt in hunts)
+    (finding,) = one.findings
+    assert finding.trial.variants == other.findings[0].trial.variants
+    (inputs,) = finding.trial.variants.values()
+    assert inputs["offset"] is None
+    assert one.refused == other.refused

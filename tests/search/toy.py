@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sentinel.contracts.contract import Contract, Input, Observed
@@ -16,7 +17,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     values = torch.where(inputs["response_mask"] != 0, inputs["values"], 0.0)
-    return {"sums": inputs["scale"] * values.sum(-1) + (1.0 if inputs["shifted"] else 0.0)}
+    return {"sums": inputs["scale"] * values.sum(-1) + (1.0 if inputs["shifted"] else inputs.get("offset") or 0.0)}
 
 
 TOY = Contract(
@@ -34,3 +35,8 @@ TOY = Contract(
     oracle=_oracle,
     laws=("the_oracle_agrees",),
 )
+
+_OFFSET = Input("offset", "number", "what is added; left out, nothing", default=None, choices=(None, 1.0), knob=True)
+
+#: The same with an input that some of the functions do not have.
+TOY_WITH_OFFSET = replace(TOY, name="toy_sum_with_offset", inputs=(*TOY.inputs, _OFFSET))

@@ -42,6 +42,16 @@ def meant(values, response_mask, scale):
 
 def stale(values, response_mask, scale):
     return right(values, response_mask, scale)
+
+def plain(values, response_mask, scale):
+    # of a revision that had no offset
+    return right(values, response_mask, scale)
+
+def plain_wrong(values, response_mask, scale):
+    return unmasked(values, response_mask, scale)
+
+def adding(values, response_mask, scale, offset=None):
+    return right(values, response_mask, scale) + (offset or 0.0)
 """
 
 #: ``ground(functions)``: where a search can take place, and the subjects of these functions.
