@@ -821,11 +821,13 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` has options of the algorithm; the metrics come without the prefix that they are logged with."""
-    arguments = dict(inputs["arguments"])
-    config = _algorithm(boundary, arguments.pop("config"))
-    _, metrics = boundary.function(**arguments, config=config)
-    return {"returned": {name.removeprefix("cispo/"): value for name, value in metrics.items()}}
+    """With bounds that cut nothing but the smallest ratios: what is reported is taken before the cut."""
+    import torch
+
+    config = _algorithm(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
+    names = _given(inputs, "log_probs", "old_log_probs", "response_mask")
+    _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
+    return {name: metrics[f"cispo/{name}"] for name in ("ratio_max", "ratio_min")}
 
 
 def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -851,7 +853,16 @@ def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 _CALLS = (
-    Binding(f"{_PPO}.compute_policy_loss_cispo", "call", call=_cispo_ratios, imports=(_CONFIG,)),
+    Binding(
+        f"{_PPO}.compute_policy_loss_cispo",
+        "ratio_report",
+        arguments={"response_mask": ("loss_mask",)},
+        call=_cispo_ratios,
+        imports=(_CONFIG,),
+        requires=("skyrl.train.config.CISPOConfig.cispo_anchor",),
+        dtypes=("float32",),  # safe_exp_delta takes every exponential in single precision
+        dialects=_SAFELY[:1],
+    ),
     Binding("skyrl.train.generators.utils.prepare_generator_input", "prompt_expansion", call=_samples_of_a_prompt),
 )
 

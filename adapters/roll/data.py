@@ -123,6 +123,12 @@ def swapped(module: Any, **values: Any) -> Iterator[None]:
         vars(module).update(before)
 
 
+def _compared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    from types import SimpleNamespace
+
+    return {"alike": boundary.function(*(SimpleNamespace(**inputs[name]) for name in ("first", "second")))}
+
+
 _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
 
 BINDINGS = (
@@ -140,6 +146,13 @@ BINDINGS = (
         dialects=(
             Dialect("longer", "cut", "it makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457"),
         ),
+    ),
+    Binding(
+        "roll.distributed.strategy.vllm_strategy.compare_sampling_params",
+        "request_comparison",
+        call=_compared,
+        requires=("roll.distributed.strategy.vllm_strategy.compare_sampling_params",),
+        stand_ins=(StandIn("SamplingParams", "the engine's record of parameters, of which attributes are read"),),
     ),
     Binding(
         "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__",

@@ -47,15 +47,39 @@ class _Session:
 
 
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The request that the teacher gets."""
+    """The sampling parameters of the request that the teacher gets; it samples nothing."""
+    args = stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
+    sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
     with swapped(boundary.module, "aiohttp", stand_in(ClientSession=_Session)):
-        return {"returned": asyncio.run(boundary.function(**inputs["arguments"]))}
+        request = asyncio.run(boundary.function(args, sample))
+    return dict(request["sampling_params"])
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """It leaves them in the samples."""
-    boundary.function(**inputs["arguments"])
-    return {"returned": {"teacher_log_probs": [item.teacher_log_probs for item in inputs["arguments"]["samples"]]}}
+    """It leaves them in the samples. The engine says nothing of the first token, which nothing predicts."""
+    made = boundary.imported[TYPES].Sample
+    samples = [
+        made(
+            response_length=length, reward={"meta_info": {"input_token_logprobs": [(None, 5), *((n, 6) for n in row)]}}
+        )
+        for row, length in zip(inputs["values"], inputs["response_lengths"])
+    ]
+    boundary.function(stand_in(reward_key=None), samples)
+    return {"tails": [sample.teacher_log_probs for sample in samples]}
+
+
+def _siblings(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    made = boundary.imported[TYPES].Sample
+    samples = [
+        made(group_index=group, rollout_id=rollout, reward=reward)
+        for group, rollout, reward in zip(inputs["group"], inputs["rollout"], inputs["rewards"])
+    ]
+    _, normalised = boundary.function(stand_in(reward_key=None, grpo_std_normalization=False), samples)
+    return {"normalised": normalised}
+
+
+def _read(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"fields": boundary.function(inputs["record"]).to_dict()}
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,8 +125,34 @@ def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    Binding(f"{_DISTILLATION}.reward_func", "call", call=_request, stand_ins=(ARGS, _SESSION)),
-    Binding(f"{_DISTILLATION}.post_process_rewards", "call", call=_teacher_log_probs),
+    Binding(
+        f"{_DISTILLATION}.reward_func",
+        "sampling_request",
+        call=_request,
+        imports=(TYPES,),
+        stand_ins=(ARGS, _SESSION),
+        accepts=dict.fromkeys(("top_p", "top_k", "max_new_tokens", "repetition_penalty"), (None,)),
+    ),
+    Binding(
+        f"{_DISTILLATION}.post_process_rewards",
+        "response_tail",
+        call=_teacher_log_probs,
+        imports=(TYPES,),
+        stand_ins=(ARGS,),
+    ),
+    Binding(
+        "slime.rollout._fanout_test_helpers.grpo_normalize_by_group_index",
+        "rollout_baseline",
+        call=_siblings,
+        imports=(TYPES,),
+        stand_ins=(ARGS,),
+    ),
+    Binding(
+        f"{TYPES}.Sample.from_dict",
+        "record_reading",
+        call=_read,
+        accepts={"record": ({"status": "pending", "response": "a"}, {"status": "completed", "reward": 1.0})},
+    ),
     Binding(
         "slime.ray.rollout.RolloutManager._get_rollout_data",
         "batch_trimming",

@@ -73,10 +73,9 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of one sample whose tokens are spread over context-parallel ranks, as Megatron averages it over them."""
     import torch
 
-    given = inputs["arguments"]
-    losses, ranks = given["losses"], given["context_parallel_size"]
+    losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
-    prompt = given["prompt_length"]
+    prompt = inputs["prompt_length"]
     batch = {
         "loss_masks": [mask],
         "rollout_mask_sums": [mask.sum()],
@@ -84,7 +83,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "response_lengths": [tokens],
         "total_lengths": [tokens + prompt],
     }
-    args = _loss_args(given["calculate_per_token_loss"], 1)
+    args = _loss_args(inputs["per_token"], 1)
     own = boundary.imported[CP].slice_log_prob_with_cp
     total = 0.0
     for rank in range(ranks):
@@ -92,7 +91,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             part = own(losses, tokens + prompt, tokens) if ranks > 1 else losses
             loss, count = _microbatch(boundary, [part], args, batch, 1)
         total += loss / count / ranks
-    return {"returned": total}
+    return {"loss": total}
 
 
 def _advantage_args(estimator: str, **options: Any) -> Any:
@@ -107,14 +106,28 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """PPO's advantages, with what the rollout data says of the KL afterwards."""
-    given = inputs["arguments"]
-    names = ("log_probs", "ref_log_probs", "values", "rewards")
-    data = {name: given[name] if name == "rewards" else list(given[name]) for name in names}
-    data |= {"loss_masks": list(given["response_mask"]), **full_lengths(given)}
+    """PPO's advantages, with what the rollout data says of the KL afterwards. Samples of the lengths of the mask."""
+    import torch
+
+    width = inputs["response_mask"].shape[1]
+    lengths = [int(n) for n in (inputs["response_mask"] != 0).sum(-1)]
+    data: dict[str, Any] = {
+        name: [row[:n] for row, n in zip(inputs[name], lengths)] for name in ("log_probs", "ref_log_probs", "values")
+    }
+    data |= {
+        "rewards": inputs["rewards"].tolist(),
+        "loss_masks": [torch.ones(n) for n in lengths],
+        "response_lengths": lengths,
+        "total_lengths": [n + 1 for n in lengths],
+    }
+    args = _advantage_args("ppo", **{name: inputs[key] for name, key in _PPO_OPTIONS.items()})
     with one_rank():
-        boundary.function(_advantage_args("ppo", kl_coef=given["kl_coef"], gamma=1.0, lambd=1.0), data)
-    return {"returned": {name: data[name] for name in ("kl", "advantages")}}
+        boundary.function(args, data)
+    return {name: as_rows(data[name], width) for name in ("kl", "advantages")}
+
+
+#: Options of PPO's advantages -> canonical input.
+_PPO_OPTIONS = {"kl_coef": "kl_coef", "gamma": "gamma", "lambd": "lam"}
 
 
 def _outcomes(inputs: Mapping[str, Any]) -> list[float]:
@@ -162,54 +175,62 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     return {name: torch.stack(list(data[name])) for name in ("advantages", "returns")}
 
 
-def _kl_term(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The policy loss of one sample of advantage 1, on policy, with and without its KL term; no entropy term."""
+def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One step on one microbatch: the gradient of the policy loss and its KL term; no entropy term."""
     import torch
 
-    given = inputs["arguments"]
-    log_probs, advantages = given["log_probs"], torch.ones_like(given["log_probs"])
+    log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
+    reference, current = inputs["ref_log_probs"], list(log_probs)
     args = stand_in(
         advantage_estimator="grpo",
-        eps_clip=0.2,
-        eps_clip_high=0.2,
-        eps_clip_c=None,
+        eps_clip=inputs["eps_clip_low"],
+        eps_clip_high=inputs["eps_clip_high"],
+        eps_clip_c=inputs["dual_clip"],
         entropy_coef=0.0,
         rollout_top_p=1.0,
-        kl_loss_type=given["kl_loss_type"],
-        kl_loss_coef=given["kl_loss_coef"],
-        use_kl_loss=given["use_kl_loss"],
+        kl_loss_type=inputs["kl_estimator"],
+        kl_loss_coef=inputs["kl_coef"],
+        use_kl_loss=reference is not None,
         **dict.fromkeys(
             ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl"), False
         ),
     )
     batch = {
-        "advantages": [advantages],
-        "log_probs": [log_probs.detach()],
-        "ref_log_probs": [given["ref_log_probs"]],
-        "loss_masks": [advantages],
+        "advantages": list(inputs["advantages"]),
+        "log_probs": list(inputs["old_log_probs"]),
+        "loss_masks": list(mask.to(log_probs.dtype)),
         "unconcat_tokens": None,
-        **full_lengths({"response_mask": advantages[None]}),
+        **full_lengths(inputs),
     }
-    answer = Answer(log_probs=[log_probs], entropy=[torch.zeros_like(log_probs)])
+    if reference is not None:
+        batch["ref_log_probs"] = list(reference)
+    answer = Answer(log_probs=current, entropy=[torch.zeros_like(row) for row in current])
+
+    def token_mean(values: Any) -> Any:
+        return torch.where(mask.reshape(-1), values, 0.0).sum() / mask.sum().clamp(min=1)
+
     with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
-        loss, _ = boundary.function(args, batch, torch.zeros(()), lambda x: x.mean())
-    return {"returned": loss}
+        loss, told = boundary.function(args, batch, torch.zeros(()), token_mean)
+    gradient = torch.autograd.grad(loss, log_probs)[0]
+    return {"gradient": gradient, "pg_loss": told["pg_loss"], "kl_loss": told.get("kl_loss")}
 
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss of responses to one prompt each a step, after the division by the responses of a step that follows."""
+    """A step with as many responses a prompt, after the division by the responses that follows."""
     import torch
 
-    given = inputs["arguments"]
-    losses = given["losses"]
-    rows, tokens = losses.shape
-    masks = [torch.ones(tokens, dtype=losses.dtype)] * rows
-    args = stand_in(loss_aggregation="prompt_mean", n_samples_per_prompt=rows, calculate_per_token_loss=False)
-    batch = {"prompt_mask_sums": [torch.tensor(float(rows * tokens))] * rows}
-    lengths = full_lengths({"response_mask": losses})
+    losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
+    sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
+    args = stand_in(
+        loss_aggregation="prompt_mean",
+        n_samples_per_prompt=len(labels) // len(sums),
+        calculate_per_token_loss=False,
+    )
+    batch = {"prompt_mask_sums": [torch.as_tensor(sums[label]) for label in labels]}
+    lengths = full_lengths(inputs)
     with one_rank():
-        reducer = boundary.invoke({}, args, batch=batch, pg_loss_masks=masks, default_reducer=None, **lengths)
-        return {"returned": reducer(losses.reshape(-1)) / rows}
+        reducer = boundary.invoke({}, args, batch=batch, pg_loss_masks=list(mask), default_reducer=None, **lengths)
+        return {"loss": reducer(losses.reshape(-1)) / len(labels)}
 
 
 BINDINGS = (
@@ -227,7 +248,7 @@ BINDINGS = (
     ),
     Binding(
         f"{LOSS}.loss_function",
-        "call",
+        "context_parallel_loss",
         call=_shared_loss,
         imports=(CP,),
         stand_ins=(ARGS, MPU, LOG_PROBS),
@@ -258,7 +279,26 @@ BINDINGS = (
             ),
         ),
     ),
-    Binding(f"{LOSS}.compute_advantages_and_returns", "call", call=_ppo_kl, stand_ins=(ARGS, MPU)),
-    Binding(f"{LOSS}.policy_loss_function", "call", call=_kl_term, stand_ins=(ARGS, MPU, LOG_PROBS)),
-    Binding(f"{LOSS}.get_pg_loss_reducer", "call", call=_prompt_mean, stand_ins=(ARGS, MPU)),
+    Binding(
+        f"{LOSS}.compute_advantages_and_returns",
+        "penalised_advantage",
+        call=_ppo_kl,
+        stand_ins=(ARGS, MPU),
+        accepts={"response_mask": ("full", "right")},
+        dtypes=("float32",),
+    ),
+    Binding(
+        f"{LOSS}.policy_loss_function",
+        "policy_update",
+        call=_policy_step,
+        stand_ins=(ARGS, MPU, LOG_PROBS),
+        fixed={
+            "loss_agg_mode": "token-mean",
+            "dp_size": 1,
+            # The kernel's clips are looked at on its own boundary.
+            **dict.fromkeys(("micro_batch_size", "max_tokens_per_microbatch", "dual_clip")),
+        },
+        accepts={"kl_estimator": ("k1", "k2", "k3")},
+    ),
+    Binding(f"{LOSS}.get_pg_loss_reducer", "prompt_loss", call=_prompt_mean, stand_ins=(ARGS, MPU)),
 )

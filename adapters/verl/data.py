@@ -13,6 +13,7 @@ _PROTOCOL = "verl.protocol"
 _BALANCING = "verl.utils.seqlen_balancing"
 _DATASETS = "verl.utils.dataset"
 _METRICS = "verl.trainer.ppo.metric_utils"
+_CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
 _TRAINER = "verl.trainer.ppo.ray_trainer"
 _TOKENS = StandIn("tokens", "a sequence that is tokenised already; how messages become tokens is not measured")
 _DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads these attributes alone")
@@ -100,27 +101,21 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The next number that other code draws from numpy's global generator, with and without the call before it."""
     import numpy
 
-    given = inputs["arguments"]
-    drawn = {}
-    for name in ("without", "after"):
-        numpy.random.seed(given["seed"])
-        if name == "after":
-            boundary.function(given["data"], subset_size=given["subset_size"], reduce_fns=[numpy.mean])
-        drawn[name] = float(numpy.random.random_sample())
-    return {"returned": drawn}
+    ((mean, _),) = boundary.function(inputs["values"], subset_size=inputs["subset_size"], reduce_fns=[numpy.mean])
+    return {"mean": mean}
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's metrics of a batch; prompts of one token."""
+    """The trainer's metrics of a batch; prompts of one token, and what is not reported on is as the advantages are."""
     import torch
 
-    given = inputs["arguments"]
-    mask = given["response_mask"]
-    tensors = dict.fromkeys(("advantages", "returns", "values"), given["advantages"])
-    tensors |= {name: torch.zeros_like(given["advantages"]) for name in ("token_level_scores", "token_level_rewards")}
+    advantages, mask = inputs["advantages"], inputs["response_mask"]
+    tensors = {
+        name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
+    }
+    tensors |= {name: torch.zeros_like(advantages) for name in ("token_level_scores", "token_level_rewards")}
     tensors |= {
         "prompts": torch.zeros_like(mask[:, :1]),
         "responses": torch.zeros_like(mask),
@@ -128,7 +123,21 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "attention_mask": torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1),
     }
     told = boundary.function(_proto(boundary, tensors))
-    return {"returned": {name.replace("/", "_"): value for name, value in told.items()}}
+    return {name.removeprefix("critic/").replace("/", "_"): value for name, value in told.items()}
+
+
+def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    weights, told = boundary.invoke(
+        {name: inputs[name] for name in ("log_ratio", "response_mask")},
+        rollout_is="token",
+        rollout_is_threshold=inputs["threshold"],
+    )
+    names = {"fraction_high": "ratio_fraction_high", "sequence_fraction_high": "seq_fraction_high"}
+    return {"weights": weights, **{name: told[f"rollout_is_{key}"] for name, key in names.items()}}
+
+
+def _numbered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"numbers": boundary.invoke(inputs, device="cpu")}
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,14 +168,35 @@ BINDINGS = (
         call=_sample,
         stand_ins=(_DATASET, _TOKENS),
     ),
-    Binding(f"{_METRICS}.bootstrap_metric", "call", call=_bootstrapped),
+    Binding(f"{_METRICS}.bootstrap_metric", "resampled_statistic", call=_bootstrapped),
     Binding(
         f"{_METRICS}.compute_data_metrics",
-        "call",
+        "batch_report",
         formerly=(f"{_TRAINER}.compute_data_metrics",),
         call=_summarised,
         imports=(_PROTOCOL,),
     ),
+    Binding(
+        f"{_CORRECTION}.compute_rollout_correction_weights",
+        "weight_report",
+        call=_off_policy,
+        dtypes=("float32", "float64"),  # a coarser one has too few numbers around the threshold
+        dialects=(
+            Dialect(
+                "log_ratio_clamp",
+                20.0,
+                "log-ratios are cut before they are exponentiated",
+                f"{MAIN}/trainer/ppo/rollout_corr_helper.py#L469",
+            ),
+            Dialect(
+                "empty_rows",
+                "counted",
+                "a sequence without a valid token counts as one with the weight 0",
+                f"{MAIN}/trainer/ppo/rollout_corr_helper.py#L676",
+            ),
+        ),
+    ),
+    Binding("verl.utils.groupwise.as_torch_index", "group_numbers", arguments={"labels": ("index",)}, call=_numbered),
     Binding(
         f"{_TRAINER}.compute_advantage",
         "group_advantage",

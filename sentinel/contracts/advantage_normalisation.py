@@ -10,10 +10,13 @@ from sentinel.contracts.normalisation import LAWS_OF_TOKENS, NORMALISATION_INPUT
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands at tokens that do not count is nobody's meaning: it is left out on both sides."""
+    """A token that does not count has no advantage; where a boundary means to leave something there, it is left out."""
     import torch
 
-    return {"normalised": torch.where(inputs["response_mask"] != 0, call(**inputs)["normalised"], 0.0)}
+    found = call(**inputs)["normalised"]
+    valid = inputs["response_mask"] != 0
+    left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, found).abs().sum())
+    return {"normalised": torch.where(valid, found, 0.0), "left_on_masked": left}
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,9 +39,17 @@ ADVANTAGE_NORMALISATION = Contract(
             dtypes=("bool", "int64"),
         ),
         *NORMALISATION_INPUTS,
+        Input(
+            "masked_output",
+            "string",
+            "what a token that does not count comes out with: zero, or any (nobody reads it)",
+            default="zero",
+            dialect=True,
+        ),
     ),
     observes=(
         Observed("normalised", "advantage of each token that counts, normalised; 0 elsewhere", ("batch", "tokens")),
+        Observed("left_on_masked", "sum of magnitudes that tokens that do not count come out with"),
     ),
     measure=_measure,
     oracle=_oracle,

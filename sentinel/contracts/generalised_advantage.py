@@ -11,12 +11,13 @@ from sentinel.invariants.invariant import DoesNotApply
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands at tokens that do not count is nobody's meaning: it is left out on both sides."""
+    """What stands at tokens that do not count is nobody's meaning: it is left out on both sides. Returns may be None."""
     import torch
 
     outputs = call(**inputs)
     valid = inputs["response_mask"] != 0
-    return {key: torch.where(valid, outputs[key], 0.0) for key in ("advantages", "returns")}
+    found = {key: outputs[key] for key in ("advantages", "returns")}
+    return {key: None if value is None else torch.where(valid, value, 0.0) for key, value in found.items()}
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:

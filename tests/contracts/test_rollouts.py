@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from contract_kit import measured
@@ -104,3 +105,72 @@ def test_rollouts_that_are_lost_or_doubled(taken: list[int], left: list[int], ti
 def test_whole_batches_are_kept(dynamic: bool, kept: int, size: int) -> None:
     seen = measured("batch_trimming", samples=19, global_batch_size=6, dp_size=4, dynamic=dynamic)
     assert seen == {"kept": kept, "global_batch_size": size}
+
+
+# -- what engines are asked, and answer --------------------------------------------------------------------------------
+
+
+def test_an_empty_response_has_no_tail() -> None:
+    given = {"values": [[-0.5, -1.0], [-2.0, -3.0]], "response_lengths": [0, 1]}
+    assert measured("response_tail", **given) == {"lengths": [0, 1], "values": [-3.0]}
+
+    def minus_zero(values: Any, response_lengths: Any) -> dict[str, Any]:
+        return {"tails": [row[-length:] for row, length in zip(values, response_lengths)]}
+
+    assert measured("response_tail", minus_zero, **given)["lengths"] == [2, 1]
+
+
+def test_a_request_says_what_the_configuration_says() -> None:
+    given = {"temperature": 0.7, "top_p": 0.9}
+    assert measured("sampling_request", **given)["temperature"] == 0.7
+    seen = measured("sampling_request", lambda **_: {"temperature": 0, "top_k": 5}, **given)
+    assert (seen["temperature"], seen["top_p"], seen["top_k"]) == (0, None, None)
+
+
+def test_requests_are_alike_where_they_are_equal() -> None:
+    one = {"temperature": 1.0, "stop": ["."]}
+    assert measured("request_comparison", first=one, second=dict(one)) == {"alike": True}
+    assert measured("request_comparison", first=one, second={**one, "stop": ["?"]}) == {"alike": False}
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_pieces_of_a_rollout_count_once() -> None:
+    given = {"group": [0, 0, 0, 1], "rollout": [0, 0, 1, 2], "rewards": [1.0, 1.0, 0.0, 5.0]}
+    assert measured("rollout_baseline", **given) == {"normalised": [0.5, 0.5, -0.5, 0.0]}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "alike", "ends"),
+    [
+        ([0, 0, 1], [[True, True, False], [True, True, False], [False, False, True]], (0, 1)),
+        ([7, 7, 100], [[True, True, False], [True, True, False], [False, False, True]], (7, 100)),
+        ([0, 1, 1], [[True, False, False], [False, True, True], [False, True, True]], (0, 1)),
+    ],
+)
+def test_groups_by_their_numbers(numbers: list[int], alike: Any, ends: tuple[int, int]) -> None:
+    seen = measured(
+        "group_numbers", lambda **_: {"numbers": torch.tensor(numbers)}, labels=numpy.array(["a", "a", "b"])
+    )
+    assert (seen["alike"], (seen["lowest"], seen["highest"])) == (alike, ends)
+
+
+def test_labels_are_names() -> None:
+    assert measured("group_numbers", labels=numpy.array([7, 3, 7]))["numbers"] == [0, 1, 0]
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def test_reading_is_not_writing() -> None:
+    assert measured("record_reading", record={"status": "a"}) == {"altered": 0, "rewritten": []}
+
+    def rewrites(record: dict[str, Any]) -> dict[str, Any]:
+        record["status"], record["more"] = "b", 1
+        return {"fields": record}
+
+    assert measured("record_reading", rewrites, record={"status": "a"}) == {
+        "altered": 1,
+        "rewritten": ["more", "status"],
+    }

@@ -37,6 +37,13 @@ NUMBERS: Mapping[str, Any] = {
     "logits": [[[0.5 * ((3 * r + 2 * t + v) % 5) - 1.0 for v in range(4)] for t in range(3)] for r in range(4)],
     "outputs": [[0.55, 0.75, -0.25], [-0.25, 1.125, 1.0], [1.0, -1.125, 2.5], [1.5, 0.25, -0.5]],
     "output_after": [3.0, -3.5, 4.0, -4.5],
+    "log_ratio": [[0.25, -0.5, 1.0], [-0.125, 0.0, 0.5], [-1.0, 1.5, -0.25], [0.75, 0.125, -1.5]],
+    "proximal_log_probs": [[0.25, -0.5, 1.0], [-0.125, 0.0, 0.5], [-1.0, 1.5, -0.25], [0.75, 0.125, -1.5]],
+    "behaviour_log_probs": [[0.5, -0.25, 0.0], [-0.5, 1.0, 0.25], [0.125, -1.0, 0.75], [-0.125, 1.5, 0.5]],
+    "chosen_log_probs": [[-1.0, -0.5, -2.0], [-0.75, -1.25, -0.25], [-1.5, -0.125, -3.0], [-0.625, -1.0, -0.5]],
+    "chosen_ref_log_probs": [[-1.25, -0.25, -1.0], [-0.5, -1.0, -0.75], [-1.0, -0.5, -2.0], [-0.5, -1.5, -0.25]],
+    "rejected_log_probs": [[-0.5, -1.0, -1.5], [-2.0, -0.25, -0.75], [-0.125, -1.0, -0.5], [-1.25, -0.5, -3.0]],
+    "rejected_ref_log_probs": [[-0.75, -0.5, -2.0], [-1.0, -0.5, -0.25], [-0.5, -1.25, -1.0], [-1.0, -0.75, -2.0]],
     "importance_weights": [[1.0, 0.5, 2.0], [0.25, 1.5, 0.75], [1.0, 2.0, 0.5], [0.75, 0.25, 1.0]],
 }
 GROUPS = ["p", "p", "q", "q"]
@@ -125,10 +132,11 @@ class Bound:
         A difference that float64 does not have was rounding.
         """
         wrong = {}
+        law = next(name for name in ("the_oracle_agrees", "metrics_tell_the_truth") if name in subject.contract.laws)
         for name, inputs in self.scenarios(subject, mask).items():
-            trial = self.ask(subject, "the_oracle_agrees", {"": inputs})
+            trial = self.ask(subject, law, {"": inputs})
             if trial.violations and (wide := widened(subject.contract, {"": inputs})) is not None:
-                again = self.ask(subject, "the_oracle_agrees", *wide)
+                again = self.ask(subject, law, *wide)
                 trial = trial if again.refused else again
             if trial.refused:
                 wrong[name] = f"refused: {trial.refused}"

@@ -18,6 +18,11 @@ FUNCTIONALS = "roll.utils.functionals"
 AGENTIC = "roll.pipeline.agentic.utils"
 PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 
+#: What main no longer has -> the last state of it that is in the corpus.
+GONE = {
+    "roll.distributed.strategy.vllm_strategy.compare_sampling_params": "b5bb83b5e433e7b6b30236bfc8855374b022c33a",
+}
+
 #: What averages the losses of tokens: ROLL #444 sums those that the mask leaves out.
 TOKEN_MEANS = [
     (f"{FUNCTIONALS}.agg_loss", "loss_aggregation"),
@@ -42,9 +47,18 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[tuple[str, Bound]]:
         yield request.param, opened_at
 
 
+@pytest.fixture
+def newest(main: Bound, boundary: str) -> Iterator[Bound]:
+    """Main; or, for a boundary that is gone, where it was last."""
+    if boundary not in GONE:
+        yield main
+        return
+    yield from opened("roll", GONE[boundary])
+
+
 @pytest.mark.parametrize(("boundary", "contract"), bound("roll"))
-def test_oracle_and_boundary_agree(main: Bound, boundary: str, contract: str) -> None:
-    wrong = main.disagreements(main.subject(boundary, contract))
+def test_oracle_and_boundary_agree(newest: Bound, boundary: str, contract: str) -> None:
+    wrong = newest.disagreements(newest.subject(boundary, contract))
     assert {name: said for name, said in wrong.items() if "weights are cut from above" not in said} == {}
 
 

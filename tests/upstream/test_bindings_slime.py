@@ -17,6 +17,7 @@ REFERENCE = "4e08faaa319fe01f5cec174203324c6e0bb23660"
 GREEDY = "8751e4d5c526610aca51aad4827c6345844c218a"
 
 OPSM = "slime.utils.ppo_utils.compute_opsm_mask"
+PROMPT_MEANS = "6f708931c34b78db6dd5c18334f4ec34a869447f"
 GONE = "slime.backends.fsdp_utils."
 LOSS = "slime.backends.megatron_utils.loss"
 REWARDS = "slime.ray.rollout.RolloutManager._post_process_rewards"
@@ -44,12 +45,22 @@ def reference() -> Iterator[Bound]:
 
 
 @pytest.fixture(scope="module")
+def prompt_means() -> Iterator[Bound]:
+    """The head of #2090, which was not merged."""
+    yield from opened("slime", PROMPT_MEANS)
+
+
+@pytest.fixture(scope="module")
 def greedy() -> Iterator[Bound]:
     yield from opened("slime", GREEDY)
 
 
 #: Every binding that main has the boundary of.
-THERE = [parameters for parameters in bound("slime") if not parameters.values[0].startswith(GONE)]
+THERE = [
+    parameters
+    for parameters in bound("slime")
+    if not parameters.values[0].startswith(GONE) and parameters.values[1] != "prompt_loss"
+]
 PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 
 
@@ -59,6 +70,7 @@ KNOWN = {
     f"{LOSS}.get_log_probs_and_entropy": {"temperature=0.0"},
     # It no longer has a dynamic batch size.
     "slime.ray.rollout.RolloutManager._get_rollout_data": {"dynamic=True"},
+    "slime.rollout.on_policy_distillation.post_process_rewards": {"plain"},
     "slime.rollout.rm_hub.async_rm": {"rule=boxed_math"},
     "slime.rollout.rm_hub.math_utils.grade_answer_verl": {"wording=bare"},
 }
@@ -85,6 +97,12 @@ def test_oracle_and_boundary_agree_behind_padding(main: Bound, boundary: str, co
 def test_context_parallel_ranks_answer_as_one(fsdp: Bound, mask: list[list[int]] | None) -> None:
     subject = fsdp.subject(f"{GONE}actor.get_logprob_and_entropy_with_cp", "token_log_probs")
     assert fsdp.disagreements(subject, mask) == {}
+
+
+@pytest.mark.parametrize("mask", [None, PADDED], ids=["full", "padded"])
+def test_every_prompt_weighs_the_same(prompt_means: Bound, mask: list[list[int]] | None) -> None:
+    subject = prompt_means.subject(f"{LOSS}.get_pg_loss_reducer", "prompt_loss")
+    assert prompt_means.disagreements(subject, mask) == {}
 
 
 @pytest.mark.parametrize("mask", [None, PADDED], ids=["full", "padded"])

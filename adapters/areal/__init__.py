@@ -12,6 +12,8 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
+from . import objectives
+
 #: Dialects say where AReaL says so by a line of main in August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
@@ -59,23 +61,6 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     actor = boundary.owner(config, None)
     return boundary.function(actor, {name: inputs[name].clone() for name in _BATCH})
-
-
-def _with_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The step with the values of a critic: ``config``, the fields of PPOActorConfig, and ``data``, the whole batch."""
-    config = boundary.imported[_ARGUMENTS].PPOActorConfig(
-        experiment_name="sentinel",
-        trial_name="sentinel",
-        path="sentinel",
-        use_decoupled_loss=False,
-        recompute_logprob=False,
-        reward_norm=None,
-        adv_norm=None,
-        **inputs["arguments"]["config"],
-    )
-    data = dict(inputs["arguments"]["data"])
-    answer = boundary.function(boundary.owner(config, None), data)
-    return {"returned": {"advantages": (data if answer is None else answer)["advantages"]}}
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -406,14 +391,6 @@ TARGET = Target(
             stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
         ),
         Binding(
-            "areal.trainer.ppo.actor.PPOActor._compute_advantages",
-            "call",
-            formerly=("areal.engine.ppo.actor.PPOActor.compute_advantages",),
-            call=_with_values,
-            imports=(_ARGUMENTS,),
-            stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
-        ),
-        Binding(
             "areal.engine.ppo.actor.PPOActor.compute_logp",
             "token_log_probs",
             call=_recomputed,
@@ -512,12 +489,13 @@ TARGET = Target(
                 ),
             ),
         ),
+        *objectives.BINDINGS,
     ),
     unbound={
         "areal.trainer.ppo.gae._compute_turn_level_gae": "the contract's steps are tokens; these are turns",
         "areal.trainer.ppo.actor.compute_prox_logp_approximations": "it guesses log-probs from the versions of weights",
         f"{_FUNCTIONAL}.reward_overlong_penalty": "no contract of rewards that go by the length of a response yet",
-        f"{_FUNCTIONAL}.dpo_pair_logratios": "preferences, not reinforcement learning",
-        f"{_FUNCTIONAL}.dpo_preference_loss": "preferences, not reinforcement learning",
+        f"{_FUNCTIONAL}.dpo_pair_logratios": "a part of compute_dpo_loss, which is bound",
+        f"{_FUNCTIONAL}.dpo_preference_loss": "a part of compute_dpo_loss, which is bound",
     },
 )

@@ -1,0 +1,136 @@
+"""AReaL: losses beside PPO's own (decoupled with dropped tokens, preferences), and advantages with a critic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding, Dialect, StandIn
+
+_FUNCTIONAL = "areal.utils.functional"
+_ARGUMENTS = "areal.api.cli_args"
+_ACTOR = "areal.trainer.ppo.actor.PPOActor._compute_advantages"
+_ICEPOP = "https://github.com/areal-project/AReaL/blob/f82f0f21dee4fc695d8ea9d5abc726d462f9638a/areal"
+
+
+def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Each row is a prompt of one token, the response, and an EOS behind it: position t predicts token t + 1.
+
+    The reward of a sequence is earned with its last token, so that a row ends with the last one that counts.
+    """
+    import torch
+
+    mask = inputs["response_mask"] != 0
+    rows, tokens = mask.shape
+    config = boundary.imported[_ARGUMENTS].PPOActorConfig(
+        experiment_name="sentinel",
+        trial_name="sentinel",
+        path="sentinel",
+        use_decoupled_loss=False,
+        recompute_logprob=False,
+        reward_norm=None,
+        adv_norm=None,
+        kl_ctl=0.0,
+        reward_scaling=1.0,
+        reward_bias=0.0,
+        reward_clip=1e9,
+        discount=inputs["gamma"],
+        gae_lambda=inputs["lam"],
+    )
+    ends = (mask * torch.arange(1, tokens + 1)).amax(-1)
+    data = {
+        "input_ids": torch.ones(rows, tokens + 2, dtype=torch.int64),
+        "attention_mask": (torch.arange(tokens + 2)[None, :] <= ends[:, None]).long(),
+        "loss_mask": torch.nn.functional.pad(mask, (1, 1)).long(),
+        "rewards": torch.where(mask, inputs["token_level_rewards"], 0.0).sum(-1).float(),
+        "logprobs": torch.zeros(rows, tokens + 2),
+        "values": torch.nn.functional.pad(inputs["values"].float(), (0, 2)),
+    }
+    answer = boundary.function(boundary.owner(config, None), data)
+    found = data if answer is None else answer
+    cut = {name: found[name][:, :tokens] for name in ("advantages", "returns") if name in found}
+    return {"returns": None, **cut}  # older ones keep the returns to themselves
+
+
+def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Tokens are dropped by IcePop, where the version has it, or by rejection sampling."""
+    from sentinel.worker.drift import DriftError
+
+    low, high = inputs["weight_low"], inputs["weight_high"]
+    if inputs["correction"] == "icepop":
+        if "enable_icepop" not in boundary.parameters:
+            raise DriftError(f"{boundary.path} has no IcePop")
+        drop = {"enable_icepop": True, "icepop_alpha": 0.0 if low is None else low, "icepop_beta": high}
+    else:
+        made = boundary.imported[_ARGUMENTS].RejectionSamplingConfig
+        drop = {
+            "rejection_sampling": made(level="token", action="mask", metric="ratio", lower=low, upper=high),
+        }
+    loss, told = boundary.invoke(
+        {},
+        logprobs=inputs["log_probs"],
+        proximal_logprobs=inputs["proximal_log_probs"],
+        old_logprobs=inputs["behaviour_log_probs"],
+        advantages=inputs["advantages"],
+        eps_clip=inputs["eps_clip"],
+        loss_mask=inputs["response_mask"].bool(),
+        **drop,
+    )
+    return {"loss": loss, "ratio": told["importance_weight"]}
+
+
+def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Sequences stand one after the other, the chosen one of a pair before the rejected one; position t predicts
+    token t + 1, and the last one nothing. Its metrics go to the tracker of the process, which is emptied first."""
+    import torch
+
+    def packed(name: str, before: int, behind: int) -> Any:
+        sides = [torch.nn.functional.pad(inputs[f"{side}_{name}"], (before, behind)) for side in ("chosen", "rejected")]
+        return torch.stack(sides, dim=1).reshape(-1)
+
+    rows, tokens = inputs["chosen_mask"].shape
+    boundary.module.stats_tracker.DEFAULT_TRACKER.stats.clear()
+    loss = boundary.invoke(
+        {},
+        logprobs=packed("log_probs", 0, 1),
+        entropy=None,
+        input_={
+            "cu_seqlens": torch.arange(0, 2 * rows * (tokens + 1) + 1, tokens + 1, dtype=torch.int32),
+            "loss_mask": packed("mask", 1, 0),
+            "ref_logprobs": packed("ref_log_probs", 0, 1),
+        },
+        beta=inputs["beta"],
+        loss_type=inputs["loss_type"],
+    )
+    return {"loss": loss}
+
+
+BINDINGS = (
+    Binding(
+        _ACTOR,
+        "generalised_advantage",
+        formerly=("areal.engine.ppo.actor.PPOActor.compute_advantages",),
+        call=_critic_advantages,
+        imports=(_ARGUMENTS,),
+        stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
+        fixed={"reward_layout": "outcome"},
+        dtypes=("float32",),
+    ),
+    Binding(
+        f"{_FUNCTIONAL}.ppo_actor_loss_fn",
+        "decoupled_loss",
+        call=_decoupled,
+        imports=(_ARGUMENTS,),
+        dtypes=("float32",),  # log-probs are brought to single precision before the subtraction
+        dialects=(
+            Dialect(
+                "denominator",
+                "kept",
+                "IcePop takes the mean over the tokens that it keeps",
+                f"{_ICEPOP}/utils/functional/functional.py#L584",
+                where={"correction": ("icepop",)},
+            ),
+        ),
+    ),
+    Binding("areal.trainer.dpo.dpo_engine.compute_dpo_loss", "preference_loss", call=_pairs),
+)

@@ -1,0 +1,66 @@
+"""Batch reports: what a trainer says about the tokens of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.invariants.invariant import DoesNotApply
+
+_QUANTITIES = ("advantages", "returns", "values")
+_STATISTICS = ("mean", "max", "min")
+_KEYS = tuple(f"{name}_{statistic}" for name in (*_QUANTITIES, "response_length") for statistic in _STATISTICS)
+
+
+def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    outputs = call(**inputs)
+    return {key: None if outputs.get(key) is None else float(outputs[key]) for key in _KEYS}
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Mean and extremes over the tokens that count; lengths are numbers of these."""
+    valid = inputs["response_mask"] != 0
+    if not valid.any():
+        raise DoesNotApply("no token counts")
+    seen = {name: inputs[name][valid] for name in _QUANTITIES if inputs[name] is not None}
+    seen["response_length"] = valid.sum(-1).double()
+    return {
+        f"{name}_{statistic}": float(getattr(values, statistic)())
+        for name, values in seen.items()
+        for statistic in _STATISTICS
+    }
+
+
+_TOKENS = ("batch", "tokens")
+
+BATCH_REPORT = Contract(
+    name="batch_report",
+    summary="means and extremes of a batch's advantages, returns, values and lengths, as they are reported",
+    source="a mean, a maximum and a minimum over the tokens that the policy chose",
+    inputs=(
+        Input("advantages", "tensor", "advantage of each token", shape=_TOKENS, domain="advantage"),
+        Input("returns", "tensor", "return of each token", shape=_TOKENS, default=None, domain="value"),
+        Input("values", "tensor", "value of each token", shape=_TOKENS, default=None, domain="value"),
+        Input(
+            "response_mask",
+            "tensor",
+            "1 where a token counts",
+            dtype="int64",
+            shape=_TOKENS,
+            domain="mask",
+            dtypes=("bool", "float32"),
+        ),
+    ),
+    observes=tuple(Observed(key, f"the reported {key.replace('_', ' ')}", role="metric") for key in _KEYS),
+    measure=_measure,
+    oracle=_oracle,
+    law="metrics_tell_the_truth",
+    laws=(
+        "masked_values_have_no_influence",
+        "order_does_not_matter",
+        "metrics_tell_the_truth",
+        "nothing_else_is_touched",
+        "representation_is_invisible",
+    ),
+)

@@ -1,0 +1,89 @@
+"""Weight reports: what is said about importance weights, beside the weights that are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.invariants.invariant import DoesNotApply
+
+_METRICS = ("fraction_high", "sequence_fraction_high")
+
+
+def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    outputs = call(**inputs)
+    weights = torch.where(inputs["response_mask"] != 0, outputs["weights"], 0.0)
+    return {"weights": weights, **{name: float(outputs[name]) for name in _METRICS}}
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights are cut at the threshold; what is above it is counted before they are."""
+    import torch
+
+    valid, threshold = inputs["response_mask"] != 0, inputs["threshold"]
+    if not valid.any():
+        raise DoesNotApply("no token counts")
+    bound = inputs["log_ratio_clamp"]
+    logs = inputs["log_ratio"] if bound is None else inputs["log_ratio"].clamp(-bound, bound)
+    ratios = torch.where(valid, logs.exp(), 0.0)
+    lengths = valid.sum(-1)
+    means = ratios.sum(-1) / lengths.clamp(min=1)
+    sequences = lengths > 0 if inputs["empty_rows"] == "absent" else torch.ones_like(lengths, dtype=torch.bool)
+    return {
+        "weights": ratios.clamp(max=threshold),
+        "fraction_high": (ratios[valid] > threshold).double().mean(),
+        "sequence_fraction_high": (means[sequences] > threshold).double().mean(),
+    }
+
+
+WEIGHT_REPORT = Contract(
+    name="weight_report",
+    summary="how far off policy a batch is, as it is reported beside truncated importance weights",
+    source="truncated importance sampling (Ionides, 2008); extreme weights are counted before they are cut",
+    inputs=(
+        Input(
+            "log_ratio",
+            "tensor",
+            "log-prob of the trained policy minus that of the rollout's",
+            shape=("batch", "tokens"),
+            domain="log_ratio",
+        ),
+        Input(
+            "response_mask",
+            "tensor",
+            "1 where a token counts",
+            shape=("batch", "tokens"),
+            domain="mask",
+            dtypes=("int64",),
+        ),
+        Input("threshold", "number", "largest weight of a token", choices=(2.0, 1.5, 5.0), knob=True),
+        Input(
+            "log_ratio_clamp", "number", "bound of |log-ratio| before it is exponentiated", default=None, dialect=True
+        ),
+        Input(
+            "empty_rows",
+            "string",
+            "whether rows without a valid token count among the sequences: absent or counted",
+            default="absent",
+            dialect=True,
+        ),
+    ),
+    observes=(
+        Observed("weights", "weight of each token that counts; 0 elsewhere", ("batch", "tokens")),
+        Observed("fraction_high", "share of tokens whose ratio is above the threshold", role="metric"),
+        Observed("sequence_fraction_high", "share of sequences whose mean ratio is above it", role="metric"),
+    ),
+    measure=_measure,
+    oracle=_oracle,
+    law="metrics_tell_the_truth",
+    laws=(
+        "masked_values_have_no_influence",
+        "order_does_not_matter",
+        "the_oracle_agrees",
+        "metrics_tell_the_truth",
+        "nothing_else_is_touched",
+    ),
+)

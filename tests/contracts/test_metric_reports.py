@@ -1,0 +1,71 @@
+"""What is reported of a batch: the oracles by hand, and what the measurement makes of broken twins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from contract_kit import measured
+
+MASK = torch.tensor([[1, 0], [1, 1]])
+
+
+def test_padding_is_in_no_report() -> None:
+    seen = measured("batch_report", advantages=torch.tensor([[1.0, 99.0], [2.0, -3.0]]), response_mask=MASK)
+    assert (seen["advantages_mean"], seen["advantages_max"], seen["advantages_min"]) == (0.0, 2.0, -3.0)
+    assert (seen["response_length_mean"], seen["response_length_max"], seen["response_length_min"]) == (1.5, 2.0, 1.0)
+    assert seen["values_mean"] is None
+
+
+def test_a_mask_of_integers_is_no_choice() -> None:
+    def twin(advantages: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
+        return {"advantages_max": advantages[response_mask].max()}
+
+    seen = measured("batch_report", twin, advantages=torch.tensor([[1.0, 99.0], [2.0, -3.0]]), response_mask=MASK)
+    assert seen["advantages_max"] == 99.0
+
+
+def test_extreme_weights_are_counted_before_the_cut() -> None:
+    ratios = torch.tensor([[2.0, 0.0], [0.0, 0.5]], dtype=torch.float64)
+    seen = measured("weight_report", log_ratio=ratios, response_mask=MASK, threshold=2.0)
+    assert seen["weights"] == [[2.0, 0.0], [1.0, pytest.approx(math.exp(0.5))]]
+    assert seen["fraction_high"] == pytest.approx(1 / 3)
+    assert seen["sequence_fraction_high"] == 0.5
+
+
+def test_an_empty_row_is_a_sequence_or_none() -> None:
+    given = {"log_ratio": torch.tensor([[2.0], [2.0]]), "response_mask": torch.tensor([[1], [0]]), "threshold": 2.0}
+    assert measured("weight_report", **given)["sequence_fraction_high"] == 1.0
+    assert measured("weight_report", **given, empty_rows="counted")["sequence_fraction_high"] == 0.5
+
+
+def test_the_smallest_ratio_is_no_masked_zero() -> None:
+    given = {
+        "log_probs": torch.log(torch.tensor([[1.5, 2.0, 1.0]])),
+        "old_log_probs": torch.zeros(1, 3),
+        "response_mask": torch.tensor([[1, 1, 0]]),
+    }
+
+    def twin(log_probs: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
+        ratios = log_probs.exp() * response_mask
+        return {"ratio_max": ratios.max(), "ratio_min": ratios.min()}
+
+    assert measured("ratio_report", **given) == {"ratio_max": pytest.approx(2.0), "ratio_min": pytest.approx(1.5)}
+    assert measured("ratio_report", twin, **given)["ratio_min"] == 0.0
+
+
+def test_other_code_draws_as_if_nothing_had_been() -> None:
+    given = {"values": [3, 3, 3], "subset_size": 2, "seed": 123}
+    seen = measured("resampled_statistic", **given)
+    assert seen["mean"] == 3.0
+    assert seen["without"] == seen["after"]
+
+    def reseeds(**_: Any) -> dict[str, Any]:
+        numpy.random.seed(42)
+        return {"mean": 3.0}
+
+    seen = measured("resampled_statistic", reseeds, **given)
+    assert seen["without"] != seen["after"]

@@ -1,0 +1,125 @@
+"""Losses and advantages of whole steps: the oracles by hand, a second derivation, and broken twins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from contract_kit import measured
+
+# -- prompts and ranks -------------------------------------------------------------------------------------------------
+
+LOSSES = {
+    "loss_mat": torch.tensor([[1.0, 3.0], [5.0, 99.0], [2.0, 4.0], [6.0, 8.0]]),
+    "response_mask": torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 1.0], [1.0, 1.0]]),
+    "group": ["p", "p", "q", "q"],
+}
+
+
+def test_every_prompt_weighs_the_same() -> None:
+    seen = measured("prompt_loss", **LOSSES)
+    assert seen["loss"] == (3.0 + 5.0) / 2
+    assert seen["per_token_gradient"] == [
+        [pytest.approx(1 / 6)] * 2,
+        [pytest.approx(1 / 6), 0.0],
+        [0.125, 0.125],
+        [0.125, 0.125],
+    ]
+
+
+def test_a_mean_over_responses_is_another() -> None:
+    def twin(loss_mat: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
+        return {"loss": ((loss_mat * response_mask).sum(-1) / response_mask.sum(-1)).mean() / 2}
+
+    assert measured("prompt_loss", twin, **LOSSES)["loss"] != measured("prompt_loss", **LOSSES)["loss"]
+
+
+def test_ranks_are_not_in_the_loss() -> None:
+    losses = torch.tensor([1.0, 2.0, 6.0])
+    for ranks in (1, 2):
+        given = {"losses": losses, "prompt_length": 2, "context_parallel_size": ranks, "per_token": True}
+        assert measured("context_parallel_loss", **given) == {"loss": 3.0}
+
+
+# -- advantages --------------------------------------------------------------------------------------------------------
+
+
+def test_a_penalty_and_the_kl_that_is_told() -> None:
+    seen = measured(
+        "penalised_advantage",
+        log_probs=torch.tensor([[-1.0, -2.0, 0.0]], dtype=torch.float64),
+        ref_log_probs=torch.tensor([[-1.5, -1.0, 0.0]], dtype=torch.float64),
+        values=torch.zeros(1, 3, dtype=torch.float64),
+        response_mask=torch.tensor([[1.0, 1.0, 0.0]]),
+        rewards=torch.tensor([1.0], dtype=torch.float64),
+        kl_coef=0.1,
+    )
+    assert seen["kl"] == [[0.5, -1.0, 0.0]]
+    # rewards -0.05 and 0.1 + 1
+    assert seen["advantages"] == [[pytest.approx(1.05), pytest.approx(1.1), 0.0]]
+
+
+# -- decoupled losses --------------------------------------------------------------------------------------------------
+
+STEP: dict[str, Any] = {
+    "log_probs": torch.tensor([[-1.0, -1.0]], dtype=torch.float64),
+    "proximal_log_probs": torch.tensor([[-1.1, -1.0]], dtype=torch.float64),
+    "behaviour_log_probs": torch.tensor([[-1.3, -4.0]], dtype=torch.float64),
+    "advantages": torch.ones(1, 2, dtype=torch.float64),
+    "response_mask": torch.tensor([[True, True]]),
+    "correction": "mask",
+}
+
+
+def test_a_weight_is_a_constant() -> None:
+    seen = measured("decoupled_loss", **STEP)
+    # r w / 2 of the first token; the second's weight e^3 is out of bounds.
+    value = math.exp(0.1) * math.exp(0.2) / 2
+    assert seen["loss"] == pytest.approx(-value)
+    assert seen["gradient"] == [[pytest.approx(-value), 0.0]]
+    assert seen["proximal_gradient"] == [[pytest.approx(value), 0.0]]
+    assert seen["ratio"] == [[pytest.approx(math.exp(0.1)), 1.0]]
+
+
+def test_what_the_loss_is_divided_by() -> None:
+    counted, kept = (measured("decoupled_loss", **STEP, denominator=name)["loss"] for name in ("counted", "kept"))
+    assert kept == pytest.approx(2 * counted)
+
+
+def test_a_weight_that_is_not_detached() -> None:
+    def twin(log_probs: Any, proximal_log_probs: Any, behaviour_log_probs: Any, **_: Any) -> dict[str, Any]:
+        ratio = (log_probs - proximal_log_probs).exp()
+        weight = (proximal_log_probs - behaviour_log_probs).exp()
+        return {"loss": -(ratio * weight)[0, 0] / 2, "ratio": ratio}
+
+    assert measured("decoupled_loss", twin, **STEP)["proximal_gradient"] == [[pytest.approx(0.0, abs=1e-15), 0.0]]
+
+
+# -- preferences -------------------------------------------------------------------------------------------------------
+
+
+def pairs(tokens: int, **more: Any) -> dict[str, Any]:
+    ones = torch.ones(1, tokens, dtype=torch.float64)
+    sides = {"chosen": 0.1, "rejected": -0.1}
+    return {
+        **{f"{side}_log_probs": height * ones for side, height in sides.items()},
+        **{f"{side}_ref_log_probs": 0 * ones for side in sides},
+        **{f"{side}_mask": ones for side in sides},
+        "beta": 0.1,
+        **more,
+    }
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 8])
+def test_ipo_does_not_go_by_length(tokens: int) -> None:
+    assert measured("preference_loss", **pairs(tokens, loss_type="ipo"))["loss"] == pytest.approx(23.04)
+
+
+def test_dpo_goes_by_the_sum() -> None:
+    seen = measured("preference_loss", **pairs(2, loss_type="sigmoid"))
+    assert seen["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.4)))
+    slope = -0.1 / (1 + math.exp(0.1 * 0.4))
+    assert seen["chosen_gradient"] == [[pytest.approx(slope)] * 2]
+    assert seen["rejected_gradient"] == [[pytest.approx(-slope)] * 2]
