@@ -417,9 +417,8 @@ class Hunt:
 
 
 def _undrawn(item: Input) -> Input:
-    """An input that is left out; as it was where leaving it out is none of its choices."""
-    optional = item.default is None and (item.domain or None in item.choices)
-    return replace(item, domain="", choices=(), knob=False) if optional else item
+    """An input that is left out; as it was where its contract does not say what leaving it out means."""
+    return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 
 @st.composite

@@ -25,7 +25,6 @@ ENOUGH = 400
 GIT = [job for job in PINS if job.ref.kind == "git" and bundled_catalog().contracts[job.recipe.contract].laws]
 #: Bugs that no law can see, and why.
 UNSEEN = {
-    "VERL-AGGLOSS-TOKEN-SUM-IS-MEAN": "that version lacks the normalisers that a search gives, so every call is drift",
     "ROLL-LOGPROBS-IN-BFLOAT16": "what is lost in sixteen bits is rounding to a law: it vanishes in float64",
 }
 FIRST = {job.recipe.bug_id: job for job in reversed(GIT) if job.expect == "reproduced"}
