@@ -43,6 +43,7 @@ class Measurement:
 
     :ivar oracle: the contract's float64 reference on the same inputs, where a law asked for it.
     :ivar ghosts: the missing third-party modules that the boundary's imports named.
+    :ivar asked: what was asked of the checkout, where it was traced (see :mod:`sentinel.worker.trace`); None: unknown.
     """
 
     observation: Observation
@@ -50,6 +51,7 @@ class Measurement:
     ghosts: tuple[str, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
     oracle: Observation | None = None
+    asked: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,14 @@ class Failure:
     :ivar kind: ``drift``, ``import``, ``raised``, ``crash``, ``exit``, ``timeout``, ``memory``, ``ghost``,
         ``not-in-this-version``, ``python``, ``ref`` or ``harness``.
     :ivar traceback: upstream's own, where an exception came out of it; paths relative to the checkout.
+    :ivar asked: as for :class:`Measurement`.
     """
 
     kind: str
     reason: str
     traceback: str = ""
     provenance: Provenance | None = None
+    asked: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -22,17 +22,23 @@ def read_answer(answer: Mapping[str, Any], checkout: Checkout) -> Measurement | 
                 str(failure["reason"]),
                 str(failure["traceback"]),
                 prove(proven, checkout) if proven else None,
+                _asked(answer),
             )
         return Measurement(
             {str(variant): dict(values) for variant, values in answer["observation"].items()},
             prove(answer["provenance"], checkout),
             tuple(map(str, answer["ghosts"])),
             tuple(StandIn(str(name), str(reason)) for name, reason in answer["stand_ins"]),
+            asked=_asked(answer),
         )
     except NotProvenError as error:
         return Failure("drift", str(error))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return Failure("crash", f"the probe's answer has not the form of one: {error!r}")
+
+
+def _asked(answer: Mapping[str, Any]) -> tuple[str, ...] | None:
+    return tuple(map(str, answer["asked"])) if "asked" in answer else None
 
 
 class NotProvenError(Exception):

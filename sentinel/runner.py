@@ -103,6 +103,10 @@ class Runner:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
+    def discard(self, target: str, ref: Ref) -> None:
+        """End the process of a target at a ref; the next job starts another one, which has imported nothing yet."""
+        self._processes.discard(target, ref)
+
     def ground(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> Ground:
         """Where a search can take place: the checkout, and processes that have imported these bindings' modules.
 
@@ -180,7 +184,7 @@ class Runner:
             if isinstance(found, Failure):
                 return verdicts.of_failure(found), (), found
             effects = found.effects
-            measured = replace(measured, observation=found.observation)
+            measured = replace(measured, observation=found.observation, asked=None)  # sessions do not tell
         verdict, comparisons = verdicts.by_law(invariant, recipe, measured, contract, effects)
         return verdict, comparisons, measured
 

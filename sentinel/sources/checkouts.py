@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,7 @@ def _fill(
         with os.fdopen(handle, "wb") as file:
             file.write(content)
     top.mkdir(exist_ok=True)
-    refused = _link(top, links)
+    refused = make_links(top, links)
     out = [*left_out, *(LeftOut(path, None, "a symbolic link that leads out of the checkout") for path in refused)]
     listed = sorted(([gone.path, gone.size, gone.reason] for gone in out), key=lambda gone: str(gone[0]))
     every = [[entry.path, entry.mode, entry.blob, entry.size] for entry in sorted(entries, key=lambda e: e.path)]
@@ -197,7 +197,7 @@ def _fill(
     (part / "checkout.json").write_text(json.dumps(record, indent=1))
 
 
-def _link(top: Path, links: dict[str, str]) -> list[str]:
+def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
     """Make the links that end inside the checkout; the paths of those that do not.
 
     After all files are written: no file is ever written through a link.

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -193,6 +194,26 @@ def stream(git_dir: Path, *arguments: str, data: bytes) -> Iterator[IO[bytes]]:
     finally:
         process.stdout.close()
         process.stderr.close()
+        process.proc.wait()
+
+
+@contextmanager
+def conversation(git_dir: Path, *arguments: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Run git for as long as the block lasts, to be asked (first file) and answer (second file) any number of times."""
+    git = _git()
+    try:
+        process = git.Git().execute(
+            _command(arguments, {}), istream=subprocess.PIPE, env=_environment(git_dir, {}), as_process=True
+        )
+    except git.exc.GitCommandNotFound as error:
+        raise GitMissingError(_MISSING) from error
+    try:
+        yield process.proc.stdin, process.stdout
+    finally:
+        for file in (process.proc.stdin, process.stdout, process.stderr):
+            with suppress(OSError):
+                file.close()
+        process.proc.terminate()
         process.proc.wait()
 
 

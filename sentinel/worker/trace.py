@@ -1,0 +1,138 @@
+"""What a target process asked of its checkout: the modules it looked for, the files it read, the folders it listed.
+
+Python is deterministic here (fixed hash seed, one thread, no network), so two revisions that give the same answers to
+these questions run the same code to the same end. That is what a sweep over history goes by. A question that has no
+answer is one too: a file that is absent today could shadow another tomorrow.
+
+Each question is a line, ``<kind>:<path below the checkout>``:
+
+``m:pkg/name``
+    the import system looked for a module ``name`` in the folder ``pkg``: ``name.py``, ``name/__init__.py``, an
+    extension module, or a folder
+``f:pkg/data.json``
+    the file (or folder) was opened, or asked whether it exists
+``d:pkg``
+    the folder was listed
+``t:``
+    what was asked cannot be told; only the whole tree answers it
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+#: The question that only an identical tree answers in the same way.
+EVERYTHING = "t:"
+
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap_external>"
+_PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.chdir")
+
+
+class Trace:
+    """:param base: the checkout's folder; only what lies below it is recorded."""
+
+    def __init__(self, base: str) -> None:
+        self._base = os.path.normpath(base)
+        self._below = self._base + os.sep
+        self._asked: set[str] = set()
+        self.paused = False
+
+    def install(self) -> None:
+        """Begin to record. An audit hook cannot be removed: only for a process that lives for one checkout."""
+        sys.addaudithook(self._audit)
+        for name in ("stat", "lstat", "access", "readlink"):  # audit events know nothing of these
+            setattr(os, name, self._watched(getattr(os, name)))
+
+    def module(self, folder: str, name: str) -> None:
+        """The import system looks for a module in a folder."""
+        self._ask("m", f"{folder}{os.sep}{name}")
+
+    def asked(self) -> list[str]:
+        """Every question so far. A file that the import system found needs no question of its own."""
+        asked = set(self._asked)  # another thread may go on asking
+        if EVERYTHING in asked:
+            return [EVERYTHING]
+        modules = {question[2:] for question in asked if question[0] == "m"}
+        return sorted(q for q in asked if q[0] != "f" or _module_of(q[2:]) not in modules)
+
+    def _ask(self, kind: str, path: str) -> None:
+        path = os.path.normpath(path)
+        if path.startswith(self._below) and not self.paused:
+            self._asked.add(f"{kind}:{path[len(self._below) :]}")
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" or event == "ctypes.dlopen":
+            self._name("f", arguments[0])
+        elif event in ("os.listdir", "os.scandir"):
+            # The import system lists a folder to look for one name in it, which `module` has recorded.
+            if sys._getframe(1).f_code.co_filename != _IMPORT_SYSTEM:
+                self._name("d", "." if arguments[0] is None else arguments[0])
+        elif event in _PROCESSES and self._base in repr(arguments):
+            self._asked.add(EVERYTHING)  # what another process reads in the checkout is not seen here
+
+    def _name(self, kind: str, path: Any) -> None:
+        if isinstance(path, int):
+            return  # opened, and so recorded, before
+        try:
+            text = os.fsdecode(path)
+        except TypeError:
+            return
+        self._ask(kind, text if os.path.isabs(text) else os.path.join(os.getcwd(), text))
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def watched(path: Any, *arguments: Any, **options: Any) -> Any:
+            self._name("f", path)
+            return function(path, *arguments, **options)
+
+        for known in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
+            if function in known:
+                known.add(watched)
+        return watched
+
+
+def _module_of(path: str) -> str:
+    """The module question that covers a source file."""
+    stem = path.removesuffix(".py")
+    return stem.removesuffix("/__init__") if stem != path else ""
+
+
+_TRACE: Trace | None = None
+
+
+def begin(base: str) -> None:
+    """Record what this process, and its forks, ask of the checkout in ``base``."""
+    global _TRACE
+    _TRACE = Trace(base)
+    _TRACE.install()
+
+
+def module(folder: str, name: str) -> None:
+    if _TRACE is not None:
+        _TRACE.module(folder, name)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """What is asked here decides no verdict: a search for a hint in a message."""
+    if _TRACE is None:
+        yield
+        return
+    before, _TRACE.paused = _TRACE.paused, True
+    try:
+        yield
+    finally:
+        _TRACE.paused = before
+
+
+def told(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """The answer of a probe, with what was asked until its end where this process records it."""
+    answer = dict(work())
+    if _TRACE is not None:
+        answer["asked"] = _TRACE.asked()
+    return answer
