@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.catalog import bundled, load_adapter
+from sentinel.catalog import bundled, bundled_catalog, load_adapter
 from sentinel.cli import main
 from sentinel.errors import SentinelError
+from sentinel.recipes import find_recipes
 
 ADAPTER = """\
 from sentinel.targets import Binding, PackageRoot, Target
@@ -55,3 +56,8 @@ def test_the_committed_index_of_recipes_is_the_generated_one(capsys: pytest.Capt
     assert main(["list", "recipes", "--markdown"]) == 0
     committed = bundled("recipes") / "README.md"
     assert committed.read_text() == capsys.readouterr().out, "sentinel list recipes --markdown > recipes/README.md"
+
+
+def test_every_shipped_recipe_says_how_bad_it_is_and_what_is_wrong() -> None:
+    said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
+    assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []

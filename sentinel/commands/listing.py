@@ -22,6 +22,7 @@ _EXAMPLE = """\
   sentinel list                      the targets
   sentinel list recipes verl         the known bugs of one target
   sentinel list recipes --law '*masked*' --severity high --affects gspo
+  sentinel list recipes --signal metric
   sentinel list recipes --markdown   the index that is committed as recipes/README.md
   sentinel list boundaries roll      the functions that recipes can call, and what they take
   sentinel list refs                 the revisions that recipes name, and which can be had here right now
@@ -75,6 +76,7 @@ _FILTERS = {
     "contract": "the contract",
     "boundary": "the boundary",
     "severity": "the severity",
+    "signal": "what of the training signal is wrong (gradient, log_prob, advantage, reward, data, metric, setup)",
     "status": "the status upstream (open, merged, closed, unreported)",
 }
 
@@ -129,6 +131,7 @@ def _recipes(catalog: Catalog, names: Sequence[str]) -> Table:
             "contract": recipe.contract,
             "laws": list(recipe.laws),
             "severity": recipe.document.get("severity"),
+            "signal": recipe.document.get("signal"),
             "effect": recipe.document.get("effect"),
             "affects": list(recipe.affects),
             "introduced_by": recipe.document.get("introduced_by"),

@@ -47,6 +47,7 @@ boundary: {_word(boundary)}  # dotted path of the real function or method
 story: |
   {TODO}: what goes wrong, told to someone who has not seen the code.
 # root_cause, fix, severity, effect, introduced_by, fixed_by: one string each, if you know
+# signal: what of the training signal is wrong: gradient, log_prob, advantage, reward, data, metric or setup
 # affects: [what trains wrongly because of it]
 # upstream: {{pull: 123, status: open, url: https://github.com/...}}
 

@@ -142,6 +142,7 @@ def test_list_refs_says_what_is_here(run_sentinel: Any, tiny: Any, tmp_path: Pat
         (("--status", "open", "--boundary", "*.agg_loss"), True),
         (("--affects", "nothing"), False),
         (("--severity", "high"), False),
+        (("--signal", "advantage"), False),
     ],
 )
 def test_recipes_are_chosen_by_what_they_say(run_sentinel: Any, arguments: tuple[str, ...], found: bool) -> None:
@@ -159,7 +160,7 @@ def test_the_index_of_recipes(run_sentinel: Any) -> None:
     text = run_sentinel("list", "recipes", "--markdown").out
     assert "1 bugs: 1 of tiny." in text
     assert "## decided by values alone (1)" in text
-    assert "| [TINY-MEAN](tiny/TINY-MEAN.yaml) | masked tokens count |  | #7 open |" in text
+    assert "| [TINY-MEAN](tiny/TINY-MEAN.yaml) | masked tokens count |  |  | #7 open |" in text
 
 
 def test_show(run_sentinel: Any, tiny: Any) -> None:
