@@ -783,9 +783,11 @@ def _policy(
     *dialects: Dialect,
     settings: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda inputs: {},
     behaviour: bool = False,
+    fixed: Mapping[str, Any] = {},
 ) -> Binding:
     """:param knobs: canonical input -> option of the algorithm's configuration.
     :param settings: further options, from the canonical inputs.
+    :param fixed: what the oracle is told of those options.
     """
 
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -803,6 +805,7 @@ def _policy(
             **_SUMMED,
             **{name: value for name, value in _KNOBS.items() if name not in knobs},
             **({} if several else {"algorithm": algorithm}),
+            **fixed,
         },
         accepts={"algorithm": algorithm} if isinstance(algorithm, tuple) else {},
         dialects=dialects,
@@ -904,21 +907,20 @@ _POLICY_LOSSES = (
         "clip_cov",
         _CLIP,
         Dialect(
-            "order_does_not_matter",
-            None,
-            "which of the tokens with a high covariance are left out is drawn at random",
-            _ppo_line(980),
-            symptom="value",
-        ),
-        Dialect(
             "nothing_else_is_touched",
             None,
             "it draws from the global generator, as dropout does",
             _ppo_line(980),
             symptom="global-state",
         ),
-        # By default no token of a small batch has a covariance in range, and the loss is PPO's.
-        settings=lambda inputs: {"clip_cov.clip_cov_lb": 0.0},
+        # By default no token of a small batch has a covariance in range, and the loss is PPO's; and all that the bounds
+        # name are no matter of chance.
+        settings=lambda inputs: {
+            "clip_cov.clip_ratio": 1.0,
+            "clip_cov.clip_cov_lb": 0.05,
+            "clip_cov.clip_cov_ub": 100.0,
+        },
+        fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
     ),
     _policy(
         "compute_policy_loss_kl_cov",
@@ -931,6 +933,8 @@ _POLICY_LOSSES = (
             _ppo_line(1038),
             symptom="value",
         ),
+        settings=lambda inputs: {"kl_cov.kl_cov_frac": 0.3, "kl_cov.ppo_kl_coef": 1.0},
+        fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
     ),
     _policy("importance_sampling_loss", "importance_sampling", {}),
     _policy("cross_entropy_loss", "cross_entropy", {}),
