@@ -20,7 +20,7 @@ _NONE = "decided by values alone"
 
 
 def index(rows: Sequence[Mapping[str, Any]]) -> str:
-    """:param rows: ``target``, ``bug``, ``title``, ``laws``, ``severity``, ``signal``, ``pull`` and ``status`` of each."""
+    """:param rows: ``target``, ``bug``, ``title``, ``laws``, ``severity``, ``signal``, ``pull``, ``status`` of each."""
     targets = Counter(row["target"] for row in rows)
     counted = ", ".join(f"{count} of {name}" for name, count in sorted(targets.items()))
     groups: dict[str, list[Mapping[str, Any]]] = {}
@@ -38,4 +38,5 @@ def index(rows: Sequence[Mapping[str, Any]]) -> str:
 def _line(row: Mapping[str, Any]) -> str:
     bug, title = str(row["bug"]), str(row["title"]).replace("|", "\\|")
     upstream = " ".join(filter(None, [f"#{row['pull']}" if row["pull"] else "", str(row["status"] or "")]))
-    return f"| [{bug}]({row['target']}/{bug}.yaml) | {title} | {row['severity'] or ''} | {row['signal'] or ''} | {upstream} |\n"
+    said = f"{title} | {row['severity'] or ''} | {row['signal'] or ''} | {upstream}"
+    return f"| [{bug}]({row['target']}/{bug}.yaml) | {said} |\n"
