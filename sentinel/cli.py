@@ -10,12 +10,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import sentinel
-from sentinel.commands import boundaries, cache, discover, doctor, listing, mirror, recipe, reporting, show, verify
+from sentinel.commands import (
+    boundaries,
+    cache,
+    discover,
+    doctor,
+    export,
+    listing,
+    mirror,
+    recipe,
+    reporting,
+    show,
+    verify,
+)
 from sentinel.commands.console import complain
 from sentinel.errors import SentinelError
 
 #: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
-GROUPS = (mirror, listing, boundaries, show, recipe, verify, discover, reporting, cache, doctor)
+GROUPS = (mirror, listing, boundaries, show, recipe, verify, export, discover, reporting, cache, doctor)
 
 _EPILOG = """\
 examples:

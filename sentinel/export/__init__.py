@@ -1,0 +1,1 @@
+"""Evidence for somebody else's pull request: a page, a runner without Sentinel, a regression test, a statement."""

@@ -1,0 +1,221 @@
+"""A bug's evidence at two revisions, with all that a stranger needs to have it without Sentinel."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.catalog import Catalog
+from sentinel.checkout import Checkout
+from sentinel.errors import SentinelError
+from sentinel.export import checking
+from sentinel.export.checking import Tried
+from sentinel.export.observing import Observing, Subject
+from sentinel.export.program import ProgramError
+from sentinel.export.regression import file_name, regression_test
+from sentinel.export.runner import preamble, script
+from sentinel.export.tracing import CONTRACTS
+from sentinel.outcomes import Decision, Measurement
+from sentinel.recipes import Expected, Recipe
+from sentinel.refs import Ref
+from sentinel.runner import Job, OpenCheckout, Runner
+from sentinel.worker.client import Options
+
+#: A checkout may import that many packages lazily before a runner has named all that are missing here.
+_LAZY = 12
+
+
+@dataclass(frozen=True)
+class Side:
+    """One revision.
+
+    :ivar name: ``base`` or ``head``.
+    :ivar tried: what the runner did there, where it was tried.
+    :ivar tested: what the regression test did there.
+    """
+
+    name: str
+    decision: Decision
+    tried: Tried | None = None
+    tested: Tried | None = None
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What is exported of a bug.
+
+    :ivar script: the runner, or empty: then :attr:`reason` says why there is none.
+    :ivar test: the regression test, or empty.
+    """
+
+    recipe: Recipe
+    sides: tuple[Side, ...]
+    script: str = ""
+    test: str = ""
+    reason: str = ""
+    observed: Observing | None = None
+
+    @property
+    def base(self) -> Side:
+        return self.sides[0]
+
+    @property
+    def head(self) -> Side | None:
+        return self.sides[1] if len(self.sides) > 1 else None
+
+    @property
+    def test_name(self) -> str:
+        return file_name(self.recipe.bug_id)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the runner says at each revision what the evidence says, and the test fails and passes as it must."""
+        return bool(self.script and self.test) and not any(_problem(side) for side in self.sides)
+
+
+def _problem(side: Side) -> str:
+    """What an exported file says other than the evidence."""
+    verdict = side.decision.verdict.name
+    if side.tried is not None and side.tried.status != verdict:
+        return f"the runner says {side.tried.status or side.tried.problem} at {side.name}, the evidence {verdict}"
+    wanted = {"reproduced": "failed", "fixed": "passed"}.get(verdict)
+    if side.tested is not None and side.tested.status != wanted:
+        return f"the test {side.tested.status or side.tested.problem} at {side.name}, where the evidence says {verdict}"
+    return ""
+
+
+def revisions(recipe: Recipe, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
+    """The refs to compare: those asked for, else the recipe's first pins with the bug and without it.
+
+    :raises SentinelError: where nothing says at which ref the bug is.
+    """
+    pinned = {expect: [p.ref for p in recipe.pins if p.expect == expect] for expect in ("reproduced", "fixed")}
+    base = base or next(iter(pinned["reproduced"]), None) or next((p.ref for p in recipe.pins), None)
+    if base is None:
+        raise SentinelError(f"{recipe.bug_id} has no pins; say where the bug is with --base git:<sha>")
+    return base, head or next((ref for ref in pinned["fixed"] if ref != base), None)
+
+
+class Exporter:
+    """Makes bundles; keeps its workers for the next one. Close it at the end."""
+
+    def __init__(
+        self, catalog: Catalog, open_checkout: OpenCheckout, options: Options, tell: Callable[[str], None]
+    ) -> None:
+        self._catalog = catalog
+        self._options = options
+        self._tell = tell
+        traced = {**catalog.contracts, **CONTRACTS}
+        self._deciding = Runner(catalog, open_checkout, options)
+        self._tracing = Runner(replace(catalog, contracts=traced), open_checkout, options)
+
+    def close(self) -> None:
+        self._deciding.close()
+        self._tracing.close()
+
+    def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
+        """Decide at both revisions, and write down how.
+
+        :param check: try the runner and the test at both.
+        """
+        sides = []
+        for name, ref in (("base", base), *([("head", head)] if head is not None else [])):
+            self._tell(f"{recipe.bug_id} at {ref.short}")
+            sides.append(Side(name, self._deciding.decide(Job(recipe, ref))))
+        bundle = Bundle(recipe, tuple(sides))
+        try:
+            return self._with_files(bundle, check)
+        except ProgramError as error:
+            return replace(bundle, reason=str(error))
+
+    def _with_files(self, bundle: Bundle, check: bool) -> Bundle:
+        programs, roots, boundary = [], dict[str, None](), bundle.recipe.boundary
+        for side in bundle.sides:
+            decision = side.decision
+            if decision.measurement is None or decision.checkout is None:
+                raise ProgramError(f"it could not be decided at {side.name}: {decision.verdict.reason}")
+            programs.append(self._trace(bundle.recipe, decision.ref))
+            boundary = decision.measurement.provenance.boundary
+            roots.update(
+                dict.fromkeys(os.path.relpath(p, decision.checkout.path) for p in decision.checkout.import_roots)
+            )
+        target = self._catalog.targets[bundle.recipe.target]
+        subject = Subject(
+            bundle.recipe,
+            target.name,
+            target.repository,
+            boundary,
+            tuple(roots),
+            target.ghost_versions,
+            tuple(programs),
+        )
+        for _ in range(_LAZY):
+            text, observed = script(subject)
+            bundle = replace(bundle, script=text, observed=observed)
+            if not check:
+                break
+            bundle = replace(bundle, sides=tuple(self._run(side, text) for side in bundle.sides))
+            missing = {side.tried.missing for side in bundle.sides if side.tried and side.tried.missing}
+            if not missing - set(subject.more_stubs):
+                break
+            subject = replace(subject, more_stubs=(*subject.more_stubs, *sorted(missing)))
+        measured = bundle.base.decision.measurement
+        assert isinstance(measured, Measurement)
+        try:
+            bundle = replace(bundle, test=regression_test(subject, observed, measured.observation))
+        except ProgramError as error:
+            return replace(bundle, reason=str(error))
+        if check:
+            setting = preamble(subject, observed)
+            bundle = replace(bundle, sides=tuple(self._test(side, bundle, setting) for side in bundle.sides))
+        problem = next(filter(None, map(_problem, bundle.sides)), "")
+        return replace(bundle, reason=problem)
+
+    def _trace(self, recipe: Recipe, ref: Ref) -> Mapping[str, Any]:
+        """Variant -> program.
+
+        :raises ProgramError: where the traced probe gave no answer.
+        """
+        first = next(iter(recipe.variants))
+        address = f"{first}.program" if first else "program"
+        # Whatever the verdict on this key is, the measurement is what is wanted.
+        asking = replace(recipe, expected_unpatched={address: Expected(None)}, expected_fixed={}, invariant=None)
+        decision = self._tracing.decide(Job(asking, ref))
+        if decision.measurement is None:
+            raise ProgramError(f"watched, it did not run: {decision.verdict.reason}")
+        return {variant: values["program"] for variant, values in decision.measurement.observation.items()}
+
+    def _run(self, side: Side, text: str) -> Side:
+        checkout = side.decision.checkout
+        assert checkout is not None
+        self._tell(f"trying the runner at {side.decision.ref.short}")
+        return replace(side, tried=checking.run(text, checkout, self._options.python))
+
+    def _test(self, side: Side, bundle: Bundle, setting: str) -> Side:
+        checkout = side.decision.checkout
+        assert checkout is not None
+        self._tell(f"trying the test at {side.decision.ref.short}")
+        tested = checking.run_test(bundle.test_name, bundle.test, setting, checkout, self._options.python)
+        return replace(side, tested=tested)
+
+
+def source_lines(checkout: Checkout, file: str, line: int, longest: int = 60) -> tuple[int, int, str]:
+    """The definition that begins at a line of a checkout: (first line, last line, text); a long one is cut."""
+    import ast
+
+    text = (Path(checkout.path) / file).read_text(encoding="utf-8", errors="replace")
+    rows = text.splitlines()
+    last = line
+    try:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                if first <= line <= node.lineno:
+                    last = node.end_lineno or line
+    except (SyntaxError, ValueError):
+        last = line + 10
+    shown = rows[line - 1 : min(last, line - 1 + longest)]
+    return line, last, "\n".join(shown)

@@ -1,0 +1,374 @@
+"""``PULL_REQUEST.md``: one bug as a maintainer reads it, and a short comment for a thread.
+
+Prose of a recipe and everything out of other people's code is escaped; whatever a person alone can write is marked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.catalog import Catalog
+from sentinel.export.exporting import Bundle, Side, source_lines
+from sentinel.outcomes import Decision
+from sentinel.recipes import Recipe
+from sentinel.refs import Ref
+from sentinel.reports.escaping import message, visible
+from sentinel.reports.evidence import dumps, evidence
+from sentinel.reports.explain import scenario_lines, show
+from sentinel.reports.markdown import LIMIT
+from sentinel.reports.rows import MEANING
+
+#: What only a person can write.
+TO_WRITE = "> **To be written by a person:** "
+
+#: GitHub's own limit, with room for a signature below.
+ROOM = LIMIT - 500
+
+
+@dataclass(frozen=True)
+class Source:
+    """One place that was looked through for the same bug.
+
+    :ivar found: what was found there, one line each.
+    :ivar searched: whether it was looked through at all.
+    :ivar why: why not, or what was looked for.
+    """
+
+    name: str
+    searched: bool
+    why: str = ""
+    found: tuple[str, ...] = ()
+
+
+def page(bundle: Bundle, catalog: Catalog, related: Sequence[Recipe] = (), sources: Sequence[Source] = ()) -> str:
+    """The page; where it would be too long for GitHub, the files that lie beside it are named instead of shown."""
+    for shown in (True, False):
+        text = "\n".join(_sections(bundle, catalog, related, sources, shown))
+        if len(text) <= ROOM:
+            return text
+    return text[: ROOM - 100] + "\n\n(cut: the page is too long for GitHub)\n"
+
+
+def _sections(
+    bundle: Bundle, catalog: Catalog, related: Sequence[Recipe], sources: Sequence[Source], shown: bool
+) -> Iterable[str]:
+    recipe = bundle.recipe
+    yield from _summary(bundle, catalog)
+    yield from _example(bundle)
+    yield from _values(bundle)
+    yield from _reproduction(recipe)
+    yield from _runner(bundle, shown)
+    yield from _output(bundle)
+    yield from _effect(bundle)
+    yield from _cause(bundle, catalog)
+    yield from _checks(bundle, shown)
+    yield from _duplicates(sources)
+    yield from _related(recipe, related, catalog)
+    yield from _evidence(bundle)
+
+
+# -- sections ----------------------------------------------------------------------------------------------------------
+
+
+def _summary(bundle: Bundle, catalog: Catalog) -> Iterable[str]:
+    recipe = bundle.recipe
+    yield f"## Summary\n\n{sentence(recipe.title)}\n"
+    for paragraph in recipe.story.split("\n\n"):
+        if paragraph.strip():
+            yield prose(" ".join(paragraph.split())) + "\n"
+    laws = [catalog.invariants[name] for name in recipe.laws if name in catalog.invariants]
+    if laws:
+        yield f"What is violated: *{prose(laws[0].statement)}*.\n"
+    yield "| | revision | verdict | |\n| --- | --- | --- | --- |"
+    for side in bundle.sides:
+        verdict = side.decision.verdict.name
+        yield f"| {side.name} | {_revision(side.decision)} | **{verdict}** | {MEANING[verdict]} |"
+    yield ""
+
+
+def _revision(decision: Decision) -> str:
+    checkout = decision.checkout
+    if checkout is not None and checkout.commit:
+        return f"{checkout.commit}" + (" with uncommitted changes" if checkout.dirty else "")  # GitHub links a full sha
+    return code(decision.ref.short if decision.ref.kind in ("git", "pypi") else decision.ref.kind)
+
+
+def _example(bundle: Bundle) -> Iterable[str]:
+    recipe, observed = bundle.recipe, bundle.observed
+    yield "## Concrete triggering example\n"
+    if observed is None:
+        yield fenced("\n".join(scenario_lines(recipe.document)), "text")
+        return
+    calls = [f"{name or 'observed'} = observe({given})" for name, given in observed.variants.items()]
+    imports = [*(f"import {name}" for name in sorted({"torch", *observed.third})), *observed.imports.lines()]
+    yield fenced("\n".join([*imports, "", *observed.function, "", *calls]), "python")
+
+
+def _values(bundle: Bundle) -> Iterable[str]:
+    head = bundle.head
+    yield "## Wrong value, right value\n"
+    yield f"| value | observed at base | right |{' observed at head |' if head else ''}"
+    yield f"| --- | --- | --- |{' --- |' if head else ''}"
+    after = {item.key: item.observed for item in head.decision.comparisons} if head else {}
+    for item in bundle.base.decision.comparisons:
+        right = bundle.recipe.expected_fixed.get(item.key)
+        cells = [item.key, show(item.observed), show(right.value) if right else ""]
+        cells += [show(after[item.key]) if item.key in after else ""] if head else []
+        yield f"| {' | '.join(map(code, cells))} |"
+    yield ""
+
+
+def _reproduction(recipe: Recipe) -> Iterable[str]:
+    yield "## Reproduction recipe\n"
+    yield (
+        "Save this as `recipe.json`; `pip install rl-sentinel[targets]` brings what reads it. "
+        "`${TARGET_REPO}` is a checkout, `${OUTPUT_DIR}` where the evidence goes.\n"
+    )
+    yield fenced(recipe_json(recipe), "json")
+    yield fenced(
+        'sentinel recipe check recipe.json\npytest recipe.json --sentinel-repo="${TARGET_REPO}" '
+        '--sentinel-report-dir="${OUTPUT_DIR}"',
+        "sh",
+    )
+
+
+def recipe_json(recipe: Recipe) -> str:
+    """The recipe as JSON; values that JSON has not as the recipe language writes them."""
+    from sentinel.outcomes import Verdict
+    from sentinel.reports.evidence import evidence
+
+    document = evidence(Decision(recipe, Ref("installed"), Verdict("unavailable")))["recipe"]["document"]
+    return dumps(document).rstrip("\n")
+
+
+def _runner(bundle: Bundle, shown: bool) -> Iterable[str]:
+    yield "## Validation runner\n"
+    if not bundle.script:
+        yield f"There is no runner that does without Sentinel: {sentence(bundle.reason)} The recipe above runs.\n"
+        return
+    yield "`run_validation.py` needs Python, torch and the checkout; Sentinel is not imported.\n"
+    if shown:
+        yield details("run_validation.py", fenced(bundle.script.rstrip("\n"), "python"))
+    yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
+
+
+def _output(bundle: Bundle) -> Iterable[str]:
+    yield "## Observed output\n"
+    for side in bundle.sides:
+        tried = side.tried
+        if tried is not None and tried.status:
+            yield f"At {side.name}, {_revision(side.decision)}, the runner prints:\n"
+            yield fenced(_compact(tried.output), "json")
+        else:
+            yield f"At {side.name}, {_revision(side.decision)}:\n"
+            document = evidence(side.decision)
+            keys = ("status", "observed_bad_behavior", "observed_fixed_behavior", "reason")
+            yield fenced(dumps({key: document[key] for key in keys if document.get(key)}).rstrip("\n"), "json")
+    if bundle.head is None:
+        yield "No revision with a fix is known.\n"
+
+
+def _compact(output: str) -> str:
+    try:
+        document = json.loads(output)
+        return dumps(_tagged(document)).rstrip("\n")
+    except ValueError:
+        return output
+
+
+def _tagged(value: Any) -> Any:
+    """NaN and infinities as the tagged strings of evidence: JSON has none."""
+    if isinstance(value, Mapping):
+        return {key: _tagged(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_tagged(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _effect(bundle: Bundle) -> Iterable[str]:
+    recipe = bundle.recipe
+    yield "## Effect on training\n"
+    told = recipe.document.get("effect")
+    if told:
+        yield sentence(str(told)) + "\n"
+    effect = evidence(bundle.base.decision).get("attack_effect") or {}
+    if effect:
+        silent = "Nothing crashes: the values are silently other ones." if effect.get("silent") else "It raises."
+        yield f"{silent}\n"
+        rows = {key.removesuffix("_difference"): value for key, value in effect.items() if key.endswith("_difference")}
+        if rows:
+            yield "| value | observed minus right |\n| --- | --- |"
+            for key, value in rows.items():
+                yield f"| {code(key)} | {code(show(value))} |"
+            yield ""
+    if recipe.affects:
+        yield "It concerns runs with:\n"
+        yield "\n".join(f"* {prose(line)}" for line in recipe.affects) + "\n"
+    if not told:
+        yield f"{TO_WRITE}what it does to a training run.\n"
+
+
+def _cause(bundle: Bundle, catalog: Catalog) -> Iterable[str]:
+    recipe = bundle.recipe
+    yield "## Root cause\n"
+    told = recipe.document.get("root_cause")
+    yield (sentence(str(told)) if told else f"{TO_WRITE}which line does it, and why.") + "\n"
+    decision = bundle.base.decision
+    found = decision.measurement.provenance if decision.measurement else None
+    if found is not None and decision.checkout is not None and found.line:
+        first, last, text = source_lines(decision.checkout, found.file, found.line)
+        yield f"The boundary is {code(found.boundary)}, {_permalink(catalog, decision, found.file, first, last)}:\n"
+        yield details(f"{found.file}, lines {first} to {last}", fenced(visible(text, lines=True), "python"))
+    yield "## Fix\n"
+    told = recipe.document.get("fix")
+    yield (sentence(str(told)) if told else f"{TO_WRITE}what is changed.") + "\n"
+
+
+def _permalink(catalog: Catalog, decision: Decision, file: str, first: int, last: int) -> str:
+    checkout = decision.checkout
+    repository = catalog.targets[decision.recipe.target].repository
+    place = f"{message(file)}, lines {first} to {last}"
+    if checkout is None or not checkout.commit or not repository.startswith("https://github.com/"):
+        return code(place)
+    return f"[{code(place)}]({repository.removesuffix('.git')}/blob/{checkout.commit}/{file}#L{first}-L{last})"
+
+
+def _checks(bundle: Bundle, shown: bool) -> Iterable[str]:
+    yield "## Tests and checks\n"
+    if bundle.test:
+        yield f"`{bundle.test_name}` is a regression test; it is ready to be committed.\n"
+        if shown:
+            yield details(bundle.test_name, fenced(bundle.test.rstrip("\n"), "python"))
+        yield fenced(f"python -m pytest -q {bundle.test_name}", "sh")
+        rows = [side for side in bundle.sides if side.tested is not None]
+        if rows:
+            yield "| | runner | regression test |\n| --- | --- | --- |"
+            for side in rows:
+                yield f"| {side.name} | {_told(side, 'tried')} | {_told(side, 'tested')} |"
+            yield ""
+        if bundle.observed is not None and bundle.observed.untold:
+            untold = [f"* {code(key)}: {prose(why)}" for key, why in bundle.observed.untold.items()]
+            yield "Not repeated by the runner and the test:\n\n" + "\n".join(untold) + "\n"
+    else:
+        yield f"There is no regression test that does without Sentinel: {sentence(bundle.reason)}\n"
+    yield f"{TO_WRITE}the project's own checks that were run, with their commands.\n"
+
+
+def _told(side: Side, name: str) -> str:
+    tried = getattr(side, name)
+    return f"{tried.status}" if tried and tried.status else f"broke down: {code(tried.problem)}" if tried else ""
+
+
+def _duplicates(sources: Sequence[Source]) -> Iterable[str]:
+    yield "## Duplicate checks\n"
+    if not sources:
+        yield f"{TO_WRITE}where the same bug was looked for (`sentinel duplicates`).\n"
+        return
+    yield "| source | searched | found |\n| --- | --- | --- |"
+    for source in sources:
+        found = "<br>".join(map(prose, source.found)) or "nothing"
+        yield f"| {prose(source.name)} | {'yes' if source.searched else 'no'}: {prose(source.why)} | {found} |"
+    yield ""
+
+
+def _related(recipe: Recipe, related: Sequence[Recipe], catalog: Catalog) -> Iterable[str]:
+    yield "## Related work\n"
+    repository = catalog.targets[recipe.target].repository.removesuffix(".git")
+    lines = [
+        f"* {repository}/{place}/{recipe.upstream[name]}"
+        for name, place in (("pull", "pull"), ("issue", "issues"))
+        if recipe.upstream.get(name)
+    ]
+    lines += [f"* {code(item.bug_id)} ({item.target}): {prose(item.title)}" for item in related]
+    yield "\n".join(lines) + "\n" if lines else "None is known.\n"
+
+
+def _evidence(bundle: Bundle) -> Iterable[str]:
+    yield "## Evidence\n"
+    yield "| file | sha256 |\n| --- | --- |"
+    for side in bundle.sides:
+        yield f"| `evidence-{side.name}.json` | `{digest(evidence_text(side.decision))}` |"
+    decision = bundle.base.decision
+    there = decision.environment
+    if there is not None:
+        packages = "".join(f", {name} {version}" for name, version in sorted(there.packages.items()))
+        yield f"\nMeasured with Python {there.python}, torch {there.torch}, numpy {there.numpy}{packages}.\n"
+    measured = decision.measurement
+    if measured is not None and measured.ghosts:
+        yield f"Not installed, imported and not used: {', '.join(map(code, measured.ghosts))}.\n"
+    for item in measured.stand_ins if measured else ():
+        yield f"* stand-in for {code(item.name)}: {prose(item.reason)}"
+    yield "\n`sentinel verify evidence-base.json` runs it again and compares every number.\n"
+
+
+# -- a comment ---------------------------------------------------------------------------------------------------------
+
+
+def comment(bundle: Bundle) -> str:
+    """A short comment: the verdicts, the evidence in a block that opens, its digest, the command that repeats it."""
+    recipe = bundle.recipe
+    parts = [f"### {code(recipe.bug_id)}: {prose(recipe.title)}\n", "| | revision | verdict |\n| --- | --- | --- |"]
+    parts += [f"| {s.name} | {_revision(s.decision)} | **{s.decision.verdict.name}** |" for s in bundle.sides]
+    parts.append("")
+    for side in bundle.sides:
+        text = evidence_text(side.decision)
+        ref = side.decision.ref
+        where = f"--sentinel-ref={ref}" if ref.kind in ("git", "pypi") else "--sentinel-repo=DIR"
+        parts.append(f"{side.name}: sha256 `{digest(text)}`")
+        parts.append(fenced(f"pytest --sentinel-target={recipe.target} --sentinel-bug={recipe.bug_id} {where}", "sh"))
+        room = (ROOM - sum(map(len, parts))) // (1 if side is bundle.sides[-1] else 2)
+        block = details(f"evidence at {side.name}", fenced(text.rstrip("\n"), "json"))
+        parts.append(block if len(block) < room else "(the evidence is too long for a comment)\n")
+    return "\n".join(parts)
+
+
+def evidence_text(decision: Decision) -> str:
+    """The text of a decision's evidence, as it is written to a file."""
+    return dumps(evidence(decision))
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# -- Markdown ----------------------------------------------------------------------------------------------------------
+
+_ACTIVE = re.compile(r"[<>&@#*\[\]|!~\\]")
+
+
+def prose(text: str) -> str:
+    """Foreign prose: its `code` stays code, and no other character is obeyed by Markdown, HTML or GitHub."""
+    parts = re.split(r"`([^`]*)`", message(text))
+    return "".join(
+        code(part) if index % 2 else _ACTIVE.sub(lambda m: f"&#{ord(m.group())};", part).replace("`", "&#96;")
+        for index, part in enumerate(parts)
+    )
+
+
+def sentence(text: str) -> str:
+    shown = prose(" ".join(text.split()))
+    return shown if shown.endswith((".", "!", "?")) else f"{shown}."
+
+
+def code(text: str) -> str:
+    """Foreign text as code, in a table too; GitHub links nothing inside it."""
+    shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
+    return f"<code>{shown}</code>" if shown else ""
+
+
+def fenced(text: str, language: str) -> str:
+    """Text in a fence that it cannot close."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{visible(text, lines=True)}\n{fence}\n"
+
+
+def details(summary: str, block: str) -> str:
+    return f"<details><summary>{code(summary)}</summary>\n\n{block}\n</details>\n"

@@ -1,0 +1,215 @@
+"""``run_validation.py``: a script that calls the real boundary and needs nothing of Sentinel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.export.observing import Observing, Subject, observing
+from sentinel.export.program import ProgramError
+from sentinel.export.rendering import scalar, wrapped
+from sentinel.recipes import Expected, Recipe
+from sentinel.recipes.addresses import parse_address
+from sentinel.values import FLOATS, Tensor
+
+#: A stranger reads no more than this.
+LONGEST = 150
+
+_STUBS = '''\
+class Stub(types.ModuleType):
+    """A package that the checkout imports and that this script does not use."""
+
+    __path__, __version__ = [], "0.0.0"
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Stub(name)
+
+    def __call__(self, *args, **kwargs):  # a decorator gives back what it decorates
+        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self
+
+    __mro_entries__, __iter__ = lambda self, bases: (), lambda self: iter(())
+    __or__ = __ror__ = __getitem__ = lambda self, other: self
+    __instancecheck__ = __subclasscheck__ = __bool__ = lambda self, *_: False
+    find_spec = lambda self, name, *_: Spec(name, self, is_package=True) if name.split(".")[0] in MISSING else None
+    create_module = lambda self, spec: Stub(spec.name)
+    exec_module = lambda self, module: vars(module).update(__version__=VERSIONS.get(module.__name__, "0.0.0"))
+
+
+sys.meta_path.append(Stub("finder"))'''
+
+_PLAIN = '''\
+def plain(value):
+    """Tensors as nested lists."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if hasattr(value, "keys"):
+        return {str(key): plain(value[key]) for key in value.keys()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value if isinstance(value, (bool, int, float, type(None))) else str(value).removeprefix("torch.")'''
+
+_CLOSE = '''\
+def close(left, right):
+    """Equal up to rounding; NaN equals NaN."""
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(close, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(close(left[key], right[key]) for key in left)
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)) and left == left:
+        return math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=1e-6)
+    return left == right or (left != left and right != right)'''
+
+_MINUS = """\
+def minus(left, right):
+    return [minus(a, b) for a, b in zip(left, right)] if isinstance(left, list) else left - right"""
+
+_VERDICT = """\
+right, wrong = (v and all(close(observed[key], v[key]) for key in v) for v in (RIGHT, WITH_THE_BUG))
+status = "fixed" if right else "reproduced" if wrong else "changed"
+git = subprocess.run(["git", "-C", str(TARGET_REPO), "rev-parse", "HEAD"], capture_output=True, text=True)
+file = Path(sys.modules[{module}].__file__).resolve().relative_to(TARGET_REPO)  # else it is another's
+result = {{"bug_id": {bug}, "commit": git.stdout.strip() or None, "file": str(file)}}
+print(json.dumps({{**result, "observed": observed, "status": status}}, indent=2))
+sys.exit({{"fixed": 0, "reproduced": 1, "changed": 2}}[status])"""
+
+
+def script(subject: Subject) -> tuple[str, Observing]:
+    """The text of the runner, and what it observes: all that the recipe expects where that is short enough to be read.
+
+    :raises ProgramError: where it cannot be written, or is too long even so.
+    """
+    for brevity in (0, 1, 2):
+        observed = observing(subject, brevity)
+        text = _script(subject, observed)
+        if text.count("\n") <= LONGEST:
+            return text, observed
+    raise ProgramError(f"it takes {text.count(chr(10))} lines, more than a stranger reads ({LONGEST})")
+
+
+def preamble(subject: Subject, observed: Observing) -> str:
+    """What the runner does before it imports the target: the imports, the paths, the stubs."""
+    parts = [_standard(observed), _place(subject)]
+    if observed.stubs:
+        parts.append(f"{_stubs(subject, observed)}\n\n\n{_STUBS}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _script(subject: Subject, observed: Observing) -> str:
+    third = "\n".join(f"import {name}" for name in sorted({"torch", *observed.third}))
+    imported = "\n".join([*observed.imports.lines(), "", "torch.manual_seed(20260821)", "torch.set_num_threads(1)"])
+    functions = [*observed.classes, "\n".join(observed.function), _PLAIN, _CLOSE]
+    if any(parse_address(address, tuple(subject.recipe.variants)).kind != "value" for address in observed.addresses):
+        functions.append(_MINUS)
+    setting = f"{_docstring(subject, observed)}\n\n{preamble(subject, observed)}"
+    return "\n\n\n".join([f"{setting}\n{third}\n\n{imported}", *functions, _ending(subject, observed)]) + "\n"
+
+
+def _docstring(subject: Subject, observed: Observing) -> str:
+    recipe = subject.recipe
+    packages = ", ".join(["torch", *observed.third])
+    untold = "".join(f"\nNot repeated here: {address} ({reason})." for address, reason in observed.untold.items())
+    return f'''#!/usr/bin/env python3
+"""{_safe(recipe.bug_id)}: {_safe(recipe.title)}
+
+Calls {subject.boundary} of a checkout of
+{subject.repository} and prints what it answers. Needs Python 3.10 or newer, {packages}; no GPU.
+
+    TARGET_REPO=/path/to/{subject.name} python run_validation.py
+
+Exit status: 0 the right values, 1 those of the bug, 2 neither.{_safe(untold, lines=True)}
+"""'''
+
+
+def _safe(text: str, lines: bool = False) -> str:
+    """Text that may stand in a docstring."""
+    from sentinel.reports.escaping import message, passage
+
+    shown = passage(text) if lines else message(text)
+    return ("\n" if lines and shown else "") + shown.replace("\\", "\\\\").replace('"""', "'''")
+
+
+def _standard(observed: Observing) -> str:
+    names = ["json", "math", "os", "subprocess", "sys", *(["importlib.util", "types"] if observed.stubs else [])]
+    lines = {*(f"import {name}" for name in names), "from pathlib import Path", *observed.standard}
+    if observed.stubs:
+        lines.add("from importlib.machinery import ModuleSpec as Spec")
+    return "\n".join(sorted(lines, key=lambda line: (line.startswith("from"), line)))
+
+
+def _place(subject: Subject) -> str:
+    roots = _tuple(scalar(root) for root in reversed(subject.import_roots))
+    return f"""\
+TARGET_REPO = Path(os.environ.get("TARGET_REPO", ".")).resolve()
+sys.path[:0] = [str(TARGET_REPO / folder) for folder in {roots}]
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # no compiler is needed"""
+
+
+def _tuple(items: Any) -> str:
+    parts = list(items)
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def _stubs(subject: Subject, observed: Observing) -> str:
+    names = wrapped(f"NAMES = [{', '.join(map(scalar, observed.stubs))}]", 0)
+    versions = {name: version for name, version in subject.versions.items() if name in observed.stubs}
+    return (
+        f"{names}\nMISSING = [name for name in NAMES if importlib.util.find_spec(name) is None]\n"
+        f"VERSIONS = {python(versions)}"
+    )
+
+
+def _ending(subject: Subject, observed: Observing) -> str:
+    recipe = subject.recipe
+    module = next(iter(observed.imports.names), None) or next(iter(sorted(observed.imports.modules)))
+    return "\n".join(
+        [
+            *_observed(recipe, observed),
+            _table("WITH_THE_BUG", recipe.expected_unpatched, observed),
+            _table("RIGHT", recipe.expected_fixed, observed),
+            f"TOLERANCE = {tolerance(recipe)!r}",
+            _VERDICT.format(module=scalar(module), bug=scalar(recipe.bug_id)),
+        ]
+    )
+
+
+def _observed(recipe: Recipe, observed: Observing) -> list[str]:
+    if list(recipe.variants) == [""]:
+        return ["observed = {key: plain(value) for key, value in observe().items()}"]
+    calls = [_entry(f"{scalar(name)}: plain(observe({given}))") for name, given in observed.variants.items()]
+    rows = []
+    for address in observed.addresses:
+        found = parse_address(address, tuple(recipe.variants))
+        values = [f"answers[{scalar(variant)}][{scalar(found.key)}]" for variant in found.variants]
+        rows.append(_entry(f"{scalar(address)}: " + (values[0] if len(values) == 1 else f"minus({', '.join(values)})")))
+    return ["answers = {", *calls, "}", "observed = {", *rows, "}"]
+
+
+def _entry(text: str) -> str:
+    return "    " + wrapped(f"{text},", 4).replace("\n", "\n    ")
+
+
+def _table(name: str, expected: Mapping[str, Expected], observed: Observing) -> str:
+    told = [address for address in observed.addresses if address in expected]
+    rows = [_entry(f"{scalar(address)}: {python(expected[address].value)}") for address in told]
+    return "\n".join([f"{name} = {{", *rows, "}"]) if rows else f"{name} = {{}}"
+
+
+def tolerance(recipe: Recipe) -> float:
+    """Relative; half precision knows three digits."""
+    values = [value for inputs in recipe.variants.values() for value in inputs.values()]
+    half = any(isinstance(value, Tensor) and value.dtype in FLOATS[2:] for value in values)
+    return recipe.tolerance.relative or (1e-2 if half else 1e-5)
+
+
+def python(value: Any) -> str:
+    """An expected value as Python, with no more digits than the tolerance can tell apart."""
+    if isinstance(value, Tensor):
+        return python(value.nested())
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{scalar(str(key))}: {python(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(python(item) for item in value) + "]"
+    return f"{value:.9g}" if isinstance(value, float) and math.isfinite(value) and value % 1 else scalar(value)

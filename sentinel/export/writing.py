@@ -1,0 +1,57 @@
+"""The files of an export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sentinel.catalog import Catalog
+from sentinel.errors import SentinelError
+from sentinel.export.exporting import Bundle
+from sentinel.export.page import comment as comment_page
+from sentinel.export.page import evidence_text, page, recipe_json
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.reports.store import write_atomically
+
+#: Files of an earlier export that this one may not have.
+_OWN = ("PULL_REQUEST.md", "COMMENT.md", "recipe.json", "evidence-base.json", "evidence-head.json", "run_validation.py")
+
+
+def write(folder: Path, bundle: Bundle, catalog: Catalog, comment: bool = False) -> Path:
+    """Write a bundle's files into a folder; those of an earlier export that are not among them go.
+
+    :raises SentinelError: where the folder cannot be written.
+    """
+    recipe = bundle.recipe
+    files = {
+        "PULL_REQUEST.md": page(bundle, catalog, related_to(recipe, catalog)),
+        "recipe.json": recipe_json(recipe) + "\n",
+        **{f"evidence-{side.name}.json": evidence_text(side.decision) for side in bundle.sides},
+    }
+    if bundle.script:
+        files["run_validation.py"] = bundle.script
+    if bundle.test:
+        files[bundle.test_name] = bundle.test
+    if comment:
+        files["COMMENT.md"] = comment_page(bundle)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in {*_OWN, bundle.test_name} - files.keys():
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise SentinelError(f"cannot write {folder}: {error.strerror}; choose another with --out") from error
+    for name, text in files.items():
+        write_atomically(folder / name, text, "choose another with --out")
+    return folder
+
+
+def related_to(recipe: Recipe, catalog: Catalog) -> list[Recipe]:
+    """Other recipes of the same pull request, and of the same law at the same boundary."""
+    pull = recipe.upstream.get("pull")
+
+    def close(other: Recipe) -> bool:
+        if other.target != recipe.target or other.bug_id == recipe.bug_id:
+            return False
+        same_pull = bool(pull) and other.upstream.get("pull") == pull
+        return same_pull or (other.boundary == recipe.boundary and other.invariant == recipe.invariant)
+
+    return [other for other in find_recipes(catalog, [recipe.target]) if close(other)]

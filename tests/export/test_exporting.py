@@ -1,0 +1,94 @@
+"""A bug of the demo framework as files that do without Sentinel."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS, REJECTED_ROW
+
+from sentinel.errors import SentinelError
+from sentinel.export import checking
+from sentinel.export.exporting import revisions
+from sentinel.recipes import Recipe
+
+VARIANTS: dict[str, Any] = {
+    **REJECTED_ROW,
+    "invariant": None,
+    "expected_unpatched": {"difference(reward_9, reward_0).advantages": [[0, 0], [-3, -3], [-3, -3]]},
+    "expected_fixed": {"difference(reward_9, reward_0).advantages": [[0, 0], [0, 0], [0, 0]]},
+}
+
+
+def test_runner_and_test_say_at_each_revision_what_the_evidence_says(
+    export: Any, broken_tree: Path, fixed_tree: Path
+) -> None:
+    bundle = export(MASKED_TOKENS, broken_tree, fixed_tree, check=True)
+    assert bundle.complete, bundle.reason
+    assert [(side.tried.status, side.tested.status) for side in bundle.sides] == [
+        ("reproduced", "failed"),
+        ("fixed", "passed"),
+    ]
+
+
+def test_files_know_nothing_of_sentinel_and_are_short(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+    bundle = export(MASKED_TOKENS, broken_tree, fixed_tree)
+    assert bundle.script.count("\n") <= 150
+    for text in (bundle.script, bundle.test):
+        imported = {
+            name
+            for node in ast.walk(ast.parse(text))
+            for name in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [str(node.module)]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+        }
+        assert not any(name.startswith("sentinel") for name in imported)
+        assert "agg_loss(" in text
+
+
+def test_nothing_expected_is_copied_into_what_the_runner_observes(
+    export: Any, broken_tree: Path, fixed_tree: Path
+) -> None:
+    """A third implementation gives a third answer: a runner that had its numbers from evidence would not see it."""
+    bundle = export(MASKED_TOKENS, broken_tree, fixed_tree)
+    losses = fixed_tree / "demo_rl" / "losses.py"
+    losses.write_text(
+        losses.read_text() + "\n\nhonest = agg_loss\n\n\ndef agg_loss(*a, **k):\n    return 3 * honest(*a, **k)\n"
+    )
+    checkout = bundle.head.decision.checkout
+    changed = type(checkout)(**{**vars(checkout), "path": fixed_tree})
+    assert checking.run(bundle.script, changed).status == "changed"
+
+
+def test_variants_become_arguments_of_one_function(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+    bundle = export(VARIANTS, broken_tree, fixed_tree, check=True)
+    assert [side.decision.verdict.name for side in bundle.sides] == ["reproduced", "fixed"]
+    assert bundle.script.count("def observe(") == 1
+    assert "minus(" in bundle.script
+    assert [side.tried.status for side in bundle.sides] == ["reproduced", "fixed"]
+
+
+def test_a_law_that_decides_alone_has_no_runner_and_says_so(export: Any, broken_tree: Path) -> None:
+    bundle = export(REJECTED_ROW, broken_tree)
+    assert not bundle.script
+    assert "a law decides" in bundle.reason
+    assert not bundle.complete
+
+
+def test_a_title_cannot_end_the_docstring(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+    bundle = export(MASKED_TOKENS, broken_tree, fixed_tree, title='ends""" here\\ import os; os._exit(3)')
+    for text in (bundle.script, bundle.test):
+        first = ast.parse(text).body[0]
+        assert isinstance(first, ast.Expr)
+        assert "os._exit" in str(first.value.value)  # type: ignore[attr-defined]
+
+
+def test_revisions_are_the_first_pins_and_without_pins_an_error_that_helps(loaded_recipe: Recipe) -> None:
+    with pytest.raises(SentinelError, match="--base"):
+        revisions(loaded_recipe)
