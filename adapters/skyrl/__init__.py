@@ -1,0 +1,57 @@
+"""SkyRL (NovaSky-AI/SkyRL): how Sentinel's contracts bind to its boundaries.
+
+Its workers want Ray, GPUs and Megatron. None of that decides what these boundaries compute, so they run on the
+target's own configuration, batches and iterators, with the small stand-ins that each binding names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.targets import PackageRoot, Target
+
+from . import driver, megatron, tensors, workers
+from .shared import OFF_POLICY, PPO, TORCH, WORKER_UTILS
+
+#: A batch is float32, and a model bfloat16 or float32.
+#: https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/train/dataset/preprocess.py#L214
+#: https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/workers/model_wrapper.py#L158
+_DTYPES = ("float32", "bfloat16")
+
+_ONLY_NAMES = "it registers and looks up functions by name, and computes nothing"
+_NOT_YET = "log-probs, entropies and metrics are not among the contracts yet"
+_UNBOUND = {
+    f"{OFF_POLICY}.off_policy_correction_enabled": "it reads four options",
+    f"{OFF_POLICY}.compute_off_policy_correction": "it calls the four corrections, which are bound, one by one",
+    f"{OFF_POLICY}.apply_off_policy_correction": "it multiplies by what compute_off_policy_correction returns",
+    f"{PPO}.get_kl_controller": "it schedules a coefficient over the steps of a training",
+    f"{PPO}.register_advantage_estimator": _ONLY_NAMES,
+    f"{PPO}.register_policy_loss": _ONLY_NAMES,
+    f"{PPO}.sync_registries": _ONLY_NAMES,
+    f"{PPO}.repopulate_all_registries": _ONLY_NAMES,
+    f"{PPO}.compute_advantages_and_returns": "it calls an estimator, which is bound, by its name",
+    f"{TORCH}.safe_exp_delta": "one exponential; it runs in the losses that are bound",
+    f"{TORCH}.*": _NOT_YET,
+    f"{WORKER_UTILS}.*": _NOT_YET,
+    "skyrl.train.utils.utils.*": "beside validate_cfg it sets up processes and devices",
+}
+
+TARGET = Target(
+    name="skyrl",
+    repository="https://github.com/NovaSky-AI/SkyRL",
+    roots=(
+        PackageRoot("skyrl"),
+        PackageRoot("skyrl-gym/skyrl_gym", "skyrl-gym"),
+        PackageRoot("skyrl-train/skyrl_train", "skyrl-train"),  # until it moved into skyrl
+    ),
+    pypi="skyrl",
+    # torch imports its compiler on the first call of a function decorated with torch.compile.
+    preload=("torch._dynamo", "tensordict", "omegaconf", "loguru"),
+    bindings=(
+        *driver.BINDINGS,
+        *workers.BINDINGS,
+        *megatron.BINDINGS,
+        *(replace(binding, dtypes=_DTYPES) for binding in tensors.BINDINGS),
+    ),
+    unbound=_UNBOUND,
+)
