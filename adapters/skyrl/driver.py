@@ -1,0 +1,161 @@
+"""SkyRL: the driver, and what it hands to its workers: configuration, training input, padding microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding, StandIn
+
+from .shared import (
+    BATCH,
+    CONFIGURED,
+    GYM,
+    RAY,
+    WORKER_UTILS,
+    configuration_of,
+    no_ray,
+    refused,
+    stand_in,
+    swapped,
+    training_batch,
+)
+
+
+def _layout(dtype: str, *shape: str, mask: bool = False) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": ["batch", *shape], **({"mask": True} if mask else {})}
+
+
+#: TrainingInput, the schema of a training batch: dtypes as the driver's preprocessing makes them.
+_FIELDS = {
+    "sequences": _layout("int64", "length"),
+    "attention_mask": _layout("int64", "length", mask=True),
+    "response_mask": _layout("int64", "response", mask=True),
+    "loss_mask": _layout("float32", "response", mask=True),
+    "action_log_probs": _layout("float32", "response"),
+    "returns": _layout("float32", "response"),
+    "advantages": _layout("float32", "response"),
+}
+#: Without pictures: of these each row has any number, and padding needs none.
+_OPTIONAL_FIELDS = {
+    "base_action_log_probs": _layout("float32", "response"),
+    "values": _layout("float32", "response"),
+    "rollout_logprobs": _layout("float32", "response"),
+    "rollout_expert_indices": _layout("uint8", "length", "layers", "top-k"),
+    "router_padding_mask": _layout("bool", "length"),
+}
+
+
+def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    from sentinel.worker.drift import DriftError
+
+    unknown = inputs["optional_fields"].keys() - boundary.imported[BATCH].TrainingInput.__annotations__.keys()
+    if unknown:
+        raise DriftError(f"training batches have no {', '.join(sorted(unknown))} in this version")
+    batch = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
+    iterator = boundary.owner(batch, inputs["max_tokens_per_microbatch"])
+    padding = boundary.invoke({}, iterator)
+    return {"real_rows": next(iter(iterator)), "made_rows": padding, "loss_mask": padding["loss_mask"]}
+
+
+# -- the driver: configuration and training input ---------------------------------------------------------------------
+
+
+def _takes(*names: str, **needed: Any) -> dict[str, Any]:
+    return {"names": list(names), "with": {f"trainer.algorithm.{option}": value for option, value in needed.items()}}
+
+
+#: Options that take a name, with names that they have had throughout.
+_NAMED_OPTIONS = {
+    "trainer.algorithm.policy_loss_type": _takes("regular", "dual_clip", "gspo"),
+    "trainer.algorithm.advantage_estimator": _takes("grpo", "rloo"),
+    "trainer.algorithm.loss_reduction": _takes("token_mean", "sequence_mean"),
+    "trainer.algorithm.off_policy_correction.tis_ratio_type": _takes("token", "sequence"),
+    "trainer.algorithm.off_policy_correction.sequence_mask_metric": _takes("product", "geometric"),
+    "trainer.algorithm.rollout_kl_estimator_type": _takes("k3", "k1", "k2", "abs", use_rollout_kl_loss=True),
+    "trainer.algorithm.kl_estimator_type": _takes("k3", "k1", "k2", "abs", use_kl_loss=True),
+    "trainer.algorithm.dynamic_sampling.type": _takes("filter", "replace"),
+}
+
+_CORRECTION = "trainer.algorithm.off_policy_correction"
+#: Configurations whose training step reads the rollouts' log-probs, after one that does not.
+_NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
+    {},
+    {f"{_CORRECTION}.tis_ratio_type": "token"},
+    {f"{_CORRECTION}.sequence_mask_metric": "product"},
+    {f"{_CORRECTION}.outlier_token_is_threshold_high": 100.0},
+    {f"{_CORRECTION}.token_mask_is_threshold_low": 0.5, f"{_CORRECTION}.token_mask_is_threshold_high": 2.0},
+    {"trainer.algorithm.policy_loss_type": "rollout_is"},
+    {"trainer.algorithm.use_rollout_kl_loss": True},
+)
+
+
+def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    configuration = configuration_of(boundary, inputs["configuration"])
+    with swapped(no_ray(boundary)):
+        _, refusal = refused(lambda: boundary.invoke({}, configuration))
+    settled = {}
+    for path in inputs["watched"]:
+        value = configuration
+        for name in path.split("."):
+            value = getattr(value, name)
+        settled[path] = value
+    return {"refusal": refusal, "settled": settled}
+
+
+def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    rows = len(inputs["response_token_ids"])
+    sizes = {
+        "trainer.train_batch_size": rows,
+        "trainer.policy_mini_batch_size": rows,
+        "generator.n_samples_per_prompt": 1,
+    }
+    trainer = stand_in(
+        cfg=configuration_of(boundary, {**sizes, **inputs["configuration"]}),
+        tokenizer=stand_in(pad_token_id=0),
+        all_metrics={},
+        dispatch=stand_in(get_lcm_dp_size=lambda: 1),
+    )
+    rollouts = {
+        "prompt_token_ids": inputs["prompt_token_ids"],
+        "response_ids": inputs["response_token_ids"],
+        "rewards": inputs["rewards"],
+        "loss_masks": inputs["loss_masks"],
+        "rollout_logprobs": inputs["rollout_log_probs"],
+    }
+    batch, refusal = refused(lambda: boundary.invoke({}, trainer, rollouts, [str(row) for row in range(rows)]))
+    return {"refusal": refusal, "rollout_log_probs": None if batch is None else batch["rollout_logprobs"]}
+
+
+BINDINGS = (
+    Binding(
+        f"{WORKER_UTILS}.TokenBasedBatchIterator._create_padding_microbatch",
+        "batch_surgery",
+        call=_padding_microbatch,
+        imports=(BATCH,),
+        fixed={"layouts": _FIELDS, "optional_layouts": _OPTIONAL_FIELDS},
+    ),
+    Binding(
+        "skyrl.train.utils.utils.validate_cfg",
+        "configuration_check",
+        call=_validate,
+        imports=CONFIGURED,
+        stand_ins=(GYM, RAY),
+        fixed={"named_options": _NAMED_OPTIONS},
+    ),
+    Binding(
+        "skyrl.train.trainer.RayPPOTrainer.convert_to_training_input",
+        "training_input",
+        call=_convert,
+        imports=CONFIGURED,
+        stand_ins=(
+            GYM,
+            StandIn(
+                "self", "the real trainer starts Ray; the step reads cfg, tokenizer, all_metrics and dispatch alone"
+            ),
+            StandIn("tokenizer", "the step reads its pad_token_id alone"),
+            StandIn("dispatch", "one data-parallel rank, so no row is added to make the batch divisible"),
+        ),
+        accepts={"needing": _NEED_LOG_PROBS},
+    ),
+)

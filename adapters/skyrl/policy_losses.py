@@ -1,0 +1,219 @@
+"""SkyRL: policy losses, the critic's loss, and what they report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.targets import Binding, Dialect
+
+from .shared import CODE, CONFIG, PPO, algorithm_of, given_inputs, ppo_line
+
+#: Its policy losses are sums over tokens; advantages come to them scaled by the loss reduction.
+_SUMMED = {
+    "loss_agg_mode": "token-sum",
+    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "importance_weights")),
+}
+#: What the contract has by default for knobs that a loss does not have.
+_KNOBS = {
+    "eps_clip_low": 0.2,
+    "eps_clip_high": 0.2,
+    "dual_clip": None,
+    "ratio_cap": None,
+    "tau_pos": 1.0,
+    "tau_neg": 1.05,
+    "beta": 0.1,
+    "positive_weight": 1.0,
+    "negative_weight": 1.0,
+}
+_CLIP = {"eps_clip_low": "eps_clip_low", "eps_clip_high": "eps_clip_high"}
+
+_SAFE_EXP = f"{CODE}/backends/skyrl_train/utils/torch_utils.py#L191"
+SAFELY = (
+    Dialect("log_ratio_clamp", 20.0, "safe_exp_delta cuts a log-ratio to [-20, 20] against overflow", _SAFE_EXP),
+    Dialect("ratio_precision", "float32", "safe_exp_delta takes every exponential in single precision", _SAFE_EXP),
+)
+
+
+def _policy_loss(
+    boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], behaviour: bool = False
+) -> dict[str, Any]:
+    """:param behaviour: the ratio is relative to the rollout's log-probs, so the old ones are handed in as those; the
+    loss has the others as an argument too, for off-policy correction, which is off.
+    """
+    names = given_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
+    loss, metrics = boundary.invoke(names, config=algorithm_of(boundary, options), **rollout)
+    return {"loss": loss, "clip_fraction": metrics.get("clip_ratio")}
+
+
+def _policy(
+    function: str,
+    algorithm: str | tuple[str, ...],
+    knobs: Mapping[str, str],
+    *dialects: Dialect,
+    settings: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda inputs: {},
+    behaviour: bool = False,
+    fixed: Mapping[str, Any] = {},
+) -> Binding:
+    """:param knobs: canonical input -> option of the algorithm's configuration.
+    :param settings: further options, from the canonical inputs.
+    :param fixed: what the oracle is told of those options.
+    """
+
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        given = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
+        return _policy_loss(boundary, inputs, {**given, **settings(inputs)}, behaviour)
+
+    several = isinstance(algorithm, tuple)
+    return Binding(
+        f"{PPO}.{function}",
+        "policy_loss",
+        arguments={"response_mask": ("loss_mask",)},
+        call=call,
+        imports=(CONFIG,),
+        fixed={
+            **_SUMMED,
+            **{name: value for name, value in _KNOBS.items() if name not in knobs},
+            **({} if several else {"algorithm": algorithm}),
+            **fixed,
+        },
+        accepts={"algorithm": algorithm} if isinstance(algorithm, tuple) else {},
+        dialects=dialects,
+    )
+
+
+def _clip_kind(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"policy_loss_type": "regular" if inputs["dual_clip"] is None else "dual_clip"}
+
+
+_DIVERGENCES = {"dppo_tv": "binary_tv", "dppo_kl": "binary_kl"}
+
+
+def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"dppo.dppo_type": _DIVERGENCES[inputs["algorithm"]]}
+
+
+def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """With bounds that cut nothing but the smallest ratios: what is reported is taken before the cut."""
+    import torch
+
+    config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
+    names = given_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
+    _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
+    return {name: metrics[f"cispo/{name}"] for name in ("ratio_max", "ratio_min")}
+
+
+def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What one environment may write to is a list in its extras."""
+    rows: list[dict[str, Any]] = [
+        {"prompt": [], "env_class": None, "env_extras": {"state": [row]}, "uid": str(row)}
+        for row in range(inputs["prompts"])
+    ]
+    made, owners = boundary.invoke(
+        {},
+        prompts=rows,
+        n_samples_per_prompt=inputs["samples_per_prompt"],
+        sampling_params={},
+        default_env_class="env",
+        training_phase="train",
+        global_step=0,
+    )
+    return {
+        "prompt_of_sample": [int(uid) for uid in owners],
+        "sample_states": [extras["state"] for extras in made["env_extras"]],
+        "prompt_states": [row["env_extras"]["state"] for row in rows],
+    }
+
+
+CALLS = (
+    Binding(
+        f"{PPO}.compute_policy_loss_cispo",
+        "ratio_report",
+        arguments={"response_mask": ("loss_mask",)},
+        call=_cispo_ratios,
+        imports=(CONFIG,),
+        requires=("skyrl.train.config.CISPOConfig.cispo_anchor",),
+        dtypes=("float32",),  # safe_exp_delta takes every exponential in single precision
+        dialects=SAFELY[:1],
+    ),
+    Binding("skyrl.train.generators.utils.prepare_generator_input", "prompt_expansion", call=_samples_of_a_prompt),
+)
+
+POLICY_LOSSES = (
+    _policy("ppo_policy_loss", "ppo", {**_CLIP, "dual_clip": "clip_ratio_c"}, *SAFELY, settings=_clip_kind),
+    _policy(
+        "gspo_policy_loss",
+        "gspo_token",
+        _CLIP,
+        Dialect("log_ratio_clamp", 10.0, "the logarithm of the ratio is cut from above", ppo_line(709)),
+        Dialect("log_ratio_clamp_side", "upper", "it is cut from above alone", ppo_line(709)),
+    ),
+    _policy(
+        "sapo_policy_loss",
+        "sapo",
+        {"tau_pos": "sapo.tau_pos", "tau_neg": "sapo.tau_neg"},
+        Dialect("log_ratio_clamp", 20.0, "the log-ratio is cut to [-20, 20] against overflow", ppo_line(633)),
+    ),
+    _policy(
+        "compute_policy_loss_cispo",
+        "cispo",
+        {"eps_clip_low": "cispo.cispo_eps_clip_low", "eps_clip_high": "cispo.cispo_eps_clip_high"},
+        *SAFELY,
+    ),
+    _policy("rollout_is_policy_loss", "icepop", _CLIP, *SAFELY, behaviour=True),
+    _policy(
+        "dppo_policy_loss",
+        ("dppo_tv", "dppo_kl"),
+        {"eps_clip_low": "dppo.delta_low", "eps_clip_high": "dppo.delta_high"},
+        *SAFELY,
+        Dialect(
+            "epsilon", 1e-8, "1e-8 is added to both 1 - p of the binary KL", ppo_line(910), {"algorithm": ("dppo_kl",)}
+        ),
+        settings=_divergence,
+        behaviour=True,
+    ),
+    _policy(
+        "compute_policy_loss_clip_cov",
+        "clip_cov",
+        _CLIP,
+        Dialect(
+            "nothing_else_is_touched",
+            None,
+            "it draws from the global generator, as dropout does",
+            ppo_line(980),
+            symptom="global-state",
+        ),
+        # By default no token of a small batch has a covariance in range, and the loss is PPO's; and all that the bounds
+        # name are no matter of chance.
+        settings=lambda inputs: {
+            "clip_cov.clip_ratio": 1.0,
+            "clip_cov.clip_cov_lb": 0.05,
+            "clip_cov.clip_cov_ub": 100.0,
+        },
+        fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
+    ),
+    _policy(
+        "compute_policy_loss_kl_cov",
+        "kl_cov",
+        {},
+        Dialect(
+            "order_does_not_matter",
+            None,
+            "of tokens with the same covariance (any two tokens that are alone have it) topk takes the first",
+            ppo_line(1038),
+            symptom="value",
+        ),
+        settings=lambda inputs: {"kl_cov.kl_cov_frac": 0.3, "kl_cov.ppo_kl_coef": 1.0},
+        fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
+    ),
+    _policy("importance_sampling_loss", "importance_sampling", {}),
+    _policy("cross_entropy_loss", "cross_entropy", {}),
+)
+
+
+def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    config = algorithm_of(boundary, {"value_clip": inputs["cliprange_value"]})
+    names = given_inputs(inputs, "vpreds", "values", "returns", "response_mask")
+    loss, clip_fraction = boundary.invoke(names, config=config)
+    return {"loss": loss, "clip_fraction": clip_fraction}

@@ -1,0 +1,172 @@
+"""What SkyRL's bindings share: where things are, its own configuration and batches, and the stand-ins' reasons."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sentinel.targets import Dialect, StandIn
+
+#: Dialects say where SkyRL says so by a line of main in August 2026.
+CODE = "https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl"
+
+BACKEND = "skyrl.backends.skyrl_train"
+PPO = f"{BACKEND}.utils.ppo_utils"
+TORCH = f"{BACKEND}.utils.torch_utils"
+OFF_POLICY = f"{BACKEND}.utils.off_policy_correction_utils"
+BATCH = f"{BACKEND}.training_batch"
+WORKER_UTILS = f"{BACKEND}.workers.worker_utils"
+CONFIG = "skyrl.train.config"
+WRAPPER = f"{BACKEND}.workers.megatron.megatron_model_wrapper"
+MEGATRON_WORKER = f"{BACKEND}.workers.megatron.megatron_worker"
+MEGATRON_UTILS = f"{BACKEND}.distributed.megatron.megatron_utils"
+MEGATRON_MODELS = f"{BACKEND}.distributed.megatron.model_utils"
+
+#: The configuration imports the second one when it is made, and so inside a probe if it were not named here.
+CONFIGURED = (CONFIG, f"{BACKEND}.inference_servers.utils", PPO)
+WORKING = (*CONFIGURED, BATCH, WORKER_UTILS)
+WITH_MEGATRON = (*WORKING, MEGATRON_WORKER, MEGATRON_UTILS, MEGATRON_MODELS, f"{BACKEND}.utils.replay_utils")
+
+
+#: Megatron's log-probs are those of logits taken to single precision, whatever these are.
+SINGLE = ("float32",)
+
+#: The switch of the rollout KL loss, which only #1811 has.
+OPTION = f"{CONFIG}.AlgorithmConfig.use_rollout_kl_loss"
+
+
+def ppo_line(number: int) -> str:
+    return f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L{number}"
+
+
+#: Of compute_approx_kl, which every KL of a training step comes from.
+K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is cut to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),)
+
+
+# -- what every case is made of ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def swapped(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Set ``(object, attribute, value)`` for the length of a call."""
+    old = [(item, name, getattr(item, name)) for item, name, _ in changes]
+    try:
+        for item, name, value in changes:
+            setattr(item, name, value)
+        yield
+    finally:
+        for item, name, value in reversed(old):
+            setattr(item, name, value)
+
+
+def stand_in(**attributes: Any) -> Any:
+    from sentinel.worker.drift import StandInNamespace
+
+    return StandInNamespace(**attributes)
+
+
+def no_ray(boundary: Any) -> tuple[Any, str, Any]:
+    return boundary.imported[PPO], "ray", stand_in(is_initialized=lambda: False)
+
+
+def other_ranks_have(boundary: Any, more: int) -> tuple[Any, str, Any]:
+    """Another data-parallel rank with ``more`` microbatches: what makes the iterator add padding ones."""
+    from torch.distributed import ReduceOp
+
+    def all_reduce(count: Any, op: Any) -> None:
+        assert op is ReduceOp.MAX
+        count.add_(more)
+
+    ranks = stand_in(is_initialized=lambda: True, ReduceOp=ReduceOp, all_reduce=all_reduce)
+    return boundary.imported[WORKER_UTILS], "dist", ranks
+
+
+def current_device(name: str) -> tuple[Any, str, Any]:
+    import torch
+
+    return torch.cuda, "current_device", lambda: torch.device(name)
+
+
+def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
+    """The target's own configuration, with options by their dotted paths."""
+    config = boundary.imported[CONFIG]
+    made = config.SkyRLTrainConfig(environment=config.EnvironmentConfig(skyrl_gym=None))
+    # wandb, the default, is refused where the environment has no key for it.
+    return with_options(made, {"trainer.logger": "console", "trainer.algorithm.temperature": 1.0, **options})
+
+
+def with_options(made: Any, options: Mapping[str, Any]) -> Any:
+    """A configuration, with options by their dotted paths."""
+    from sentinel.worker.drift import DriftError
+
+    for path, value in options.items():
+        *heads, last = path.split(".")
+        node = made
+        for head in heads:
+            if not hasattr(node, head):
+                raise DriftError(f"the configuration has no option {path!r}")
+            node = getattr(node, head)
+        if not hasattr(node, last):  # setting it would succeed silently, and look like an option without effect
+            raise DriftError(f"the configuration has no option {path!r}")
+        setattr(node, last, value)
+    return made
+
+
+def refused(call: Callable[[], Any]) -> tuple[Any, dict[str, str] | None]:
+    """What a call returned, and the error by which it refused its arguments, if it did."""
+    try:
+        return call(), None
+    except (AssertionError, ValueError, NotImplementedError) as error:
+        return None, {"type": type(error).__name__, "message": str(error)}
+
+
+def training_batch(boundary: Any, fields: Mapping[str, Any]) -> Any:
+    made = boundary.imported[BATCH].TrainingInputBatch(dict(fields))
+    made.metadata = {"response_length": fields["loss_mask"].shape[1]}
+    return made
+
+
+def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
+    """The fields that a training batch always has: one prompt token and the response, ids and advantages 0."""
+    import torch
+
+    rows, tokens = log_probs.shape
+    ones = torch.ones(rows, tokens, dtype=torch.long)
+    lengthened = torch.ones(rows, tokens + 1, dtype=torch.long)
+    zeros = {name: torch.zeros(rows, tokens) for name in ("values", "returns", "advantages")}
+    same = {name: log_probs.detach().clone() for name in ("action_log_probs", "base_action_log_probs")}
+    masks = {"attention_mask": lengthened, "response_mask": ones, "loss_mask": mask}
+    fields = {"sequences": torch.zeros_like(lengthened), **masks, **same, **zeros, **optional}
+    return {name: value.cpu() for name, value in fields.items()}  # a batch comes from the driver; the worker moves it
+
+
+class OneProcess:
+    """Stand-in strategy: nothing is sharded, so a backward pass is the loss's own."""
+
+    loss: Any = None
+
+    def backward(self, loss: Any, model: Any, optimizer: Any) -> None:
+        self.loss = loss
+        loss.backward()
+
+    def all_reduce(self, metrics: Mapping[str, Any], op: str = "mean", group: Any = None) -> dict[str, Any]:
+        return dict(metrics)
+
+
+RAY = StandIn("ray", "the loss registries ask ray.is_initialized(); without a cluster it answers False")
+GYM = StandIn(
+    "environment.skyrl_gym", "None: settings of environments, from a package that releases ship apart; not read here"
+)
+STRATEGY = StandIn("strategy", "one process: backward is loss.backward(), a reduction over ranks changes nothing")
+MODEL = StandIn("model", "a model whose log-probs are those of the scenario; its weights are not what is measured")
+CUDA = StandIn("torch.cuda.current_device", "the worker moves its batch there; answers the device of the scenario")
+RANKS = StandIn("dist", "in the batch iterator: another data-parallel rank with more microbatches, which makes padding")
+
+
+def given_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: inputs[name] for name in names}
+
+
+def algorithm_of(boundary: Any, options: Mapping[str, Any]) -> Any:
+    return with_options(boundary.imported[CONFIG].AlgorithmConfig(), options)

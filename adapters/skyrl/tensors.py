@@ -1,0 +1,339 @@
+"""SkyRL: functions of tensors alone: estimators, statistics, reductions, off-policy correction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding, Dialect, StandIn
+
+from .policy_losses import _SUMMED, CALLS, POLICY_LOSSES, SAFELY, _critic_loss
+from .shared import (
+    BATCH,
+    CODE,
+    CONFIG,
+    K3_IS_CUT,
+    OFF_POLICY,
+    PPO,
+    TORCH,
+    algorithm_of,
+    given_inputs,
+    ppo_line,
+    stand_in,
+    training_batch,
+    with_options,
+)
+
+#: Where its masks come from: every response-level tensor is right-aligned, with padding on the left.
+RIGHT_ALIGNED = ("full", "left")
+
+
+def _formerly(function: str) -> tuple[str, ...]:
+    return (f"skyrl_train.utils.ppo_utils.{function}",)
+
+
+def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(given_inputs(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
+
+
+def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """It looks at the mask for whitening alone: every token is a step of the episode. Padding stands on the left,
+    before the first step, so that nothing is discounted through it.
+
+    https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/utils/ppo_utils.py#L1332
+    """
+    return boundary.invoke(given_inputs(inputs, "token_level_rewards", "values", "response_mask", "gamma", "lam"))
+
+
+def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(given_inputs(inputs, "token_level_rewards", "response_mask", "gamma"))
+
+
+def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    names = ("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")
+    return boundary.invoke(given_inputs(inputs, *names))
+
+
+def _whitens(line: int) -> Dialect:
+    return Dialect("whiten", True, "the estimator's last step whitens its advantages over the batch", ppo_line(line))
+
+
+#: A score is the sum of a row's rewards, wherever they stand: the driver writes 0 where no response token stands.
+_SUM_OF_ROW = "the score is the sum of a row's rewards, and the driver puts 0 where no token of the response stands"
+_ZERO_OUTSIDE = f"{CODE}/train/dataset/preprocess.py#L214"
+#: The mask of an estimator is the extent of the response. A response that is filtered out keeps it and its place in the
+#: group's statistics; what is 0 is its loss_mask, which no estimator sees.
+_EXTENT = (
+    "the estimators get response_mask, the extent of a response: one that is filtered out (loss_mask 0) still counts"
+)
+_GIVEN_EXTENT = f"{CODE}/train/trainer.py#L1184"
+_COUNTED = (
+    Dialect("rejected", "counted", _EXTENT, _GIVEN_EXTENT),
+    Dialect("a_rejected_row_is_an_absent_row", None, _EXTENT, _GIVEN_EXTENT),
+    Dialect("masked_rewards", "counted", _SUM_OF_ROW, _ZERO_OUTSIDE),
+    Dialect("masked_values_have_no_influence", None, _SUM_OF_ROW, _ZERO_OUTSIDE),
+)
+
+
+def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect) -> Binding:
+    """An estimator of one score a response: "operating only on Outcome reward", as its docstring says."""
+    unused = [name for name in ("epsilon", "norm_by_std") if name not in knobs]
+    return Binding(
+        f"{PPO}.{function}",
+        "group_advantage",
+        formerly=_formerly(function),
+        arguments={"group": ("index",), "norm_by_std": ("grpo_norm_by_std",)},
+        outputs=("advantages", "returns"),
+        call=_of_groups,
+        fixed={"estimator": estimator, "reward_layout": "outcome", **dict.fromkeys(unused)},
+        accepts={"response_mask": RIGHT_ALIGNED},
+        dialects=(*_COUNTED, *dialects),
+    )
+
+
+# -- loss reduction ---------------------------------------------------------------------------------------------------
+
+_REDUCTIONS = {
+    "token-mean": "token_mean",
+    "seq-mean-token-mean": "sequence_mean",
+    "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
+}
+_BY_SEQUENCE = ("seq-mean-token-mean", "seq-mean-token-sum-norm")
+_BATCH_SIZE = "sequence means are averaged over the batch, whose size is its number of rows, empty ones included"
+
+
+def _empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
+    where = {"loss_agg_mode": modes}
+    return (
+        Dialect("empty_rows", "counted", _BATCH_SIZE, line, where),
+        Dialect("a_rejected_row_is_an_absent_row", None, _BATCH_SIZE, line, where, "value"),
+    )
+
+
+def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(given_inputs(inputs, "loss_mat", "response_mask"))
+
+
+def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Losses in the place of advantages: what it makes of them is summed by its own ``reduce_loss``."""
+    scaled = boundary.invoke(
+        given_inputs(inputs, "loss_mat", "response_mask"),
+        loss_reduction=_REDUCTIONS[inputs["loss_agg_mode"]],
+        micro_batch_size=len(inputs["loss_mat"]),
+        max_seq_len=inputs["loss_scale_factor"],
+    )
+    return {"loss": boundary.module.reduce_loss(scaled, inputs["response_mask"])}
+
+
+# -- the trainer's normalisation of advantages ------------------------------------------------------------------------
+
+
+def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss reduction that follows divides by the tokens of loss_mask, at least 1: with none it changes nothing."""
+    import torch
+
+    advantages, mask = given_inputs(inputs, "advantages", "response_mask").values()
+    fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
+    options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
+    algorithm = algorithm_of(boundary, options)
+    settings = stand_in(algorithm=algorithm, micro_train_batch_size_per_gpu=1)
+    trainer = stand_in(cfg=stand_in(trainer=settings))
+    batch = boundary.invoke({}, trainer, training_batch(boundary, fields), [(0, len(advantages))])
+    return {"normalised": batch["advantages"]}
+
+
+# -- masked statistics ------------------------------------------------------------------------------------------------
+
+
+def _mean(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(given_inputs(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
+
+
+def _statistic(
+    path: str, statistic: str, knobs: tuple[str, ...], call: Any = None, formerly: tuple[str, ...] = ()
+) -> Binding:
+    plain = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
+    names = ("values", "response_mask", *(name for name in knobs if name != "axis"))
+    return Binding(
+        path,
+        "masked_statistics",
+        formerly=formerly,
+        arguments={"values": ("values", "tensor"), "response_mask": ("mask",)},
+        outputs=("result",),
+        call=call or (lambda boundary, inputs: boundary.invoke(given_inputs(inputs, *names))),
+        fixed={"statistic": statistic, **{name: value for name, value in plain.items() if name not in knobs}},
+    )
+
+
+# -- off-policy correction --------------------------------------------------------------------------------------------
+
+_PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
+
+
+def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], **more: Any) -> Any:
+    config = with_options(boundary.imported[CONFIG].OffPolicyCorrectionConfig(), options)
+    return boundary.invoke(given_inputs(inputs, *_PAIR), off_policy_correction=config, **more)
+
+
+def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The metric of sequences is a share of the sequences, so that it is none of the contract's."""
+    level = inputs["level"]
+    options = {f"{level}_tis_ratio_clip_high": inputs["threshold_high"]}
+    weights, metrics = _corrected(boundary, inputs, options, tis_ratio_type=level)
+    return {"weights": weights, "clip_fraction": metrics.get("tis_token_clip_high_ratio")}
+
+
+def _thresholds(prefix: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{prefix}_low": inputs["threshold_low"], f"{prefix}_high": inputs["threshold_high"]}
+
+
+def _without_outliers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    kept, _ = _corrected(boundary, inputs, _thresholds("outlier_token_is_threshold", inputs))
+    return {"kept": kept}
+
+
+def _masked_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    kept, metrics = _corrected(boundary, inputs, _thresholds("token_mask_is_threshold", inputs))
+    return {"kept": kept, "clip_fraction": metrics["token_mask_ratio"]}
+
+
+_SEQUENCE_METRICS = {"geometric": ("geometric", "geo_mask"), "sequence": ("product", "product_mask")}
+
+
+def _masked_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    metric, prefix = _SEQUENCE_METRICS[inputs["level"]]
+    kept, _ = _corrected(boundary, inputs, _thresholds(prefix, inputs), sequence_mask_metric=metric)
+    return {"kept": kept}
+
+
+def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: tuple[Any, ...]) -> Binding:
+    return Binding(
+        f"{OFF_POLICY}.{function}",
+        "importance_weight",
+        arguments={"rollout_log_probs": ("rollout_logprobs",), "response_mask": ("loss_mask",)},
+        call=call,
+        imports=(CONFIG,),
+        fixed=fixed,
+        accepts=accepts,
+        dialects=SAFELY,
+    )
+
+
+#: A mask needs both thresholds.
+_LOWER = (0.5, 0.9)
+
+BINDINGS = (
+    Binding(
+        f"{PPO}.compute_approx_kl",
+        "kl_estimate",
+        formerly=_formerly("compute_approx_kl"),
+        arguments={
+            "ref_log_probs": ("log_probs_base",),
+            "kl_estimator": ("kl_estimator_type",),
+            "response_mask": ("loss_mask",),
+        },
+        outputs=("kl",),
+        call=_kl,
+        dialects=K3_IS_CUT,
+    ),
+    Binding(
+        f"{PPO}.compute_gae_advantage_return",
+        "generalised_advantage",
+        formerly=_formerly("compute_gae_advantage_return"),
+        arguments={"lam": ("lambd",)},
+        outputs=("advantages", "returns"),
+        call=_gae,
+        accepts={"response_mask": RIGHT_ALIGNED},
+        dialects=(_whitens(1339),),
+    ),
+    Binding(
+        f"{PPO}.compute_reinforce_plus_plus_outcome_advantage",
+        "discounted_return",
+        formerly=_formerly("compute_reinforce_plus_plus_outcome_advantage"),
+        outputs=("advantages", "returns"),
+        call=_reinforce_plus_plus,
+        fixed={"kl": None, "kl_coef": 0.0},
+        accepts={"response_mask": RIGHT_ALIGNED},
+        dialects=(_whitens(1253),),
+    ),
+    _outcome(
+        "compute_grpo_outcome_advantage",
+        "grpo",
+        ("epsilon", "norm_by_std"),
+        Dialect(
+            "group_of_one", "score", "a response without others has the baseline 0 and the scale 1", ppo_line(1379)
+        ),
+    ),
+    _outcome("compute_rloo_outcome_advantage", "rloo", ()),
+    _outcome(
+        "compute_maxrl_advantage",
+        "maxrl",
+        ("epsilon",),
+        Dialect("group_of_one", "score", "a response without others has the baseline 0", ppo_line(1416)),
+    ),
+    *POLICY_LOSSES,
+    *CALLS,
+    Binding(
+        f"{PPO}.ppo_critic_loss",
+        "value_loss",
+        arguments={"vpreds": ("values",), "values": ("old_values",), "response_mask": ("loss_mask",)},
+        call=_critic_loss,
+        imports=(CONFIG,),
+        fixed={
+            "loss_agg_mode": "seq-mean-token-mean",
+            **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")),
+        },
+        dialects=(
+            Dialect("factor", 0.5, "the loss is half the squared error", ppo_line(174)),
+            *_empty_rows_count(ppo_line(173), ("seq-mean-token-mean",)),
+        ),
+    ),
+    Binding(
+        f"{PPO}.reduce_loss",
+        "loss_aggregation",
+        arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
+        outputs=("loss",),
+        call=_sum_of_losses,
+        fixed={**{name: value for name, value in _SUMMED.items() if name != "importance_weights"}, "weights": None},
+    ),
+    Binding(
+        f"{PPO}.apply_loss_reduction_to_advantages_minibatch",
+        "loss_aggregation",
+        arguments={"loss_mat": ("advantages",), "response_mask": ("loss_mask",)},
+        call=_scaled_advantages,
+        fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),
+        accepts={"loss_agg_mode": tuple(_REDUCTIONS), "loss_scale_factor": (8, 3)},
+        dialects=_empty_rows_count(f"{CODE}/train/config/config.py#L881", _BY_SEQUENCE),
+    ),
+    Binding(
+        "skyrl.train.trainer.RayPPOTrainer._normalize_advantages",
+        "advantage_normalisation",
+        call=_normalised_advantages,
+        imports=(CONFIG, BATCH),
+        stand_ins=(StandIn("self", "the real trainer starts Ray; the step reads three options of its configuration"),),
+        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
+        accepts={"response_mask": RIGHT_ALIGNED},
+        dialects=(
+            Dialect("std", "biased", "the variance divides by the number of tokens", f"{CODE}/train/trainer.py#L1481"),
+            Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{CODE}/train/trainer.py#L1481"),
+        ),
+    ),
+    _statistic(f"{TORCH}.masked_mean", "mean", ("axis",), _mean, _formerly("masked_mean")),
+    _statistic(f"{PPO}.masked_var", "var", ("unbiased",), formerly=_formerly("masked_var")),
+    _statistic(f"{PPO}.masked_whiten", "whiten", ("shift_mean",), formerly=_formerly("masked_whiten")),
+    _correction(
+        "compute_tis_ratio",
+        _truncated,
+        {"mode": "truncate", "threshold_low": None},
+        level=("token", "sequence"),
+    ),
+    _correction("compute_outlier_token_mask", _without_outliers, {"level": "every_token", "mode": "mask"}),
+    _correction("compute_token_mask", _masked_tokens, {"level": "token", "mode": "mask"}, threshold_low=_LOWER),
+    _correction(
+        "compute_sequence_mask",
+        _masked_sequences,
+        {"mode": "mask"},
+        level=("geometric", "sequence"),
+        threshold_low=_LOWER,
+    ),
+)
