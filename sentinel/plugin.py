@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,10 @@ _OPTIONS: dict[str, tuple[str, str]] = {
 _SINGLE: dict[str, tuple[str, str]] = {
     "report-dir": ("DIR", "write evidence here (default: sentinel-reports)"),
     "baseline": ("DIR", "fail only where a verdict or an observation differs from the evidence recorded here"),
+    "sarif": ("FILE", "also write the run as SARIF 2.1.0, for code scanning"),
     "device": ("DEVICE", "cpu (default), cuda or cuda:N"),
     "timeout": ("SECONDS", "for one probe (default: 60)"),
-    "sandbox": ("LEVEL", "basic (default) or off"),
+    "sandbox": ("LEVEL", "strict, basic (default) or off"),
     "laws": ("LEVEL", "search for broken laws: off, quick or deep (default: off for pins, quick for --sentinel-ref)"),
 }
 
@@ -131,12 +133,22 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
     place = getattr(item, "evidence_file", None)
+    if call.when == "call" and place is not None:
+        item.user_properties += _properties(place)  # pytest's own way into JUnit XML and other reporters
+    report = yield
     if call.when == "call" and place is not None:
         # As an attribute it travels with the report, from an xdist worker to the controller too.
         report.__dict__["sentinel_evidence"] = str(place)
     return report
+
+
+def _properties(evidence: Path) -> list[tuple[str, object]]:
+    import json
+
+    document = json.loads(evidence.read_bytes())
+    told = {"target": "target", "bug": "bug_id", "law": "law", "ref": "ref", "verdict": "verdict"}
+    return [(f"sentinel_{name}", str(document[key])) for name, key in told.items() if document[key]]
 
 
 class _Reports:
@@ -156,6 +168,28 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     run = session.config.stash.get(_RUN, None)
     if run is not None:
         run.finish(session, exitstatus)
+        _for_others(session.config, run)
+
+
+def _for_others(config: pytest.Config, run: Run) -> None:
+    """What other programs read of the run."""
+    if run.is_worker or not run.results:
+        return
+    from sentinel.reports.github import add_to_summary
+
+    results = run.documents()
+    add_to_summary(results, os.environ)
+    file = config.getoption("--sentinel-sarif")
+    if file:
+        from sentinel.errors import SentinelError
+        from sentinel.reports.sarif import sarif
+        from sentinel.reports.store import write_atomically
+
+        repositories = {name: target.repository for name, target in run.catalog.targets.items()}
+        try:
+            write_atomically(Path(file), sarif(results, repositories), "name another file with --sentinel-sarif")
+        except SentinelError as error:
+            raise pytest.UsageError(f"sentinel: {error}") from None
 
 
 @pytest.hookimpl(trylast=True)
@@ -163,3 +197,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     run = terminalreporter.config.stash.get(_RUN, None)
     if run is not None:
         run.summarise(terminalreporter)
+    if run is not None and run.results and not run.is_worker:
+        from sentinel.reports.github import workflow_commands
+
+        trees = {
+            target: Path(ref.name)
+            for name, ref in run.settings.refs
+            for target in ([name] if name else run.settings.targets)
+            if ref.kind == "path"
+        }
+        for line in workflow_commands(run.documents(), trees, os.environ):
+            terminalreporter.write_line(line)

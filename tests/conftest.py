@@ -32,7 +32,7 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing of the user's own: no settings, no cache, no git identity."""
     for name in [name for name in os.environ if name.startswith(("GIT_", "SENTINEL_", "PYTEST_ADDOPTS"))]:
         monkeypatch.delenv(name)
-    for name in ("TARGET_REPO", "OUTPUT_DIR"):
+    for name in ("TARGET_REPO", "OUTPUT_DIR", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "sentinel-home"))
 

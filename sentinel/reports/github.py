@@ -1,0 +1,65 @@
+"""What GitHub Actions shows of a run: annotations beside the code, and the job's summary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sentinel.reports.escaping import message, visible
+from sentinel.reports.markdown import markdown
+from sentinel.reports.rows import MEANING, ordered, row
+
+#: GitHub shows ten annotations of a kind a step, and keeps a summary of one mebibyte.
+MOST = 10
+SUMMARY = 1_048_576
+
+Results = Iterable[tuple[Mapping[str, Any], str]]
+
+
+def workflow_commands(results: Results, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
+    """One workflow command for each item that failed; none outside of GitHub Actions.
+
+    :param trees: target -> the working tree that was checked, so that the annotation stands on its line where the tree
+        is the workspace's.
+    """
+    if environ.get("GITHUB_ACTIONS") != "true":
+        return []
+    pairs = [(row(document, outcome), document) for document, outcome in results if outcome == "failed"]
+    place = {id(item): document for item, document in pairs}
+    return [_command(item, place[id(item)], trees, environ) for item in ordered(item for item, _ in pairs)][:MOST]
+
+
+def _command(item: Any, document: Mapping[str, Any], trees: Mapping[str, Path], environ: Mapping[str, str]) -> str:
+    boundary = document["boundary"]
+    properties = {"title": f"{item.what}: {item.verdict}"}
+    tree, workspace = trees.get(item.target), environ.get("GITHUB_WORKSPACE")
+    if tree is not None and workspace and boundary["file"] and document["ref"] == "path":
+        file = os.path.relpath(tree / boundary["file"], workspace)
+        if not file.startswith(".."):
+            properties = {"file": file, "line": str(boundary["line"] or 1), **properties}
+    given = ",".join(f"{name}={_escaped(value, True)}" for name, value in properties.items())
+    said = message(document["title"]) or MEANING[document["verdict"]]
+    text = f"{item.target} at {item.ref}: {said}" + (f" ({item.reason})" if item.reason else "")
+    return f"::error {given}::{_escaped(text)}"
+
+
+def _escaped(text: str, in_property: bool = False) -> str:
+    """As the runner reads workflow commands: a percent sign and line ends everywhere, separators in a property."""
+    text = visible(text).replace("%", "%25")
+    return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
+
+
+def add_to_summary(results: Results, environ: Mapping[str, str]) -> None:
+    """Append the run to the job's summary; nothing outside of GitHub Actions, or where the file cannot be written."""
+    file = environ.get("GITHUB_STEP_SUMMARY")
+    if environ.get("GITHUB_ACTIONS") != "true" or not file:
+        return
+    text = markdown(results)
+    try:
+        with open(file, "a", encoding="utf-8") as stream:
+            if stream.tell() + len(text.encode()) < SUMMARY:
+                stream.write(text)
+    except OSError:
+        return  # a summary is a courtesy, and the run's verdicts stand elsewhere

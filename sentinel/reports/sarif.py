@@ -1,0 +1,131 @@
+"""A run as SARIF 2.1.0, so that GitHub code scanning (and any other viewer) shows a verdict on its line.
+
+https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import sentinel
+from sentinel.reports.escaping import message
+from sentinel.reports.rows import MEANING
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+ROOT = "%SRCROOT%"
+
+#: verdict -> (kind, level); only what fails has a level.
+_KINDS = {
+    "reproduced": ("fail", "error"),
+    "changed": ("fail", "warning"),
+    "inconclusive": ("open", "none"),
+    "unavailable": ("notApplicable", "none"),
+    "fixed": ("pass", "none"),
+}
+
+Document = Mapping[str, Any]
+
+
+def sarif(results: Iterable[tuple[Document, str]], repositories: Mapping[str, str] | None = None) -> str:
+    """The text of a SARIF log: one SARIF run a target and ref, as one run can speak of one version of a file only.
+
+    :param results: each evidence document with pytest's outcome of its item.
+    :param repositories: target -> URL of its repository.
+    """
+    groups: dict[tuple[str, str], list[Document]] = {}
+    for document, _ in results:
+        groups.setdefault((str(document["target"]), str(document["ref"])), []).append(document)
+    runs = [
+        _run(target, ref, found, (repositories or {}).get(target, ""))
+        for (target, ref), found in sorted(groups.items())
+    ]
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
+    return json.dumps(log, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+
+
+def _run(target: str, ref: str, documents: list[Document], repository: str) -> dict[str, Any]:
+    documents = sorted(documents, key=lambda document: (_rule_id(document), str(document["boundary"]["written"])))
+    rules = {_rule_id(document): _rule(document, repository) for document in documents}
+    order = {name: index for index, name in enumerate(rules)}
+    commit = next((d["checkout"]["commit"] for d in documents if d["checkout"] and d["checkout"]["commit"]), None)
+    run: dict[str, Any] = {
+        "tool": {
+            "driver": {
+                "name": "Sentinel",
+                "version": sentinel.__version__,
+                "rules": list(rules.values()),
+            }
+        },
+        "automationDetails": {"id": f"sentinel/{message(target)}/{message(ref)}"},
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(document, order) for document in documents],
+    }
+    if repository and commit:
+        run["versionControlProvenance"] = [
+            {"repositoryUri": repository, "revisionId": commit, "mappedTo": {"uriBaseId": ROOT}}
+        ]
+    return run
+
+
+def _rule_id(document: Document) -> str:
+    return message(document["bug_id"] or document["law"] or "law")
+
+
+def _rule(document: Document, repository: str) -> dict[str, Any]:
+    title = message(document["title"]) or _rule_id(document)
+    rule: dict[str, Any] = {
+        "id": _rule_id(document),
+        "shortDescription": {"text": title},
+        "fullDescription": {"text": message(str(document["recipe"]["document"].get("story") or title))},
+        "properties": {"tags": sorted({"training-signal", message(document["target"]), *_laws(document)})},
+    }
+    pull = document["upstream"].get("pull")
+    if pull and repository:
+        rule["helpUri"] = f"{repository.removesuffix('.git')}/pull/{quote(str(pull))}"
+    return rule
+
+
+def _laws(document: Document) -> list[str]:
+    law = document["law"] or document["recipe"]["document"].get("invariant")
+    return [message(str(law))] if law else []
+
+
+def _result(document: Document, order: Mapping[str, int]) -> dict[str, Any]:
+    kind, level = _KINDS[document["verdict"]]
+    name = _rule_id(document)
+    boundary = document["boundary"]
+    result: dict[str, Any] = {
+        "ruleId": name,
+        "ruleIndex": order[name],
+        "kind": kind,
+        "level": level,
+        "message": {"text": _text(document)},
+        "partialFingerprints": {"sentinel/v1": _fingerprint(name, boundary)},
+        "properties": {"verdict": document["verdict"], "ref": message(str(document["ref"]))},
+    }
+    if boundary["file"]:
+        place: dict[str, Any] = {"artifactLocation": {"uri": quote(boundary["file"]), "uriBaseId": ROOT}}
+        if boundary["line"]:
+            place["region"] = {"startLine": boundary["line"]}
+        logical = {"fullyQualifiedName": message(boundary["found"] or boundary["written"]), "kind": "function"}
+        result["locations"] = [{"physicalLocation": place, "logicalLocations": [logical]}]
+    return result
+
+
+def _text(document: Document) -> str:
+    said = f"{document['verdict']} ({MEANING[document['verdict']]}): {message(document['title'])}"
+    observed = [
+        f"{message(item['key'])}: {message(item['detail'])}" for item in document["comparison"] if item["detail"]
+    ]
+    if document["verdict"] == "reproduced" and observed:
+        return f"{said}. {'; '.join(observed[:3])}"
+    return f"{said}. {message(document['reason'])}" if document["reason"] else said
+
+
+def _fingerprint(name: str, boundary: Mapping[str, Any]) -> str:
+    """The same for the same bug at the same boundary, wherever its lines go."""
+    return hashlib.sha256(f"{name}\n{boundary['written']}".encode()).hexdigest()

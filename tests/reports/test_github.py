@@ -1,0 +1,50 @@
+"""What GitHub Actions is told, and that nobody else is told it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sentinel.reports.evidence import evidence
+from sentinel.reports.github import MOST, add_to_summary, workflow_commands
+
+ACTIONS = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": "/work"}
+
+
+def test_nothing_outside_of_actions(decide: Any, tmp_path: Path) -> None:
+    results = [(evidence(decide("reproduced")), "failed")]
+    assert workflow_commands(results, {}, {}) == []
+    add_to_summary(results, {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")})
+    assert not (tmp_path / "summary").exists()
+
+
+def test_failures_are_annotated_and_passes_are_not(decide: Any) -> None:
+    results = [(evidence(decide("reproduced")), "failed"), (evidence(decide("fixed")), "passed")]
+    (line,) = workflow_commands(results, {}, ACTIONS)
+    assert line.startswith("::error title=ROLL-AGGLOSS-TOKENMEAN-MASK%3A reproduced::roll at git:c09bc8b")
+
+
+def test_an_annotation_of_the_workspaces_own_tree_stands_on_its_line(decide: Any) -> None:
+    document = {**evidence(decide("reproduced")), "ref": "path"}
+    (line,) = workflow_commands([(document, "failed")], {"roll": Path("/work/ROLL")}, ACTIONS)
+    assert line.startswith("::error file=ROLL/roll/utils/functionals.py,line=312,")
+    (line,) = workflow_commands([(document, "failed")], {"roll": Path("/elsewhere/ROLL")}, ACTIONS)
+    assert "file=" not in line
+
+
+def test_foreign_text_cannot_end_the_command(decide: Any, recipe: Any, hostile: str) -> None:
+    lines = workflow_commands([(evidence(decide("reproduced", recipe=recipe(title=hostile))), "failed")], {}, ACTIONS)
+    assert len(lines) == 1
+    assert "\n" not in lines[0]
+    assert "\x1b" not in lines[0]
+
+
+def test_no_more_than_github_shows(decide: Any) -> None:
+    assert len(workflow_commands([(evidence(decide("reproduced")), "failed")] * 30, {}, ACTIONS)) == MOST
+
+
+def test_the_summary_is_appended(decide: Any, tmp_path: Path) -> None:
+    file = tmp_path / "summary"
+    file.write_text("before\n")
+    add_to_summary([(evidence(decide("fixed")), "passed")], {**ACTIONS, "GITHUB_STEP_SUMMARY": str(file)})
+    assert file.read_text().startswith("before\n## Sentinel")

@@ -1,0 +1,68 @@
+"""SARIF: valid by the standard's schema, on the boundary's line, without anything of this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft4Validator
+
+from sentinel.reports.evidence import evidence
+from sentinel.reports.sarif import sarif
+
+SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-schema-2.1.0.json").read_text())
+REPOSITORIES = {"roll": "https://github.com/alibaba/ROLL"}
+
+
+def log(*decisions: Any) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(sarif([(evidence(item), "") for item in decisions], REPOSITORIES))
+    Draft4Validator(SCHEMA).validate(document)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "level"),
+    [
+        ("reproduced", "fail", "error"),
+        ("fixed", "pass", "none"),
+        ("inconclusive", "open", "none"),
+        ("unavailable", "notApplicable", "none"),
+    ],
+)
+def test_each_verdict_has_its_kind_and_level(decide: Any, verdict: str, kind: str, level: str) -> None:
+    (result,) = log(decide(verdict))["runs"][0]["results"]
+    assert (result["kind"], result["level"]) == (kind, level)
+
+
+def test_it_stands_on_the_boundarys_line_of_the_commit(decide: Any) -> None:
+    (run,) = log(decide("reproduced"))["runs"]
+    place = run["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"] == {"uri": "roll/utils/functionals.py", "uriBaseId": "%SRCROOT%"}
+    assert place["region"] == {"startLine": 312}
+    assert run["versionControlProvenance"][0]["revisionId"] == decide("reproduced").checkout.commit
+    assert run["tool"]["driver"]["rules"][0]["helpUri"].endswith("/pull/444")
+
+
+def test_one_run_a_ref_and_one_rule_a_bug(decide: Any) -> None:
+    from sentinel.refs import Ref
+
+    runs = log(decide("reproduced"), decide("fixed", ref=Ref("git", "f" * 40)))["runs"]
+    assert len(runs) == 2
+    assert len({run["automationDetails"]["id"] for run in runs}) == 2
+    fingerprints = {run["results"][0]["partialFingerprints"]["sentinel/v1"] for run in runs}
+    assert len(fingerprints) == 1
+
+
+def test_foreign_text_is_shown_and_nothing_is_of_this_machine(decide: Any, recipe: Any, hostile: str) -> None:
+    text = sarif([(evidence(decide("reproduced", recipe=recipe(title=hostile))), "")], REPOSITORIES)
+    assert "\\u001b" not in text
+    assert "alice" not in text
+    Draft4Validator(SCHEMA).validate(json.loads(text))
+
+
+def test_the_schema_can_refuse(decide: Any) -> None:
+    broken = log(decide("reproduced"))
+    broken["runs"][0]["results"][0]["level"] = "fatal"
+    assert not Draft4Validator(SCHEMA).is_valid(broken)
