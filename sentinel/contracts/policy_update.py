@@ -9,7 +9,8 @@ on that table is the gradient of everything the worker has done with the loss. A
   so that every mini-batch is judged at the same parameters.
 
 It returns ``gradient`` (what the optimiser has added up), and ``pg_loss`` and ``kl_loss`` as the trainer would log
-them, reduced as the framework reduces what an update returns; None for what it does not report.
+them, reduced as the framework reduces what an update returns; None for what it does not report. Where it hands back
+the log-probs of its rows, these are ``told_log_probs``, in the order of the batch.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs = leaf(inputs["log_probs"])
     outputs = call(**{**inputs, "log_probs": log_probs})
+    told = outputs.get("told_log_probs")
     return {
         "gradient": detached(outputs["gradient"]),
         **{name: _number(outputs.get(name)) for name in ("pg_loss", "kl_loss")},
+        **({} if told is None else {"told_log_probs": detached(told)}),
     }
 
 
@@ -64,7 +67,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
             gradient += torch.autograd.grad(total, log_probs)[0]
         for name, loss in losses.items():
             told[name].append(float(loss))
-    return {"gradient": gradient, **{name: sum(found) / len(found) if found else None for name, found in told.items()}}
+    reported = {name: sum(found) / len(found) if found else None for name, found in told.items()}
+    return {"gradient": gradient, **reported, "told_log_probs": torch.where(inputs["response_mask"] != 0, log_probs, 0)}
 
 
 _TENSORS = ("log_probs", "old_log_probs", "ref_log_probs", "advantages", "response_mask")
@@ -240,6 +244,7 @@ POLICY_UPDATE = Contract(
         ),
         Observed("pg_loss", "the reported policy loss, without the KL term", role="metric"),
         Observed("kl_loss", "the reported KL term, without its coefficient", role="metric"),
+        Observed("told_log_probs", "the log-probs that are handed back, row by row", ("batch", "tokens"), "metric"),
     ),
     measure=_measure,
     oracle=_oracle,
