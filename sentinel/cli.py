@@ -11,23 +11,30 @@ from contextlib import suppress
 
 import sentinel
 from sentinel.commands import (
+    bisect,
     boundaries,
     cache,
     discover,
     doctor,
     export,
+    history,
     listing,
     mirror,
+    query,
     recipe,
     reporting,
     show,
+    sweep,
     verify,
 )
 from sentinel.commands.console import complain
 from sentinel.errors import SentinelError
 
 #: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
-GROUPS = (mirror, listing, boundaries, show, recipe, verify, export, discover, reporting, cache, doctor)
+GROUPS = (
+    *(mirror, listing, boundaries, show, recipe, verify, export, discover),
+    *(sweep, bisect, history, query, reporting, cache, doctor),
+)
 
 _EPILOG = """\
 examples:
@@ -35,6 +42,7 @@ examples:
   sentinel mirror add verl                          have the history of verl on this machine
   pytest --sentinel-target=verl                     the main job
   sentinel verify sentinel-reports/verl/BUG/git-0123456789ab.json
+  sentinel sweep verl --bug 'VERL-REJECTED-*'        when did these bugs come and go, and in which releases?
   sentinel recipe new MY-BUG --target verl          pin a bug of your own
 
 exit status: 0 yes or done, 1 no (a check failed, a number differs), 2 it could not be done, 130 interrupted

@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -106,6 +107,9 @@ def write_recipe(folder: Path, document: Mapping[str, Any], **changes: Any) -> P
     return file
 
 
+_lending = threading.Lock()
+
+
 class Borrowed:
     """The session's zygote with another run's options; that run cannot stop it."""
 
@@ -119,7 +123,12 @@ class Borrowed:
     def target(
         self, checkout: Checkout, packages: Sequence[str], versions: Mapping[str, str] | None = None
     ) -> TargetProcess:
-        return self._with_options(self._zygote.target(checkout, packages, versions))
+        with _lending:
+            usual, self._zygote.options = self._zygote.options, replace(self._zygote.options, trace=self.options.trace)
+            try:
+                return self._with_options(self._zygote.target(checkout, packages, versions))
+            finally:
+                self._zygote.options = usual
 
     def oracle(self) -> TargetProcess:
         return self._with_options(self._zygote.oracle())

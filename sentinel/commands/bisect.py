@@ -1,0 +1,127 @@
+"""``sentinel bisect``: the commit that brought a bug, or took it away."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.commands.console import command, counted, json_option, progress, say, say_json
+from sentinel.commands.known import known
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from sentinel.catalog import Catalog
+    from sentinel.commands.console import Commands
+    from sentinel.history.bisection import Bisection, Step
+    from sentinel.history.commits import Commit
+    from sentinel.history.units import Unit
+    from sentinel.recipes import Recipe
+
+_EXAMPLE = """\
+  sentinel bisect VERL-AGGLOSS-SEQ-MEAN-DENOMINATOR --good v0.7.0 --bad v0.6.1      which commit fixed it?
+  sentinel bisect SLIME-OPSM-REJECTED-SEQUENCE --good 2091f7a~40 --bad main --first-parent
+  sentinel bisect VERL-REJECTED-ROW-GRPO --good A --bad B --log bisect.log          git bisect replay bisect.log
+
+--bad has the bug and --good has not; which of them is the older says whether the first bad or the first fixed commit
+is looked for. Commits that cannot be decided are skipped, as `git bisect skip` does. Verdicts that a sweep has kept
+are not measured again.
+exit status: 0 found, 1 only a range could be found, 2 it could not be done
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "bisect", _bisect, "find the commit with which a bug came or went", _EXAMPLE)
+    parser.add_argument("bug", metavar="BUG")
+    parser.add_argument("--good", metavar="REF", required=True, help="a commit without the bug")
+    parser.add_argument("--bad", metavar="REF", required=True, help="a commit with it")
+    parser.add_argument("--first-parent", action="store_true", help="only the branch's own commits, not merged ones")
+    parser.add_argument("--log", metavar="FILE", type=Path, help="write the steps, for `git bisect replay`")
+    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also these recipes")
+    json_option(parser)
+
+
+def _bisect(arguments: argparse.Namespace) -> int:
+    from sentinel.history.bisection import bisect
+    from sentinel.history.ledger import Ledger
+
+    catalog, settings = known(arguments.recipes)
+    recipe = recipe_named(catalog, arguments.bug)
+    ledger = Ledger(catalog, settings, catalog.targets[recipe.target])
+    good, bad = ledger.commit(arguments.good), ledger.commit(arguments.bad)
+    with progress() as tell, ledger.deciding([recipe], lambda: ledger.local(1)) as decide:
+
+        def told(commit: Commit, unit: Unit, left: int) -> None:
+            tell(f"{commit.sha[:9]} is {_verdict(unit)}; {counted(left, 'commit')} left")
+
+        tell(f"deciding the two ends of {recipe.bug_id}")
+        found = bisect(ledger.mirror, good, bad, lambda c: decide(c)[recipe.bug_id], arguments.first_parent, told)
+    if arguments.log:
+        from sentinel.reports.store import write_atomically
+
+        write_atomically(arguments.log, "".join(f"{line}\n" for line in found.log()), "name another file with --log")
+    if arguments.json:
+        say_json(_plain(recipe, found))
+    else:
+        say("\n".join(_said(recipe, found)))
+    return 0 if found.found else 1
+
+
+def recipe_named(catalog: Catalog, bug: str) -> Recipe:
+    """:raises SentinelError: for a bug that no recipe pins; names the nearest."""
+    from sentinel.recipes import find_recipes
+    from sentinel.settings import nearest
+
+    every = find_recipes(catalog, tuple(sorted(catalog.targets)))
+    found = next((recipe for recipe in every if recipe.bug_id.casefold() == bug.casefold()), None)
+    if found is None:
+        raise SentinelError(f"unknown bug {bug!r}{nearest(bug, [recipe.bug_id for recipe in every])}")
+    return found
+
+
+def _said(recipe: Recipe, found: Bisection) -> list[str]:
+    what = "brought" if found.seeks == "bad" else "took away"
+    steps = f"{counted(len(found.steps), 'step')}, {_skips(found)} skipped"
+    if found.found is None:
+        lines = [f"one of these commits {what} {recipe.bug_id}; those beside the change could not be decided ({steps})"]
+        return lines + [f"  {_named(commit)}" for commit in found.suspects]
+    return [f"{_named(found.found)}", f"{what} {recipe.bug_id} ({steps})", "", *found.log()]
+
+
+def _skips(found: Bisection) -> int:
+    return sum(step.answer == "skip" for step in found.steps)
+
+
+def _named(commit: Commit) -> str:
+    return f"{commit.sha} {commit.date[:10]} {commit.subject}"
+
+
+def _verdict(unit: Unit) -> str:
+    return f"{unit.verdict} ({unit.kind})" if unit.kind else unit.verdict
+
+
+def _plain(recipe: Recipe, found: Bisection) -> dict[str, Any]:
+    from sentinel.history.chronicle import plain_commit
+
+    def plain(step: Step) -> dict[str, Any]:
+        unit = step.unit
+        return {
+            **plain_commit(step.commit),
+            "verdict": unit.verdict,
+            "kind": unit.kind,
+            "reason": unit.reason,
+            "answer": step.answer,
+        }
+
+    return {
+        "bug_id": recipe.bug_id,
+        "target": recipe.target,
+        "seeks": found.seeks,
+        "first_parent": found.first_parent,
+        "old": plain(found.old),
+        "new": plain(found.new),
+        "steps": [plain(step) for step in found.steps],
+        "found": plain_commit(found.found) if found.found else None,
+        "suspects": [plain_commit(commit) for commit in found.suspects],
+        "log": list(found.log()),
+    }

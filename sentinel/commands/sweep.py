@@ -1,0 +1,163 @@
+"""``sentinel sweep``: the verdict of each recipe at every commit, tag or release of a target."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, complain, json_option, progress, say, say_json, say_table
+from sentinel.commands.known import known, target_named
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sentinel.catalog import Catalog
+    from sentinel.commands.console import Commands
+    from sentinel.history.commits import Walk
+    from sentinel.history.executors import Executor
+    from sentinel.history.ledger import Account, Ledger, Selection
+    from sentinel.recipes import Recipe
+
+_EXAMPLE = """\
+  sentinel sweep verl                                every recipe of verl at every commit of main
+  sentinel sweep verl --bug 'VERL-REJECTED-ROW-*' --since v0.7.0
+  sentinel sweep roll --law '*masked*' --until 2026-01-01
+  sentinel sweep verl --tags                         the release tags alone
+  sentinel sweep verl --releases                     the releases on PyPI; needs no mirror
+  sentinel sweep verl --bug VERL-AGGLOSS-SEQ-MEAN-DENOMINATOR --json
+
+A verdict can only change where the code changes that the boundary imports, so each distinct closure of it is probed
+once; everything is kept in SENTINEL_HOME/history as it comes. Ctrl-C loses nothing: the same command goes on.
+exit status: 0 done, 1 nothing could be decided, 2 it could not be done, 130 interrupted
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "sweep", _sweep, "decide recipes at every commit of a history", _EXAMPLE)
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("--bug", metavar="GLOB", action="append", default=[], help="only these")
+    parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only bugs that break such a law")
+    parser.add_argument("--ref", metavar="REF", default="", help="the branch (default: the target's own, main)")
+    parser.add_argument("--since", metavar="REF|DAY", default="", help="begin here; a day is written 2026-08-21")
+    parser.add_argument("--until", metavar="REF|DAY", default="", help="end here")
+    walk = parser.add_mutually_exclusive_group()
+    walk.add_argument("--tags", action="store_true", help="the release tags alone")
+    walk.add_argument("--merges", action="store_true", help="the merge commits of the branch alone")
+    walk.add_argument("--all", action="store_true", help="the commits that were merged too, not the branch's own alone")
+    walk.add_argument("--releases", action="store_true", help="the releases on PyPI")
+    parser.add_argument("--executor", metavar="NAME", default="local", help="local: this machine's cores")
+    parser.add_argument("--jobs", metavar="N", type=int, help="probes at a time (default: one a core)")
+    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also these recipes")
+    parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
+    json_option(parser)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from sentinel.history.ledger import Ledger, Selection
+
+    catalog, settings = known(arguments.recipes)
+    target = target_named(catalog, arguments.target)
+    recipes = chosen(catalog, target.name, arguments.bug, arguments.law)
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise SentinelError(f"--jobs {arguments.jobs}: at least one probe has to run at a time")
+    with progress() as tell:
+        if arguments.releases:
+            from sentinel.history.releases import sweep_releases
+
+            refuse(arguments, "since", "until", "ref")
+            account = sweep_releases(catalog, settings, target, recipes, tell)
+        else:
+            ledger = Ledger(catalog, settings, target)
+            walk: Walk = "all" if arguments.all else "merges" if arguments.merges else "first-parent"
+            ref = arguments.ref or target.branch
+            selection = Selection(ref, walk, arguments.since, arguments.until, arguments.tags)
+            make = executor_named(arguments.executor, ledger, arguments.jobs)
+            account = _run(ledger, recipes, selection, make, tell)
+    show(account, arguments)
+    decided = any(run["verdict"] in ("reproduced", "fixed", "changed") for r in account.records for run in r["runs"])
+    return 0 if decided else 1
+
+
+def _run(
+    ledger: Ledger,
+    recipes: Sequence[Recipe],
+    selection: Selection,
+    make: Callable[[], Executor],
+    tell: Callable[[str], None],
+) -> Account:
+    started = time.monotonic()
+    last = 0.0
+
+    def told(done: int, total: int, probed: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > (0.2 if sys.stderr.isatty() else 15.0) or done == total:
+            last = now
+            left = (now - started) / max(done, 1) * (total - done)
+            tell(f"{ledger.target.name}: {done} of {total} commits, {probed} verdicts probed, {left:.0f} s left")
+
+    try:
+        return ledger.sweep(recipes, selection, make, told)
+    except KeyboardInterrupt:
+        complain("what was decided is kept; the same command goes on from there")
+        raise
+
+
+def chosen(catalog: Catalog, target: str, bugs: Sequence[str], laws: Sequence[str] = ()) -> list[Recipe]:
+    """The recipes of a target that are asked for.
+
+    :raises SentinelError: where a glob chooses none; names the nearest.
+    """
+    from sentinel.recipes import find_recipes
+    from sentinel.settings import nearest
+
+    every = find_recipes(catalog, (target,))
+    found = [r for r in every if not bugs or any(fnmatchcase(r.bug_id.lower(), glob.lower()) for glob in bugs)]
+    for glob in bugs:
+        if not any(fnmatchcase(recipe.bug_id.lower(), glob.lower()) for recipe in every):
+            raise SentinelError(f"no bug of {target} matches {glob!r}{nearest(glob, [r.bug_id for r in every])}")
+    found = [r for r in found if not laws or any(fnmatchcase(law, glob) for law in r.laws for glob in laws)]
+    if not found:
+        names = {law for recipe in every for law in recipe.laws}
+        raise SentinelError(
+            f"no bug of {target} breaks a law that matches {' or '.join(map(repr, laws))}{nearest(laws[0], names)}"
+            if laws
+            else f"there are no recipes of {target}; `sentinel recipe new` begins one"
+        )
+    return found
+
+
+def refuse(arguments: argparse.Namespace, *names: str) -> None:
+    """:raises SentinelError: where an option was given that says nothing about releases."""
+    for name in names:
+        if getattr(arguments, name):
+            raise SentinelError(f"--{name} is about commits, and --releases looks at PyPI; leave one out")
+
+
+def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], Executor]:
+    """:raises SentinelError: for an unknown name, or where its extra is not installed."""
+    if name == "local":
+        return lambda: ledger.local(jobs)
+    raise SentinelError(f"unknown executor {name!r}; write local")
+
+
+def show(account: Account, arguments: argparse.Namespace) -> None:
+    from sentinel.history import rendering
+
+    if arguments.json:
+        say_json(rendering.plain(account.records, account.tally.probed))
+        return
+    if arguments.markdown:
+        say(rendering.markdown(account.records))
+        return
+    width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
+    for record in account.records:
+        say("\n".join(rendering.story(record, width)) + "\n")
+    say(f"{rendering.LEGEND}\n")
+    say_table(rendering.HEADINGS, [rendering.row(record) for record in account.records])
+    say(f"\n{rendering.summary(account.records, account.tally.probed)}")

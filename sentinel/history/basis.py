@@ -1,0 +1,160 @@
+"""What a verdict rests on beside the target's own code; where any of it changes, nothing that was decided before holds.
+
+Established without starting a worker: a sweep that finds nothing new must not have to import torch to say so.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from sentinel.catalog import Catalog
+from sentinel.errors import SentinelError
+from sentinel.recipes import Recipe
+from sentinel.settings import Settings
+from sentinel.values import typed
+from sentinel.worker.client import flags
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+#: What takes part in every verdict, beside the contract and the laws.
+_JUDGES = ("verdicts.py", "closeness.py", "proof.py", "values.py", "targets.py", "loading.py", "runner.py")
+_VERSIONS = """
+from importlib import metadata
+import json, platform, sys
+def version(name):
+    try: return metadata.version(name)
+    except metadata.PackageNotFoundError: return ""
+print(json.dumps({"python": platform.python_version(), **{name: version(name) for name in sys.argv[1:]}}))
+"""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """:ivar recipe, adapter, worker: digests of what decides in the recipe, of the adapter, and of those modules of
+        Sentinel's own that decide.
+    :ivar environment: versions and switches that numbers may depend on.
+    """
+
+    recipe: str
+    adapter: str
+    worker: str
+    environment: Mapping[str, str]
+
+    @property
+    def id(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
+    """What a recipe's verdicts rest on here and now.
+
+    :raises SentinelError: where the interpreter of ``--sentinel-python`` does not run.
+    """
+    adapter = catalog.adapters[recipe.target]
+    python = settings.pythons.get(recipe.target, settings.pythons.get(None))
+    versions = _versions(python, ("torch", "numpy", *adapter.target.preload))
+    contract = Path(catalog.contracts[recipe.contract].measure.__code__.co_filename)
+    return Basis(
+        _meaning(recipe),
+        adapter.digest,
+        _digest((*_worker_files(), *_reached(contract), *(_laws() if not _has_values(recipe) else ()))),
+        {
+            **{name: version for name, version in versions.items() if version},
+            "platform": f"{platform.system()}-{platform.machine()}",
+            "device": settings.device,
+            "sandbox": settings.sandbox,
+            **flags(),
+        },
+    )
+
+
+def _meaning(recipe: Recipe) -> str:
+    """A digest of what decides: a recipe's story and pins may be mended without probing history anew."""
+    parts = (
+        recipe.target,
+        recipe.contract,
+        recipe.boundary,
+        typed(recipe.variants),
+        sorted(recipe.defaulted),
+        [(key, typed(item.value), item.tolerance) for key, item in sorted(recipe.expected_unpatched.items())],
+        [(key, typed(item.value), item.tolerance) for key, item in sorted(recipe.expected_fixed.items())],
+        recipe.tolerance,
+        recipe.invariant,
+        recipe.requires,
+    )
+    return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
+
+
+def _has_values(recipe: Recipe) -> bool:
+    return bool(recipe.expected_unpatched or recipe.expected_fixed)
+
+
+@cache
+def _versions(python: str | None, names: tuple[str, ...]) -> Mapping[str, str]:
+    if python is None:
+        return {"python": platform.python_version(), **{name: _version(name) for name in names}}
+    said = subprocess.run([python, "-c", _VERSIONS, *names], capture_output=True, text=True, check=False)
+    if said.returncode:
+        raise SentinelError(f"{python} does not run: {said.stderr.strip().splitlines()[-1:] or 'it printed nothing'}")
+    return dict(json.loads(said.stdout))
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+@cache
+def _worker_files() -> tuple[Path, ...]:
+    own = (_PACKAGE / "worker").glob("*.py")
+    return tuple(sorted([*own, *(_PACKAGE / name for name in _JUDGES), *_reached(_PACKAGE / "contracts/contract.py")]))
+
+
+@cache
+def _laws() -> tuple[Path, ...]:
+    return tuple(sorted([*(_PACKAGE / "invariants").glob("*.py"), *(_PACKAGE / "search").glob("*.py")]))
+
+
+@cache
+def _reached(file: Path) -> tuple[Path, ...]:
+    """A contract's file and Sentinel's other modules of contracts that it imports, at any depth."""
+    found: set[Path] = set()
+    queue = [file]
+    while queue:
+        current = queue.pop()
+        if current in found or not current.is_file():
+            continue
+        found.add(current)
+        for node in ast.walk(ast.parse(current.read_bytes())):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            queue += [
+                _PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py")
+                for name in names
+                if name.startswith("sentinel.contracts.")
+            ]
+    return tuple(sorted(found))
+
+
+def _digest(files: tuple[Path, ...]) -> str:
+    lines = [f"{_file_digest(file)}  {file.name}\n" for file in sorted(set(files), key=str)]
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
+
+
+@cache
+def _file_digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,0 +1,211 @@
+"""From verdicts to history: runs of one verdict, what changed where, how long a bug was there, and who shipped it.
+
+Nothing is interpolated. A range that could not be decided stays one, and a change beyond it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sentinel.history.commits import Commit
+from sentinel.history.units import Unit
+
+#: What a revision can be as far as a bug goes; None where it could not be decided.
+State = str | None
+
+#: state before (``""``: there was none) and after -> what happened
+_CHANGES = {
+    ("", "reproduced"): "present",
+    ("absent", "fixed"): "appeared",
+    ("absent", "changed"): "appeared",
+}
+_BY_STATE = {"reproduced": "introduced", "fixed": "fixed", "changed": "changed", "absent": "removed"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring revisions with one verdict.
+
+    :ivar reason: of the first one.
+    """
+
+    verdict: str
+    kind: str
+    reason: str
+    first: Commit
+    last: Commit
+    commits: int
+
+    @property
+    def state(self) -> State:
+        return state_of(self.verdict, self.kind)
+
+
+@dataclass(frozen=True)
+class Change:
+    """:ivar what: ``present`` (from the first revision that can be decided), ``introduced``, ``fixed``, ``changed``
+        (neither value set fits any more), ``removed`` (the code is gone) or ``appeared`` (and without the bug).
+    :ivar commit: the first revision of which that is true.
+    :ivar after: the last revision that was decided otherwise; None where there is none.
+    :ivar undecided: how many revisions between the two could not be decided: the change is in one of them, or here.
+    :ivar why: the kind of reason of those.
+    """
+
+    what: str
+    commit: Commit
+    after: Commit | None
+    undecided: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Spell:
+    """A time for which the bug was there.
+
+    :ivar start, end: what began and ended it; no end where it is still there.
+    :ivar last: the last commit that has it.
+    :ivar days: between the author dates; 0 where the clock went backwards in between.
+    :ivar clock: whether it did.
+    """
+
+    start: Change
+    end: Change | None
+    last: Commit
+    days: int
+    clock: bool = False
+
+
+def state_of(verdict: str, kind: str) -> State:
+    if verdict in ("reproduced", "fixed", "changed"):
+        return verdict
+    return "absent" if kind == "not-in-this-version" else None
+
+
+def runs_of(commits: Sequence[Commit], units: Mapping[str, Unit]) -> list[Run]:
+    """Neighbours of one verdict, in the order of the commits."""
+    runs: list[Run] = []
+    for commit in commits:
+        unit = units[commit.sha]
+        if runs and (runs[-1].verdict, runs[-1].kind) == unit.outcome:
+            last = runs[-1]
+            runs[-1] = Run(last.verdict, last.kind, last.reason, last.first, commit, last.commits + 1)
+        else:
+            runs.append(Run(unit.verdict, unit.kind, unit.reason, commit, commit, 1))
+    return runs
+
+
+def changes_of(runs: Sequence[Run]) -> list[Change]:
+    """What changed along a line of commits."""
+    changes: list[Change] = []
+    before: Run | None = None
+    gap: list[Run] = []
+    for run in runs:
+        if run.state is None:
+            gap.append(run)
+            continue
+        if before is None or before.state != run.state:
+            what = _what(before.state if before else "", run.state)
+            if what:
+                why = ", ".join(dict.fromkeys(undecided.kind for undecided in gap))
+                after = before.last if before else None
+                changes.append(Change(what, run.first, after, sum(item.commits for item in gap), why))
+        before, gap = run, []
+    return changes
+
+
+def changes_between(commits: Sequence[Commit], units: Mapping[str, Unit]) -> list[Change]:
+    """What changed in a history that branches: a commit changes what none of its parents has.
+
+    A merge of two sides that differ changes nothing; it takes one of them.
+    """
+    known = {commit.sha: commit for commit in commits}
+    states = {sha: state_of(*units[sha].outcome) for sha in known}
+    changes = []
+    for commit in commits:
+        now = states[commit.sha]
+        parents = [known[parent] for parent in commit.parents if parent in known]
+        before = [states[parent.sha] for parent in parents]
+        if now is None or now in before:
+            continue
+        decided = [parent for parent in parents if states[parent.sha] is not None]
+        what = _what(str(states[decided[0].sha]) if decided else "", now)
+        if what:
+            undecided = [parent for parent in parents if states[parent.sha] is None]
+            why = ", ".join(dict.fromkeys(units[parent.sha].kind for parent in undecided))
+            changes.append(Change(what, commit, decided[0] if decided else None, len(undecided), why))
+    return changes
+
+
+def _what(before: str | None, now: str) -> str:
+    if before == "" and now != "reproduced":
+        return ""  # a history has to begin somewhere
+    return _CHANGES.get((before or "", now)) or _BY_STATE[now]
+
+
+def spells_of(changes: Sequence[Change], runs: Sequence[Run]) -> list[Spell]:
+    """The times for which the bug was there, along a line of commits."""
+    spells: list[Spell] = []
+    start: Change | None = None
+    for change in changes:
+        if change.what in ("present", "introduced"):
+            start = change
+        elif start is not None:
+            assert change.after is not None
+            spells.append(_spell(start, change, change.after, change.commit))
+            start = None
+    if start is not None:
+        last = [run for run in runs if run.state == "reproduced"][-1].last
+        spells.append(_spell(start, None, last, runs[-1].last))
+    return spells
+
+
+def _spell(start: Change, end: Change | None, last: Commit, until: Commit) -> Spell:
+    if not (until.date and start.commit.date):
+        return Spell(start, end, last, 0)  # releases on PyPI: the index does not say when
+    days = (_moment(until.date) - _moment(start.commit.date)).days
+    return Spell(start, end, last, max(days, 0), days < 0)
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+# -- as plain data ----------------------------------------------------------------------------------------------------
+
+
+def plain_commit(commit: Commit) -> dict[str, Any]:
+    return {"sha": commit.sha, "date": commit.date, "subject": commit.subject, "pull": commit.pull}
+
+
+def plain_run(run: Run) -> dict[str, Any]:
+    return {
+        "verdict": run.verdict,
+        "kind": run.kind,
+        "reason": run.reason if run.state is None else "",
+        "commits": run.commits,
+        "first": plain_commit(run.first),
+        "last": plain_commit(run.last),
+    }
+
+
+def plain_change(change: Change) -> dict[str, Any]:
+    return {
+        "what": change.what,
+        "commit": plain_commit(change.commit),
+        "after": plain_commit(change.after) if change.after else None,
+        "undecided": change.undecided,
+        "why": change.why,
+    }
+
+
+def plain_spell(spell: Spell) -> dict[str, Any]:
+    return {
+        "introduced": plain_change(spell.start),
+        "ended": plain_change(spell.end) if spell.end else None,
+        "last": plain_commit(spell.last),
+        "days": spell.days,
+        "clock_went_backwards": spell.clock,
+    }

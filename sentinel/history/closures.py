@@ -1,0 +1,154 @@
+"""Closures: what a probe asked of its checkout, and how a revision's tree answers, without a checkout.
+
+See :mod:`sentinel.worker.trace` for the questions. Where two revisions give the same answers to all questions of a
+probe, it comes to the same end at both. By induction: the first question does not depend on the tree, and each further
+one on nothing but the answers before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.machinery import all_suffixes
+
+from sentinel.history.gittrees import TREE, GitTrees
+from sentinel.sources.trees import LINK
+from sentinel.targets import PackageRoot
+from sentinel.worker.trace import EVERYTHING
+
+
+@dataclass(frozen=True)
+class Closure:
+    """:ivar questions: as :func:`closure_of` leaves them."""
+
+    questions: tuple[str, ...]
+
+    @cached_property
+    def id(self) -> str:
+        return hashlib.sha256("\n".join(self.questions).encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+    @property
+    def opaque(self) -> bool:
+        """Whether nothing but an identical tree is known to give the same verdict."""
+        return EVERYTHING in self.questions
+
+    @cached_property
+    def files(self) -> tuple[str, ...]:
+        """The source files of modules that were looked for, whether they are there or not (for people)."""
+        return tuple(question[2:] for question in self.questions if question[0] == "m")
+
+    @cached_property
+    def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
+        """The folders that the questions are about, in order, each with the names looked for (None: it was listed)."""
+        names: dict[str, set[str] | None] = {}
+        for question in self.questions:
+            kind, path = question[0], question[2:]
+            if kind == "d":
+                names[path] = None
+                continue
+            parent, _, name = path.rpartition("/")
+            looked = [(parent, name)]
+            if kind == "m":
+                looked += [(parent, name + suffix) for suffix in all_suffixes()]
+                looked += [(path, f"__init__{suffix}") for suffix in all_suffixes()]
+            for folder, item in looked:
+                known = names.setdefault(folder, set())
+                if known is not None:
+                    known.add(item)
+        return tuple((folder, None if known is None else frozenset(known)) for folder, known in sorted(names.items()))
+
+
+def closure_of(asked: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
+    """The closure of a probe: those questions that package roots can answer in more than one way, in order.
+
+    A checkout has nothing beside the package roots: what is looked for there (each third-party module is) is never
+    found, at any revision.
+
+    :param asked: what the worker recorded; None where it could not tell.
+    """
+    if asked is None:
+        return Closure((EVERYTHING,))
+    places = [root.path for root in roots]
+    kept = {
+        question
+        for question in asked
+        if question == EVERYTHING or any(f"{question[2:]}/".startswith(f"{place}/") for place in places)
+    }
+    return Closure((EVERYTHING,) if EVERYTHING in kept else tuple(sorted(kept)))
+
+
+class Revision:
+    """One revision, to be asked.
+
+    :ivar roots: the package roots that it has: path and tree object.
+    :param tree: the object name of its tree.
+    :param memo: answers of folders, shared by all revisions of one mirror.
+    """
+
+    def __init__(
+        self, trees: GitTrees, tree: str, roots: Sequence[PackageRoot], memo: dict[tuple[str, str, str], str | None]
+    ) -> None:
+        self._trees = trees
+        self._memo = memo
+        self._tree = tree
+        self._folders: dict[str, str | None] = {"": tree}
+        self._answers: dict[str, str] = {}
+        found = [(root.path, trees.at(tree, root.path)) for root in roots]
+        self.roots = tuple((path, entry[1]) for path, entry in found if entry is not None and entry[0] == TREE)
+
+    def answers(self, closure: Closure) -> str:
+        """A digest of this revision's answers to a closure's questions, and of which package roots it has.
+
+        :raises MissingObjectError: where the mirror does not have a tree that is asked for.
+        """
+        known = self._answers.get(closure.id)
+        if known is None:
+            lines = self._lines(closure)
+            if lines is None:
+                lines = [f"{path} {tree}" for path, tree in self.roots]
+            text = json.dumps([[path for path, _ in self.roots], lines])
+            known = self._answers[closure.id] = hashlib.sha256(text.encode()).hexdigest()[:40]
+        return known
+
+    def _lines(self, closure: Closure) -> list[str] | None:
+        """None where only the whole tree is an answer: a symbolic link is on the way, which may lead anywhere."""
+        if closure.opaque:
+            return None
+        lines: list[str] = []
+        for path, names in closure.places:
+            tree = self._folder(path)
+            if tree is None:
+                continue
+            if tree == LINK:
+                return None
+            key = (closure.id, path, tree)
+            if key not in self._memo:
+                self._memo[key] = self._said(path, names, tree)
+            said = self._memo[key]
+            if said is None:
+                return None
+            lines.append(said)
+        return lines
+
+    def _said(self, path: str, names: frozenset[str] | None, tree: str) -> str | None:
+        folder = self._trees.folder(tree)
+        found = [
+            (name, TREE if folder[name][0] == TREE else " ".join(folder[name]))
+            for name in sorted(folder if names is None else names & folder.keys())
+        ]
+        return None if any(entry.startswith(LINK) for _, entry in found) else json.dumps([path, found])
+
+    def _folder(self, path: str) -> str | None:
+        """The tree object of a folder, None where there is none, ``LINK`` where it lies behind one."""
+        if path not in self._folders:
+            parent, _, name = path.rpartition("/")
+            above = self._folder(parent)
+            found = self._trees.folder(above).get(name) if above not in (None, LINK) else None
+            if above == LINK or (found is not None and found[0] == LINK):
+                self._folders[path] = LINK
+            else:
+                self._folders[path] = found[1] if found is not None and found[0] == TREE else None
+        return self._folders[path]

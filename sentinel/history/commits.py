@@ -1,0 +1,133 @@
+"""The commits of a branch, and the tags that stand for releases, as a mirror has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+from sentinel.errors import SentinelError
+from sentinel.sources.gitbinary import run_checked
+from sentinel.sources.gitrefs import read_shallow
+
+Walk = Literal["first-parent", "merges", "all"]
+
+_FORMAT = "%H%x00%T%x00%P%x00%aI%x00%s%x00"
+_RELEASE = re.compile(r"(?:[A-Za-z]+[-_/])?v?\d+(\.\d+)+([._-]?(a|b|rc|alpha|beta|post|dev)?[._-]?\d*)*")
+_PULL = re.compile(r"\(#(\d+)\)\s*$|^Merge pull request #(\d+) ")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """:ivar tree: the object name of its tree.
+    :ivar date: the author's, in UTC, as ISO 8601; commits need not be in the order of their dates.
+    :ivar pull: the number of the pull request that its subject names.
+    """
+
+    sha: str
+    tree: str
+    parents: tuple[str, ...]
+    date: str
+    subject: str
+
+    @property
+    def pull(self) -> int | None:
+        found = _PULL.search(self.subject)
+        return int(found.group(1) or found.group(2)) if found else None
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A tag that reads as a version."""
+
+    name: str
+    commit: Commit
+
+
+def history(
+    mirror: Path, head: str, walk: Walk = "first-parent", since: str | None = None, until: str | None = None
+) -> list[Commit]:
+    """The commits that lead to a head, parents before children.
+
+    :param head: a full sha.
+    :param since: a full sha, which is then the first commit, or a day: the commits before the first one that is not
+        older are left out, whatever the clocks of the later ones said.
+    :param until: a day: the commits after the last one that is not younger are left out.
+    :raises GitError: where the mirror's history is torn.
+    """
+    options = ["--first-parent"] if walk != "all" else []
+    span = [head, f"^{since}"] if since and not _DAY.fullmatch(since) else [head]
+    found = _read(mirror, "--topo-order", "--reverse", *options, *span)
+    if len(span) == 2:
+        found = [*_read(mirror, "--no-walk", span[1][1:]), *found]
+    elif since:
+        found = found[next((n for n, commit in enumerate(found) if commit.date[:10] >= since), len(found)) :]
+    if until:
+        found = found[: max((n + 1 for n, commit in enumerate(found) if commit.date[:10] <= until), default=0)]
+    return [commit for commit in found if walk != "merges" or len(commit.parents) > 1]
+
+
+def is_day(text: str) -> bool:
+    """Whether a text is a day, ``2026-08-21``.
+
+    :raises SentinelError: where it looks like one and is none.
+    """
+    if not _DAY.fullmatch(text):
+        return False
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise SentinelError(f"not a day: {text!r}; write one as 2026-08-21") from None
+    return True
+
+
+def commit(mirror: Path, sha: str) -> Commit:
+    """One commit by its full sha."""
+    return _read(mirror, "--no-walk", sha)[0]
+
+
+def releases(mirror: Path) -> list[Tag]:
+    """The tags that read as versions, by the date of their commits."""
+    shape = "%(refname)%00%(objecttype) %(objectname)%00%(*objecttype) %(*objectname)"
+    out = run_checked(mirror, "for-each-ref", f"--format={shape}", "refs/tags")
+    named: dict[str, str] = {}
+    for line in out.decode("utf-8", "replace").splitlines():
+        name, tag, peeled = line.split("\0")
+        name = name.removeprefix("refs/tags/")
+        kind, _, sha = (peeled.strip() or tag).partition(" ")
+        if _RELEASE.fullmatch(name) and kind == "commit":
+            named[name] = sha
+    if not named:
+        return []
+    known = {commit.sha: commit for commit in _read(mirror, "--no-walk=unsorted", *sorted(set(named.values())))}
+    tags = [Tag(name, known[sha]) for name, sha in named.items() if sha in known]
+    return sorted(tags, key=lambda tag: (tag.commit.date, tag.name))
+
+
+def torn_at(mirror: Path, commits: Iterable[Commit]) -> list[str]:
+    """The commits whose parents the mirror does not have, because it is shallow."""
+    shallow = read_shallow(mirror)
+    return [commit.sha for commit in commits if commit.sha in shallow]
+
+
+def _read(mirror: Path, *arguments: str) -> list[Commit]:
+    out = run_checked(mirror, "log", f"--format=tformat:{_FORMAT}", *arguments, "--")
+    fields = out.decode("utf-8", "replace").split("\0")
+    return [_commit(fields[n : n + 5]) for n in range(0, len(fields) - 5, 5)]
+
+
+def _commit(fields: Sequence[str]) -> Commit:
+    sha, tree, parents, written, subject = fields
+    return Commit(sha.strip(), tree, tuple(parents.split()), _utc(written), subject)
+
+
+def _utc(text: str) -> str:
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:  # git takes any number for a date
+        moment = datetime.fromtimestamp(0, timezone.utc)
+    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,182 @@
+"""Executors: where the work of a sweep is done. The sweep decides what, in which order, and what is kept.
+
+A piece of work is plain data and names all that it depends on, so it may be done anywhere, or twice: the answer is the
+same. An executor has lanes; what is given to one lane is done in order, at best in neighbouring commits.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sentinel.catalog import Catalog
+from sentinel.checkout import Checkout
+from sentinel.errors import Unavailable
+from sentinel.history.gittrees import GitTrees
+from sentinel.history.workcopy import WorkCopy
+from sentinel.outcomes import Decision, Provenance
+from sentinel.recipes import Recipe
+from sentinel.refs import Ref
+from sentinel.reports.evidence import reason
+from sentinel.runner import Job, Runner
+from sentinel.sources.home import remove_tree, writing
+from sentinel.sources.locks import hold
+from sentinel.targets import Target
+from sentinel.worker.client import Options
+
+
+@dataclass(frozen=True)
+class Work:
+    """Probe some recipes of one target at one commit.
+
+    :ivar roots: the package roots there: path and tree object.
+    """
+
+    target: str
+    commit: str
+    roots: tuple[tuple[str, str], ...]
+    recipes: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a probe of one recipe came to.
+
+    :ivar asked: what was asked of the checkout; None where that cannot be told.
+    """
+
+    bug_id: str
+    verdict: str
+    kind: str
+    reason: str
+    asked: tuple[str, ...] | None
+    boundary: str = ""
+    file: str = ""
+    line: int = 0
+    blob: str = ""
+
+
+class Executor(Protocol):
+    """:ivar lanes: how many pieces of work are done at a time."""
+
+    lanes: int
+
+    def submit(self, lane: int, work: Work) -> Future[tuple[Found, ...]]:
+        """Do a piece of work in a lane."""
+
+    def close(self) -> None:
+        """End everything. Safe in any state."""
+
+
+class Local:
+    """Processes on this machine's cores: one worker, a lane a core, each with a working copy that moves along.
+
+    :param folder: where the copies are kept while this lives.
+    :param mirror: the git directory of a target's mirror.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        folder: Path,
+        mirror: Callable[[str], Path],
+        options: Options,
+        lanes: int | None = None,
+    ) -> None:
+        self.lanes = lanes or len(os.sched_getaffinity(0))
+        self._catalog = catalog
+        self._mirror = mirror
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._checkouts: dict[Ref, Checkout] = {}
+        self._trees: dict[str, GitTrees] = {}
+        self._copies: dict[tuple[int, str], WorkCopy] = {}
+        self._runner = Runner(catalog, self._open, options)
+        self._pools = [ThreadPoolExecutor(1, f"sentinel-lane-{lane}") for lane in range(self.lanes)]
+        with writing(folder):
+            sweep_leftovers(folder)
+            self._hold = hold(folder / f"{os.getpid()}-{id(self):x}.lock")
+        self._own = folder / f"{os.getpid()}-{id(self):x}"
+
+    def submit(self, lane: int, work: Work) -> Future[tuple[Found, ...]]:
+        return self._pools[lane].submit(self._perform, lane, work)
+
+    def close(self) -> None:
+        self._runner.close()
+        for pool in self._pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+        for trees in self._trees.values():
+            trees.close()
+        remove_tree(self._own)
+        (self._own.parent / f"{self._own.name}.lock").unlink(missing_ok=True)
+        with suppress(OSError):
+            os.close(self._hold)
+
+    def _perform(self, lane: int, work: Work) -> tuple[Found, ...]:
+        target = self._catalog.targets[work.target]
+        try:
+            with writing(self._folder):
+                checkout = self._copy(lane, target).move(work.commit, work.roots)
+        except Unavailable as error:
+            return tuple(Found(r.bug_id, "unavailable", error.kind, error.reason, None) for r in work.recipes)
+        ref = checkout.ref
+        self._checkouts[ref] = checkout
+        try:
+            found: list[Found] = []
+            for group in grouped(target, work.recipes):
+                self._runner.discard(target.name, ref)  # a process that has imported nothing for another group
+                found += [_found(self._runner.decide(Job(recipe, ref))) for recipe in group]
+            return tuple(found)
+        finally:
+            self._runner.discard(target.name, ref)  # before the copy moves on
+            del self._checkouts[ref]
+
+    def _copy(self, lane: int, target: Target) -> WorkCopy:
+        if (lane, target.name) not in self._copies:
+            with self._lock:
+                if target.name not in self._trees:
+                    self._trees[target.name] = GitTrees(self._mirror(target.name))
+            place = self._own / f"{target.name}-{lane}"
+            self._copies[lane, target.name] = WorkCopy(place, target, self._trees[target.name])
+        return self._copies[lane, target.name]
+
+    def _open(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
+        return self._checkouts[ref]
+
+
+def grouped(target: Target, recipes: Sequence[Recipe]) -> list[list[Recipe]]:
+    """Recipes that import the same modules share a process: what it asked of the checkout is each one's own closure."""
+    groups: dict[tuple[str, ...], list[Recipe]] = {}
+    for recipe in recipes:
+        binding = target.binding(recipe.boundary, recipe.contract)
+        paths = [*binding.paths, *(f"{name}." for name in binding.imports)] if binding else [recipe.boundary]
+        groups.setdefault(tuple(sorted({path.rpartition(".")[0] for path in paths})), []).append(recipe)
+    return list(groups.values())
+
+
+def sweep_leftovers(folder: Path) -> None:
+    """Remove the working copies of runs that were killed."""
+    for lock in folder.glob("*.lock"):
+        try:
+            handle = hold(lock, wait=False)
+        except BlockingIOError:
+            continue
+        remove_tree(lock.with_suffix(""))
+        lock.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _found(decision: Decision) -> Found:
+    source = decision.measurement or decision.failure
+    place: Provenance | None = source.provenance if source else None
+    asked = source.asked if source else None
+    found = Found(decision.recipe.bug_id, decision.verdict.name, decision.verdict.kind, reason(decision), asked)
+    if place is None:
+        return found
+    return Found(**{**vars(found), **{n: getattr(place, n) for n in ("boundary", "file", "line", "blob")}})

@@ -1,0 +1,117 @@
+"""The trees of a mirror, read through one git process that stays: thousands of commits are looked into in seconds."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+from sentinel.sources.gitbinary import GitError, conversation
+from sentinel.sources.trees import FILE, LINK, SUBMODULE, ignored
+
+#: As :class:`~sentinel.sources.trees.Entry` has it: whether a file is executable means nothing to an import.
+TREE = "040000"
+_MODES = {b"40000": TREE, b"120000": LINK, b"160000": SUBMODULE}
+
+#: What a folder holds: name -> (mode, object name).
+Folder = Mapping[str, tuple[str, str]]
+
+_EMPTY: Folder = {}
+#: Folders that are remembered, a few kB each. Commits near each other share nearly all of theirs.
+_REMEMBERED = 8192
+
+
+class MissingObjectError(GitError):
+    """The mirror does not have an object: it is shallow, was made without large files, or is damaged."""
+
+
+class GitTrees:
+    """Reads trees and blobs of one mirror; close it at the end. Safe to use from several threads.
+
+    :param mirror: the git directory.
+    """
+
+    def __init__(self, mirror: Path) -> None:
+        self._mirror = mirror
+        self._lock = threading.Lock()
+        self._stack = ExitStack()
+        self._files: tuple[IO[bytes], IO[bytes]] | None = None
+        self._folders: OrderedDict[str, Folder] = OrderedDict()
+
+    def close(self) -> None:
+        with self._lock:
+            self._stack.close()
+            self._files = None
+
+    def folder(self, tree: str) -> Folder:
+        """What a tree object holds, files that tools leave behind not counted.
+
+        :raises MissingObjectError: where the mirror does not have it.
+        """
+        with self._lock:
+            known = self._folders.get(tree)
+            if known is None:
+                known = dict(_parsed(self._read(tree, b"tree")))
+                self._folders[tree] = known
+                if len(self._folders) > _REMEMBERED:
+                    self._folders.popitem(last=False)
+            else:
+                self._folders.move_to_end(tree)
+        return known
+
+    def blob(self, name: str) -> bytes:
+        """The content of a file.
+
+        :raises MissingObjectError: where the mirror does not have it.
+        """
+        with self._lock:
+            return self._read(name, b"blob")
+
+    def at(self, tree: str, path: str) -> tuple[str, str] | None:
+        """Mode and object name of what lies at a path below a tree, or None."""
+        mode, name = TREE, tree
+        for part in path.split("/") if path else ():
+            found = self.folder(name).get(part) if mode == TREE else None
+            if found is None:
+                return None
+            mode, name = found
+        return mode, name
+
+    def folder_at(self, tree: str, path: str) -> Folder:
+        """What the folder at a path holds; nothing where there is no folder."""
+        found = self.at(tree, path)
+        return self.folder(found[1]) if found is not None and found[0] == TREE else _EMPTY
+
+    def _read(self, name: str, kind: bytes) -> bytes:
+        if self._files is None:
+            self._files = self._stack.enter_context(conversation(self._mirror, "cat-file", "--batch"))
+        asking, answering = self._files
+        try:
+            asking.write(name.encode() + b"\n")
+            asking.flush()
+            header = answering.readline().split()
+        except (OSError, ValueError) as error:
+            raise GitError(f"git ended while {self._mirror.name} was read: {error}") from error
+        if not header:
+            raise GitError(f"git ended while {self._mirror.name} was read; it may be damaged")
+        content = answering.read(int(header[2])) if len(header) == 3 else b""
+        if len(header) == 3:
+            answering.read(1)
+        if len(header) != 3 or header[1] != kind:
+            raise MissingObjectError(f"object {name} is absent from {self._mirror.name}")
+        return content
+
+
+def _parsed(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The entries of a tree object: ``<mode> <name>\\0<20 bytes>`` each."""
+    at = 0
+    while at < len(content):
+        space = content.index(b" ", at)
+        end = content.index(b"\0", space)
+        name = content[space + 1 : end].decode("utf-8", "surrogateescape")
+        if not ignored(name):
+            yield name, (_MODES.get(content[at:space], FILE), content[end + 1 : end + 21].hex())
+        at = end + 21

@@ -1,0 +1,184 @@
+"""The ledger of one target: its mirror, what was asked for in it, and the records that sweeps of it give."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.catalog import Catalog
+from sentinel.errors import SentinelError
+from sentinel.history import commits as git
+from sentinel.history import record as records
+from sentinel.history.basis import Basis, basis
+from sentinel.history.commits import Commit, Tag, Walk
+from sentinel.history.executors import Executor, Found, Local, Work
+from sentinel.history.gittrees import GitTrees
+from sentinel.history.sweep import Sweep, Tally, Told
+from sentinel.history.units import PASSING, Unit, Units, UnitStore
+from sentinel.recipes import Recipe
+from sentinel.refs import Ref
+from sentinel.settings import Settings
+from sentinel.sources import MirrorStore
+from sentinel.targets import Target
+from sentinel.worker.client import Options
+
+#: Gives the unit of each recipe, by bug id, at a commit.
+Decide = Callable[[Commit], dict[str, Unit]]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which commits: of a ref, in a walk, between two days or refs; or (``tags``) the tags alone."""
+
+    ref: str = ""
+    walk: Walk = "first-parent"
+    since: str = ""
+    until: str = ""
+    tags: bool = False
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a sweep gave.
+
+    :ivar records: one for each recipe, in order.
+    :ivar tally: what was measured for it in this run.
+    """
+
+    records: list[dict[str, Any]]
+    tally: Tally
+
+
+class Ledger:
+    """:raises Unavailable: where the target has no mirror."""
+
+    def __init__(self, catalog: Catalog, settings: Settings, target: Target, store: MirrorStore | None = None) -> None:
+        self.catalog = catalog
+        self.settings = settings
+        self.target = target
+        self.mirrors = store or MirrorStore()
+        self.mirror = self.mirrors.path(target.name)
+        self.units = UnitStore(self.mirrors.home)
+
+    def commit(self, name: str) -> Commit:
+        """The commit that a name stands for.
+
+        :raises SentinelError: where the name is none that git could take; Unavailable: where it is not there.
+        """
+        return git.commit(self.mirror, self.mirrors.resolve(self.target, Ref.parse(f"git:{name}").name))
+
+    def select(self, selection: Selection) -> tuple[records.Source, list[Commit], list[Tag]]:
+        """The commits of a selection, in order, and the tags that stand for releases.
+
+        :raises Unavailable: where a ref is not there.
+        :raises SentinelError: where nothing is selected.
+        """
+        chosen = git.releases(self.mirror)
+        head = self.commit(selection.until if selection.until and not git.is_day(selection.until) else selection.ref)
+        since = selection.since
+        if since and not git.is_day(since):
+            since = self.commit(since).sha
+        until = selection.until if selection.until and git.is_day(selection.until) else None
+        line = git.history(self.mirror, head.sha, selection.walk, since or None, until)
+        walk = "tags" if selection.tags else selection.walk
+        torn = tuple(git.torn_at(self.mirror, line))
+        if selection.tags:
+            line, torn = list({tag.commit.sha: tag.commit for tag in chosen}.values()), ()
+        source = records.Source("git", selection.ref, head.sha, walk, selection.since, selection.until, torn)
+        if not line:
+            span = " ".join(f"--{n} {v}" for n, v in (("since", selection.since), ("until", selection.until)) if v)
+            raise SentinelError(f"{self.target.name}: no commit of {selection.ref} is selected by {span or walk}")
+        return source, line, chosen
+
+    def sweep(
+        self,
+        recipes: Sequence[Recipe],
+        selection: Selection,
+        executor: Callable[[], Executor] | None = None,
+        told: Told | None = None,
+    ) -> Account:
+        """Decide each recipe at each commit, and write the records.
+
+        :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.history.sweep.Sweep.run`.
+        """
+        source, line, tags = self.select(selection)
+        bases = {recipe.bug_id: self.basis(recipe) for recipe in recipes}
+        kept = {recipe.bug_id: self._kept(recipe, bases[recipe.bug_id], source, tags) for recipe in recipes}
+        open_ = [recipe for recipe in recipes if kept[recipe.bug_id] is None]
+        tally = Tally()
+        if open_:
+            units = {recipe.bug_id: self.units_of(recipe, bases[recipe.bug_id]) for recipe in open_}
+            every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
+            with self.trees() as trees:
+                swept = Sweep(self.target, open_, units, trees).run(every, executor or self.local, told)
+            tally = swept.tally
+            for recipe in open_:
+                of = swept.units[recipe.bug_id]
+                kept[recipe.bug_id] = records.record(recipe, bases[recipe.bug_id], source, line, tags, of)
+                records.write(records.place(self.units.folder, kept[recipe.bug_id] or {}), kept[recipe.bug_id] or {})
+        return Account([kept[recipe.bug_id] or {} for recipe in recipes], tally)
+
+    @contextmanager
+    def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
+        """For commits one by one: a function that gives each recipe's unit at a commit. Workers start when needed."""
+        units = {recipe.bug_id: self.units_of(recipe) for recipe in recipes}
+        with self.trees() as trees, ExitStack() as stack:
+            made: list[Executor] = []
+
+            def submit(lane: int, work: Work) -> Future[tuple[Found, ...]]:
+                if not made:
+                    made.append(executor())
+                    stack.callback(made[0].close)
+                return made[0].submit(lane, work)
+
+            sweep = Sweep(self.target, recipes, units, trees)
+            yield lambda commit: sweep.decide(commit, submit)
+
+    def basis(self, recipe: Recipe) -> Basis:
+        return basis(self.catalog, recipe, self.settings)
+
+    def units_of(self, recipe: Recipe, on: Basis | None = None) -> Units:
+        return self.units.units(self.target.name, recipe.bug_id, on or self.basis(recipe))
+
+    @contextmanager
+    def trees(self) -> Iterator[GitTrees]:
+        trees = GitTrees(self.mirror)
+        try:
+            yield trees
+        finally:
+            trees.close()
+
+    def local(self, lanes: int | None = None) -> Local:
+        """The executor of this machine's cores."""
+        settings = self.settings
+        options = Options(
+            timeout=settings.timeout,
+            sandbox=settings.sandbox,
+            device=settings.device,
+            python=settings.pythons.get(self.target.name, settings.pythons.get(None)),
+            trace=True,
+        )
+        return Local(self.catalog, self.units.folder / "copies", self.mirrors.path, options, lanes)
+
+    def _kept(self, recipe: Recipe, on: Basis, source: records.Source, tags: Sequence[Tag]) -> dict[str, Any] | None:
+        """The record of an earlier run, where nothing has changed since: not one commit has to be looked at."""
+        shell = {"target": recipe.target, "bug_id": recipe.bug_id, "source": records.plain_source(source)}
+        file: Path = records.place(self.units.folder, shell)
+        try:
+            known = records.load(file)
+        except SentinelError:
+            return None
+        same = (
+            known["source"] == shell["source"]
+            and known.get("basis") == records.plain_basis(on)
+            and [(item["name"], item["commit"]) for item in known["releases"]]
+            == [(tag.name, tag.commit.sha) for tag in tags]
+            and not any(item["kind"] in PASSING for item in itertools.chain(known["runs"], known["releases"]))
+        )
+        about = {"title": recipe.title, "laws": list(recipe.laws)}
+        return {**known, **about} if same else None

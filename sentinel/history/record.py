@@ -1,0 +1,168 @@
+"""Records: the history of one bug as plain JSON, to be kept, compared, committed and asked.
+
+history/<target>/<BUG-ID>/<source>.json            in ``SENTINEL_HOME``; a source is ``git-main``, ``pypi``, …
+reports/history/<target>/<BUG-ID>/<source>.json    what is committed of them
+
+The same history, recipe, adapter and environment give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import SentinelError
+from sentinel.history import chronicle
+from sentinel.history.basis import Basis
+from sentinel.history.commits import Commit, Tag
+from sentinel.history.units import Unit
+from sentinel.recipes import Recipe
+from sentinel.reports.escaping import message
+from sentinel.reports.store import file_name, write_atomically
+
+SCHEMA_VERSION = 1
+_NAMES = {"schema_version", "target", "bug_id", "source", "runs", "changes", "spells", "releases"}
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was looked at.
+
+    :ivar kind: ``git`` or ``pypi``.
+    :ivar ref: the branch or commit that was asked for.
+    :ivar head: the full sha that it was.
+    :ivar walk: ``first-parent``, ``merges``, ``all`` or ``tags``.
+    :ivar since, until: as they were asked for; empty: the whole history.
+    :ivar begins: the commits at which the history begins because the mirror is shallow.
+    """
+
+    kind: str
+    ref: str = ""
+    head: str = ""
+    walk: str = ""
+    since: str = ""
+    until: str = ""
+    begins: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        return not (self.since or self.until or self.begins)
+
+    @property
+    def key(self) -> str:
+        if self.kind != "git":
+            return self.kind
+        parts = [self.ref, "" if self.walk == "first-parent" else self.walk, self.since, self.until]
+        return "-".join(["git", *(part for part in parts if part)])
+
+
+def record(
+    recipe: Recipe,
+    basis: Basis,
+    source: Source,
+    commits: Sequence[Commit],
+    tags: Sequence[Tag],
+    units: Mapping[str, Unit],
+) -> dict[str, Any]:
+    """The record of one recipe.
+
+    :param commits: those of the line, in order.
+    :param units: by commit; those of tags too, also where they lie beside the line.
+    """
+    runs = chronicle.runs_of(commits, units)
+    linear = source.walk != "all"
+    changes = chronicle.changes_of(runs) if linear else chronicle.changes_between(commits, units)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "target": recipe.target,
+        "bug_id": recipe.bug_id,
+        "title": recipe.title,
+        "laws": list(recipe.laws),
+        "boundary": recipe.boundary,
+        "source": plain_source(source),
+        "basis": plain_basis(basis),
+        "commits": len(commits),
+        "closures": len({(units[c.sha].closure, units[c.sha].answers) for c in commits}),
+        "runs": [chronicle.plain_run(run) for run in runs],
+        "changes": [chronicle.plain_change(change) for change in changes],
+        "spells": [chronicle.plain_spell(s) for s in chronicle.spells_of(changes, runs)] if linear else [],
+        "releases": [_release(tag, units[tag.commit.sha]) for tag in tags if tag.commit.sha in units],
+    }
+    return dict(_clean(document))
+
+
+def plain_source(source: Source) -> dict[str, Any]:
+    return {**asdict(source), "begins": list(source.begins)}
+
+
+def plain_basis(basis: Basis) -> dict[str, Any]:
+    return {**asdict(basis), "environment": dict(basis.environment)}
+
+
+def _release(tag: Tag, unit: Unit) -> dict[str, Any]:
+    plain = {"name": tag.name, "commit": tag.commit.sha, "date": tag.commit.date}
+    return {**plain, "verdict": unit.verdict, "kind": unit.kind}
+
+
+def _clean(value: Any) -> Any:
+    """Foreign text (subjects, reasons, tag names) without what a terminal would obey or what names this machine."""
+    if isinstance(value, Mapping):
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in value]
+    return message(value) if isinstance(value, str) else value
+
+
+def dumps(document: Record) -> str:
+    """Its text: sorted keys, one line for each commit that is named."""
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def write(file: Path, document: Record) -> bool:
+    """Write a record where it is not there already; whether anything changed.
+
+    :raises SentinelError: where it cannot be written.
+    """
+    text = dumps(document)
+    try:
+        if file.read_text(encoding="utf-8") == text:
+            return False
+    except (OSError, UnicodeDecodeError):
+        pass
+    write_atomically(file, text, "choose another folder")
+    return True
+
+
+def place(folder: Path, document: Record) -> Path:
+    """Where a record lies below a store's folder."""
+    source = Source(**{**document["source"], "begins": tuple(document["source"]["begins"])})
+    return folder / file_name(document["target"]) / file_name(document["bug_id"]) / f"{file_name(source.key)}.json"
+
+
+def load(file: Path) -> dict[str, Any]:
+    """:raises SentinelError: where the file is no record."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SentinelError(f"{file}: no record of a history: {error}") from None
+    if not isinstance(document, dict) or not document.keys() >= _NAMES:
+        raise SentinelError(f"{file}: no record of a history; `sentinel sweep` writes them")
+    if document["schema_version"] != SCHEMA_VERSION:
+        raise SentinelError(
+            f"{file}: a record of schema version {document['schema_version']}, and this Sentinel reads "
+            f"{SCHEMA_VERSION}; sweep again"
+        )
+    return document
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """Every record below a folder, in order of path."""
+    for file in sorted(folder.glob("*/**/*.json")):
+        parts = file.relative_to(folder).parts
+        if "closures" not in parts and not any(part.startswith(".") for part in parts):
+            yield file

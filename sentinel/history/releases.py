@@ -1,0 +1,117 @@
+"""The releases of a target on PyPI: the table of bugs and releases that people who train look for. Needs no git."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from packaging.version import InvalidVersion, Version
+
+from sentinel.catalog import Catalog
+from sentinel.errors import Unavailable
+from sentinel.history import record as records
+from sentinel.history.basis import basis
+from sentinel.history.closures import closure_of
+from sentinel.history.commits import Commit, Tag
+from sentinel.history.ledger import Account
+from sentinel.history.sweep import Tally
+from sentinel.history.units import Unit, Units, UnitStore
+from sentinel.recipes import Recipe
+from sentinel.refs import Ref
+from sentinel.reports.evidence import reason
+from sentinel.runner import Job, Runner
+from sentinel.settings import Settings
+from sentinel.sources import Home, Progress, open_checkout
+from sentinel.targets import Target
+from sentinel.worker.client import Options
+
+
+def versions(target: Target) -> list[str]:
+    """The releases that the package index has, oldest first; asked through pip, so that the user's settings hold.
+
+    :raises Unavailable: where the target publishes none, or the index cannot be reached.
+    """
+    if target.pypi is None:
+        raise Unavailable(f"{target.name} has no releases on PyPI; sweep its tags instead: --tags")
+    with tempfile.TemporaryDirectory() as empty:  # ``-m`` looks in the current folder first
+        said = subprocess.run(
+            [sys.executable, "-m", "pip", "index", "versions", "--ignore-requires-python", "--pre", target.pypi],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            cwd=empty,
+            check=False,
+        )
+    listed = re.search(r"^Available versions: (.+)$", said.stdout, re.MULTILINE)
+    if said.returncode or listed is None:
+        lines = [line for line in said.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no list"]
+        raise Unavailable(f"the releases of {target.pypi} cannot be listed: {lines[-1].removeprefix('ERROR: ')}")
+    return sorted((text.strip() for text in listed[1].split(",")), key=_order)
+
+
+def _order(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return Version("0")
+
+
+def sweep_releases(
+    catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], tell: Progress | None = None
+) -> Account:
+    """The verdict of each recipe in each release.
+
+    :raises Unavailable: as :func:`versions`.
+    """
+    home = Home.default()
+    store = UnitStore(home)
+    listed = versions(target)
+    bases = {recipe.bug_id: basis(catalog, recipe, settings) for recipe in recipes}
+    units = {recipe.bug_id: store.units(target.name, recipe.bug_id, bases[recipe.bug_id]) for recipe in recipes}
+    python = settings.pythons.get(target.name, settings.pythons.get(None))
+    options = Options(settings.timeout, sandbox=settings.sandbox, device=settings.device, python=python)
+    runner = Runner(catalog, lambda t, ref, pull: open_checkout(t, ref, progress=tell), options)
+    tally = Tally()
+    found: dict[str, dict[str, Unit]] = {recipe.bug_id: {} for recipe in recipes}
+    try:
+        for number, version in enumerate(listed):
+            if tell:
+                tell(f"{target.name}: release {version}, {number + 1} of {len(listed)}")
+            for recipe in recipes:
+                unit = _known(units[recipe.bug_id], version)
+                if unit is None:
+                    unit = _probe(runner, recipe, version)
+                    units[recipe.bug_id].add(unit, closure_of(None, target.roots))
+                    tally.probed += 1
+                found[recipe.bug_id][f"pypi:{version}"] = unit
+            runner.discard(target.name, Ref("pypi", version))
+    finally:
+        runner.close()
+    commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in listed]
+    tags = [Tag(version, commit) for version, commit in zip(listed, commits)]
+    result = []
+    for recipe in recipes:
+        source = records.Source("pypi", target.pypi or "", walk="releases")
+        document = records.record(recipe, bases[recipe.bug_id], source, commits, tags, found[recipe.bug_id])
+        records.write(records.place(store.folder, document), document)
+        result.append(document)
+    return Account(result, tally)
+
+
+def _answers(version: str) -> str:
+    return hashlib.sha256(f"pypi:{version}".encode()).hexdigest()[:40]
+
+
+def _known(units: Units, version: str) -> Unit | None:
+    return next((unit for unit in units if unit.answers == _answers(version)), None)
+
+
+def _probe(runner: Runner, recipe: Recipe, version: str) -> Unit:
+    decision = runner.decide(Job(recipe, Ref("pypi", version)))
+    verdict = decision.verdict
+    closure = closure_of(None, ())
+    return Unit(closure.id, _answers(version), verdict.name, verdict.kind, reason(decision), f"pypi:{version}")

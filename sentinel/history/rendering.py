@@ -1,0 +1,166 @@
+"""Records for readers: what happened, a timeline that a terminal can show, and the table of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sentinel.history.record import Record
+
+#: How a verdict is drawn in a timeline; of several in one place the first of this order is shown.
+_MARKS = {"reproduced": "#", "changed": "~", "fixed": ".", "inconclusive": "?", "unavailable": " "}
+LEGEND = "# reproduced   . fixed   ~ changed   ? inconclusive   (blank) unavailable"
+_SAID = {
+    "present": "there where it is first decided",
+    "introduced": "introduced",
+    "fixed": "fixed",
+    "changed": "changed: neither value set fits from here on",
+    "removed": "its code is gone",
+    "appeared": "the code appears, without the bug",
+}
+HEADINGS = ("target", "bug", "introduced", "ended", "days", "releases with the bug")
+
+
+def timeline(record: Record, width: int = 72) -> str:
+    """One line for the whole history, evenly by commits; what is rare keeps a place of its own."""
+    total = record["commits"]
+    width = min(width, total)
+    cells: list[set[str]] = [set() for _ in range(width)]
+    at = 0
+    for run in record["runs"]:
+        end = at + run["commits"]
+        for cell in range(at * width // total, max(at * width // total + 1, -(-end * width // total))):
+            cells[min(cell, width - 1)].add(run["verdict"])
+        at = end
+    return "".join(next(mark for name, mark in _MARKS.items() if name in cell) for cell in cells)
+
+
+def story(record: Record, width: int = 72) -> list[str]:
+    """What a person wants to know of one bug, as lines."""
+    lines = [f"{record['bug_id']}  {record['title']}"]
+    if record["commits"] > 1:
+        lines.append(f"  |{timeline(record, width)}|")
+    lines += [f"  {change_text(change)}" for change in record["changes"]]
+    if not record["changes"]:
+        lines.append("  nothing changed in what could be decided")
+    for spell in record["spells"]:
+        lines.append(f"  {spell_text(spell)}")
+    carried = carried_by(record)
+    if carried:
+        lines.append(f"  in {span(carried)}")
+    for run in record["runs"]:
+        if run["verdict"] in ("inconclusive", "unavailable"):
+            lines.append(
+                f"  {run['verdict']} ({run['kind']}) for {count(run['commits'], record)}, "
+                f"{short(run['first'])} to {short(run['last'])}: {run['reason']}"
+            )
+    begins = record["source"]["begins"]
+    if begins:
+        lines.append(f"  the mirror is shallow: its history begins at {', '.join(sha[:7] for sha in begins)}")
+    return lines
+
+
+def heading(record: Record) -> str:
+    """What a record is about."""
+    source = record["source"]
+    if source["kind"] == "pypi":
+        return f"{record['target']}: {count(record['commits'], record)} of {source['ref']} on PyPI"
+    span = "".join(f", {name} {source[name]}" for name in ("since", "until") if source[name])
+    return f"{record['target']}: {count(record['commits'], record)} of {source['ref']} ({source['walk']}{span})"
+
+
+def releases(record: Record) -> list[str]:
+    """Each release with its verdict."""
+    width = max(len(item["name"]) for item in record["releases"])
+    return [
+        f"  {item['name']:<{width}}  {item['date'][:10]}  {item['verdict']}{_kind(item)}" for item in record["releases"]
+    ]
+
+
+def _kind(item: Record) -> str:
+    return f" ({item['kind']})" if item["kind"] else ""
+
+
+def change_text(change: Record) -> str:
+    """``introduced 2025-03-01 0123456 "subject" (#12)``, with how sure that is."""
+    text = f"{_SAID[change['what']]}: {named(change['commit'])}"
+    if not change["undecided"]:
+        return text
+    before = f"{change['undecided']} before it that could not be decided: {change['why']}"
+    return f"{text} (or earlier: there are {before})" if not change["after"] else f"{text} (or in one of the {before})"
+
+
+def spell_text(spell: Record) -> str:
+    ended = spell["ended"]
+    text = f"there for {spell['days']} days" if ended else f"still there after {spell['days']} days"
+    return text + (" (the dates of the commits go backwards)" if spell["clock_went_backwards"] else "")
+
+
+def carried_by(record: Record) -> list[str]:
+    """The releases that have the bug."""
+    return [item["name"] for item in record["releases"] if item["verdict"] == "reproduced"]
+
+
+def span(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(names) if len(names) <= most else f"{names[0]} … {names[-1]} ({len(names)} releases)"
+
+
+def row(record: Record) -> tuple[str, ...]:
+    """A bug's line in the table of :data:`HEADINGS`."""
+    spells = record["spells"]
+    started = "; ".join(_date(spell["introduced"]) for spell in spells)
+    ended = "; ".join(_date(spell["ended"]) if spell["ended"] else "still there" for spell in spells)
+    days = "; ".join(str(spell["days"]) for spell in spells)
+    return (
+        record["target"],
+        record["bug_id"],
+        started or _never(record),
+        ended,
+        days,
+        span(carried_by(record)),
+    )
+
+
+def markdown(rows: Sequence[Record]) -> str:
+    """The table as Markdown."""
+    lines = [f"| {' | '.join(HEADINGS)} |", f"|{' --- |' * len(HEADINGS)}"]
+    for record in rows:
+        cells = (cell.replace("|", "&#124;") for cell in row(record))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _never(record: Record) -> str:
+    verdicts = {run["verdict"] for run in record["runs"]}
+    return "never seen" if verdicts & {"fixed", "changed"} else "not decided"
+
+
+def _date(change: Record) -> str:
+    commit = change["commit"]
+    pull = f" #{commit['pull']}" if commit["pull"] else f" {commit['sha'][:7]}"
+    unsure = "~" if change["undecided"] else "≤" if change["what"] == "present" else ""
+    return f"{unsure}{commit['date'][:10]}{pull}"
+
+
+def named(commit: Record) -> str:
+    return f"{commit['date'][:10]} {commit['sha'][:9]} {commit['subject']}".strip()
+
+
+def short(commit: Record) -> str:
+    return f"{commit['sha'][:9]}{f' ({day})' if (day := commit['date'][:10]) else ''}"
+
+
+def count(number: int, record: Record) -> str:
+    noun = "release" if record["source"]["kind"] == "pypi" else "commit"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def summary(records: Sequence[Record], probed: int) -> str:
+    """The last line: how much was looked at, and what that took."""
+    commits = sum(record["commits"] for record in records)
+    closures = sum(record["closures"] for record in records)
+    return f"{commits} verdicts from {closures} distinct closures, {probed} of them probed now"
+
+
+def plain(records: Sequence[Record], probed: int) -> dict[str, Any]:
+    return {"probed": probed, "records": list(records)}

@@ -1,0 +1,183 @@
+"""A sweep: the verdict of each recipe at each of many commits, by probing each distinct closure once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sentinel.history.closures import Revision, closure_of
+from sentinel.history.commits import Commit
+from sentinel.history.executors import Executor, Found, Work
+from sentinel.history.gittrees import GitTrees, MissingObjectError
+from sentinel.history.units import Unit, Units
+from sentinel.recipes import Recipe
+from sentinel.targets import Target
+
+#: As :meth:`Executor.submit`.
+Submit = Callable[[int, Work], "Future[tuple[Found, ...]]"]
+
+#: Told after each commit that was probed: commits done, commits in all, units probed.
+Told = Callable[[int, int, int], None]
+
+
+@dataclass
+class Tally:
+    """:ivar probed: verdicts that were measured in this run.
+    :ivar commits: commits at which something was.
+    """
+
+    probed: int = 0
+    commits: int = 0
+
+
+@dataclass(frozen=True)
+class Swept:
+    """:ivar units: bug id -> commit -> its unit."""
+
+    units: Mapping[str, Mapping[str, Unit]]
+    tally: Tally
+
+
+class Sweep:
+    """:param units: by bug id, of the same recipes."""
+
+    def __init__(self, target: Target, recipes: Sequence[Recipe], units: Mapping[str, Units], trees: GitTrees) -> None:
+        self._target = target
+        self._recipes = list(recipes)
+        self._units = units
+        self._trees = trees
+        self._memo: dict[tuple[str, str, str], str | None] = {}
+        self._by_roots: dict[tuple[tuple[str, str], ...], dict[str, Unit]] = {}
+        self._done: dict[str, dict[str, Unit]] = {recipe.bug_id: {} for recipe in recipes}
+        self.tally = Tally()
+
+    def run(self, commits: Sequence[Commit], executor: Callable[[], Executor], told: Told | None = None) -> Swept:
+        """Decide all commits; what is known is looked up, and the executor is made only where something is not.
+
+        Stopped by an exception (Ctrl-C among them), all that was decided until then is kept.
+
+        :raises GitError: where the mirror cannot be read.
+        :raises WorkerError: where the worker itself does not run.
+        :raises SentinelError: where the disk is full.
+        """
+        missing = [commit for commit in commits if self._missing(commit)[1]]
+        if missing:
+            with ExitStack() as stack:
+                running = executor()
+                stack.callback(running.close)
+                self._probe(missing, running, len(commits), told)
+        return Swept(self._done, self.tally)
+
+    def decide(self, commit: Commit, submit: Submit) -> dict[str, Unit]:
+        """The unit of each recipe at one commit."""
+        revision, missing = self._missing(commit)
+        if missing and revision is not None:
+            work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
+            for found in submit(0, work).result():
+                self._take(found, commit, revision)
+            self.tally.commits += 1
+        return {bug: units[commit.sha] for bug, units in self._done.items()}
+
+    def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
+        """A commit's tree, and the recipes whose verdict there is not known yet; takes over the others."""
+        try:
+            revision = Revision(self._trees, commit.tree, self._target.roots, self._memo)
+            known = self._by_roots.setdefault(revision.roots, {})
+            missing = []
+            for recipe in self._recipes:
+                unit = known.get(recipe.bug_id) or self._units[recipe.bug_id].find(revision)
+                if unit is None:
+                    missing.append(recipe)
+                else:
+                    known[recipe.bug_id] = self._done[recipe.bug_id][commit.sha] = unit
+        except MissingObjectError as error:
+            for recipe in self._recipes:
+                self._done[recipe.bug_id][commit.sha] = Unit("", "", "unavailable", "ref", str(error), commit.sha)
+            return None, []
+        return revision, missing
+
+    def _probe(self, commits: Sequence[Commit], executor: Executor, total: int, told: Told | None) -> None:
+        lanes = _Lanes(commits, executor.lanes)
+        running: dict[Future[tuple[Found, ...]], tuple[int, Commit, Revision]] = {}
+        left = len(commits)
+        try:
+            for lane in range(executor.lanes):
+                left -= self._next(lane, lanes, executor, running)
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    lane, commit, revision = running.pop(future)
+                    for found in future.result():
+                        self._take(found, commit, revision)
+                    self.tally.commits += 1
+                    left -= 1 + self._next(lane, lanes, executor, running)
+                    if told:
+                        told(total - left, total, self.tally.probed)
+        finally:
+            for future in running:
+                future.cancel()
+
+    def _next(
+        self,
+        lane: int,
+        lanes: _Lanes,
+        executor: Executor,
+        running: dict[Future[tuple[Found, ...]], tuple[int, Commit, Revision]],
+    ) -> int:
+        """Give a lane its next piece of work; how many commits needed none."""
+        passed = 0
+        for commit in lanes.of(lane):
+            revision, missing = self._missing(commit)
+            if missing and revision is not None:
+                work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
+                running[executor.submit(lane, work)] = (lane, commit, revision)
+                return passed
+            passed += 1
+        return passed
+
+    def _take(self, found: Found, commit: Commit, revision: Revision) -> None:
+        closure = closure_of(found.asked, self._target.roots)
+        unit = Unit(
+            closure.id,
+            revision.answers(closure),
+            found.verdict,
+            found.kind,
+            found.reason,
+            commit.sha,
+            found.boundary,
+            found.file,
+            found.line,
+            found.blob,
+        )
+        self._units[found.bug_id].add(unit, closure)
+        self._done[found.bug_id][commit.sha] = unit
+        self._by_roots.setdefault(revision.roots, {})[found.bug_id] = unit
+        self.tally.probed += 1
+
+
+class _Lanes:
+    """Commits shared out: each lane walks along neighbours; one that is done takes half of the longest walk left."""
+
+    def __init__(self, commits: Sequence[Commit], lanes: int) -> None:
+        self._commits = commits
+        ends = [len(commits) * lane // lanes for lane in range(lanes + 1)]
+        self._spans = list(pairwise(ends))
+
+    def of(self, lane: int) -> Iterator[Commit]:
+        while True:
+            start, end = self._spans[lane]
+            if start == end:
+                start, end = self._take_half()
+                if start == end:
+                    return
+            self._spans[lane] = (start + 1, end)
+            yield self._commits[start]
+
+    def _take_half(self) -> tuple[int, int]:
+        longest = max(range(len(self._spans)), key=lambda lane: self._spans[lane][1] - self._spans[lane][0])
+        start, end = self._spans[longest]
+        middle = start + (end - start) // 2
+        self._spans[longest] = (start, middle)
+        return middle, end

@@ -1,0 +1,172 @@
+"""Units: what was decided once for each distinct closure, kept as they come; and how a commit is recognised in them.
+
+history/<target>/closures/<id>.json        the questions of a closure
+history/<target>/<BUG-ID>/<basis>.jsonl    a line for each unit: closure, answers, verdict; the first line is the basis
+
+Lines are only ever added, each in one write, under a lock: a run that is killed loses at most the line that it was
+writing, which the next one passes over, and two runs on one store add to each other's work. Merging two stores is
+copying one over the other and joining the lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.history.basis import Basis
+from sentinel.history.closures import Closure, Revision
+from sentinel.reports.store import file_name
+from sentinel.sources.home import Home, read_json, write_atomically, writing
+from sentinel.sources.locks import locked
+
+#: Kinds of reason that are about this machine, or about a moment of it: not kept, so the next run tries again.
+PASSING = frozenset({"ref", "timeout", "memory", "harness"})
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One verdict, for every revision that answers the closure's questions in the same way.
+
+    :ivar closure, answers: by which it is recognised.
+    :ivar verdict, kind, reason: as in :class:`~sentinel.outcomes.Verdict`; a reason may name lines of ``commit``.
+    :ivar commit: where it was probed.
+    :ivar boundary: the dotted path that was found there; empty where none was.
+    :ivar file, line, blob: where it is defined.
+    """
+
+    closure: str
+    answers: str
+    verdict: str
+    kind: str = ""
+    reason: str = ""
+    commit: str = ""
+    boundary: str = ""
+    file: str = ""
+    line: int = 0
+    blob: str = ""
+
+    @property
+    def outcome(self) -> tuple[str, str]:
+        return self.verdict, self.kind
+
+
+class Units:
+    """The units of one recipe on one basis, in memory and on disk. Not locked: one thread at a time."""
+
+    def __init__(self, store: UnitStore, target: str, bug_id: str, basis: Basis) -> None:
+        self._store = store
+        self._target = target
+        self._file = store.folder / file_name(target) / file_name(bug_id) / f"{basis.id}.jsonl"
+        self._basis = basis
+        self._known: dict[tuple[str, str], Unit] = {}
+        self._recent: dict[str, Closure] = {}
+        self.read()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[Unit]:
+        return iter(list(self._known.values()))
+
+    def read(self) -> None:
+        """Take over what is on disk."""
+        for line in _lines(self._file):
+            with suppress(TypeError, KeyError):
+                unit = Unit(**line)
+                closure = self._store.closure(self._target, unit.closure)
+                if closure is not None:
+                    self._remember(unit, closure)
+
+    def find(self, revision: Revision) -> Unit | None:
+        """The unit that a revision belongs to, where one is known."""
+        for closure in reversed(list(self._recent.values())):
+            unit = self._known.get((closure.id, revision.answers(closure)))
+            if unit is not None:
+                # What held last holds next, nearly always.
+                self._recent[closure.id] = self._recent.pop(closure.id)
+                return unit
+        return None
+
+    def add(self, unit: Unit, closure: Closure) -> None:
+        """Keep a unit; on disk too unless its reason passes.
+
+        :raises SentinelError: where the disk is full or cannot be written.
+        """
+        if (unit.closure, unit.answers) in self._known:
+            return
+        self._remember(unit, closure)
+        if unit.kind not in PASSING:
+            self._store.keep_closure(self._target, closure)
+            self._store.append(self._file, {"basis": asdict(self._basis)}, asdict(unit))
+
+    def _remember(self, unit: Unit, closure: Closure) -> None:
+        self._known[unit.closure, unit.answers] = unit
+        self._recent[closure.id] = closure
+
+
+class UnitStore:
+    """The units under one ``SENTINEL_HOME``."""
+
+    def __init__(self, home: Home | None = None) -> None:
+        self.home = home or Home.default()
+        self.folder = self.home.path / "history"
+        self._closures: dict[tuple[str, str], Closure | None] = {}
+
+    def units(self, target: str, bug_id: str, basis: Basis) -> Units:
+        return Units(self, target, bug_id, basis)
+
+    def closure(self, target: str, name: str) -> Closure | None:
+        key = (target, name)
+        if key not in self._closures:
+            known = read_json(self._closure_file(target, name))
+            questions = known.get("questions") if known else None
+            found = Closure(tuple(map(str, questions))) if isinstance(questions, list) else None
+            self._closures[key] = found if found is not None and found.id == name else None
+        return self._closures[key]
+
+    def keep_closure(self, target: str, closure: Closure) -> None:
+        if self.closure(target, closure.id) is None:
+            with writing(self.home.path):
+                text = json.dumps({"questions": closure.questions}, indent=0)
+                write_atomically(self._closure_file(target, closure.id), text + "\n")
+            self._closures[target, closure.id] = closure
+
+    def append(self, file: Path, head: Mapping[str, Any], line: Mapping[str, Any]) -> None:
+        """Add a line to a file, after a first line where it is new."""
+        with writing(self.home.path):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with locked(self.folder / ".lock"), open(file, "ab+") as stream:
+                end = stream.seek(0, os.SEEK_END)
+                text = json.dumps(line, sort_keys=True) + "\n"
+                if not end:
+                    text = json.dumps(head, sort_keys=True) + "\n" + text
+                elif not _ends_with_line_feed(stream, end):
+                    text = "\n" + text  # a run was killed in the middle of a line
+                os.write(stream.fileno(), text.encode())
+
+    def _closure_file(self, target: str, name: str) -> Path:
+        return self.folder / file_name(target) / "closures" / f"{file_name(name)}.json"
+
+
+def _ends_with_line_feed(stream: Any, end: int) -> bool:
+    stream.seek(end - 1)
+    return bool(stream.read(1) == b"\n")
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    for line in text.splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue  # cut off while it was written
+        if isinstance(value, dict) and "basis" not in value:
+            yield value

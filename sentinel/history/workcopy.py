@@ -1,0 +1,193 @@
+"""A working copy that moves from commit to commit: only what differs between two of them is written.
+
+Neighbours in a history differ in a few files, so this costs a few milliseconds where a whole checkout costs hundreds,
+and a sweep needs one copy for each core, however many commits it looks at. Everything else about it is as in
+:mod:`sentinel.sources.checkouts`, whose records it writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentinel.checkout import Checkout, LeftOut
+from sentinel.errors import Unavailable
+from sentinel.history.gittrees import TREE, Folder, GitTrees, MissingObjectError
+from sentinel.refs import Ref
+from sentinel.sources.checkouts import make_links
+from sentinel.sources.gitsource import too_large
+from sentinel.sources.home import remove_tree
+from sentinel.sources.transfers import BLOB_LIMIT
+from sentinel.sources.trees import FILE, LINK, SUBMODULE, Entry, checked_path, is_source, tree_hash
+from sentinel.targets import Target
+
+
+class WorkCopy:
+    """:param folder: a folder of its own; whatever is there is removed.
+
+    Not safe to use from several threads. Nothing may run in the copy while it moves.
+    """
+
+    def __init__(self, folder: Path, target: Target, trees: GitTrees) -> None:
+        self._folder = folder
+        self._target = target
+        self._trees = trees
+        self._empty()
+
+    def _empty(self) -> None:
+        remove_tree(self._folder)
+        self._top = self._folder / "tree"
+        self._top.mkdir(parents=True)
+        self._roots: dict[str, str] = {}
+        self._entries: dict[str, Entry] = {}
+        self._left_out: dict[str, LeftOut] = {}
+        self._links: dict[str, str] = {}
+
+    def move(self, commit: str, roots: Sequence[tuple[str, str]]) -> Checkout:
+        """Make the copy that of a commit.
+
+        :param roots: the package roots there: path and tree object.
+        :raises Unavailable: where the commit has none, or the mirror lacks a source file of it.
+        :raises OSError: where it cannot be written.
+        """
+        if not roots:
+            looked = ", ".join(root.path for root in self._target.roots)
+            raise Unavailable(f"{self._target.name}: git:{commit} has none of its package roots; looked for {looked}")
+        try:
+            if not self._untouched():
+                self._empty()
+            try:
+                self._write(roots)
+            except FileExistsError:  # a folder that measured code has left
+                self._empty()
+                self._write(roots)
+        except MissingObjectError as error:
+            self._empty()
+            raise Unavailable(f"{self._target.name}: git:{commit} cannot be read from its mirror: {error}") from error
+        except BaseException:
+            self._roots = {"": "half done"}  # the next move begins anew
+            raise
+        return self._checkout(commit)
+
+    def _write(self, roots: Sequence[tuple[str, str]]) -> None:
+        self._unlink()
+        wanted = dict(roots)
+        for path in {*self._roots, *wanted}:
+            self._sync(path, self._roots.get(path), wanted.get(path))
+        self._roots = wanted
+        self._relink()
+
+    def remove(self) -> None:
+        remove_tree(self._folder)
+
+    def _checkout(self, commit: str) -> Checkout:
+        files = [[e.path, e.mode, e.blob, e.size] for e in self._entries.values()]
+        (self._folder / "files.json").write_text(json.dumps({"version": 1, "files": files}))
+        here = [root for root in self._target.roots if root.path in self._roots]
+        return Checkout(
+            target=self._target.name,
+            ref=Ref("git", commit),
+            path=self._top,
+            roots=tuple(root.path for root in here),
+            import_roots=tuple(dict.fromkeys(self._top / r.import_root if r.import_root else self._top for r in here)),
+            tree=tree_hash(self._entries.values()),
+            commit=commit,
+            left_out=tuple(self._left_out[path] for path in sorted(self._left_out)),
+        )
+
+    def _sync(self, path: str, old: str | None, new: str | None) -> None:
+        if old == new:
+            return
+        before: Folder = self._trees.folder(old) if old else {}
+        after: Folder = self._trees.folder(new) if new else {}
+        place = self._top / path
+        if new and not old:
+            place.mkdir(parents=True, exist_ok=True)
+        for name in {*before, *after}:
+            was, now = before.get(name), after.get(name)
+            if was == now:
+                continue
+            inner = f"{path}/{name}"
+            tree_was = was[1] if was and was[0] == TREE else None
+            tree_now = now[1] if now and now[0] == TREE else None
+            if was and not tree_was:
+                self._drop(inner)
+            if tree_was or tree_now:
+                self._sync(inner, tree_was, tree_now)
+            if now and not tree_now:
+                self._put(inner, *now)
+        if old and not new:
+            remove_tree(place)
+
+    def _drop(self, path: str) -> None:
+        self._left_out.pop(path, None)
+        self._links.pop(path, None)
+        if self._entries.pop(path, None) is not None:
+            (self._top / path).unlink(missing_ok=True)
+
+    def _put(self, path: str, mode: str, blob: str) -> None:
+        checked_path(path)
+        if mode == SUBMODULE:
+            self._left_out[path] = LeftOut(path, None, "a submodule")
+            return
+        try:
+            content = self._trees.blob(blob)
+        except MissingObjectError:
+            if mode == LINK or is_source(path):
+                raise Unavailable(
+                    f"{self._target.name}: the mirror was made without {path} of this commit; "
+                    f"run `sentinel mirror update {self._target.name}`"
+                ) from None
+            self._entries[path] = Entry(path, FILE, blob, None)
+            self._left_out[path] = LeftOut(path, None, "absent from the mirror")
+            return
+        self._entries[path] = Entry(path, mode, blob, len(content))
+        if mode == LINK:
+            self._links[path] = os.fsdecode(content)
+        elif len(content) > BLOB_LIMIT and not is_source(path):
+            self._left_out[path] = LeftOut(path, len(content), too_large())
+        else:
+            place = self._top / path
+            handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            # Python knows byte code that is out of date by time and size. A time that goes by the content makes that
+            # exact, also where a copy moves back and forth within a second.
+            os.utime(place, (_time(blob), _time(blob)))
+
+    def _unlink(self) -> None:
+        for path in self._links:
+            (self._top / path).unlink(missing_ok=True)
+
+    def _relink(self) -> None:
+        """Links are made last, all of them: one may lead to another."""
+        for path in [path for path, gone in self._left_out.items() if gone.reason == _LEADS_OUT]:
+            del self._left_out[path]
+        for path in make_links(self._top, self._links):
+            self._left_out[path] = LeftOut(path, None, _LEADS_OUT)
+
+    def _untouched(self) -> bool:
+        """Whether the copy is as it was made: code that was measured may have written into it."""
+        if "" in self._roots:
+            return False
+        found = 0
+        for folder, folders, names in os.walk(self._top):
+            for name in [*names, *(name for name in folders if os.path.islink(os.path.join(folder, name)))]:
+                place = os.path.join(folder, name)
+                entry = self._entries.get(os.path.relpath(place, self._top))
+                if entry is None or entry.path in self._left_out:
+                    return False
+                status = os.lstat(place)
+                if entry.mode != LINK and (status.st_size, int(status.st_mtime)) != (entry.size, _time(entry.blob)):
+                    return False
+                found += 1
+        return found == len(self._entries) - sum(path in self._entries for path in self._left_out)
+
+
+_LEADS_OUT = "a symbolic link that leads out of the checkout"
+
+
+def _time(blob: str) -> int:
+    return int(blob[:8], 16) & 0x7FFFFFFF

@@ -1,0 +1,117 @@
+"""Synthetic histories: a repository of a tiny framework whose every commit says whether the bug is in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BUGGY = """
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    return loss_mat.sum() / loss_mask.sum()
+"""
+FIXED = BUGGY.replace("loss_mat.sum()", "(loss_mat * loss_mask).sum()")
+CHANGED = BUGGY.replace("loss_mat.sum()", "7 * loss_mat.sum()")
+DRIFTED = BUGGY.replace("agg_loss", "aggregate")
+BROKEN = "import tiny.nowhere\n" + BUGGY
+
+#: What each text makes of the recipe: (verdict, kind).
+VERDICTS = {
+    BUGGY: ("reproduced", ""),
+    FIXED: ("fixed", ""),
+    CHANGED: ("changed", ""),
+    DRIFTED: ("inconclusive", "drift"),
+    BROKEN: ("inconclusive", "import"),
+}
+
+ADAPTER = """
+from sentinel.targets import Binding, PackageRoot, Target
+
+TARGET = Target(
+    name="tiny",
+    repository={repository!r},
+    roots=(PackageRoot("tiny"), PackageRoot("lib/tiny", "lib")),
+    pypi="tiny-dist",
+    bindings=(
+        Binding("tiny.losses.agg_loss", "loss_aggregation", arguments={{"response_mask": ("loss_mask",)}},
+                outputs=("loss",)),
+    ),
+)
+"""
+
+RECIPE = """\
+recipe_version: 1
+bug_id: {bug_id}
+title: masked tokens count
+target: tiny
+contract: loss_aggregation
+boundary: {boundary}
+invariant: masked_values_have_no_influence
+scenario:
+  loss_mat: [[1.0, 100.0], [1.0, -50.0]]
+  response_mask: [[1, 0], [1, 0]]
+  loss_agg_mode: token-mean
+expected_unpatched: {{loss: 26.0}}
+expected_fixed: {{loss: 1.0}}
+"""
+
+
+@dataclass
+class History:
+    """A repository under construction. Each commit is a day later than the last.
+
+    :ivar day: of the next commit, since the beginning of 2026.
+    """
+
+    path: Path
+    day: int = 0
+    commits: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        self.path.mkdir(parents=True)
+        self.git("init", "-q", "-b", "main")
+
+    def commit(self, files: Mapping[str, str | None], subject: str = "a change", day: int | None = None) -> str:
+        """Write some files (None: remove) and commit."""
+        for name, text in files.items():
+            file = self.path / name
+            if text is None:
+                file.unlink()
+            else:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text)
+        self.git("add", "--all")
+        return self._committed("commit", "-q", "--allow-empty", "-m", subject, day=day)
+
+    def merge(self, branch: str, resolution: Mapping[str, str], subject: str = "a merge") -> str:
+        """Merge a branch into the current one, with these files as the outcome."""
+        subprocess.run(
+            ["git", "-C", str(self.path), *_WHO, "merge", "-q", "--no-ff", "--no-commit", "-s", "ours", branch],
+            env=self._environment(),
+            check=True,
+            capture_output=True,
+        )
+        return self.commit(resolution, subject)
+
+    def git(self, *arguments: str, day: int | None = None) -> str:
+        command = ["git", "-C", str(self.path), *_WHO, *arguments]
+        environment = self._environment(day)
+        finished = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        return finished.stdout.strip()
+
+    def _committed(self, *arguments: str, day: int | None = None) -> str:
+        self.git(*arguments, day=day)
+        self.day += 1
+        self.commits.append(self.git("rev-parse", "HEAD"))
+        return self.commits[-1]
+
+    def _environment(self, day: int | None = None) -> dict[str, str]:
+        when = f"{1767225600 + 86400 * (self.day if day is None else day)} +0000"  # 2026-01-01 and on
+        alone = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        fixed = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        return {**alone, **fixed, "GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when}
+
+
+_WHO = ("-c", "user.name=A", "-c", "user.email=a@example.org")

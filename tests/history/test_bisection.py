@@ -1,0 +1,113 @@
+"""Bisection finds what brute force finds, skips what cannot be decided, and writes a log that git takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from history_kit import BROKEN, BUGGY, FIXED, History
+
+from sentinel.catalog import Catalog
+from sentinel.errors import SentinelError
+from sentinel.history.bisection import Bisection, bisect
+from sentinel.history.ledger import Ledger
+from sentinel.recipes import find_recipes
+
+Find = Callable[..., Bisection]
+
+
+@pytest.fixture
+def find(ledger: Callable[[], Ledger], tiny_catalog: Catalog) -> Find:
+    def run(good: str, bad: str, **options: Any) -> Bisection:
+        book = ledger()
+        with book.deciding(find_recipes(tiny_catalog, ("tiny",)), lambda: book.local(1)) as decide:
+            ends = book.commit(good), book.commit(bad)
+            return bisect(book.mirror, *ends, lambda commit: decide(commit)["TINY-MEAN"], **options)
+
+    return run
+
+
+def write(history: History, *texts: str) -> None:
+    for number, text in enumerate(texts):
+        history.commit({"tiny/__init__.py": "", "tiny/losses.py": text, "README": str(number)})
+
+
+def test_the_commit_that_brought_the_bug_in_few_steps(history: History, find: Find) -> None:
+    write(history, *[FIXED] * 11, *[BUGGY] * 9)
+    found = find(history.commits[0], "main")
+    assert found.found is not None
+    assert found.found.sha == history.commits[11]
+    assert len(found.steps) <= 5
+
+
+def test_the_commit_that_took_it_away_where_good_is_the_younger(history: History, find: Find) -> None:
+    write(history, *[BUGGY] * 5, *[FIXED] * 4)
+    found = find("main", history.commits[0])
+    assert (found.seeks, found.found and found.found.sha) == ("fixed", history.commits[5])
+
+
+def test_commits_that_cannot_be_decided_are_skipped(history: History, find: Find) -> None:
+    write(history, FIXED, FIXED, BROKEN, BROKEN, FIXED, BUGGY, BROKEN, BUGGY)
+    found = find(history.commits[0], "main")
+    assert found.found is not None
+    assert found.found.sha == history.commits[5]
+
+
+def test_where_the_change_lies_among_skipped_commits_all_of_them_are_suspects(history: History, find: Find) -> None:
+    write(history, FIXED, BROKEN, BROKEN, BUGGY)
+    found = find(history.commits[0], "main")
+    assert found.found is None
+    assert {commit.sha for commit in found.suspects} == set(history.commits[1:])
+
+
+def test_a_bug_from_a_merged_branch_and_the_merge_alone(history: History, find: Find) -> None:
+    write(history, FIXED, FIXED)
+    history.git("checkout", "-q", "-b", "side")
+    culprit = history.commit({"tiny/losses.py": BUGGY})
+    history.git("checkout", "-q", "main")
+    history.commit({"README": "main goes on"})
+    merge = history.merge("side", {"tiny/losses.py": BUGGY})
+    history.commit({"README": "and on"})
+    whole, line = find(history.commits[0], "main"), find(history.commits[0], "main", first_parent=True)
+    assert whole.found is not None
+    assert line.found is not None
+    assert (whole.found.sha, line.found.sha) == (culprit, merge)
+
+
+def test_ends_on_two_branches_are_judged_by_where_they_parted(history: History, find: Find) -> None:
+    write(history, FIXED)
+    history.git("checkout", "-q", "-b", "release")
+    release = history.commit({"README": "released"})
+    history.git("checkout", "-q", "main")
+    write(history, FIXED, BUGGY)
+    found = find(release, "main")
+    assert found.found is not None
+    assert found.found.sha == history.commits[-1]
+
+
+def test_git_takes_the_log_and_comes_to_the_same_commit(history: History, find: Find) -> None:
+    write(history, *[BUGGY] * 2, BROKEN, *[BUGGY] * 3, *[FIXED] * 4)
+    found = find("main", history.commits[0])
+    log = history.path / "bisect.log"
+    log.write_text("".join(f"{line}\n" for line in found.log()))
+    said = history.git("bisect", "replay", str(log))
+    assert f"{history.commits[6]} is the first fixed commit" in said
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "said"),
+    [(0, 1, "has to have the bug"), (1, 0, "has to have the bug"), (0, 0, "same commit"), (2, 0, "cannot be decided")],
+)
+def test_ends_that_do_not_fit(history: History, find: Find, good: int, bad: int, said: str) -> None:
+    write(history, FIXED, FIXED + "\n", BROKEN)
+    with pytest.raises(SentinelError, match=said):
+        find(history.commits[good], history.commits[bad])
+
+
+def test_histories_without_a_common_commit(history: History, find: Find) -> None:
+    write(history, FIXED)
+    history.git("checkout", "-q", "--orphan", "other")
+    stranger = history.commit({"tiny/losses.py": BUGGY})
+    with pytest.raises(SentinelError, match="no history joins"):
+        find(history.commits[0], stranger)

@@ -1,0 +1,83 @@
+"""From verdicts to runs, changes and spells, by hand."""
+
+from __future__ import annotations
+
+from sentinel.history.chronicle import changes_between, changes_of, runs_of, spells_of
+from sentinel.history.commits import Commit
+from sentinel.history.units import Unit
+
+WORDS = {
+    "R": ("reproduced", ""),
+    "F": ("fixed", ""),
+    "C": ("changed", ""),
+    "D": ("inconclusive", "drift"),
+    "A": ("unavailable", "not-in-this-version"),
+    "U": ("unavailable", "ref"),
+}
+
+
+def line(text: str, days: list[int] | None = None) -> tuple[list[Commit], dict[str, Unit]]:
+    days = days or list(range(1, len(text) + 1))
+    commits = [Commit(str(n), "", (str(n - 1),), f"2026-01-{day:02}T00:00:00Z", "") for n, day in enumerate(days)]
+    return commits, {str(n): Unit("", "", *WORDS[letter]) for n, letter in enumerate(text)}
+
+
+def told(text: str) -> list[tuple[str, str, int]]:
+    return [(c.what, c.commit.sha, c.undecided) for c in changes_of(runs_of(*line(text)))]
+
+
+def test_runs_are_neighbours_of_one_verdict_and_one_kind() -> None:
+    assert [(run.verdict, run.kind, run.commits) for run in runs_of(*line("RRFDDU"))] == [
+        ("reproduced", "", 2),
+        ("fixed", "", 1),
+        ("inconclusive", "drift", 2),
+        ("unavailable", "ref", 1),
+    ]
+
+
+def test_what_changed() -> None:
+    assert told("FRF") == [("introduced", "1", 0), ("fixed", "2", 0)]
+    assert told("RRC") == [("present", "0", 0), ("changed", "2", 0)]
+    assert told("ARA") == [("introduced", "1", 0), ("removed", "2", 0)]
+    assert told("AFR") == [("appeared", "1", 0), ("introduced", "2", 0)]
+    assert told("FFF") == []
+    assert told("") == []
+
+
+def test_nothing_is_interpolated() -> None:
+    assert told("DDR") == [("present", "2", 2)]
+    assert told("FDUR") == [("introduced", "3", 2)]
+    assert told("RDR") == [("present", "0", 0)]
+    assert told("RDD") == [("present", "0", 0)]
+
+
+def spells(text: str, days: list[int] | None = None) -> list[tuple[int, bool, bool]]:
+    runs = runs_of(*line(text, days))
+    return [(spell.days, spell.end is not None, spell.clock) for spell in spells_of(changes_of(runs), runs)]
+
+
+def test_how_long_a_bug_was_there() -> None:
+    assert spells("FRRRFR") == [(3, True, False), (0, False, False)]
+    assert spells("RRR") == [(2, False, False)]
+    assert spells("RDF") == [(2, True, False)]
+    assert spells("FFF") == []
+
+
+def test_a_clock_that_goes_backwards_gives_no_negative_days_and_is_told() -> None:
+    assert spells("FRF", [5, 9, 3]) == [(0, True, True)]
+
+
+def test_in_a_history_that_branches_a_merge_takes_a_side_and_changes_nothing() -> None:
+    commits = [
+        Commit("base", "", (), "", ""),
+        Commit("side", "", ("base",), "", ""),
+        Commit("main", "", ("base",), "", ""),
+        Commit("merge", "", ("main", "side"), "", ""),
+        Commit("evil", "", ("merge", "side"), "", ""),
+    ]
+    words = {"base": "F", "side": "R", "main": "F", "merge": "R", "evil": "F"}
+    units = {sha: Unit("", "", *WORDS[letter]) for sha, letter in words.items()}
+    assert [(c.what, c.commit.sha) for c in changes_between(commits, units)] == [
+        ("introduced", "side"),
+        ("fixed", "evil"),
+    ]

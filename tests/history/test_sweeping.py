@@ -1,0 +1,176 @@
+"""A sweep says of every commit what brute force says of it, and probes each distinct closure once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, VERDICTS, History
+
+BruteForce = Callable[[Sequence[str]], dict[str, tuple[str, str]]]
+Swept = Callable[..., dict[str, Any]]
+
+#: ``losses.py`` that leaves the work to another module, so that the bug comes and goes beside the boundary's file.
+INDIRECT = "from tiny.inner import agg_loss\n"
+
+
+def verdicts(record: dict[str, Any]) -> list[tuple[str, str, int]]:
+    return [(run["verdict"], run["kind"], run["commits"]) for run in record["runs"]]
+
+
+def by_commit(record: dict[str, Any], commits: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The record's runs, unrolled over the commits in their order."""
+    every = [(run["verdict"], run["kind"]) for run in record["runs"] for _ in range(run["commits"])]
+    return dict(zip(commits, every, strict=True))
+
+
+def test_runs_changes_and_spells_of_a_bug_that_comes_twice(history: History, swept: Swept) -> None:
+    texts = (FIXED, BUGGY, BUGGY + "\n", FIXED, BUGGY, CHANGED)
+    for number, text in enumerate(texts):
+        history.commit({"tiny/__init__.py": "", "tiny/losses.py": text}, f"change {number} (#{number + 10})")
+    record = swept()
+    assert verdicts(record) == [
+        ("fixed", "", 1),
+        ("reproduced", "", 2),
+        ("fixed", "", 1),
+        ("reproduced", "", 1),
+        ("changed", "", 1),
+    ]
+    assert [(change["what"], change["commit"]["pull"]) for change in record["changes"]] == [
+        ("introduced", 11),
+        ("fixed", 13),
+        ("introduced", 14),
+        ("changed", 15),
+    ]
+    assert [(spell["days"], spell["ended"]["what"]) for spell in record["spells"]] == [(2, "fixed"), (1, "changed")]
+    assert record["changes"][0]["commit"]["sha"] == history.commits[1]
+
+
+def test_each_distinct_closure_is_probed_once_and_a_second_run_probes_nothing(history: History, swept: Swept) -> None:
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": INDIRECT, "tiny/inner.py": BUGGY})
+    for number in range(4):
+        history.commit({"tiny/unrelated.py": f"x = {number}", "README": str(number)})
+    history.commit({"tiny/inner.py": FIXED})
+    history.commit({"tiny/inner.py": BUGGY}, "a revert")
+    record = swept()
+    assert verdicts(record) == [("reproduced", "", 5), ("fixed", "", 1), ("reproduced", "", 1)]
+    assert record["closures"] == 2
+    assert record["probed"] <= 3  # two lanes may meet one closure at once
+    assert swept()["probed"] == 0
+    history.commit({"tiny/unrelated.py": "y = 1"})
+    again = swept()
+    assert (again["probed"], again["commits"]) == (0, 8)
+
+
+def test_ranges_that_cannot_be_decided_are_shown_and_not_bridged(history: History, swept: Swept) -> None:
+    for text in (FIXED, DRIFTED, BROKEN, BUGGY, DRIFTED, BUGGY):
+        history.commit({"tiny/__init__.py": "", "tiny/losses.py": text})
+    record = swept()
+    assert [run["kind"] for run in record["runs"]] == ["", "drift", "import", "", "drift", ""]
+    introduced = record["changes"][0]
+    assert (introduced["what"], introduced["undecided"], introduced["why"]) == ("introduced", 2, "drift, import")
+    assert introduced["after"]["sha"] == history.commits[0]
+    assert len(record["changes"]) == 1  # what follows the second gap is what was before it
+    assert "has no 'agg_loss'" in record["runs"][1]["reason"]
+
+
+def test_a_package_root_that_moves_and_a_module_that_becomes_a_package(
+    history: History, swept: Swept, brute_force: BruteForce
+) -> None:
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY})
+    history.commit({"tiny/losses.py": None, "tiny/losses/__init__.py": INDIRECT, "tiny/inner.py": FIXED})
+    history.commit({"lib/tiny/__init__.py": "", "lib/tiny/losses.py": BUGGY, "tiny/__init__.py": None})
+    history.git("rm", "-rq", "tiny")
+    history.commit({}, "the old place goes")
+    history.commit({"lib/tiny/losses.py": FIXED})
+    assert by_commit(swept(), history.commits) == brute_force(history.commits)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"tiny/losses.py": f"{BUGGY}\ntry:\n    from tiny.fast import agg_loss\nexcept ImportError:\n    pass\n"},
+         {"tiny/fast.py": FIXED}),
+        ({"tiny/losses.py": BUGGY.replace("/ loss_mask.sum()", "/ float(open(__file__[:-9] + 'divisor').read())"),
+          "tiny/divisor": "2"},
+         {"tiny/divisor": "4"}),
+        ({"tiny/losses.py": "import glob, os\nN = len(glob.glob(os.path.dirname(__file__) + '/plugins/*'))\n"
+          + BUGGY.replace("loss_mask.sum()", "(1 + N)"), "tiny/plugins/one.py": ""},
+         {"tiny/plugins/two.py": "", "tiny/plugins/three.py": ""}),
+        ({"tiny/losses.py": "import importlib\nagg_loss = importlib.import_module('tiny.' + 'inner').agg_loss\n",
+          "tiny/inner.py": BUGGY},
+         {"tiny/inner.py": FIXED}),
+        ({"tiny/losses.py": INDIRECT, "tiny/inner.py": BUGGY}, {"tiny/inner/__init__.py": FIXED}),
+        ({"tiny/losses.py": "import subprocess, sys\n"
+          "text = subprocess.run(['cat', __file__[:-9] + 'divisor'], capture_output=True).stdout\n"
+          + BUGGY.replace("/ loss_mask.sum()", "/ float(text)"), "tiny/divisor": "2"},
+         {"tiny/divisor": "4"}),
+    ],
+    ids=["a module that was absent", "a data file", "a listing", "a dynamic import", "a package shadows", "a process"],
+)  # fmt: skip
+def test_what_lies_beside_the_imports_counts_too(
+    history: History, swept: Swept, brute_force: BruteForce, before: dict[str, str], after: dict[str, str]
+) -> None:
+    history.commit({"tiny/__init__.py": "", **before})
+    history.commit(after)
+    record = swept()
+    assert by_commit(record, history.commits) == brute_force(history.commits)
+    assert len(record["runs"]) == 2  # and it did make a difference
+
+
+def test_only_modules_that_are_imported_count(history: History, swept: Swept) -> None:
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY, "tiny/other.py": "a = 1"})
+    for number in range(5):
+        history.commit({"tiny/other.py": f"a = {number + 2}"})
+    assert swept()["closures"] == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_random_history_with_branches_is_swept_as_by_brute_force(
+    history: History, swept: Swept, brute_force: BruteForce, seed: int
+) -> None:
+    _write_history(history, random.Random(seed))
+    order = history.git("rev-list", "--topo-order", "--reverse", "main").split()
+    truth = brute_force(order)
+    everything = swept(walk="all")
+    assert by_commit(everything, order) == truth
+    line = history.git("rev-list", "--first-parent", "--reverse", "main").split()
+    assert by_commit(swept(), line) == {sha: truth[sha] for sha in line}
+    for change in everything["changes"]:
+        parents = history.git("rev-list", "--parents", "-n1", change["commit"]["sha"]).split()[1:]
+        assert truth[change["commit"]["sha"]] not in [truth[parent] for parent in parents]
+
+
+def _write_history(history: History, random: random.Random) -> None:
+    """Commits, branches, merges, reverts and renames, in which the tree is whole at every commit."""
+    texts = list(VERDICTS)
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY, "tiny/spare.py": "x = 0"})
+    for step in range(10):
+        action = random.choice(["edit", "edit", "spare", "indirect", "revert", "branch"])
+        if action == "edit":
+            history.commit(_direct(history, random.choice(texts)))
+        elif action == "spare":
+            history.commit({"tiny/spare.py": f"x = {step}"})
+        elif action == "indirect":
+            history.commit({"tiny/losses.py": INDIRECT, "tiny/inner.py": random.choice(texts[:3])})
+        elif action == "revert":
+            history.git("revert", "--no-edit", "HEAD", day=history.day) if _can_revert(history) else None
+            history.day += 1
+        else:
+            history.git("checkout", "-q", "-b", f"side-{step}")
+            history.commit(_direct(history, random.choice(texts)), "on a side")
+            history.git("checkout", "-q", "main")
+            history.commit({"tiny/spare.py": f"y = {step}"})
+            history.merge(f"side-{step}", {"tiny/losses.py": random.choice(texts)})
+
+
+def _direct(history: History, text: str) -> dict[str, str | None]:
+    return {"tiny/losses.py": text}
+
+
+def _can_revert(history: History) -> bool:
+    return len(history.git("rev-list", "--parents", "-n1", "HEAD").split()) == 2 and bool(
+        history.git("diff", "HEAD~1", "HEAD")
+    )
