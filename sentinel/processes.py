@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -39,7 +40,7 @@ class Processes:
             if options.python not in self._zygotes:
                 names = dict.fromkeys([*targets, target])
                 preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
-                self._zygotes[options.python] = Zygote(options, preload)
+                self._zygotes[options.python] = Zygote(options, preload, *contained_places(self._catalog))
             return self._zygotes[options.python]
 
     def environment(self, target: str) -> Environment:
@@ -102,6 +103,15 @@ class Processes:
             process.close()
         for zygote in zygotes:
             zygote.stop()
+
+
+def contained_places(catalog: Catalog) -> tuple[list[str], list[str]]:
+    """What contained processes may read beside the interpreter and a checkout, and what of the interpreter's they may
+    not: a recipe tells what is expected."""
+    adapters = [adapter.file for adapter in catalog.adapters.values()]
+    contracts = [Path(contract.measure.__code__.co_filename) for contract in catalog.contracts.values()]
+    readable = [file.parent if file.name == "__init__.py" else file for file in (*adapters, *contracts)]
+    return [str(place) for place in dict.fromkeys(readable)], [str(place) for place in catalog.recipe_folders]
 
 
 class Loaded:

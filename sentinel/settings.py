@@ -20,7 +20,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-SANDBOXES = ("basic", "off")
+SANDBOXES = ("strict", "basic", "off")
 LAWS = ("off", "quick", "deep")
 
 

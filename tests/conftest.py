@@ -100,7 +100,7 @@ def zygote() -> Iterator[Zygote]:
 @pytest.fixture
 def warm_runs(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Zygote:
     """Let every runner of this process (in-process pytester runs too) borrow the session's zygote."""
-    monkeypatch.setattr("sentinel.processes.Zygote", lambda options, preload=(): Borrowed(zygote, options))
+    monkeypatch.setattr("sentinel.processes.Zygote", lambda options, preload=(), *places: Borrowed(zygote, options))
     return zygote
 
 

@@ -208,8 +208,28 @@ def _settings() -> Iterator[Check]:
         settings, file = Settings(), None
     else:
         yield Check("settings", "ok", file.name if file else "none in this folder; the defaults hold")
-    meaning = {"basic": "clean environment, limits on memory and time, a process of its own for each probe"}
-    yield Check("sandbox", "ok", f"{settings.sandbox}: {meaning.get(settings.sandbox, 'your environment, no limits')}")
+    yield from _sandbox(settings.sandbox)
+
+
+#: What a level of containment means.
+_LEVELS = {
+    "strict": "a root, processes and a network of its own, no privileges, no way to your files",
+    "basic": "clean environment, limits on memory and time, a process of its own for each probe",
+    "off": "your environment, no limits",
+}
+
+
+def _sandbox(chosen: str) -> Iterator[Check]:
+    from sentinel.worker.containment import reason_against
+
+    yield Check("sandbox", "ok", f"{chosen}: {_LEVELS[chosen]}")
+    reason = reason_against()
+    if reason is None:
+        yield Check("strict sandbox", "ok", "to be had: --sentinel-sandbox=strict")
+    else:
+        level = "missing" if chosen == "strict" else "note"
+        fix = "run heads that you do not trust on another machine; `basic` is no boundary against malice"
+        yield Check("strict sandbox", level, f"not to be had: {reason}", fix)
 
 
 def _ask_for_devices() -> subprocess.Popen[str]:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import site
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -47,7 +48,8 @@ class Options:
 
     :ivar timeout: seconds for one probe, and for importing the modules of a boundary.
     :ivar memory: bytes of address space for a target process, 0 for no limit.
-    :ivar sandbox: ``basic`` (clean environment, resource limits) or ``off``.
+    :ivar sandbox: ``strict`` (namespaces, a root of its own, no network), ``basic`` (clean environment, resource
+        limits) or ``off``.
     :ivar python: the interpreter whose environment has the target installed, or None for this one.
     :ivar trace: whether answers tell what was asked of the checkout: see :mod:`sentinel.worker.trace`.
     """
@@ -71,8 +73,15 @@ class Zygote:
     with whatever the controller does meanwhile. Methods may be called from several threads.
     """
 
-    def __init__(self, options: Options, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self, options: Options, preload: Sequence[str] = (), readable: Sequence[str] = (), hidden: Sequence[str] = ()
+    ) -> None:
+        """:param readable: what contained processes may read beside the interpreter and their checkout: adapters and
+            contracts.
+        :param hidden: folders of the interpreter's that they may not: recipes, with what they expect.
+        """
         self.options = options
+        self._readable, self._hidden = list(readable), list(hidden)
         self._preload = list(dict.fromkeys(preload))
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -208,14 +217,20 @@ class Zygote:
                 "versions": dict(versions or {}),
                 "pycache": str(checkout.path.parent / f"{checkout.path.name}.pycache"),
                 "trace": str(checkout.path) if self.options.trace else "",
-            }
+            },
+            str(checkout.path),
         )
 
     def oracle(self) -> TargetProcess:
         """Fork a process that never imports a target, for the contracts' references."""
         return self._spawn({"roots": [], "package_roots": [], "packages": [], "pycache": ""})
 
-    def _spawn(self, spec: dict[str, Any]) -> TargetProcess:
+    def _spawn(self, spec: dict[str, Any], *checkout: str) -> TargetProcess:
+        spec = {**spec, "contain": None}
+        if self.options.sandbox == "strict":
+            own = str(Path(__file__).resolve().parent.parent)
+            places = [own, *self._readable, *checkout, *filter(os.path.isdir, [spec["pycache"]])]
+            spec["contain"] = {"readable": places, "hidden": self._hidden}
         with self._lock:
             for last in (False, True):
                 if self._process is None:
@@ -236,7 +251,13 @@ class Zygote:
         try:
             scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
             self._command({"op": "spawn", "spec": {**spec, "scratch": scratch, "memory": memory}}, theirs.fileno())
-            pid = int(protocol.receive(self._open)["pid"])
+            born = protocol.receive(self._open)
+            if "refused" in born:
+                raise WorkerError(
+                    f"strict containment is not to be had here: {born['refused']}; `sentinel doctor` says more, "
+                    "--sentinel-sandbox=basic does without"
+                )
+            pid = int(born["pid"])
         except BaseException:
             ours.close()
             raise
@@ -312,13 +333,15 @@ class TargetProcess:
         :raises WorkerError: where the target process is gone.
         """
         ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
         try:
             if self.dead is None:
                 with self._lock:
                     self._channel.settimeout(self._options.timeout + _GRACE)
                     protocol.send(self._channel, {"op": "session"})
                     socket.send_fds(self._channel, [b"!"], [theirs.fileno()])
-                    return Session(ours, int(protocol.receive(self._channel)["pid"]), self._options)
+                    protocol.receive(self._channel)
+                return Session(ours, _first_sender(ours, self._options.timeout), self._options)
         except (EOFError, OSError, protocol.ProtocolError, KeyError, TypeError, ValueError):
             self._bury("crash", "the target process ended while a session was forked")
         finally:
@@ -407,6 +430,27 @@ class Session:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self._pid, signal.SIGKILL)
         self._channel.close()
+
+
+def _first_sender(channel: socket.socket, timeout: float) -> int:
+    """Who has sent the first byte, as the kernel says it: the process id in this namespace. What the target process
+    says of itself is worth nothing, for this is what gets killed.
+
+    :raises EOFError: where nothing comes.
+    """
+    channel.settimeout(timeout)
+    first, notes, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+    for level, kind, data in notes:
+        if first and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            pid = int(_CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0])
+            if pid > 1:  # to signal 0 is to signal one's own group
+                return pid
+    raise EOFError("the other end is gone")
+
+
+#: struct ucred: process, user and group id.
+_CREDENTIALS = struct.Struct("3i")
 
 
 def flags() -> dict[str, str]:

@@ -76,7 +76,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
 
 
 def _session(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
-    """Fork a session that talks over the socket that follows the request; the controller ends it by its process id."""
+    """Fork a session that talks over the socket that follows the request."""
     _, fds, _, _ = socket.recv_fds(channel, 1, 1)
     gc.freeze()
     pid = os.fork()
@@ -84,7 +84,9 @@ def _session(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Im
         try:
             channel.close()
             os.setsid()
-            session.serve(socket.socket(fileno=fds[0]), roots, recorder)
+            own = socket.socket(fileno=fds[0])
+            own.sendall(b"!")  # the kernel tells the controller who this is
+            session.serve(own, roots, recorder)
         finally:
             os._exit(0)
     os.close(fds[0])

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import json
 import os
 import platform
 import signal
 import socket
 from typing import Any
 
-from sentinel.worker import processes, protocol
+from sentinel.worker import containment, processes, protocol
 
 
 def serve(fd: int) -> None:
@@ -78,13 +79,18 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int]) -> N
     if len(fds) != 1:
         raise protocol.ProtocolError("spawn without its socket")
     gc.freeze()  # see target_process
+    told, tell = os.pipe()
     pid = os.fork()
     if pid:
         os.close(fds[0])
-        protocol.send(channel, {"pid": pid})
+        os.close(tell)
+        protocol.send(channel, _born(pid, told))
         return
     try:
         channel.close()
+        os.close(told)
+        _contain(message["spec"], tell)
+        os.close(tell)
         processes.die_with_parent()
         from sentinel.worker.target_process import serve as serve_target
 
@@ -92,3 +98,28 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int]) -> N
     finally:
         with contextlib.suppress(OSError):
             os._exit(1)
+
+
+def _contain(spec: dict[str, Any], tell: int) -> None:
+    """Enter the containment that is asked for. What it tells: the process id of who goes on, if it is another one; what
+    is refused."""
+    if spec["contain"] is None:
+        return
+    try:
+        containment.contain(**spec["contain"], scratch=spec["scratch"], ready=lambda pid: _tell(tell, pid=pid))
+    except (containment.ContainmentError, OSError) as error:
+        _tell(tell, refused=str(error))
+        os._exit(1)
+
+
+def _tell(tell: int, **told: Any) -> None:
+    os.write(tell, json.dumps(told).encode() + b"\n")
+
+
+def _born(pid: int, told: int) -> dict[str, Any]:
+    """What became of a fork, once it is contained."""
+    born: dict[str, Any] = {"pid": pid}
+    with open(told, encoding="utf-8") as lines:
+        for line in lines:
+            born.update(json.loads(line))
+    return born

@@ -1,0 +1,258 @@
+"""Strict containment on Linux: a target process in namespaces of its own, in a root that holds only what it needs.
+
+Run by the zygote, before a line of the target's code is. The process that calls :func:`contain` becomes the first of
+new mount, PID, IPC, UTS and network namespaces, sees a root of read-only bind mounts and its scratch folder, and has no
+capability, no way to get one, and no network, not even loopback. As root it changes to an unprivileged user first; as
+anybody else it enters a user namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import struct
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+# From <linux/sched.h>, <linux/mount.h>, <linux/prctl.h> and <linux/capability.h>; Python has os.unshare from 3.12 on.
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+_CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
+_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 32, 4096, 16384, 1 << 18
+_MNT_DETACH = 2
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
+_CAPABILITY_VERSION = 0x20080522
+
+#: The user that root becomes: nobody's, by convention.
+NOBODY = 65534
+
+#: Processes of one target process, threads included: a probe needs a handful.
+MOST_PROCESSES = 256
+
+#: Bytes of one file that a probe may write.
+LARGEST_FILE = 1 << 30
+
+#: Open files of one process.
+MOST_FILES = 1024
+
+#: Bytes of the scratch folder as a probe sees it.
+SCRATCH_BYTES = 1 << 30
+
+#: Folders of shared libraries, and what tells the loader where they are.
+_SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
+
+#: Devices that are no way out: what libraries read random numbers from, and send output to nowhere.
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+
+class ContainmentError(Exception):
+    """A namespace, a mount or a limit that this machine does not grant; says which."""
+
+
+def contain(readable: Sequence[str], hidden: Sequence[str], scratch: str, ready: Callable[[int], None]) -> None:
+    """Go on as the first process of a contained world; whoever called ends.
+
+    :param readable: files and folders that stay visible, read-only, at their own paths; beside the interpreter's.
+    :param hidden: folders below those that are empty from now on.
+    :param scratch: the one folder that can be written; it starts empty and ends with the process.
+    :param ready: called in the caller's own namespaces with the process id, there, of the process that goes on.
+    :raises ContainmentError: in the process that goes on, or before there is one.
+    """
+    if sys.platform != "linux":
+        raise ContainmentError("strict containment needs Linux")
+    own_user, user, group = os.geteuid() != 0, os.geteuid(), os.getegid()
+    _unshare(own_user)
+    if own_user:
+        _map_to_itself(user, group)
+    gone, alive = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(gone)
+        ready(pid)
+        os._exit(0)
+    os.close(alive)
+    os.read(gone, 1)  # until the process that forked is gone: the zygote is the parent from here on
+    os.close(gone)
+    _build_root([*_interpreter(), *readable], hidden, scratch)
+    _rule_out_capabilities()
+    if not own_user:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    _limit()
+    _drop_capabilities()
+    _settle_in(scratch)
+
+
+def reason_against() -> str | None:
+    """Why a process cannot be contained here; None where it can. Tried for real, in a fork."""
+    read, write = os.pipe()
+    with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            try:
+                contain([], [], scratch, lambda inner: None)
+            except BaseException as error:
+                os.write(write, str(error).encode()[:400] or b"unknown")
+            finally:
+                os._exit(0)
+        os.close(write)
+        said = b""
+        while part := os.read(read, 400):
+            said += part
+        os.close(read)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+    return said.decode(errors="replace") or None
+
+
+def _settle_in(scratch: str) -> None:
+    """Let libraries look for their places in the scratch folder, those too that have noted the zygote's own."""
+    before = os.environ.get("TMPDIR", "")
+    noted = {name: scratch for name, value in os.environ.items() if before and value.startswith(f"{before}/")}
+    os.environ.update(**noted, HOME=scratch, TMPDIR=scratch, USER="sentinel", LOGNAME="sentinel")
+    tempfile.tempdir = None
+    os.chdir(scratch)
+
+
+# -- namespaces --------------------------------------------------------------------------------------------------------
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(what: str, result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise ContainmentError(f"{what}: {os.strerror(number)}")
+
+
+def _unshare(own_user: bool) -> None:
+    spaces = _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWIPC | _CLONE_NEWUTS | _CLONE_NEWNET
+    hint = ""
+    with contextlib.suppress(OSError):
+        if own_user and Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").read_text().strip() == "1":
+            hint = " (sysctl kernel.apparmor_restrict_unprivileged_userns is 1)"
+    with contextlib.suppress(OSError):
+        if own_user and Path("/proc/sys/kernel/unprivileged_userns_clone").read_text().strip() == "0":
+            hint = " (sysctl kernel.unprivileged_userns_clone is 0)"
+    _call(f"namespaces are not to be had{hint}", _libc().unshare(spaces | (_CLONE_NEWUSER if own_user else 0)))
+
+
+def _map_to_itself(user: int, group: int) -> None:
+    with contextlib.suppress(OSError):  # kernels before 3.19 have no such file
+        Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+
+
+# -- the root ----------------------------------------------------------------------------------------------------------
+
+
+def _interpreter() -> list[str]:
+    """What this interpreter may still want to read: its own folders, and those of packages that lie elsewhere."""
+    places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, sysconfig.get_paths().values())]
+    places += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
+    return [place for place in (*places, *_SYSTEM) if os.path.exists(place)]
+
+
+def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str) -> None:
+    """A tmpfs with bind mounts in it, made this process's root; the old one is let go."""
+    _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
+    root = scratch
+    for folder in ("/tmp", "/proc", "/etc"):
+        os.mkdir(root + folder)
+    # Some code makes folders in it while it is imported, whatever TMPDIR says.
+    _mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
+    for place in _outermost(visible):
+        _bind(place, root)
+    for device in _DEVICES:
+        _bind(device, root, flags=_MS_NOSUID | _MS_NOEXEC)
+    for folder in hidden:
+        if os.path.isdir(root + folder):
+            _mount("tmpfs", root + folder, "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "size=4k")
+    os.makedirs(root + scratch, exist_ok=True)
+    _mount("tmpfs", root + scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
+    Path(f"{root}/etc/passwd").write_text(f"sentinel:x:{os.geteuid() or NOBODY}:{NOBODY}::{scratch}:/bin/false\n")
+    # Where a container has covered parts of its /proc the kernel refuses a new one; nothing here depends on it.
+    with contextlib.suppress(ContainmentError):
+        _mount("proc", f"{root}/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    os.chdir(root)
+    _mount(None, root, None, _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
+    # Both in one place: the old root lies on top of the new one, until it is let go.
+    _call("the root cannot be changed", _libc().syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
+    _call("the old root stays", _libc().umount2(b".", _MNT_DETACH))
+    os.chdir("/")
+
+
+#: The number of the call that the C library has no function for.
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+
+
+def _outermost(places: Iterable[str]) -> list[str]:
+    """Each place once, without those that lie within another; links and what they lead to are two places."""
+    wanted = {spelling for place in places for spelling in (os.path.abspath(place), os.path.realpath(place))}
+    return sorted(
+        place for place in wanted if not any(place != other and place.startswith(f"{other}/") for other in wanted)
+    )
+
+
+def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODEV) -> None:
+    real, target = os.path.realpath(place), root + place
+    if os.path.lexists(target):
+        return
+    if os.path.isdir(real):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        Path(target).touch()
+    _mount(real, target, None, _MS_BIND)
+    # The kernel lets nobody take away what the mount below was restricted by.
+    inherited = os.statvfs(target).f_flag & (_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _mount(None, target, None, _MS_BIND | _MS_REMOUNT | flags | inherited)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
+    result = _libc().mount(*words, ctypes.c_ulong(flags), options.encode() or None)
+    _call(f"{source or kind or 'a remount'} on {target} is refused", result)
+
+
+# -- privileges and limits ---------------------------------------------------------------------------------------------
+
+
+def _limit() -> None:
+    for name, most in (
+        (resource.RLIMIT_NPROC, MOST_PROCESSES),
+        (resource.RLIMIT_FSIZE, LARGEST_FILE),
+        (resource.RLIMIT_NOFILE, MOST_FILES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(name)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(name, (most, most))
+
+
+def _rule_out_capabilities() -> None:
+    """No process that comes from this one can gain a capability, whatever it executes."""
+    libc = _libc()
+    for number in range(64):
+        if libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
+            break  # past the last one that this kernel knows
+
+
+def _drop_capabilities() -> None:
+    """Give up those that this process has."""
+    libc = _libc()
+    header = ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITY_VERSION, 0))
+    nothing = ctypes.create_string_buffer(24)
+    _call("capabilities cannot be dropped", libc.capset(header, nothing))
+    _call("new privileges cannot be ruled out", libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))

@@ -1,0 +1,144 @@
+"""What an attacker's checkout holds: each function tries one thing, and tells what came of it.
+
+Bounded, so that a containment that fails harms nothing outside the test: 300 processes of no memory that end with the
+call, files of the test's own, no address but loopback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+#: ``attack(what, **arguments)``: what one of these functions tells, called in a probe.
+Attack = Callable[..., Any]
+
+#: What the user's own environment may hold.
+SECRETS = ("GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK", "HTTPS_PROXY", "https_proxy", "HF_TOKEN")
+
+ATTACKS = '''
+import ctypes, os, resource, signal, socket, stat, sys, time
+
+
+def tried(action):
+    """"done", or the name of the error."""
+    try:
+        action()
+    except BaseException as error:
+        return type(error).__name__ + (f" {error.errno}" if isinstance(error, OSError) and error.errno else "")
+    return "done"
+
+
+def read(path):
+    return tried(lambda: open(path, "rb").read())
+
+
+def write(path):
+    return tried(lambda: open(path, "wb").write(b"attacked"))
+
+
+def delete(path):
+    return tried(lambda: os.unlink(path))
+
+
+def listed(path):
+    return sorted(os.listdir(path))
+
+
+def environment():
+    return sorted(os.environ)
+
+
+def connect(port):
+    return tried(lambda: socket.create_connection(("127.0.0.1", port), timeout=5).close())
+
+
+def listen():
+    def action():
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    return tried(action)
+
+
+def abstract(name):
+    def action():
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect("\\0" + name)
+    return tried(action)
+
+
+def send_signal(pid):
+    return tried(lambda: os.kill(pid, 0))
+
+
+def attach(pid):
+    libc = ctypes.CDLL(None, use_errno=True)
+    return "done" if libc.ptrace(16, pid, None, None) == 0 else os.strerror(ctypes.get_errno())
+
+
+def everybody():
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def privileges():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    names = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+    return {**{name: int(lines[name].strip(), 16) for name in names}, "NoNewPrivs": int(lines["NoNewPrivs"])}
+
+
+def user():
+    return [os.geteuid(), os.getegid(), len(os.getgroups())]
+
+
+def mount(where):
+    os.makedirs(where, exist_ok=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.mount(b"tmpfs", where.encode(), b"tmpfs", 0, None) == 0
+    return "done" if done else os.strerror(ctypes.get_errno())
+
+
+def device():
+    return tried(lambda: os.mknod("device", 0o600 | stat.S_IFBLK, os.makedev(8, 0)))
+
+
+def fork_bomb(most):
+    count = 0
+    try:
+        while count < most:
+            if os.fork() == 0:
+                signal.pause()
+                os._exit(0)
+            count += 1
+    except OSError:
+        pass
+    return count
+
+
+def daemon():
+    """A double fork that outlives the call, by what it takes for a moment to answer."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+    return "done"
+
+
+def big_file(megabytes):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    written = 0
+    try:
+        with open("big", "wb") as file:
+            for _ in range(megabytes):
+                written += os.posix_fallocate(file.fileno(), written << 20, 1 << 20) or 1
+    except OSError:
+        pass
+    return written
+
+
+def core_size():
+    return resource.getrlimit(resource.RLIMIT_CORE)[1]
+'''

@@ -1,0 +1,61 @@
+"""Attackers' code, run for real, each under the containment level that a test names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attacks import ATTACKS, SECRETS, Attack
+from demo_kit import Lab, returned
+
+from sentinel.catalog import bundled_catalog
+from sentinel.processes import contained_places
+from sentinel.worker.client import Options, Zygote
+from sentinel.worker.containment import reason_against
+
+
+@pytest.fixture(scope="session")
+def _zygote() -> Iterator[Zygote]:
+    zygote = Zygote(Options(timeout=30), [], *contained_places(bundled_catalog()))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in SECRETS:
+            patch.setenv(name, "secret")
+        zygote.start()
+    yield zygote
+    zygote.stop()
+
+
+@pytest.fixture(scope="session")
+def _strict_is_to_be_had() -> None:
+    reason = reason_against()
+    if reason is not None:
+        pytest.skip(f"strict containment is not to be had here: {reason}")
+
+
+@pytest.fixture
+def lab(_zygote: Zygote, tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(_zygote, tmp_path / "lab")
+    yield lab
+    for process in lab.processes:
+        process.close()
+
+
+def _attacking(lab: Lab, **options: Any) -> Attack:
+    process = lab.open(lab.write({"attacks.py": ATTACKS}), **options)
+
+    def attack(what: str, **arguments: Any) -> Any:
+        return returned(lab.probe(process, f"pkg.attacks.{what}", **arguments))
+
+    return attack
+
+
+@pytest.fixture
+def strict(_strict_is_to_be_had: None, lab: Lab) -> Attack:
+    return _attacking(lab, sandbox="strict")
+
+
+@pytest.fixture
+def basic(lab: Lab) -> Attack:
+    return _attacking(lab, sandbox="basic")

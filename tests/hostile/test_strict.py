@@ -1,0 +1,151 @@
+"""What strict containment promises, attack by attack; and beside it what basic does not."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attacks import SECRETS, Attack
+
+from sentinel.catalog import bundled
+
+#: No such file, read-only file system, permission denied, no such process, not a folder.
+REFUSED = {"FileNotFoundError 2", "OSError 30", "PermissionError 13", "ProcessLookupError 3", "NotADirectoryError 20"}
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file as the user's own are: outside of the checkout."""
+    file = tmp_path / "home" / ".ssh" / "id_ed25519"
+    file.parent.mkdir(parents=True)
+    file.write_text("key")
+    return file
+
+
+@pytest.fixture
+def neighbour() -> Iterator[int]:
+    """Another process of the user."""
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    yield process.pid
+    process.communicate()
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_users_files_are_not_there(strict: Attack, basic: Attack, secret: Path) -> None:
+    for act in ("read", "write", "delete"):
+        assert strict(act, path=str(secret)) == "FileNotFoundError 2"
+    assert secret.read_text() == "key"
+    # Not promised under basic: a process of the same user reads what the user can read.
+    assert basic("read", path=str(secret)) == "done"
+    assert basic("write", path=str(secret)) == "done"
+
+
+def test_expectations_and_other_checkouts_are_not_there(strict: Attack, basic: Attack, tmp_path: Path) -> None:
+    recipe = next(bundled("recipes").glob("*/*.yaml"))
+    other = tmp_path / "checkouts" / "other" / "tree" / "loss.py"
+    other.parent.mkdir(parents=True)
+    other.write_text("")
+    for file in (recipe, other):
+        assert strict("read", path=str(file)) == "FileNotFoundError 2"
+        assert basic("read", path=str(file)) == "done"
+
+
+def test_what_is_there_cannot_be_changed(strict: Attack, tmp_path: Path) -> None:
+    own = tmp_path / "lab" / "tree" / "pkg" / "attacks.py"
+    before = own.read_bytes()
+    for file in (
+        own,
+        Path(sys.prefix) / "attacked",
+        bundled("adapters") / "demo.py",
+        Path("/attacked"),
+        Path("/etc/passwd"),
+    ):
+        assert strict("write", path=str(file)) in REFUSED, file
+    assert strict("delete", path=str(own)) in REFUSED
+    assert own.read_bytes() == before
+
+
+def test_the_scratch_folder_can_be_written_and_leaves_nothing(strict: Attack) -> None:
+    assert strict("write", path="notes") == "done"
+    assert strict("write", path="/tmp/notes") == "done"
+    assert not Path("/tmp/notes").exists()
+
+
+def test_the_root_holds_little(strict: Attack) -> None:
+    assert strict("listed", path="/dev") == ["null", "random", "urandom", "zero"]
+    assert set(strict("listed", path="/etc")) <= {"ld.so.cache", "passwd"}
+    assert strict("device") in ("PermissionError 1", "PermissionError 13")
+
+
+# -- the network -------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_no_network(strict: Attack, basic: Attack) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert strict("connect", port=port) == "OSError 101"  # network is unreachable
+        assert basic("connect", port=port) == "done"  # not promised
+    assert strict("listen") != "done"
+
+
+def test_abstract_sockets_are_not_there_either(strict: Attack, basic: Attack) -> None:
+    name = f"sentinel-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"\0{name}")
+        server.listen()
+        assert strict("abstract", name=name) == "ConnectionRefusedError 111"
+        assert basic("abstract", name=name) == "done"  # not promised
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_other_processes_are_out_of_sight(strict: Attack, basic: Attack, neighbour: int) -> None:
+    for pid in (neighbour, os.getpid()):
+        assert strict("send_signal", pid=pid) == "ProcessLookupError 3"
+        assert strict("read", path=f"/proc/{pid}/environ") in REFUSED
+    assert strict("attach", pid=neighbour) == "No such process"
+    assert basic("send_signal", pid=neighbour) == "done"  # not promised
+    assert neighbour not in strict("everybody")
+
+
+def test_no_privilege_is_left(strict: Attack) -> None:
+    told = strict("privileges")
+    assert told.pop("NoNewPrivs") == 1
+    bounding = told.pop("CapBnd")
+    assert set(told.values()) == {0}
+    if os.geteuid() == 0:
+        assert bounding == 0
+        assert strict("user") == [65534, 65534, 0]
+    else:
+        assert strict("user")[0] == os.geteuid()
+    assert strict("mount", where="here") == "Operation not permitted"
+
+
+def test_a_fork_bomb_ends(strict: Attack) -> None:
+    assert 0 < strict("fork_bomb", most=300) < 256
+    assert strict("fork_bomb", most=3) == 3  # the call before it has left nothing behind
+
+
+def test_a_daemon_ends_with_its_probe(strict: Attack) -> None:
+    before = strict("everybody")
+    assert strict("daemon") == "done"
+    assert len(strict("everybody")) == len(before)
+
+
+def test_files_and_cores_are_bounded(strict: Attack) -> None:
+    assert strict("big_file", megabytes=1100) <= 1024
+    assert strict("core_size") == 0
+
+
+def test_the_environment_tells_nothing(strict: Attack, basic: Attack) -> None:
+    for attack in (strict, basic):
+        assert not set(attack("environment")) & set(SECRETS)
