@@ -498,6 +498,20 @@ TARGET = Target(
     unbound={
         "areal.trainer.ppo.gae._compute_turn_level_gae": "the contract's steps are tokens; these are turns",
         "areal.trainer.ppo.actor.compute_prox_logp_approximations": "it guesses log-probs from the versions of weights",
+        **dict.fromkeys(
+            (
+                f"{_DATA}.{name}"
+                for name in (
+                    "split_padded_tensor_dict_into_mb_list",
+                    "pack_tensor_dict",
+                    "pad_packed_tensor_dict",
+                    "concat_padded_tensors",
+                    "allocate_balanced_mbs",
+                )
+            ),
+            "packing of microbatches by the engine: no engine is bound yet, and none of them has a mended bug",
+        ),
+        f"{_DATA}.*": "containers, devices and collectives under the packing of microbatches",
         f"{_FUNCTIONAL}.reward_overlong_penalty": "no contract of rewards that go by the length of a response yet",
         f"{_FUNCTIONAL}.dpo_pair_logratios": "a part of compute_dpo_loss, which is bound",
         f"{_FUNCTIONAL}.dpo_preference_loss": "a part of compute_dpo_loss, which is bound",

@@ -33,6 +33,10 @@ _UNBOUND = {
     f"{TORCH}.safe_exp_delta": "one exponential; it runs in the losses that are bound",
     f"{TORCH}.*": _NOT_YET,
     f"{WORKER_UTILS}.*": _NOT_YET,
+    "skyrl.train.generators.utils.get_rollout_metrics": "means over rollouts; no generator is bound yet",
+    "skyrl.train.generators.utils.apply_overlong_filtering": "zeros for responses that stopped at the limit",
+    "skyrl.train.generators.utils.get_response_ids_and_loss_mask_from_messages": "it needs a tokenizer's chat template",
+    "skyrl.train.generators.utils.*": "records of rollouts put together and taken apart; templates of chats",
     "skyrl.train.utils.utils.*": "beside validate_cfg it sets up processes and devices",
 }
 

@@ -444,4 +444,15 @@ TARGET = Target(
         *rollouts.BINDINGS,
         *steps.BINDINGS,
     ),
+    unbound={
+        f"{CP}.*": "slices and gathers of context-parallel ranks, which the losses that are bound are made of",
+        f"{LOSS}.apply_opd_kl_to_advantages": "a difference of log-probs, times a coefficient, beside the advantages",
+        f"{LOSS}.sft_loss_function": "loss_function, which is bound, is measured with it",
+        f"{LOSS}.*": "recording of log-probs, and options of the engine",
+        "slime.ray.rollout.start_rollout_servers": "it starts servers",
+        "slime.rollout._fanout_test_helpers.compact_generate": "a generation function for tests",
+        "slime.rollout.fully_async_rollout.generate_rollout_fully_async": "_generate_rollout_async, bound, in a loop",
+        "slime.rollout.rm_hub.math_utils.*": "parts of the graders that are bound",
+        f"{PPO}.chunked_discounted_returns": "vanilla_gae and chunked_gae, which it is the parts of, are bound",
+    },
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import agents, data, engines, updates
+from . import agents, data, engines, kernels, updates
 from .shared import MAIN as _MAIN
 
 _CORE = "verl.trainer.ppo.core_algos"
@@ -623,6 +623,7 @@ TARGET = Target(
         *engines.BINDINGS,
         *data.BINDINGS,
         *agents.BINDINGS,
+        *kernels.BINDINGS,
     ),
     unbound={
         f"{_CORE}.compute_rewards": "nothing calls it",
@@ -635,5 +636,51 @@ TARGET = Target(
         f"{_CORRECTION}.compute_rollout_correction_and_add_to_batch": "it hands a batch to what is bound",
         f"{_TORCH}.distributed_masked_mean": "it needs a process group",
         f"{_TORCH}.distributed_mean_max_min_std": "it needs a process group",
+        f"{_CORE}.get_kl_controller": "it schedules a coefficient over the steps of a training",
+        **dict.fromkeys(
+            (
+                f"{_CORE}.{name}"
+                for name in ("register_policy_loss", "get_policy_loss_fn", "register_adv_est", "get_adv_estimator_fn")
+            ),
+            "it registers and looks up functions by name, and computes nothing",
+        ),
+        f"{_CORRECTION}.apply_bypass_mode": "it renames a field of the batch, and sets options",
+        "verl.workers.utils.losses.value_loss": "it hands a packed batch to compute_value_loss, which is bound",
+        "verl.trainer.ppo.ray_trainer.apply_kl_penalty": "kl_penalty, which is bound, times what a controller moves",
+        "verl.trainer.ppo.ray_trainer.compute_spec_decode_metrics": "counts of speculative decoding",
+        "verl.trainer.ppo.metric_utils.process_validation_metrics": "bootstrap_metric, bound, for each data source",
+        "verl.trainer.ppo.metric_utils.calc_maj_val": "a vote among answers, for validation alone",
+        "verl.trainer.ppo.metric_utils.*": "what is timed, or counted of experts: nothing is trained on it",
+        "verl.protocol.pad_dataproto_to_divisor": "DataProto's concat; no contract of round trips yet",
+        "verl.protocol.unpad_dataproto": "a slice of a DataProto",
+        "verl.protocol.*": "serialisation and dictionaries under DataProto",
+        "verl.utils.dataset.multiturn_sft_dataset.*": "printing",
+        "verl.utils.groupwise.group_mean_std": "grpo_vectorized and the other estimators that call it are bound",
+        "verl.utils.seqlen_balancing.*": "under rearrange_micro_batches, which is bound, or beside it",
+        **dict.fromkeys(
+            (
+                f"{_TORCH}.{name}"
+                for name in (
+                    "logprobs_from_logits_flash_attn",
+                    "logprobs_from_logits_torch_npu",
+                    "log_probs_from_logits_all_rmpad",
+                )
+            ),
+            "it needs a kernel of another device",
+        ),
+        **dict.fromkeys(
+            (f"{_TORCH}.{name}" for name in ("log_probs_from_logits_response", "log_probs_from_logits_response_rmpad")),
+            "it slices what logprobs_from_logits, which is bound, returns",
+        ),
+        f"{_TORCH}.gather_from_labels": "one gather, in the log-probs that are bound",
+        f"{_TORCH}.clip_by_value": "one clamp, in the value loss that is bound",
+        f"{_TORCH}.calculate_sum_pi_squared_from_logits": "an input of the optimal token baseline, which is bound",
+        f"{_TORCH}.post_process_logits": "nothing calls it",
+        **dict.fromkeys(
+            (f"{_TORCH}.get_{name}_schedule_with_warmup" for name in ("cosine", "constant", "wsd")),
+            "a learning rate over the steps of a training",
+        ),
+        f"{_TORCH}.tokenize_and_postprocess_data": "a tokenizer, and postprocess_data, which is bound",
+        f"{_TORCH}.*": "collectives, devices and attention kernels",
     },
 )
