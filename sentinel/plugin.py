@@ -168,10 +168,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     run = session.config.stash.get(_RUN, None)
     if run is not None:
         run.finish(session, exitstatus)
-        _for_others(session.config, run)
+        _for_others(run)
 
 
-def _for_others(config: pytest.Config, run: Run) -> None:
+def _for_others(run: Run) -> None:
     """What other programs read of the run."""
     if run.is_worker or not run.results:
         return
@@ -179,15 +179,15 @@ def _for_others(config: pytest.Config, run: Run) -> None:
 
     results = run.documents()
     add_to_summary(results, os.environ)
-    file = config.getoption("--sentinel-sarif")
-    if file:
+    file = run.settings.sarif
+    if file is not None:
         from sentinel.errors import SentinelError
         from sentinel.reports.sarif import sarif
         from sentinel.reports.store import write_atomically
 
         repositories = {name: target.repository for name, target in run.catalog.targets.items()}
         try:
-            write_atomically(Path(file), sarif(results, repositories), "name another file with --sentinel-sarif")
+            write_atomically(file, sarif(results, repositories), "name another file with --sentinel-sarif")
         except SentinelError as error:
             raise pytest.UsageError(f"sentinel: {error}") from None
 

@@ -34,6 +34,7 @@ class Settings:
     :ivar laws: ``off``, ``quick`` or ``deep``; empty where nothing was said: then off for pins, and quick where a ref
         or a working tree is checked.
     :ivar repo_urls: target name (None for all) -> the git URL of a fork.
+    :ivar sarif: a file that is to hold the run as SARIF too.
     """
 
     targets: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Settings:
     pythons: Mapping[str | None, str] = field(default_factory=dict)
     repo_urls: Mapping[str | None, str] = field(default_factory=dict)
     laws: str = ""
+    sarif: Path | None = None
 
     @property
     def law_level(self) -> str:
@@ -82,6 +84,7 @@ KEYS = {
     "timeout": False,
     "sandbox": False,
     "laws": False,
+    "sarif": False,
 }
 
 
@@ -151,6 +154,7 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
         pythons={name: _interpreter(path) for name, path in map(assigned, _each(raw["python"]))},
         repo_urls={name: _repo_url(url) for name, url in map(assigned, _each(raw["repo-url"]))},
         laws=_choice("level of laws", str(raw["laws"]), LAWS) if raw["laws"] else "",
+        sarif=Path(raw["sarif"]).expanduser() if raw["sarif"] else None,
     )
 
 
@@ -163,7 +167,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def _from_file(key: str, file: Mapping[str, Any], base: Path) -> Any:
     """What a file says; its paths are relative to its folder."""
     value = file.get(key)
-    if value is None or key not in ("recipes", "report-dir", "baseline", "repo"):
+    if value is None or key not in ("recipes", "report-dir", "baseline", "repo", "sarif"):
         return value
 
     def placed(text: str) -> str:
