@@ -1,0 +1,22 @@
+"""``sentinel history``: a bug's story from what sweeps have kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
+
+
+def test_a_bug_s_history_is_told_from_what_was_kept(run_sentinel: Any) -> None:
+    run_sentinel("sweep", "tiny")
+    told = run_sentinel("history", "tiny-mean")
+    assert (told.status, "tiny: 2 commits of main (first-parent)" in told.out) == (0, True)
+    assert run_sentinel("history", "TINY-MEAN", "--json").json()[0]["bug_id"] == "TINY-MEAN"
+    assert "did you mean 'TINY-MEAN'" in run_sentinel("history", "TINY-MEEN").err
+
+
+def test_without_a_sweep_there_is_nothing_to_tell(run_sentinel: Any) -> None:
+    answer = run_sentinel("history", "TINY-MEAN")
+    assert (answer.status, "no histories in" in answer.err) == (2, True)

@@ -1,0 +1,127 @@
+"""``sentinel sweep``: what it prints, and what it says to wrong input."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
+
+
+def test_a_sweep_tells_when_the_bug_came_and_went(run_sentinel: Any, tiny: Any) -> None:
+    answer = run_sentinel("sweep", "tiny")
+    assert answer.status == 0
+    assert "|#.|" in answer.out
+    assert f"fixed: 2026-01-01 {tiny.fixed[:9]} a change" in answer.out
+    assert "2 verdicts from 2 distinct closures, 2 of them probed now" in answer.out
+    assert "0 of them probed now" in run_sentinel("sweep", "tiny").out
+
+
+def test_json_has_the_records(run_sentinel: Any, tiny: Any) -> None:
+    told = run_sentinel("sweep", "tiny", "--json").json()
+    record = told["records"][0]
+    assert [run["verdict"] for run in record["runs"]] == ["reproduced", "fixed"]
+    assert record["changes"][1]["commit"]["sha"] == tiny.fixed
+    assert told["probed"] == 2
+
+
+def test_markdown_is_the_table_of_all_bugs(run_sentinel: Any) -> None:
+    lines = run_sentinel("sweep", "tiny", "--markdown").out.splitlines()
+    assert lines[0].startswith("| target | bug | introduced |")
+    assert lines[2].startswith("| tiny | TINY-MEAN | ≤2026-01-01")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sweep", "tinny"], "unknown target 'tinny' — did you mean 'tiny'"),
+        (["sweep", "tiny", "--bug", "TINY-MEEN"], "no bug of tiny matches 'TINY-MEEN'"),
+        (["sweep", "tiny", "--law", "*gravity*"], "breaks a law that matches '*gravity*'"),
+        (["sweep", "tiny", "--since", "2026-13-01"], "not a day: '2026-13-01'"),
+        (["sweep", "tiny", "--since", "2030-01-01"], "no commit of main is selected by --since 2030-01-01"),
+        (["sweep", "tiny", "--ref", "nonsense"], "nonsense"),
+        (["sweep", "tiny", "--ref=-x"], "cannot begin with '-'"),
+        (["sweep", "tiny", "--merges"], "no commit of main is selected by merges"),
+        (["sweep", "tiny", "--tags"], "no commit of main is selected by tags"),
+        (["sweep", "tiny", "--jobs", "0"], "at least one"),
+        (["sweep", "tiny", "--executor", "cluster"], "unknown executor 'cluster'"),
+        (["sweep", "tiny", "--releases", "--since", "v1"], "--since is about commits"),
+        (["sweep", "tiny", "--all", "--merges"], "not allowed with"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_status_2(run_sentinel: Any, arguments: list[str], said: str) -> None:
+    answer = run_sentinel(*arguments)
+    assert answer.status == 2
+    assert said in answer.err
+
+
+def test_without_a_mirror(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
+    answer = run_sentinel("sweep", "tiny")
+    assert (answer.status, "sentinel mirror add tiny" in answer.err) == (2, True)
+
+
+def test_an_interrupt_says_that_nothing_is_lost(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sentinel.history.executors import Local
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Local, "_perform", interrupted)
+    answer = run_sentinel("sweep", "tiny")
+    assert answer.status == 130
+    assert "is kept" in answer.err
+
+
+GONE = """\
+recipe_version: 1
+bug_id: TINY-GONE
+title: about a function that is nowhere
+target: tiny
+contract: call
+boundary: tiny.losses.gone
+scenario: {arguments: {}}
+expected_unpatched: {returned: 1}
+expected_fixed: {returned: 2}
+"""
+
+
+def test_nothing_could_be_decided(run_sentinel: Any, tmp_path: Path) -> None:
+    file = tmp_path / "more" / "tiny" / "TINY-GONE.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(GONE)
+    answer = run_sentinel("sweep", "tiny", "--bug", "TINY-GONE", "--recipes", str(tmp_path / "more"))
+    assert (answer.status, "not decided" in answer.out) == (1, True)
+
+
+def test_releases_on_pypi_need_no_mirror(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch, tiny: Any) -> None:
+    from sentinel.history import releases
+    from sentinel.refs import Ref
+    from sentinel.sources import open_checkout
+
+    commits = {"1.0": tiny.buggy, "1.1": tiny.fixed}
+
+    def opened(target: Any, ref: Any, **options: Any) -> Any:
+        return open_checkout(target, Ref("git", commits[ref.name]), **options)
+
+    monkeypatch.setattr(releases, "versions", lambda target: list(commits))
+    monkeypatch.setattr(releases, "open_checkout", opened)
+    answer = run_sentinel("sweep", "tiny", "--releases", "--json").json()
+    assert [(r["name"], r["verdict"]) for r in answer["records"][0]["releases"]] == [
+        ("1.0", "reproduced"),
+        ("1.1", "fixed"),
+    ]
+    assert run_sentinel("sweep", "tiny", "--releases", "--json").json()["probed"] == 0
+    assert run_sentinel("query", "--release", "1.*", "--verdict", "reproduced").status == 0
+
+
+def test_an_index_that_cannot_be_asked_says_why(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        return subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found for tiny-dist\n")
+
+    monkeypatch.setattr(subprocess, "run", refused)
+    answer = run_sentinel("sweep", "tiny", "--releases")
+    assert (answer.status, "No matching distribution" in answer.err) == (2, True)

@@ -1,0 +1,301 @@
+"""What goes wrong around a sweep: each with a clear result, and nothing lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from history_kit import BROKEN, BUGGY, FIXED, History
+
+from sentinel.catalog import Catalog
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.history import rendering
+from sentinel.history.executors import Found, Local, Work
+from sentinel.history.gittrees import GitTrees, MissingObjectError
+from sentinel.history.ledger import Ledger, Selection
+from sentinel.recipes import find_recipes
+from sentinel.sources import MirrorStore
+
+Swept = Callable[..., dict[str, Any]]
+Ledgers = Callable[[], Ledger]
+
+
+def write(history: History, *texts: str) -> None:
+    for number, text in enumerate(texts):
+        history.commit({"tiny/__init__.py": "", "tiny/losses.py": text, "README": str(number)})
+
+
+def verdicts(record: dict[str, Any]) -> list[tuple[str, str, int]]:
+    return [(run["verdict"], run["kind"], run["commits"]) for run in record["runs"]]
+
+
+def test_a_force_pushed_main_is_swept_anew_and_what_is_the_same_code_is_not_probed_again(
+    history: History, swept: Swept
+) -> None:
+    write(history, BUGGY, BUGGY, FIXED)
+    assert verdicts(swept()) == [("reproduced", "", 2), ("fixed", "", 1)]
+    history.git("reset", "-q", "--hard", history.commits[0])
+    history.commit({"README": "another history"})
+    after = swept()
+    assert verdicts(after) == [("reproduced", "", 2)]
+    assert (after["probed"], after["source"]["head"]) == (0, history.commits[-1])
+
+
+def test_a_ref_that_was_deleted_upstream_is_still_here_and_one_that_never_was_is_named(
+    history: History, swept: Swept
+) -> None:
+    write(history, BUGGY)
+    history.git("branch", "release")
+    assert verdicts(swept(ref="release")) == [("reproduced", "", 1)]
+    history.git("branch", "-D", "release")
+    assert verdicts(swept(ref="release")) == [("reproduced", "", 1)]
+    with pytest.raises(Unavailable, match="nonsense"):
+        swept(ref="nonsense")
+
+
+def test_a_shallow_mirror_says_where_its_history_begins(
+    history: History, tiny_catalog: Catalog, store: MirrorStore, swept: Swept, ledger: Ledgers, tmp_path: Path
+) -> None:
+    write(history, FIXED, BUGGY, BUGGY)
+    shallow = tmp_path / "shallow"
+    subprocess.run(
+        ["git", "clone", "-q", "--depth=2", f"file://{history.path}", str(shallow)], check=True, capture_output=True
+    )
+    store.add(tiny_catalog.targets["tiny"], str(shallow))
+    book = Ledger(tiny_catalog, ledger_settings(), tiny_catalog.targets["tiny"], store)
+    account = book.sweep(find_recipes(tiny_catalog, ("tiny",)), Selection("main"))
+    record = account.records[0]
+    assert verdicts(record) == [("reproduced", "", 2)]
+    assert record["source"]["begins"] == [history.commits[1]]
+    assert "shallow" in "\n".join(rendering.story(record))
+
+
+def ledger_settings() -> Any:
+    from sentinel.settings import Settings
+
+    return Settings(timeout=30)
+
+
+def test_a_commit_whose_files_are_not_in_the_mirror_is_unavailable_until_they_are(
+    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(history, BUGGY, FIXED)
+    whole = GitTrees.blob
+    absent = history.git("rev-parse", f"{history.commits[1]}:tiny/losses.py")
+
+    def blob(self: GitTrees, name: str) -> bytes:
+        if name == absent:
+            raise MissingObjectError("absent")
+        return whole(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GitTrees, "blob", blob)
+        record = swept()
+    assert verdicts(record) == [("reproduced", "", 1), ("unavailable", "ref", 1)]
+    assert "mirror update tiny" in record["runs"][1]["reason"]
+    assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
+
+
+def test_a_commit_whose_tree_is_not_in_the_mirror_is_unavailable(
+    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(history, BUGGY, FIXED)
+    tree = history.git("rev-parse", f"{history.commits[1]}:tiny")
+    whole = GitTrees.folder
+
+    def folder(self: GitTrees, name: str) -> Any:
+        if name == tree:
+            raise MissingObjectError(f"object {name} is absent")
+        return whole(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GitTrees, "folder", folder)
+        assert verdicts(swept()) == [("reproduced", "", 1), ("unavailable", "ref", 1)]
+    assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
+
+
+def test_a_file_name_that_leads_out_of_the_copy_is_not_written(history: History, swept: Swept) -> None:
+    write(history, BUGGY)
+    (history.path / "tiny" / "..\\evil").write_text("x")
+    history.commit({"tiny/losses.py": FIXED})
+    record = swept()
+    assert verdicts(record) == [("reproduced", "", 1), ("unavailable", "ref", 1)]
+    assert "leads out" in record["runs"][1]["reason"]
+
+
+def test_a_commit_without_the_package(history: History, swept: Swept) -> None:
+    history.commit({"README": "soon"})
+    write(history, BUGGY)
+    record = swept()
+    assert verdicts(record) == [("unavailable", "ref", 1), ("reproduced", "", 1)]
+    assert "looked for tiny, lib/tiny" in record["runs"][0]["reason"]
+
+
+def test_a_module_that_cannot_be_imported_for_many_commits_in_a_row(history: History, swept: Swept) -> None:
+    write(history, FIXED, *(f"{BROKEN}# {number}\n" for number in range(30)), BUGGY)
+    record = swept()
+    assert verdicts(record) == [("fixed", "", 1), ("inconclusive", "import", 30), ("reproduced", "", 1)]
+    assert [(change["what"], change["undecided"]) for change in record["changes"]] == [("introduced", 30)]
+
+
+def test_code_that_writes_into_its_own_copy_harms_no_other_commit(history: History, swept: Swept) -> None:
+    vandal = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('#')\nos.mkdir(__file__[:-9] + 'more')\n"
+    write(history, BUGGY + vandal)
+    history.commit({"tiny/losses.py": FIXED, "tiny/more": "now a file"})
+    history.commit({"tiny/losses.py": BUGGY, "tiny/__init__.py": "x = 1"})
+    assert verdicts(swept())[-2:] == [("fixed", "", 1), ("reproduced", "", 1)]
+
+
+def test_code_that_crashes_hides_what_it_asked_for_so_each_tree_is_probed(history: History, swept: Swept) -> None:
+    crash = BUGGY.replace("return", "import os; os.abort(); return")
+    write(history, crash)
+    history.commit({"tiny/other.py": "x = 1"})
+    history.commit({"README": "nothing of the package"})
+    record = swept()
+    assert verdicts(record) == [("inconclusive", "crash", 3)]
+    assert record["closures"] == 2
+
+
+def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(
+    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
+    written: list[int] = []
+    usual = os.write
+
+    def full(handle: int, data: bytes) -> int:
+        if data.lstrip().startswith(b"{") and b'"verdict"' in data:
+            written.append(handle)
+            if len(written) == 3:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return usual(handle, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(SentinelError, match="no space left"):
+            swept()
+    record = swept()
+    assert verdicts(record) == [("reproduced", "", 1), ("fixed", "", 1), ("reproduced", "", 1), ("fixed", "", 1)]
+    assert record["probed"] == 2
+
+
+def test_an_interrupt_keeps_what_was_decided(
+    history: History, ledger: Ledgers, tiny_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
+    book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
+    done: list[Work] = []
+    usual = Local._perform
+
+    def perform(self: Local, lane: int, work: Work) -> tuple[Found, ...]:
+        done.append(work)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        return usual(self, lane, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Local, "_perform", perform)
+        with pytest.raises(KeyboardInterrupt):
+            book.sweep(recipes, Selection("main"), lambda: book.local(1))
+    assert not list((book.units.folder / "copies").iterdir())
+    account = book.sweep(recipes, Selection("main"), lambda: book.local(1))
+    assert (account.tally.probed, len(account.records[0]["runs"])) == (2, 4)
+
+
+KILLED = """
+    import os, signal, sys
+    from sentinel.history import executors
+    usual, done = executors.Local._perform, []
+
+    def perform(self, lane, work):
+        done.append(work)
+        if len(done) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return usual(self, lane, work)
+
+    executors.Local._perform = perform
+    sys.path[:0] = [{here!r}]
+    import sentinel.catalog
+    from dataclasses import replace
+    from pathlib import Path
+    bare = replace(sentinel.catalog.bundled_catalog(), adapters={{}}, recipe_folders=())
+    made = bare.with_(adapters=[Path({adapter!r})], recipe_folders=[Path({recipes!r})])
+    sentinel.catalog.bundled_catalog = lambda: made
+    from sentinel.cli import main
+    sys.exit(main(["sweep", "tiny", "--jobs", "1"]))
+"""
+
+
+def test_kill_9_in_the_middle_loses_nothing_and_its_copies_are_removed_later(
+    history: History, ledger: Ledgers, swept: Swept, tmp_path: Path
+) -> None:
+    write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
+    book = ledger()
+    adapter, recipes = str(tmp_path / "adapters" / "tiny.py"), str(tmp_path / "recipes")
+    script = textwrap.dedent(KILLED).format(here=str(tmp_path), adapter=adapter, recipes=recipes)
+    environment = {**os.environ, "SENTINEL_HOME": str(book.mirrors.home.path)}
+    finished = subprocess.run([sys.executable, "-c", script], env=environment, cwd=tmp_path, check=False)
+    assert finished.returncode == -signal.SIGKILL
+    copies = book.units.folder / "copies"
+    assert list(copies.iterdir())
+    for file in book.units.folder.glob("tiny/TINY-MEAN/*.jsonl"):
+        with file.open("a") as stream:
+            stream.write('{"closure": "cut off in the mid')
+    record = swept()
+    assert verdicts(record) == [("reproduced", "", 1), ("fixed", "", 1), ("reproduced", "", 1), ("fixed", "", 1)]
+    assert record["probed"] == 2
+    assert not list(copies.iterdir())
+
+
+def test_two_sweeps_on_one_store_come_to_the_same_and_spoil_nothing(
+    history: History, ledger: Ledgers, tiny_catalog: Catalog, swept: Swept
+) -> None:
+    write(history, *(text + "\n" * number for number in range(4) for text in (BUGGY, FIXED)))
+    book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
+
+    def sweep(_: int) -> list[dict[str, Any]]:
+        return book.sweep(recipes, Selection("main"), lambda: book.local(1)).records
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(sweep, range(2))
+    assert one == other
+    assert len(one[0]["runs"]) == 8
+    for file in book.units.folder.glob("tiny/TINY-MEAN/*.jsonl"):
+        assert all(json.loads(line) for line in file.read_text().splitlines())
+    assert swept()["probed"] == 0
+
+
+def test_a_clock_that_goes_backwards_changes_no_order(history: History, swept: Swept) -> None:
+    for text, day in ((FIXED, 9), (BUGGY, 20), (BUGGY, 3), (FIXED, 5)):
+        history.commit({"tiny/__init__.py": "", "tiny/losses.py": text}, day=day)
+    record = swept()
+    assert verdicts(record) == [("fixed", "", 1), ("reproduced", "", 2), ("fixed", "", 1)]
+    assert (record["spells"][0]["days"], record["spells"][0]["clock_went_backwards"]) == (0, True)
+    assert swept(since="2026-01-15")["commits"] == 3  # from the first commit of that day or later on, all of them
+    assert swept(until="2026-01-10")["commits"] == 4
+
+
+def test_nothing_selected_is_an_error_that_says_by_what(history: History, swept: Swept) -> None:
+    write(history, BUGGY)
+    with pytest.raises(SentinelError, match="--since 2027-01-01"):
+        swept(since="2027-01-01")
+
+
+def test_a_damaged_closure_or_line_is_as_good_as_none(history: History, swept: Swept, store: MirrorStore) -> None:
+    write(history, BUGGY)
+    swept()
+    folder = store.home.path / "history"
+    (folder / "tiny" / "TINY-MEAN" / "git-main.json").unlink()
+    for file in folder.glob("tiny/closures/*.json"):
+        file.write_text("{}")
+    assert (swept()["probed"], swept()["probed"]) == (1, 0)
