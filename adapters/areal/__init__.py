@@ -491,6 +491,12 @@ TARGET = Target(
                     "log-probs are brought to single precision before the subtraction",
                     _functional_line(231),
                 ),
+                Dialect(
+                    "statistic_of",
+                    "inverse",
+                    "the KL estimator's own sign is kept: k3 of the rollout's probability by the policy's",
+                    _functional_line(242),
+                ),
             ),
         ),
         *objectives.BINDINGS,

@@ -94,6 +94,7 @@ def _divergence(inputs: Mapping[str, Any]) -> Any:
 
     valid = inputs["response_mask"] != 0
     logs = _cut(log_ratio(inputs["old_log_probs"], inputs["rollout_log_probs"], valid), inputs)
+    logs = -logs if inputs["statistic_of"] == "inverse" else logs
     estimators = {"k2": logs.square() / 2, "k3": torch.exp(logs) - 1 - logs}
     if inputs["statistic"] not in estimators:
         raise DoesNotApply(f"no definition of the statistic {inputs['statistic']!r}")
@@ -175,6 +176,14 @@ IMPORTANCE_WEIGHT = Contract(
             "what mask compares with the thresholds: ratio, or its distance from 1 as k2 or k3 (only the upper one; "
             "sequence: their sum, geometric: their mean)",
             default="ratio",
+        ),
+        Input(
+            "statistic_of",
+            "string",
+            "of what k3 is the distance from 1: ratio (p_old / p_rollout, whose mean over the rollout's tokens is the "
+            "divergence), or inverse",
+            default="ratio",
+            dialect=True,
         ),
         Input(
             "normalise",

@@ -733,6 +733,13 @@ ROOT = math.sqrt(2)
         ({"log_ratio_clamp": LN2 / 2, "threshold_high": 5.0}, [[ROOT, 1 / ROOT], [1, 0]], [[1, 1], [1, 0]], 0),
         # k3 = r - 1 - log r is 1.614 at 4, 0.193 at 1/2: 1.807 together, 0.904 on average
         ({"statistic": "k3", "mode": "mask", "threshold_high": 1.0}, [[0, 0.5], [1, 0]], [[0, 1], [1, 0]], 1 / 3),
+        # of the inverse 0.636 and 0.307
+        (
+            {"statistic": "k3", "statistic_of": "inverse", "mode": "mask", "threshold_high": 1.0},
+            [[4, 0.5], [1, 0]],
+            [[1, 1], [1, 0]],
+            0,
+        ),
         (
             {"statistic": "k3", "mode": "mask", "threshold_high": 1.0, "level": "geometric"},
             [[ROOT] * 2, [1, 0]],
