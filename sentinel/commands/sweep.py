@@ -7,6 +7,7 @@ import shutil
 import sys
 import time
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, complain, json_option, progress, say, say_json, say_table
@@ -29,6 +30,7 @@ _EXAMPLE = """\
   sentinel sweep roll --law '*masked*' --until 2026-01-01
   sentinel sweep verl --tags                         the release tags alone
   sentinel sweep verl --releases                     the releases on PyPI; needs no mirror
+  sentinel sweep verl --save reports/history         records to be committed, for `sentinel query --from`
   sentinel sweep verl --bug VERL-AGGLOSS-SEQ-MEAN-DENOMINATOR --json
 
 A verdict can only change where the code changes that the boundary imports, so each distinct closure of it is probed
@@ -53,6 +55,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--executor", metavar="NAME", default="local", help="local: this machine's cores")
     parser.add_argument("--jobs", metavar="N", type=int, help="probes at a time (default: one a core)")
     parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also these recipes")
+    parser.add_argument("--save", metavar="DIR", type=Path, help="also write the records there: reports/history")
     parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
     json_option(parser)
 
@@ -78,6 +81,11 @@ def _sweep(arguments: argparse.Namespace) -> int:
             selection = Selection(ref, walk, arguments.since, arguments.until, arguments.tags)
             make = executor_named(arguments.executor, ledger, arguments.jobs)
             account = _run(ledger, recipes, selection, make, tell)
+    if arguments.save is not None:
+        from sentinel.history import record as records
+
+        for document in account.records:
+            records.write(records.place(arguments.save, document), document)
     show(account, arguments)
     decided = any(run["verdict"] in ("reproduced", "fixed", "changed") for r in account.records for run in r["runs"])
     return 0 if decided else 1

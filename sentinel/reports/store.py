@@ -26,6 +26,9 @@ from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import SCHEMA_VERSION, Document, dumps, evidence, validate
 
 RUN = "run.json"
+
+#: The folder of a report folder that has records of histories (see :mod:`sentinel.history.record`), and no evidence.
+HISTORY = "history"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 120
 _LARGEST = 64 * 1024 * 1024
@@ -220,7 +223,8 @@ def find(directory: Path, decision: Decision) -> Document | None:
 def files(directory: Path) -> Iterator[Path]:
     """Every evidence file of a report folder, in order of path; ``run.json`` and other files are passed over."""
     for file in sorted(directory.glob("*/**/*.json")):
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(directory).parts):
+        parts = file.relative_to(directory).parts
+        if file.is_file() and parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
             yield file
 
 

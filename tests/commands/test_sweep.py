@@ -125,3 +125,9 @@ def test_an_index_that_cannot_be_asked_says_why(run_sentinel: Any, monkeypatch: 
     monkeypatch.setattr(subprocess, "run", refused)
     answer = run_sentinel("sweep", "tiny", "--releases")
     assert (answer.status, "No matching distribution" in answer.err) == (2, True)
+
+
+def test_records_are_saved_where_they_are_asked_from(run_sentinel: Any, tmp_path: Path) -> None:
+    assert run_sentinel("sweep", "tiny", "--save", str(tmp_path / "kept")).status == 0
+    assert (tmp_path / "kept" / "tiny" / "TINY-MEAN" / "git-main.json").is_file()
+    assert run_sentinel("history", "TINY-MEAN", "--from", str(tmp_path / "kept")).status == 0

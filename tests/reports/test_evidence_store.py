@@ -175,3 +175,10 @@ def test_run_json_holds_what_varies(tmp_path: Path) -> None:
     assert "token" not in run["command"]
     assert "'a b'" in run["command"]
     assert run["workers"] == 2
+
+
+def test_records_of_histories_beside_evidence_are_not_taken_for_it(tmp_path: Path) -> None:
+    for place in ("history/demo/BUG/git-main.json", "demo/BUG/git-main.json"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).write_text("{}")
+    assert [file.relative_to(tmp_path).as_posix() for file in store.files(tmp_path)] == ["demo/BUG/git-main.json"]

@@ -1,0 +1,175 @@
+"""Benchmark of histories, as ratios in one run: `python benchmarks/history.py`.
+
+It needs a full mirror of verl in the mirror store (`sentinel mirror add verl`) and measures in an empty results store:
+
+1. A sweep of one recipe over every commit of main, against one fresh process for each commit, extrapolated from a
+   sample; the most that working copies took on disk; the memory of the controller.
+2. The same once more, with nothing new.
+3. A bisection over the whole of main, with nothing known.
+4. How the number of distinct closures grows with the commits: the curve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sentinel.catalog import bundled_catalog
+from sentinel.history.bisection import bisect
+from sentinel.history.ledger import Ledger, Selection
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.settings import Settings
+from sentinel.sources import Home, MirrorStore
+from sentinel.sources.home import size_of
+
+CATALOG = bundled_catalog()
+
+#: What a script that decides one commit does: start Python, import torch, make a checkout, probe.
+FRESH = """
+import sys
+from sentinel.catalog import bundled_catalog
+from sentinel.recipes import find_recipes
+from sentinel.refs import Ref
+from sentinel.runner import Job, Runner
+from sentinel.sources import open_checkout
+from sentinel.worker.client import Options
+catalog = bundled_catalog()
+recipe = next(r for r in find_recipes(catalog, (sys.argv[1],)) if r.bug_id == sys.argv[2])
+runner = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref), Options())
+print(runner.decide(Job(recipe, Ref("git", sys.argv[3]))).verdict.name)
+runner.close()
+"""
+
+
+def clock(action: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    result = action()
+    return time.perf_counter() - start, result
+
+
+class Watcher:
+    """The most bytes that a folder has had while the block lasted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.most = 0
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(2.0):
+            try:
+                self.most = max(self.most, size_of(self._folder) if self._folder.is_dir() else 0)
+            except OSError:  # a copy that is moving on
+                continue
+
+
+def own_home(folder: Path) -> MirrorStore:
+    """An empty home that has the user's mirrors."""
+    folder.mkdir(exist_ok=True)
+    (folder / "mirrors").symlink_to(Home.default().mirrors)
+    return MirrorStore(Home(folder))
+
+
+def fresh(recipe: Recipe, shas: list[str], home: Path) -> float:
+    """Seconds for one commit in a process of its own, on average."""
+    environment = {**os.environ, "SENTINEL_HOME": str(home)}
+    start = time.perf_counter()
+    for sha in shas:
+        command = [sys.executable, "-c", FRESH, recipe.target, recipe.bug_id, sha]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+    return (time.perf_counter() - start) / len(shas)
+
+
+def curve(record: dict[str, Any], ledger: Ledger, recipe: Recipe) -> list[tuple[int, int]]:
+    """After each tenth of the commits: how many distinct closures there were until then."""
+    _, commits, _ = ledger.select(Selection(record["source"]["ref"]))
+    with ledger.deciding([recipe], ledger.local) as decide:
+        seen: set[tuple[str, str]] = set()
+        points = []
+        for number, commit in enumerate(commits, 1):
+            unit = decide(commit)[recipe.bug_id]
+            seen.add((unit.closure, unit.answers))
+            if number % max(len(commits) // 10, 1) == 0 or number == len(commits):
+                points.append((number, len(seen)))
+    return points
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", default="verl")
+    parser.add_argument("--bug", default="VERL-REJECTED-ROW-GRPO")
+    parser.add_argument("--sample", type=int, default=100, help="commits that are decided in a process of their own")
+    arguments = parser.parse_args()
+    target = CATALOG.targets[arguments.target]
+    recipe = next(r for r in find_recipes(CATALOG, (target.name,)) if r.bug_id == arguments.bug)
+    with tempfile.TemporaryDirectory() as scratch:
+        store = own_home(Path(scratch, "sweep"))
+        ledger = Ledger(CATALOG, Settings(), target, store)
+        selection = Selection(target.branch)
+        with Watcher(ledger.units.folder / "copies") as watcher:
+            first, account = clock(lambda: ledger.sweep([recipe], selection))
+        second, _ = clock(lambda: ledger.sweep([recipe], selection))
+        record = account.records[0]
+        commits = record["commits"]
+        points = curve(record, ledger, recipe)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+        other = Ledger(CATALOG, Settings(), target, own_home(Path(scratch, "bisect")))
+        change = next((c for c in record["changes"] if c["after"]), None)
+        steps, seconds = 0, 0.0
+        if change is not None:
+            _, line, _ = other.select(selection)
+            ends = {run["verdict"]: other.commit(run[end]["sha"]) for run in record["runs"] for end in ("first",)}
+
+            def search() -> Any:
+                with other.deciding([recipe], lambda: other.local(1)) as decide:
+                    good, bad = ends["fixed"], ends["reproduced"]
+                    return bisect(other.mirror, good, bad, lambda c: decide(c)[recipe.bug_id], True)
+
+            if {"fixed", "reproduced"} <= set(ends):
+                seconds, found = clock(search)
+                steps = len(found.steps)
+        _, line, _ = ledger.select(selection)
+        sample = [line[n * len(line) // arguments.sample].sha for n in range(arguments.sample)]
+        each = fresh(recipe, sample, store.home.path) if sample else 0.0
+    result = {
+        "target": target.name,
+        "bug": recipe.bug_id,
+        "commits": commits,
+        "closures": record["closures"],
+        "cores": len(os.sched_getaffinity(0)),
+        "sweep_s": round(first, 1),
+        "fresh_process_each_s": round(each, 2),
+        "every_commit_fresh_s": round(each * commits),
+        "times_faster": round(each * commits / first, 1),
+        "second_run_s": round(second, 2),
+        "copies_most_mb": round(watcher.most / 1e6, 1),
+        "controller_peak_mb": round(memory),
+        "bisect_s": round(seconds, 1),
+        "bisect_steps": steps,
+        "curve": points,
+    }
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
