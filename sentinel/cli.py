@@ -16,6 +16,7 @@ from sentinel.commands import (
     cache,
     discover,
     doctor,
+    duplicates,
     export,
     history,
     listing,
@@ -32,7 +33,7 @@ from sentinel.errors import SentinelError
 
 #: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
 GROUPS = (
-    *(mirror, listing, boundaries, show, recipe, verify, export, discover),
+    *(mirror, listing, boundaries, show, recipe, verify, export, duplicates, discover),
     *(sweep, bisect, history, query, reporting, cache, doctor),
 )
 

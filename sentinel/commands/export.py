@@ -43,6 +43,10 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--repo", metavar="DIR", help="a working tree that has the fix, in the place of --head")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("export"), help="default: export")
     parser.add_argument("--comment", action="store_true", help="also COMMENT.md, short enough for a thread")
+    parser.add_argument(
+        "--in-toto", action="store_true", help="also an in-toto statement of each evidence, to be signed"
+    )
+    parser.add_argument("--duplicates", action="store_true", help="look for the same bug, and say on the page where")
     parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
     parser.add_argument("--python", metavar="PYTHON", help="probe in the environment of this interpreter")
     parser.add_argument("--no-check", action="store_true", help="do not try the runner and the test")
@@ -77,6 +81,8 @@ def _all(
 ) -> int:
     from sentinel.export.exporting import Exporter, revisions
     from sentinel.export.writing import write
+    from sentinel.findings.duplicates import duplicates
+    from sentinel.recipes import find_recipes
     from sentinel.sources import MirrorStore, open_checkout
     from sentinel.worker.client import Options
 
@@ -91,7 +97,13 @@ def _all(
     try:
         for recipe in recipes:
             bundle = exporter.export(recipe, *revisions(recipe, base, head), check=not arguments.no_check)
-            folder = write(arguments.out / recipe.bug_id, bundle, catalog, comment=arguments.comment)
+            sources = []
+            if arguments.duplicates:
+                tell(f"looking for {recipe.bug_id} elsewhere")
+                sources = duplicates(recipe, find_recipes(catalog), catalog.targets[recipe.target], store)
+            folder = write(
+                arguments.out / recipe.bug_id, bundle, catalog, arguments.comment, arguments.in_toto, sources
+            )
             incomplete += not bundle.complete
             _tell(bundle, folder, arguments, catalog, len(recipes) > 1)
     finally:

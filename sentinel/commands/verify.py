@@ -27,6 +27,7 @@ _EXAMPLE = """\
   sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
   sentinel verify reports/                      every evidence below a folder
   sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
+  sentinel verify statement-base.json --offline     an in-toto statement: digests only, nothing is run
 
 The recipe is the one that the evidence names where this Sentinel has it, byte for byte; else the copy inside it.
 exit status: 0 every number comes out the same, 1 something is different, 2 it could not be run
@@ -64,13 +65,17 @@ def declare(commands: Commands) -> None:
     parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="evidence, or a folder of it")
     parser.add_argument("--repo", metavar="DIR", help="the working tree that evidence of a path: ref is about")
     parser.add_argument("--python", metavar="PYTHON", help="probe in the environment of this interpreter")
+    parser.add_argument(
+        "--offline", action="store_true", help="compare the digests of in-toto statements, and stop there"
+    )
     json_option(parser)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    documents = {file: _load(file) for file in _files(arguments.files)}
+    files = _files(arguments.files)
+    outcomes, files = _attested(files, arguments.offline)
+    documents = {file: _load(file) for file in files}
     targets = {document["target"] for document in documents.values() if isinstance(document, dict)}
-    outcomes = []
     with progress() as tell, _Verifier(arguments.repo, arguments.python, sorted(targets), tell) as verifier:
         for file, document in documents.items():
             tell(f"verifying {file}")
@@ -83,6 +88,34 @@ def _verify(arguments: argparse.Namespace) -> int:
     # What could not be checked must not hide that something else is different.
     found = {outcome.outcome for outcome in outcomes}
     return 1 if "different" in found else 2 if "could not" in found else 0
+
+
+def _attested(files: list[Path], offline: bool) -> tuple[list[Outcome], list[Path]]:
+    """What the digests of in-toto statements say, and the evidence that is left to be run again."""
+    from sentinel.export.attestation import attested
+
+    outcomes: list[Outcome] = []
+    left: dict[Path, None] = {}
+    for file in files:
+        try:
+            found = attested(file)
+        except SentinelError as error:
+            outcomes.append(Outcome(file, "could not", "a statement", reason=str(error)))
+            continue
+        if found is None:
+            if offline:
+                reason = "it is no in-toto statement, and --offline runs nothing"
+                outcomes.append(Outcome(file, "could not", reason=reason))
+            else:
+                left[file] = None
+        elif found.problems:
+            outcomes.append(Outcome(file, "different", "a statement", reason="; ".join(found.problems)))
+        else:
+            who = "; who signed it was not looked at" if found.signed else ""
+            outcomes.append(Outcome(file, "same", "a statement", reason=f"every digest agrees{who}"))
+            if not offline:
+                left[found.evidence] = None
+    return outcomes, list(left)
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -113,7 +146,14 @@ def _tell(outcome: Outcome) -> None:
     say(f"{outcome.evidence}: {outcome.subject or 'evidence'}")
     if outcome.recipe:
         say(f"  recipe: {outcome.recipe}")
-    say(str(outcome.verification) if outcome.verification else f"could not be verified: {outcome.reason}")
+    say(_conclusion(outcome))
+
+
+def _conclusion(outcome: Outcome) -> str:
+    """In words; of a statement, what its digests say."""
+    if outcome.verification:
+        return str(outcome.verification)
+    return outcome.reason if outcome.outcome != "could not" else f"could not be verified: {outcome.reason}"
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
@@ -123,7 +163,7 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
         "outcome": outcome.outcome,
         "subject": outcome.subject,
         "recipe": outcome.recipe,
-        "conclusion": found.conclusion if found else f"could not be verified: {outcome.reason}",
+        "conclusion": found.conclusion if found else _conclusion(outcome),
         "agreements": [asdict(item) for item in found.agreements] if found else [],
         "differences": list(found.differences) if found else [],
         "circumstances": list(found.circumstances) if found else [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,10 +40,10 @@ class Subject:
 class Observing:
     """The part that a runner and a regression test share.
 
-    :ivar function: the lines of ``observe``.
+    :ivar function: the lines of ``observe``, or of one such function a variant.
     :ivar addresses: the expected addresses that it can tell.
     :ivar untold: the other ones, with the reason.
-    :ivar variants: variant -> the arguments of ``observe``, as text.
+    :ivar variants: variant -> the call that observes it.
     """
 
     function: tuple[str, ...]
@@ -63,34 +64,65 @@ def observing(subject: Subject, brevity: int = 0) -> Observing:
     """
     recipe = subject.recipe
     keys, untold = _tellable(recipe, subject.programs, brevity)
-    subjects = [_merged(recipe, programs, keys) for programs in subject.programs]
-    if len(subjects) > 1:
-        subjects = [joined(subjects[0], subjects[1])]
+    addresses = tuple(address for address in _addresses(recipe, brevity) if address not in untold)
+    told = {variant for address in addresses for variant in parse_address(address, tuple(recipe.variants)).variants}
+    wanted = [name for name in recipe.variants if name in told]
     imports = Imports()
-    body = Body(subjects[0], imports)
+    functions: list[_Function] = []
+    try:
+        functions.append(_function(subject, "observe", wanted, keys, imports))
+    except ProgramError:  # one function cannot do for all of them: each has its own
+        if len(wanted) == 1:
+            raise
+        imports = Imports()
+        functions = [_function(subject, f"observe_{_word(name)}", [name], keys, imports) for name in wanted]
+    lines = "\n\n\n".join("\n".join(item.lines) for item in functions)
+    return Observing(
+        tuple(lines.split("\n")),
+        addresses,
+        untold,
+        {name: call for item in functions for name, call in item.calls.items()},
+        imports,
+        tuple(sorted({line for item in functions for line in item.body.standard})),
+        tuple(sorted({name for item in functions for name in item.body.third})),
+        tuple(dict.fromkeys(text for item in functions for text in item.body.classes.values())),
+        tuple(sorted({*(stub for item in functions for stub in item.stubs), *subject.more_stubs})),
+    )
+
+
+@dataclass(frozen=True)
+class _Function:
+    """:ivar calls: variant -> the call that observes it."""
+
+    lines: tuple[str, ...]
+    calls: Mapping[str, str]
+    body: Body
+    stubs: tuple[str, ...]
+
+
+def _function(subject: Subject, name: str, variants: Sequence[str], keys: Sequence[str], imports: Imports) -> _Function:
+    """One function that observes these variants at every revision.
+
+    :raises ProgramError: where they differ in more than values.
+    """
+    revisions = [_merged(subject.recipe, programs, variants, keys) for programs in subject.programs]
+    merged_program = joined(revisions[0], revisions[1]) if len(revisions) > 1 else revisions[0]
+    body = Body(merged_program, imports)
     observed = body.write()
     returned = "{" + ", ".join(f"{scalar(key)}: {text}" for key, text in observed.items()) + "}"
     lines = [*body.lines, wrapped(f"return {returned}")]
-    parameters = subjects[0].parameters
-    addresses = tuple(address for address in _addresses(recipe, brevity) if address not in untold)
-    told = {variant for address in addresses for variant in parse_address(address, tuple(recipe.variants)).variants}
-    variants = {
-        name: ", ".join(f"{p.name}={body.text(p.values[index])}" for p in parameters)
-        for index, name in enumerate(recipe.variants)
-        if name in told
+    parameters = merged_program.parameters
+    calls = {
+        variant: f"{name}({', '.join(f'{p.name}={body.text(p.values[index])}' for p in parameters)})"
+        for index, variant in enumerate(variants)
     }
-    header = f"def observe({', '.join(p.name for p in parameters)}):"
-    return Observing(
-        (header, *(f"    {line}" for item in lines for line in item.split("\n"))),
-        addresses,
-        untold,
-        variants,
-        imports,
-        tuple(sorted(body.standard)),
-        tuple(sorted(body.third)),
-        tuple(body.classes.values()),
-        tuple(sorted({*subjects[0].program.stubs, *subject.more_stubs})),
-    )
+    header = f"def {name}({', '.join(p.name for p in parameters)}):"
+    text = (header, *(f"    {line}" for item in lines for line in item.split("\n")))
+    return _Function(text, calls, body, merged_program.program.stubs)
+
+
+def _word(text: str) -> str:
+    return re.sub(r"\W", "_", text)
 
 
 def _addresses(recipe: Recipe, brevity: int = 0) -> list[str]:
@@ -138,8 +170,8 @@ def _value(expected: Any) -> Any:
     return None if expected is None else expected.value
 
 
-def _merged(recipe: Recipe, programs: Mapping[str, Any], keys: Sequence[str]) -> Merged:
-    """What all variants of the scenario do at one revision."""
-    variants = [parsed(programs[name]) for name in recipe.variants]
-    variants = [only(program, {key: reaching(program, key) for key in keys}) for program in variants]
-    return merged(variants, list(recipe.variants.values()))
+def _merged(recipe: Recipe, programs: Mapping[str, Any], variants: Sequence[str], keys: Sequence[str]) -> Merged:
+    """What these variants of the scenario do at one revision."""
+    found = [parsed(programs[name]) for name in variants]
+    found = [only(program, {key: reaching(program, key) for key in keys}) for program in found]
+    return merged(found, [recipe.variants[name] for name in variants])

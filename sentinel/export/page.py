@@ -9,11 +9,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sentinel.catalog import Catalog
 from sentinel.export.exporting import Bundle, Side, source_lines
+from sentinel.findings.duplicates import Source
 from sentinel.outcomes import Decision
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
@@ -28,21 +28,6 @@ TO_WRITE = "> **To be written by a person:** "
 
 #: GitHub's own limit, with room for a signature below.
 ROOM = LIMIT - 500
-
-
-@dataclass(frozen=True)
-class Source:
-    """One place that was looked through for the same bug.
-
-    :ivar found: what was found there, one line each.
-    :ivar searched: whether it was looked through at all.
-    :ivar why: why not, or what was looked for.
-    """
-
-    name: str
-    searched: bool
-    why: str = ""
-    found: tuple[str, ...] = ()
 
 
 def page(bundle: Bundle, catalog: Catalog, related: Sequence[Recipe] = (), sources: Sequence[Source] = ()) -> str:
@@ -104,7 +89,7 @@ def _example(bundle: Bundle) -> Iterable[str]:
     if observed is None:
         yield fenced("\n".join(scenario_lines(recipe.document)), "text")
         return
-    calls = [f"{name or 'observed'} = observe({given})" for name, given in observed.variants.items()]
+    calls = [f"{name or 'observed'} = {call}" for name, call in observed.variants.items()]
     imports = [*(f"import {name}" for name in sorted({"torch", *observed.third})), *observed.imports.lines()]
     yield fenced("\n".join([*imports, "", *observed.function, "", *calls]), "python")
 
@@ -273,8 +258,10 @@ def _duplicates(sources: Sequence[Source]) -> Iterable[str]:
         return
     yield "| source | searched | found |\n| --- | --- | --- |"
     for source in sources:
-        found = "<br>".join(map(prose, source.found)) or "nothing"
-        yield f"| {prose(source.name)} | {'yes' if source.searched else 'no'}: {prose(source.why)} | {found} |"
+        rows = [f"{prose(item.what)}: {prose(item.why)}" for item in source.found[:10]]
+        left = len(source.found) - len(rows) + source.more
+        found = "<br>".join([*rows, *([f"and {left} more"] if left else [])]) or ("nothing" if source.searched else "")
+        yield f"| {prose(source.name)} | {'yes' if source.searched else 'no'}: {prose(source.note)} | {found} |"
     yield ""
 
 

@@ -39,8 +39,8 @@ def regression_test(subject: Subject, observed: Observing, observation: Observat
         _assert(recipe.expected_fixed[a].value, _name(a, variants), _is_tensor(a, observation), recipe) for a in plain
     ]
     calls = [
-        wrapped(f"{_variable(name)} = observe({given})")
-        for name, given in observed.variants.items()
+        wrapped(f"{_variable(name)} = {call}")
+        for name, call in observed.variants.items()
         if any(name in parse_address(address, variants).variants for address in plain)
     ]
     third = sorted({"torch", *observed.third, *(["pytest"] if any("pytest." in line for line in asserts) else [])})

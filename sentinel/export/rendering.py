@@ -318,6 +318,10 @@ class Body:
         self.third.add("omegaconf")
         return f"omegaconf.OmegaConf.create({self.text(node['omegaconf'])})"
 
+    def _tensordict_node(self, node: Node) -> str:
+        self.third.add("tensordict")
+        return f"tensordict.TensorDict({self.text(node['tensordict'])}, batch_size={node['size']})"
+
     def _stand_in_node(self, node: Node) -> str:
         name = str(node["stand_in"])
         self.classes[name] = str(node["class"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,9 +85,10 @@ def script(subject: Subject) -> tuple[str, Observing]:
     """
     for brevity in (0, 1, 2):
         observed = observing(subject, brevity)
-        text = _script(subject, observed)
-        if text.count("\n") <= LONGEST:
-            return text, observed
+        for shared in (False, True):
+            text = _script(subject, observed, shared)
+            if text.count("\n") <= LONGEST:
+                return text, observed
     raise ProgramError(f"it takes {text.count(chr(10))} lines, more than a stranger reads ({LONGEST})")
 
 
@@ -97,14 +100,15 @@ def preamble(subject: Subject, observed: Observing) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _script(subject: Subject, observed: Observing) -> str:
+def _script(subject: Subject, observed: Observing, shared: bool) -> str:
+    """:param shared: whether values that stand there several times are written once."""
     third = "\n".join(f"import {name}" for name in sorted({"torch", *observed.third}))
     imported = "\n".join([*observed.imports.lines(), "", "torch.manual_seed(20260821)", "torch.set_num_threads(1)"])
     functions = [*observed.classes, "\n".join(observed.function), _PLAIN, _CLOSE]
     if any(parse_address(address, tuple(subject.recipe.variants)).kind != "value" for address in observed.addresses):
         functions.append(_MINUS)
     setting = f"{_docstring(subject, observed)}\n\n{preamble(subject, observed)}"
-    return "\n\n\n".join([f"{setting}\n{third}\n\n{imported}", *functions, _ending(subject, observed)]) + "\n"
+    return "\n\n\n".join([f"{setting}\n{third}\n\n{imported}", *functions, _ending(subject, observed, shared)]) + "\n"
 
 
 def _docstring(subject: Subject, observed: Observing) -> str:
@@ -161,40 +165,62 @@ def _stubs(subject: Subject, observed: Observing) -> str:
     )
 
 
-def _ending(subject: Subject, observed: Observing) -> str:
+def _ending(subject: Subject, observed: Observing, shared: bool) -> str:
     recipe = subject.recipe
     module = next(iter(observed.imports.names), None) or next(iter(sorted(observed.imports.modules)))
+    calls, rows = _observed(recipe, observed)
+    tables = [_table(recipe.expected_unpatched, observed), _table(recipe.expected_fixed, observed)]
+    entries = [calls, *tables]
+    constants, (calls, wrong, right) = _hoisted(entries) if shared else ([], entries)
     return "\n".join(
         [
-            *_observed(recipe, observed),
-            _table("WITH_THE_BUG", recipe.expected_unpatched, observed),
-            _table("RIGHT", recipe.expected_fixed, observed),
+            *constants,
+            *(_braced("answers", calls) if calls else []),
+            *(_braced("observed", rows) if calls else rows),
+            *_braced("WITH_THE_BUG", wrong),
+            *_braced("RIGHT", right),
             f"TOLERANCE = {tolerance(recipe)!r}",
             _VERDICT.format(module=scalar(module), bug=scalar(recipe.bug_id)),
         ]
     )
 
 
-def _observed(recipe: Recipe, observed: Observing) -> list[str]:
+def _hoisted(groups: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Nested lists that stand in several entries as constants, and the entries that name them."""
+    found = Counter(match for group in groups for entry in group for match in set(_NESTED.findall(entry)))
+    names = {text: f"VALUES_{n}" for n, text in enumerate((t for t, c in found.items() if c > 1 and len(t) > 40), 1)}
+    constants = [wrapped(f"{name} = {text}", 0) for text, name in names.items()]
+    replaced = [[_NESTED.sub(lambda m: names.get(m.group(), m.group()), entry) for entry in group] for group in groups]
+    return constants, replaced
+
+
+_NESTED = re.compile(r"\[\[[^\[\]]*\](?:, \[[^\[\]]*\])*\]")
+
+
+def _observed(recipe: Recipe, observed: Observing) -> tuple[list[str], list[str]]:
+    """The entries of ``answers``, and those of ``observed``; without variants the one line that needs neither."""
     if list(recipe.variants) == [""]:
-        return ["observed = {key: plain(value) for key, value in observe().items()}"]
-    calls = [_entry(f"{scalar(name)}: plain(observe({given}))") for name, given in observed.variants.items()]
+        return [], ["observed = {key: plain(value) for key, value in observe().items()}"]
+    calls = [f"{scalar(name)}: plain({call})" for name, call in observed.variants.items()]
     rows = []
     for address in observed.addresses:
         found = parse_address(address, tuple(recipe.variants))
         values = [f"answers[{scalar(variant)}][{scalar(found.key)}]" for variant in found.variants]
-        rows.append(_entry(f"{scalar(address)}: " + (values[0] if len(values) == 1 else f"minus({', '.join(values)})")))
-    return ["answers = {", *calls, "}", "observed = {", *rows, "}"]
+        rows.append(f"{scalar(address)}: " + (values[0] if len(values) == 1 else f"minus({', '.join(values)})"))
+    return calls, rows
+
+
+def _braced(name: str, entries: list[str]) -> list[str]:
+    return [f"{name} = {{", *map(_entry, entries), "}"] if entries else [f"{name} = {{}}"]
 
 
 def _entry(text: str) -> str:
     return "    " + wrapped(f"{text},", 4).replace("\n", "\n    ")
 
 
-def _table(name: str, expected: Mapping[str, Expected], observed: Observing) -> str:
+def _table(expected: Mapping[str, Expected], observed: Observing) -> list[str]:
     told = [address for address in observed.addresses if address in expected]
-    rows = [_entry(f"{scalar(address)}: {python(expected[address].value)}") for address in told]
-    return "\n".join([f"{name} = {{", *rows, "}"]) if rows else f"{name} = {{}}"
+    return [f"{scalar(address)}: {python(expected[address].value)}" for address in told]
 
 
 def tolerance(recipe: Recipe) -> float:

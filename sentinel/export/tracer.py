@@ -19,7 +19,7 @@ import dataclasses
 import enum
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -48,6 +48,7 @@ class Tracer:
         self._nodes: dict[int, Node] = {}
         self._alive: list[Any] = []  # an id is only good while its object lives
         self._scalars: list[tuple[Any, Node]] = []
+        self._writing: set[int] = set()
         self._depth = 0
         self._busy = 0
         self._open: Node | None = None
@@ -181,10 +182,21 @@ class Tracer:
                     head = {"op": "call", "function": [cls.__module__, f"{cls.__qualname__}.{attribute}"]}
                     rest = names
             else:
-                path, function = _path(code, module, frame.f_globals)
+                module, path, function = self._named(frame)
                 self._use(module, path)
                 head, rest = {"op": "call", "function": [module, path]}, names
         return {**head, **self._arguments(code, values, names, rest, function)}
+
+    def _named(self, frame: FrameType) -> tuple[str, str, Any]:
+        """Where the function of a frame stands: (module, path in it, function). A decorator's wrapper has one code for
+        all that it decorates; what it has closed over tells them apart."""
+        own = str(frame.f_globals["__name__"])
+        modules = [(own, sys.modules.get(own)), *self._modules()]
+        for name, module in modules:
+            for path, value in _functions(module, name):
+                if _runs(value, frame):
+                    return name, path, value
+        raise UntraceableError(f"{own}.{frame.f_code.co_name} has no name by which it could be called")
 
     def _arguments(
         self, code: CodeType, values: Mapping[str, Any], names: list[str], rest: list[str], function: Any
@@ -370,22 +382,33 @@ class Tracer:
                 if item is not None and "input" not in node:
                     self._scalars.append((item, place))
                     self._alive.append(item)
-            elif id(item) not in self._nodes:
-                self._nodes[id(item)] = place
-                self._alive.append(item)
-                self._register_inside(item, place, depth + 1)
+            else:
+                if id(item) not in self._nodes:
+                    self._nodes[id(item)] = place
+                    self._alive.append(item)
+                self._register_inside(item, self._nodes[id(item)], depth + 1)  # there may be new things in old ones
 
     def node(self, value: Any) -> Node:
         """How to write a value: by the name it has, or by what it is made of.
 
-        :raises UntraceableError: for an object that nothing is known of.
+        :raises UntraceableError: for an object that nothing is known of, or that refers to itself.
         """
-        import numpy
-        import torch
-
         known = getattr(value, "node", None) if isinstance(value, (float, int)) else self._nodes.get(id(value))
         if known is not None:
             return known
+        if id(value) in self._writing and not isinstance(value, _SCALARS):
+            raise UntraceableError(f"it takes a {type(value).__name__} that refers to itself")
+        self._writing.add(id(value))
+        try:
+            return self._written(value)
+        finally:
+            self._writing.discard(id(value))
+
+    def _written(self, value: Any) -> Node:
+        """A value that has no name yet."""
+        import numpy
+        import torch
+
         if isinstance(value, enum.Enum):
             self._use(type(value).__module__, type(value).__qualname__)
             return {"name": [type(value).__module__, f"{type(value).__qualname__}.{value.name}"]}
@@ -435,6 +458,9 @@ class Tracer:
         cls = type(value)
         if cls.__module__.partition(".")[0] in self.packages and dataclasses.is_dataclass(value):
             return self._constructed(cls, _said(value))
+        if cls.__module__.startswith("tensordict") and hasattr(value, "batch_size"):
+            items = {str(key): value[key] for key in value.keys()}  # noqa: SIM118 - no mapping
+            return {"tensordict": self.node(items), "size": [int(size) for size in value.batch_size]}
         if cls.__module__.startswith("omegaconf"):
             from omegaconf import OmegaConf
 
@@ -668,19 +694,33 @@ def _owner(first: Any, code: CodeType) -> tuple[type, str, str, Any] | None:
     return None
 
 
-def _path(code: CodeType, module: str, names: Mapping[str, Any]) -> tuple[str, Any]:
-    """Where in its module the function of a frame stands."""
-    candidates = sorted(names.items(), key=lambda pair: pair[0] != code.co_name)
-    for name, value in candidates:
-        if getattr(_unwrapped(value), "__code__", None) is code and getattr(value, "__module__", module) == module:
-            return name, value
-    for _, value in candidates:
-        if isinstance(value, type) and value.__module__ == module:
-            for attribute, member in vars(value).items():
-                inner = getattr(member, "__func__", member)
-                if getattr(_unwrapped(inner), "__code__", None) is code:
-                    return f"{value.__qualname__}.{attribute}", inner
-    raise UntraceableError(f"{module}.{code.co_name} has no name by which it could be called")
+def _functions(module: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The functions of a module and of its classes, by their paths in it."""
+    for key, value in list(vars(module).items()) if module is not None else ():
+        if isinstance(value, type) and value.__module__ == name:
+            for attribute, member in list(vars(value).items()):
+                yield f"{value.__qualname__}.{attribute}", getattr(member, "__func__", member)
+        elif callable(value) and getattr(value, "__module__", name) == name:
+            yield key, value
+
+
+def _runs(value: Any, frame: FrameType) -> bool:
+    """Whether a call of the function, or of what it wraps, is in this frame."""
+    seen = 0
+    while callable(value) and seen < 5:
+        code = getattr(value, "__code__", None)
+        if code is frame.f_code:
+            cells = dict(zip(code.co_freevars, getattr(value, "__closure__", None) or ()))
+            return all(frame.f_locals.get(name, _MISSING) is _content(cell) for name, cell in cells.items())
+        value, seen = getattr(value, "__wrapped__", None), seen + 1
+    return False
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return _MISSING
 
 
 def _unwrapped(value: Any) -> Any:

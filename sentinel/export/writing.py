@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sentinel.catalog import Catalog
 from sentinel.errors import SentinelError
+from sentinel.export.attestation import statement
 from sentinel.export.exporting import Bundle
 from sentinel.export.page import comment as comment_page
 from sentinel.export.page import evidence_text, page, recipe_json
+from sentinel.findings.duplicates import Source
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.reports.store import write_atomically
 
 #: Files of an earlier export that this one may not have.
-_OWN = ("PULL_REQUEST.md", "COMMENT.md", "recipe.json", "evidence-base.json", "evidence-head.json", "run_validation.py")
+_OWN = (
+    *("PULL_REQUEST.md", "COMMENT.md", "recipe.json", "run_validation.py"),
+    *(f"{what}-{side}.json" for what in ("evidence", "statement") for side in ("base", "head")),
+)
 
 
-def write(folder: Path, bundle: Bundle, catalog: Catalog, comment: bool = False) -> Path:
+def write(
+    folder: Path,
+    bundle: Bundle,
+    catalog: Catalog,
+    comment: bool = False,
+    in_toto: bool = False,
+    sources: Sequence[Source] = (),
+) -> Path:
     """Write a bundle's files into a folder; those of an earlier export that are not among them go.
 
+    :param comment: also a short comment; ``in_toto``: also a statement of each evidence.
+    :param sources: where the same bug was looked for.
     :raises SentinelError: where the folder cannot be written.
     """
     recipe = bundle.recipe
     files = {
-        "PULL_REQUEST.md": page(bundle, catalog, related_to(recipe, catalog)),
+        "PULL_REQUEST.md": page(bundle, catalog, related_to(recipe, catalog), sources),
         "recipe.json": recipe_json(recipe) + "\n",
         **{f"evidence-{side.name}.json": evidence_text(side.decision) for side in bundle.sides},
     }
@@ -33,6 +48,10 @@ def write(folder: Path, bundle: Bundle, catalog: Catalog, comment: bool = False)
         files[bundle.test_name] = bundle.test
     if comment:
         files["COMMENT.md"] = comment_page(bundle)
+    if in_toto:
+        repository = catalog.targets[recipe.target].repository
+        names = [(f"statement-{side.name}.json", f"evidence-{side.name}.json") for side in bundle.sides]
+        files |= {name: statement(evidence, files[evidence], repository) for name, evidence in names}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in {*_OWN, bundle.test_name} - files.keys():

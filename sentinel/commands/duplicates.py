@@ -1,0 +1,56 @@
+"""``sentinel duplicates``: whether somebody has a bug already."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, json_option, progress, say, say_json, say_table
+from sentinel.commands.known import known
+
+if TYPE_CHECKING:
+    from sentinel.commands.console import Commands
+
+_EXAMPLE = """\
+  sentinel duplicates VERL-REJECTED-ROW-GRPO             recipes, upstream's history, every pull request of the mirror
+  sentinel duplicates MY-BUG --recipes . --fork ~/src/verl   and the branches of your clone
+  GITHUB_TOKEN=... sentinel duplicates MY-BUG            and GitHub's own search
+
+Every source is listed, with why it was not searched where it was not. What is found is to be read, not a verdict.
+exit status: 0; 1 where no source could be searched but the recipes
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "duplicates", _duplicates, "look whether somebody has a bug already", _EXAMPLE)
+    parser.add_argument("bug", metavar="BUG", help="a bug id")
+    parser.add_argument("--fork", metavar="DIR", type=Path, help="your clone of the framework")
+    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
+    json_option(parser)
+
+
+def _duplicates(arguments: argparse.Namespace) -> int:
+    from sentinel.findings.duplicates import duplicates
+    from sentinel.recipes import find_recipes
+    from sentinel.sources import MirrorStore
+
+    catalog, _ = known(arguments.recipes)
+    (recipe, *_) = find_recipes(catalog, (), [arguments.bug])
+    with progress() as tell:
+        tell(f"looking for {recipe.bug_id}")
+        fork = arguments.fork.expanduser() if arguments.fork else None
+        sources = duplicates(recipe, find_recipes(catalog), catalog.targets[recipe.target], MirrorStore(), fork)
+    if arguments.json:
+        say_json([asdict(source) for source in sources])
+    else:
+        for source in sources:
+            say(f"{source.name}: {'searched' if source.searched else 'not searched'}: {source.note}")
+            if source.found:
+                say_table(("found", "why"), [(f"  {item.what}", item.why) for item in source.found])
+            elif source.searched:
+                say("  nothing")
+            if source.more:
+                say(f"  and {source.more} more")
+    return 0 if any(source.searched for source in sources[1:]) else 1

@@ -1,0 +1,209 @@
+"""Whether somebody has a bug already: other recipes, upstream's history and pull requests, a fork, GitHub."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.findings.history import Touch, files_of, named, touching
+from sentinel.recipes import Recipe
+from sentinel.reports.escaping import message
+from sentinel.sources.mirrors import MirrorStore
+from sentinel.targets import Target
+from sentinel.values import Tensor, plain
+
+#: Of each source, the most that a reader is shown.
+MOST = 25
+
+
+@dataclass(frozen=True)
+class Found:
+    """:ivar what: a bug id, ``#N`` of a pull request, a commit.
+    :ivar why: what it has in common with the bug.
+    """
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """:ivar searched: whether it was looked through; ``note`` says how, or why not.
+    :ivar more: how many more were found than are listed.
+    """
+
+    name: str
+    searched: bool
+    note: str
+    found: tuple[Found, ...] = ()
+    more: int = 0
+
+
+def duplicates(
+    recipe: Recipe,
+    others: Sequence[Recipe],
+    target: Target,
+    store: MirrorStore,
+    fork: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> list[Source]:
+    """Every source with what it has; one that cannot be searched says why."""
+    environ = os.environ if environ is None else environ
+    return [
+        _recipes(recipe, others),
+        _guarded("upstream history", lambda: _history(recipe, target, store)),
+        _guarded("pull requests of the mirror", lambda: _pulls(recipe, others, target, store)),
+        _guarded("branches of the fork", lambda: _fork(recipe, target, fork)),
+        _guarded("GitHub's search", lambda: _github(recipe, target, environ)),
+    ]
+
+
+def _guarded(name: str, search: Callable[[], Source]) -> Source:
+    try:
+        return search()
+    except SentinelError as error:
+        return Source(name, False, message(str(error)))
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------
+
+
+def _recipes(recipe: Recipe, others: Sequence[Recipe]) -> Source:
+    found = []
+    for other in others:
+        if other.target == recipe.target and other.bug_id != recipe.bug_id and (why := likeness(recipe, other)):
+            pull = f" (#{other.upstream['pull']})" if other.upstream.get("pull") else ""
+            found.append((-len(why), Found(other.bug_id + pull, ", ".join(why))))
+    found.sort(key=lambda pair: (pair[0], pair[1].what))
+    return _listed("recipes", f"{len(others)} recipes", [item for _, item in found])
+
+
+def likeness(recipe: Recipe, other: Recipe) -> list[str]:
+    """What two recipes of a target have in common; empty where that is too little to be one bug."""
+    pull = recipe.upstream.get("pull")
+    same = {
+        "same pull request": bool(pull) and pull == other.upstream.get("pull"),
+        "same boundary": recipe.boundary == other.boundary,
+        "same kind of boundary": recipe.contract == other.contract and recipe.contract != "call",
+        "same law": bool(set(recipe.laws[:1]) & set(other.laws)) or bool(set(other.laws[:1]) & set(recipe.laws)),
+        "same scenario": scenario(recipe) == scenario(other),
+    }
+    told = [name for name, there in same.items() if there]
+    law, place = same["same law"], same["same boundary"] or same["same kind of boundary"]
+    return told if same["same pull request"] or same["same scenario"] or (law and place) else []
+
+
+def scenario(recipe: Recipe) -> str:
+    """The scenario up to what the laws do not distinguish: the order of rows, the names of groups and of variants."""
+    variants = sorted(_normal(inputs) for inputs in recipe.variants.values())
+    return json.dumps([recipe.contract, variants])
+
+
+def _normal(inputs: Mapping[str, Any]) -> str:
+    rows = {len(value.nested()) for value in inputs.values() if isinstance(value, Tensor) and len(value.shape) > 1}
+    count = rows.pop() if len(rows) == 1 else 0
+    by_row: list[list[Any]] = [[] for _ in range(count)]
+    rest = {}
+    for name in sorted(inputs):
+        value = plain(inputs[name])
+        if isinstance(value, list) and len(value) == count:
+            groups = name == "group"
+            for index, item in enumerate(value):
+                by_row[index].append([name, value.count(item) if groups else item])
+        else:
+            rest[name] = value
+    return json.dumps([sorted(json.dumps(row) for row in by_row), rest], sort_keys=True)
+
+
+# -- git ---------------------------------------------------------------------------------------------------------------
+
+
+def _history(recipe: Recipe, target: Target, store: MirrorStore) -> Source:
+    git_dir = store.path(target.name)
+    base = next((pin.ref.name for pin in recipe.pins if pin.ref.kind == "git"), None)
+    branch = f"refs/heads/{target.branch}"
+    revisions = [f"{base}..{branch}" if base else branch]
+    touches = touching(git_dir, _names(recipe), files_of(target, recipe.boundary), revisions)
+    since = f"since {base[:12]}" if base else "all of it"
+    since += _shallow(git_dir)
+    note = f"commits of {target.branch} ({since}) that change lines of {_names(recipe)[0]}"
+    return _listed("upstream history", note, [Found(item.commit[:12], message(item.subject)) for item in touches])
+
+
+def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: MirrorStore) -> Source:
+    """By lines, and by words: the function's name, and the numbers of pull requests about the same bug."""
+    git_dir = store.path(target.name)
+    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
+    like = [other for other in others if other.target == recipe.target and likeness(recipe, other)]
+    numbers = {int(item.upstream["pull"]) for item in (recipe, *like) if item.upstream.get("pull")}
+    words = [_names(recipe)[0], *(f"#{number}" for number in sorted(numbers))]
+    touches = [
+        *touching(git_dir, _names(recipe), files_of(target, recipe.boundary), outside),
+        *named(git_dir, words, outside),
+    ]
+    found: dict[int, Found] = {}
+    for number in sorted(numbers, reverse=True):
+        found[number] = Found(f"#{number}", "a recipe of the same bug names it")
+    for item in touches:
+        if item.pull is not None:
+            found.setdefault(item.pull, Found(f"#{item.pull}", f"{_why(item)}: {message(item.subject)}"))
+    found.pop(int(recipe.upstream.get("pull") or 0), None)
+    note = f"every pull/N/head that changes lines of {_names(recipe)[0]} or names it{_shallow(git_dir)}"
+    return _listed("pull requests of the mirror", note, list(found.values()))
+
+
+def _shallow(git_dir: Path) -> str:
+    return "; the mirror has not the whole history" if (git_dir / "shallow").exists() else ""
+
+
+def _why(item: Touch) -> str:
+    return "changes its lines" if item.why == "lines" else "its message names it"
+
+
+def _fork(recipe: Recipe, target: Target, fork: Path | None) -> Source:
+    if fork is None:
+        raise Unavailable("say where your clone is with --fork DIR")
+    git_dir = fork / ".git" if (fork / ".git").exists() else fork
+    base = next((pin.ref.name for pin in recipe.pins if pin.ref.kind == "git"), None)
+    revisions = ["--branches", *(["--not", base] if base else [])]
+    touches = touching(git_dir, _names(recipe), files_of(target, recipe.boundary), revisions)
+    note = f"local branches that change lines of {_names(recipe)[0]}"
+    return _listed("branches of the fork", note, [Found(item.ref, message(item.subject)) for item in touches])
+
+
+def _names(recipe: Recipe) -> list[str]:
+    """What the boundary's definition is called; ``__call__`` says nothing without its class."""
+    parts = recipe.boundary.split(".")
+    return [parts[-1]] if not parts[-1].startswith("__") else [parts[-2]]
+
+
+# -- GitHub ------------------------------------------------------------------------------------------------------------
+
+
+def _github(recipe: Recipe, target: Target, environ: Mapping[str, str]) -> Source:
+    token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN")
+    if not token:
+        raise Unavailable("no GITHUB_TOKEN in the environment")
+    repository = target.repository.removesuffix(".git").removeprefix("https://github.com/")
+    query = f"repo:{repository} {_names(recipe)[0]}"
+    url = f"https://api.github.com/search/issues?per_page={MOST}&q={urllib.parse.quote(query)}"
+    headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
+            items = json.load(answer)["items"]
+    except (urllib.error.URLError, OSError, ValueError, KeyError) as error:
+        raise Unavailable(f"GitHub did not answer: {error}") from None
+    found = [Found(f"#{item['number']}", message(f"{item['state']}: {item['title']}")) for item in items]
+    return _listed("GitHub's search", f"issues and pull requests with {query}", found)
+
+
+def _listed(name: str, note: str, found: Sequence[Found]) -> Source:
+    return Source(name, True, note, tuple(found[:MOST]), max(0, len(found) - MOST))

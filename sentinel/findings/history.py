@@ -1,0 +1,103 @@
+"""Commits of a mirror that touch a function, on the default branch and in every pull request's head."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.errors import Unavailable
+from sentinel.sources import gitbinary
+from sentinel.targets import Target
+
+#: git's default driver shows only definitions at the left margin in hunk headers; methods matter here.
+_PYTHON = {"diff.default.xfuncname": r"^[ \t]*((class|(async[ \t]+)?def)[ \t].*)$"}
+_PULL = re.compile(r"refs/pull/(\d+)/head")
+
+
+@dataclass(frozen=True)
+class Touch:
+    """:ivar ref: the ref by which git came to the commit.
+    :ivar why: ``lines`` (of the function) or ``subject`` (names it).
+    """
+
+    commit: str
+    ref: str
+    subject: str
+    why: str
+
+    @property
+    def pull(self) -> int | None:
+        found = _PULL.fullmatch(self.ref)
+        return int(found.group(1)) if found else None
+
+
+def files_of(target: Target, boundary: str) -> list[str]:
+    """Where the module of a dotted path may lie in the repository, by its present and former names."""
+    binding = target.binding(boundary)
+    roots = {root.package: root.path for root in target.roots}
+    files: dict[str, None] = {}
+    for path in binding.paths if binding else (boundary,):
+        parts = path.split(".")
+        base = roots.get(parts[0], parts[0])
+        for end in range(2, len(parts)):
+            files[f"{'/'.join([base, *parts[1:end]])}.py"] = None
+        files[f"{'/'.join([base, *parts[1:-1]])}/__init__.py"] = None
+    return list(files)
+
+
+def touching(git_dir: Path, names: Sequence[str], files: Sequence[str], revisions: Sequence[str]) -> list[Touch]:
+    """The commits among some revisions that change lines of one of these functions, newest first.
+
+    :param names: names of functions.
+    :param revisions: as ``git log`` takes them: ``base..branch``, ``--glob=...``, ``--not``.
+    :raises Unavailable: where the mirror does not have the revisions.
+    """
+    log = _log(git_dir, ["-p", "-U0", "--no-renames", *revisions, "--", *files])
+    return list(_touched(log.splitlines(), re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")))
+
+
+def named(git_dir: Path, words: Sequence[str], revisions: Sequence[str]) -> list[Touch]:
+    """The commits whose message has one of these words.
+
+    :raises Unavailable: as :func:`touching`.
+    """
+    greps = [f"--grep={word}" for word in words]
+    log = _log(git_dir, ["--fixed-strings", "--regexp-ignore-case", *greps, *revisions])
+    return [_commit(line, "subject") for line in log.splitlines() if line.startswith("\x01")]
+
+
+def _log(git_dir: Path, arguments: Sequence[str]) -> str:
+    done = gitbinary.run(git_dir, "log", "--format=%x01%H%x09%S%x09%s", "--no-ext-diff", *arguments, settings=_PYTHON)
+    if done.status:
+        raise Unavailable(done.reason)
+    return done.out.decode("utf-8", "replace")
+
+
+def _commit(line: str, why: str) -> Touch:
+    commit, ref, subject = line[1:].split("\t", 2)
+    return Touch(commit, ref, subject, why)
+
+
+def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
+    """Commits of which a hunk changes the function: git says behind a hunk's numbers in which definition it begins.
+
+    What is only added, and begins at the left margin, stands behind the function and not in it.
+    """
+    current: Touch | None = None
+    inside = False
+    for line in lines:
+        if line.startswith("\x01"):
+            current, inside = _commit(line, "lines"), False
+        elif current is None or line.startswith(("+++", "---")):
+            continue
+        elif line.startswith("@@"):
+            inside = bool(name.search(line.rpartition("@@")[2]))
+        elif line[:1] in ("+", "-"):
+            defines = re.match(r"[+-]\s*(async\s+)?def\s", line) and name.search(line)
+            if line[0] == "+" and line[1:2].strip():
+                inside = False
+            if defines or (inside and line[1:].strip()):
+                yield current
+                current = None

@@ -1,0 +1,105 @@
+"""Looking for a bug elsewhere: recipes up to symmetries, history, pull requests, a fork; the unsearched says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
+
+from sentinel.catalog import bundled_catalog
+from sentinel.findings.duplicates import Source, duplicates, likeness, scenario
+from sentinel.findings.history import files_of
+from sentinel.recipes import Recipe, load_recipe
+from sentinel.sources import Home, MirrorStore
+
+
+def recipe_of(folder: Path, document: Any, **changes: Any) -> Recipe:
+    return load_recipe(write_recipe(folder, document, **changes), bundled_catalog())
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, demo_repository: Repository) -> Recipe:
+    pins = [{"ref": f"git:{demo_repository.commits['broken']}", "expect": "reproduced"}]
+    return recipe_of(tmp_path, MASKED_TOKENS, pins=pins)
+
+
+@pytest.fixture
+def upstream(demo_repository: Repository, tmp_path: Path) -> Repository:
+    """A copy of the demo's history with two pull requests: one changes the boundary, one another function."""
+    copy = Repository(tmp_path / "upstream")
+    demo_repository.git("clone", "--quiet", str(demo_repository.path), str(copy.path))
+    copy.git("checkout", "--quiet", "--detach", demo_repository.commits["broken"])
+    losses = (copy.path / "demo_rl" / "losses.py").read_text()
+    copy.commit("mend the mean", {"demo_rl/losses.py": losses.replace("loss_mat", "losses")})
+    copy.git("update-ref", "refs/pull/3/head", "HEAD")
+    copy.git("checkout", "--quiet", "--detach", demo_repository.commits["broken"])
+    copy.commit("another matter", {"demo_rl/losses.py": losses + "\n\ndef other():\n    return 1\n"})
+    copy.git("update-ref", "refs/pull/4/head", "HEAD")
+    copy.git("checkout", "--quiet", "main")
+    return copy
+
+
+@pytest.fixture
+def store(upstream: Repository, tmp_path: Path) -> MirrorStore:
+    mirrors = MirrorStore(Home(tmp_path / "home"))
+    mirrors.add(bundled_catalog().targets["demo"], str(upstream.path))
+    return mirrors
+
+
+def sources_of(recipe: Recipe, store: MirrorStore, others: Any = (), **more: Any) -> dict[str, Source]:
+    target = bundled_catalog().targets["demo"]
+    return {item.name: item for item in duplicates(recipe, others, target, store, environ={}, **more)}
+
+
+def test_history_and_pulls_that_touch_the_boundary_are_found(recipe: Recipe, store: MirrorStore) -> None:
+    found = sources_of(recipe, store)
+    assert [item.why for item in found["upstream history"].found] == ["fixed"]
+    pulls = {item.what for item in found["pull requests of the mirror"].found}
+    assert "#3" in pulls
+    assert "#4" not in pulls
+
+
+def test_each_source_that_is_not_searched_says_why(recipe: Recipe, tmp_path: Path) -> None:
+    found = sources_of(recipe, MirrorStore(Home(tmp_path / "empty")))
+    assert found["recipes"].searched
+    assert "mirror add" in found["upstream history"].note
+    assert "--fork" in found["branches of the fork"].note
+    assert "GITHUB_TOKEN" in found["GitHub's search"].note
+    assert [item.searched for item in found.values()] == [True, False, False, False, False]
+
+
+def test_a_forks_branches(recipe: Recipe, store: MirrorStore, upstream: Repository) -> None:
+    upstream.git("branch", "my-fix", "refs/pull/3/head")
+    found = sources_of(recipe, store, fork=upstream.path)["branches of the fork"]
+    assert "my-fix" in {item.what for item in found.found}
+
+
+def test_the_order_of_rows_and_the_names_of_groups_make_no_other_scenario(tmp_path: Path) -> None:
+    one = recipe_of(tmp_path / "a", REJECTED_ROW)
+    turned = {
+        "token_level_rewards": [[0, 2], [0, 0], [0, 1]],
+        "response_mask": [[1, 1], [0, 0], [1, 1]],
+        "group": ["g", "g", "g"],
+    }
+    variants = {"low": {}, "high": {"token_level_rewards": [[0, 2], [0, 9], [0, 1]]}}
+    other = recipe_of(tmp_path / "b", REJECTED_ROW, bug_id="DEMO-OTHER", scenario=turned, variants=variants)
+    assert scenario(one) == scenario(other)
+    assert "same scenario" in likeness(one, other)
+    changed = recipe_of(tmp_path / "c", REJECTED_ROW, scenario={**turned, "group": ["g", "h", "g"]}, variants=variants)
+    assert scenario(one) != scenario(changed)
+
+
+def test_another_law_at_another_boundary_is_another_bug(recipe: Recipe, tmp_path: Path) -> None:
+    other = recipe_of(tmp_path / "b", REJECTED_ROW)
+    assert likeness(recipe, other) == []
+    same_pull = [replace(item, upstream={"pull": 9}) for item in (recipe, other)]
+    assert likeness(*same_pull) == ["same pull request"]
+
+
+def test_files_follow_the_package_roots_and_former_paths() -> None:
+    targets = bundled_catalog().targets
+    assert "demo_rl/losses.py" in files_of(targets["demo"], "demo_rl.losses.agg_loss")
+    assert "skyrl-gym/skyrl_gym/envs/x.py" in files_of(targets["skyrl"], "skyrl_gym.envs.x.f")
