@@ -18,6 +18,7 @@ from sentinel.commands import (
     doctor,
     duplicates,
     export,
+    findings,
     history,
     listing,
     mirror,
@@ -33,7 +34,7 @@ from sentinel.errors import SentinelError
 
 #: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
 GROUPS = (
-    *(mirror, listing, boundaries, show, recipe, verify, export, duplicates, discover),
+    *(mirror, listing, boundaries, show, recipe, verify, export, findings, duplicates, discover),
     *(sweep, bisect, history, query, reporting, cache, doctor),
 )
 

@@ -1,0 +1,90 @@
+"""``sentinel findings``: how far each bug has come, from found to released."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.commands.console import command, complain, counted, json_option, say, say_json, say_table
+from sentinel.commands.known import known
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from sentinel.commands.console import Commands
+    from sentinel.recipes import Recipe
+
+_EXAMPLE = """\
+  sentinel findings                            what has moved since the last time; files in findings/
+  sentinel findings --from nightly             with the evidence of the nightly run
+  sentinel findings --state confirmed          confirmed, and nobody told yet
+
+Writes one small file a bug into --to, and BUG_FINDINGS.md beside them.
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "findings", _findings, "keep how far each bug has come", _EXAMPLE)
+    parser.add_argument(
+        "--from",
+        dest="sources",
+        metavar="DIR",
+        type=Path,
+        action="append",
+        help="evidence (default: reports; repeatable)",
+    )
+    parser.add_argument("--to", metavar="DIR", type=Path, default=Path("findings"), help="default: findings")
+    parser.add_argument("--state", metavar="STATE", help="list those of a state only")
+    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
+    json_option(parser)
+
+
+def _findings(arguments: argparse.Namespace) -> int:
+    from sentinel.findings import life
+    from sentinel.recipes import find_recipes
+    from sentinel.reports.store import write_atomically
+
+    if arguments.state is not None and arguments.state not in life.STATES:
+        raise SentinelError(f"unknown state {arguments.state!r}; one of {', '.join(life.STATES)}")
+    catalog, _ = known(arguments.recipes)
+    day = datetime.now(timezone.utc).date().isoformat()
+    kept, moved = [], []
+    for recipe in find_recipes(catalog):
+        file = life.place(arguments.to, recipe)
+        before = life.load(file)
+        documents = _evidence(recipe, arguments.sources or [Path("reports")])
+        state, because = life.state_of(recipe, documents, catalog.targets[recipe.target].branch)
+        finding = life.advanced(before, recipe, state, because, day)
+        life.save(file, finding)
+        kept.append(finding)
+        if before is None or before.state != finding.state:
+            moved.append((recipe.bug_id, before.state if before else "", finding.state, finding.steps[-1].because))
+    write_atomically(arguments.to / "BUG_FINDINGS.md", life.page(kept), "name another folder with --to")
+    if arguments.json:
+        say_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
+    elif arguments.state is not None:
+        say_table(
+            ("bug", "since", "what"), [(f.bug_id, f.steps[-1].on, f.title) for f in kept if f.state == arguments.state]
+        )
+    else:
+        if moved:
+            say_table(("bug", "was", "is", "because"), moved)
+        say(f"{counted(len(kept), 'finding')}, {len(moved)} moved; {arguments.to / 'BUG_FINDINGS.md'}")
+    return 0
+
+
+def _evidence(recipe: Recipe, folders: Iterable[Path]) -> list[Mapping[str, Any]]:
+    """What is recorded about a recipe; a later folder has the later word."""
+    from sentinel.reports.store import file_name, load
+
+    found: list[Mapping[str, Any]] = []
+    for folder in folders:
+        for file in sorted((folder / file_name(recipe.target) / file_name(recipe.bug_id)).glob("*.json")):
+            try:
+                found.append(load(file))
+            except SentinelError as error:
+                complain(str(error))
+    return found
