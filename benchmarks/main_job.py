@@ -117,7 +117,7 @@ def one_more_recipe(jobs: list[Job], repeats: int) -> tuple[float, float]:
     run = runner()
     run.start([job.recipe.target])
     run.decide(job)
-    loaded = run._processes[job.recipe.target, job.ref]
+    loaded = run._processes._loaded[job.recipe.target, job.ref]
     probes, bare = [], []
     for _ in range(repeats):
         probes.append(clock(lambda: run.decide(job)))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sentinel.targets import PackageRoot, Target
 
-from . import driver, megatron, tensors, updates, workers
+from . import driver, megatron, rollouts, tensors, updates, workers
 from .shared import OFF_POLICY, PPO, TORCH, WORKER_UTILS
 
 #: A batch is float32, and a model bfloat16 or float32.
@@ -55,6 +55,7 @@ TARGET = Target(
         *driver.BINDINGS,
         *workers.BINDINGS,
         *updates.BINDINGS,
+        *rollouts.BINDINGS,
         *megatron.BINDINGS,
         *(replace(binding, dtypes=_DTYPES) for binding in tensors.BINDINGS),
     ),

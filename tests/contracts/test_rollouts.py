@@ -174,3 +174,33 @@ def test_reading_is_not_writing() -> None:
         "altered": 1,
         "rewritten": ["more", "status"],
     }
+
+
+# -- episodes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "heard", "room", "mask", "cut"),
+    [
+        ([2], [0], 9, [1, 1], False),
+        ([2], [3], 9, [1, 1], False),
+        ([2, 1], [2, 1], 9, [1, 1, 0, 0, 1], False),
+        ([4], [0], 4, [1, 1, 1, 1], False),
+        ([5], [0], 4, [1, 1, 1, 1], True),
+    ],
+)
+def test_what_is_never_answered_is_no_part_of_a_response(
+    said: list[int], heard: list[int], room: int, mask: list[int], cut: bool
+) -> None:
+    seen = measured("rollout_episode", said=said, heard=heard, turns=len(said), max_tokens=room)
+    assert seen == {"loss_mask": mask, "cut": cut}
+
+
+def test_lengths_are_those_of_what_is_returned() -> None:
+    given = {"generated": [6, 2], "max_tokens": 4}
+    assert measured("length_report", **given) == {"lengths": [4, 2], "mean": 3.0, "max": 4.0, "min": 2.0}
+
+    def before(generated: list[int], max_tokens: int) -> dict[str, Any]:
+        return {"lengths": [min(n, max_tokens) for n in generated], "mean": 4.0, "max": 6.0, "min": 2.0}
+
+    assert measured("length_report", before, **given)["max"] == 6.0

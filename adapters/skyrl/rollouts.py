@@ -1,0 +1,181 @@
+"""SkyRL: its generator, between an inference engine and an environment that say what the scenario says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.targets import Binding, StandIn
+
+from .shared import stand_in, swapped
+
+_GENERATOR = "generators.skyrl_gym_generator.SkyRLGymGenerator"
+_NOW, _THEN = f"skyrl.train.{_GENERATOR}", f"skyrl_train.{_GENERATOR}"
+
+_EOS, _SAID, _HEARD = 2, 20, 30
+
+
+class _Environment:
+    """A stand-in environment: it answers a message as long as the scenario says, and is done after the last turn."""
+
+    def __init__(self, heard: list[int]) -> None:
+        self._heard = list(heard)
+
+    def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
+        return prompt, {}
+
+    def step(self, output: str) -> dict[str, Any]:
+        heard = self._heard.pop(0)
+        message = {"role": "user", "content": "x" * heard}
+        done = not self._heard
+        return {"observations": [message] if heard else [], "reward": 1.0, "done": done, "postprocessed_action": None}
+
+    def get_metrics(self) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class _Sampling(dict[str, Any]):
+    """No sampling parameter: read as a mapping by older code, as a record by newer."""
+
+
+class _Engine:
+    """A stand-in engine: it answers as many tokens as the scenario says, the last of them EOS, a request at a time."""
+
+    def __init__(self, said: list[list[int]]) -> None:
+        self._said = list(said)
+
+    async def finish_session(self, *_: Any) -> None:
+        pass
+
+    async def generate(self, request: Any, **_: Any) -> dict[str, Any]:
+        lengths = self._said.pop(0)
+        ids = [[_SAID] * (length - 1) + [_EOS] for length in lengths]
+        return {"responses": ["x" * n for n in lengths], "response_ids": ids, "stop_reasons": ["stop"] * len(ids)}
+
+
+class _Tokenizer:
+    """A stand-in tokenizer: a letter is a token, and a chat is its messages one after the other."""
+
+    eos_token, eos_token_id = "$", _EOS
+    pad_token_id = 0
+
+    def apply_chat_template(self, messages: Any, **_: Any) -> Any:
+        if messages and isinstance(messages[0], list):
+            return [self.apply_chat_template(chat) for chat in messages]
+        return [_HEARD for message in messages for _ in message["content"]]
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [_SAID] * (len(text) - 1) + [_EOS]
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "x" * len(ids)
+
+
+def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, batched: bool = False) -> Any:
+    settings = stand_in(
+        max_turns=turns,
+        batched=batched,
+        use_conversation_multi_turn=conversation,
+        chat_template_kwargs={},
+        append_eos_token_after_stop_str_in_multi_turn=False,
+        apply_overlong_filtering=False,
+        step_wise_trajectories=False,
+        zero_reward_on_non_stop=False,
+        sampling_params=_Sampling(),
+    )
+    base = [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]
+    made = object.__new__(boundary.owner)
+    vars(made).update(
+        generator_cfg=settings,
+        skyrl_gym_cfg={},
+        inference_engine_client=engine,
+        tokenizer=_Tokenizer(),
+        policy_model_name="policy",
+        max_turns=turns,
+        batched=batched,
+        use_conversation_multi_turn=conversation,
+        custom_chat_template=None,
+        generation_prompt_ids=[],
+        env_executor=None,
+        base_conversation=base,
+        base_conversation_token_ids=[_HEARD] * 2,
+    )
+    return made
+
+
+def _gym(boundary: Any, heard: list[int]) -> tuple[Any, str, Any]:
+    """Where the generator makes its environments; each of them answers alike."""
+    return boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard)
+
+
+_PROMPT = [{"role": "user", "content": "xx"}]
+
+
+def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Several turns, or a message with the last one, make a conversation; one turn alone is continued as text."""
+    conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
+    generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
+    with swapped(_gym(boundary, inputs["heard"])):
+        answer = asyncio.run(boundary.function(generator, list(_PROMPT), "env", {}, inputs["max_tokens"], 1000))
+    if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
+        _, _, reason, mask, *_ = answer
+    else:
+        reason, mask = answer.stop_reason, answer.loss_mask
+    return {"loss_mask": mask, "cut": reason == "length"}
+
+
+def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    generated = inputs["generated"]
+    rows = len(generated)
+    generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
+    with swapped(_gym(boundary, [0])):
+        answer = asyncio.run(
+            boundary.function(
+                generator,
+                [list(_PROMPT) for _ in range(rows)],
+                ["gsm8k"] * rows,
+                [{} for _ in range(rows)],
+                inputs["max_tokens"],
+            )
+        )
+    told = answer["rollout_metrics"]
+    names = {"mean": "avg", "max": "max", "min": "min"}
+    return {
+        "lengths": [len(row) for row in answer["response_ids"]],
+        **{name: told[f"generate/{key}_num_tokens"] for name, key in names.items()},
+    }
+
+
+_STAND_INS = (
+    StandIn(
+        "self", "the real generator's constructor reads a tokenizer and an engine; these attributes alone are read"
+    ),
+    StandIn("inference_engine_client", "answers as many tokens as the scenario says"),
+    StandIn("tokenizer", "a letter is a token"),
+    StandIn("skyrl_gym", "makes an environment that answers as the scenario says"),
+)
+
+BINDINGS = (
+    Binding(
+        f"{_NOW}.agent_loop",
+        "rollout_episode",
+        formerly=(f"{_THEN}.agent_loop",),
+        call=_episode,
+        stand_ins=_STAND_INS,
+        # The loop kept the limit itself once; since then it is the engine's, and this one answers what it is told to.
+        accepts={"max_tokens": (100,)},
+    ),
+    Binding(
+        f"{_NOW}.generate_batched",
+        "length_report",
+        formerly=(f"{_THEN}.generate_batched",),
+        call=_batched,
+        stand_ins=_STAND_INS,
+    ),
+)
