@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import sentinel
 from sentinel.commands import (
+    audit,
     bisect,
     boundaries,
     cache,
@@ -34,7 +35,7 @@ from sentinel.errors import SentinelError
 
 #: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
 GROUPS = (
-    *(mirror, listing, boundaries, show, recipe, verify, export, findings, duplicates, discover),
+    *(mirror, listing, boundaries, show, recipe, verify, export, audit, findings, duplicates, discover),
     *(sweep, bisect, history, query, reporting, cache, doctor),
 )
 
