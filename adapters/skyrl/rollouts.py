@@ -43,6 +43,8 @@ class _Environment:
 class _Sampling(dict[str, Any]):
     """No sampling parameter: read as a mapping by older code, as a record by newer."""
 
+    logprobs: int | None = None
+
 
 class _Engine:
     """A stand-in engine: it answers as many tokens as the scenario says, the last of them EOS, a request at a time."""
@@ -86,6 +88,7 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
         append_eos_token_after_stop_str_in_multi_turn=False,
         apply_overlong_filtering=False,
         step_wise_trajectories=False,
+        inference_engine=stand_in(enable_return_routed_experts=False),
         zero_reward_on_non_stop=False,
         sampling_params=_Sampling(),
     )

@@ -29,10 +29,10 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """As many turns as there may be; the environment may say something with the last one, too. The limit is that of an
-    episode of one turn: in a conversation it is the engine's, for each turn."""
+    """A word and EOS at least in every turn; the environment may say something with the last one, too. The limit is
+    that of an episode of one turn: in a conversation it is the engine's, for each turn."""
     turns = choose.integer(1, inputs["turns"])
-    inputs["said"] = [choose.integer(1, 4) for _ in range(turns)]
+    inputs["said"] = [choose.integer(2, 4) for _ in range(turns)]
     inputs["heard"] = [choose.integer(1, 2) for _ in range(turns - 1)] + [choose.integer(0, 2)]
     inputs["turns"] = turns
     if turns > 1 or inputs["heard"][-1]:
