@@ -15,6 +15,7 @@ from sentinel.commands import (
     bisect,
     boundaries,
     cache,
+    changes,
     discover,
     doctor,
     duplicates,
@@ -36,7 +37,7 @@ from sentinel.errors import SentinelError
 #: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
 GROUPS = (
     *(mirror, listing, boundaries, show, recipe, verify, export, audit, findings, duplicates, discover),
-    *(sweep, bisect, history, query, reporting, cache, doctor),
+    *(sweep, bisect, history, query, changes, reporting, cache, doctor),
 )
 
 _EPILOG = """\

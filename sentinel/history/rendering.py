@@ -123,10 +123,11 @@ def row(record: Record) -> tuple[str, ...]:
 
 def markdown(rows: Sequence[Record]) -> str:
     """The table as Markdown."""
+    from sentinel.reports.markdown import escaped
+
     lines = [f"| {' | '.join(HEADINGS)} |", f"|{' --- |' * len(HEADINGS)}"]
     for record in rows:
-        cells = (cell.replace("|", "&#124;") for cell in row(record))
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(map(escaped, row(record)))} |")
     return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0].ordering)
     rows = [item for item, _ in pairs]
     pairs = [pair for pair in pairs if not pair[0].quiet]
-    head = "\n\n".join([f"## {_text(title)}", counts(rows), *map(_text, held(rows))]) + "\n\n"
+    head = "\n\n".join([f"## {escaped(title)}", counts(rows), *map(escaped, held(rows))]) + "\n\n"
     table, left_out = _table([item for item, _ in pairs], LIMIT // 2 - len(head)) if pairs else ("", "")
     text = head + table + left_out + f"\n<sub>{legend()}</sub>\n"
     missing = 0
@@ -66,9 +66,9 @@ def _block(item: Row, document: Document) -> str:
 
 def _code(text: str) -> str:
     """Foreign text in a table cell. GitHub links no mention and no issue number inside ``<code>``."""
-    return f"<code>{_text(text)}</code>" if text else ""
+    return f"<code>{escaped(text)}</code>" if text else ""
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
     """Every character that Markdown or HTML could obey, as an entity."""
     return "".join(c if c.isalnum() or c in " -.:,;" else f"&#{ord(c)};" for c in text)

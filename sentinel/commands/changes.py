@@ -1,0 +1,96 @@
+"""``sentinel changes``: what a run found that the baseline does not say, and with which commit that came."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, counted, json_option, progress, say, say_json
+from sentinel.commands.known import known
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sentinel.commands.console import Commands
+    from sentinel.history.nightly import Change
+
+_EXAMPLE = """\
+  pytest --sentinel-target=all --sentinel-ref=git:main --sentinel-baseline=reports
+  sentinel changes                                    what is different tonight, and since which commit
+  sentinel changes --format markdown >> "$GITHUB_STEP_SUMMARY"
+  sentinel changes --no-bisect --json
+
+A bug that came or went between the commit that is recorded and tonight's is bisected. To accept what is now true:
+`sentinel baseline update`.
+exit status: 0 nothing changed, 1 something did, 2 it could not be told
+"""
+
+
+def declare(commands: Commands) -> None:
+    text = "tell what a run found that the baseline does not say"
+    parser = command(commands, "changes", _changes, text, _EXAMPLE)
+    folder = Path("sentinel-reports")
+    parser.add_argument(
+        "--from", dest="source", metavar="DIR", type=Path, default=folder, help=f"a run's evidence (default: {folder})"
+    )
+    parser.add_argument("--baseline", metavar="DIR", type=Path, default=Path("reports"), help="default: reports")
+    parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
+    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
+    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also these recipes")
+    json_option(parser)
+
+
+def _changes(arguments: argparse.Namespace) -> int:
+    from sentinel.history import nightly
+    from sentinel.history.ledger import Ledger
+    from sentinel.recipes import find_recipes
+
+    for folder in (arguments.source, arguments.baseline):
+        if not folder.is_dir():
+            raise SentinelError(f"no such folder: {folder}; run pytest with --sentinel-target first, or give another")
+    found = nightly.changes(arguments.source, arguments.baseline)
+    if found and not arguments.no_bisect:
+        catalog, settings = known(arguments.recipes)
+        recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog, tuple(sorted(catalog.targets)))}
+        with progress() as tell:
+            told = []
+            searched = nightly.with_commits(
+                found, recipes, lambda target: Ledger(catalog, settings, catalog.targets[target])
+            )
+            for change in searched:
+                told.append(change)
+                tell(f"{len(told)} of {counted(len(found), 'change')}: {change.target} {change.subject}")
+            found = told
+    if arguments.json:
+        say_json([change.plain() for change in found])
+    elif arguments.format == "markdown":
+        sys.stdout.write(_markdown(found))
+    else:
+        say("\n".join(line for change in found for line in _lines(change)) or "nothing changed")
+    return 1 if found else 0
+
+
+def _lines(change: Change) -> list[str]:
+    lines = [f"{change.what}: {change.target} {change.subject} at {change.ref}", f"    {change.detail}"]
+    for commit in change.commits:
+        which = "since" if len(change.commits) == 1 else "since one of:"
+        lines.append(f"    {which} {commit['date'][:10]} {commit['sha'][:9]} {commit['subject']}")
+    if change.why_not:
+        lines.append(f"    no commit: {change.why_not}")
+    return lines
+
+
+def _markdown(found: Sequence[Change]) -> str:
+    from sentinel.reports.markdown import escaped
+
+    if not found:
+        return "## Sentinel\n\nNothing changed.\n"
+    lines = ["## Sentinel: what changed", "", "| what | target | bug or law | since | detail |", "|" + " --- |" * 5]
+    for change in found:
+        since = ", ".join(f"{commit['sha'][:9]} {commit['subject']}" for commit in change.commits) or change.why_not
+        cells = (change.what, change.target, change.subject, since, change.detail)
+        lines.append(f"| {' | '.join(map(escaped, cells))} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,154 @@
+"""A night's run beside what is recorded: what changed, which way it went, and with which commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import SentinelError
+from sentinel.history.bisection import Bisection, bisect
+from sentinel.history.chronicle import plain_commit
+from sentinel.history.ledger import Ledger
+from sentinel.recipes import Recipe
+from sentinel.reports import store
+from sentinel.reports.baseline import difference
+
+Document = Mapping[str, Any]
+
+#: In the order in which they are told: what needs a person first.
+KINDS = (
+    "newly broken",
+    "new finding",
+    "drifted",
+    "newly inconclusive",
+    "no longer to be had",
+    "newly fixed",
+    "not recorded",
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """:ivar what: one of :data:`KINDS`.
+    :ivar subject: the bug, or ``<boundary>: <law>``.
+    :ivar before, after: the verdicts, with the kind of reason where there is one; empty: nothing is recorded.
+    :ivar detail: what differs, for a person.
+    :ivar old, new: the commits of the two, where they come from git.
+    :ivar commits: the commit with which it changed; several where it could not be told apart further.
+    :ivar why_not: why there is none.
+    """
+
+    what: str
+    target: str
+    subject: str
+    bug_id: str
+    ref: str
+    before: str
+    after: str
+    detail: str
+    old: str = ""
+    new: str = ""
+    commits: tuple[Mapping[str, Any], ...] = ()
+    why_not: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        return {**asdict(self), "commits": [dict(commit) for commit in self.commits]}
+
+
+def changes(run: Path, baseline: Path) -> list[Change]:
+    """What a run found that its baseline does not say.
+
+    :raises SentinelError: where either holds a file that is no evidence.
+    """
+    found = [change for file in store.files(run) if (change := _change(run, baseline, file)) is not None]
+    return sorted(found, key=lambda change: (KINDS.index(change.what), change.target, change.subject))
+
+
+def _change(run: Path, baseline: Path, file: Path) -> Change | None:
+    now = store.load(file)
+    recorded_file = baseline / file.relative_to(run)
+    recorded = store.load(recorded_file) if recorded_file.exists() else None
+    alone = not now["bug_id"]
+    if recorded is None:
+        if now["verdict"] == "unavailable" or (alone and now["verdict"] != "reproduced"):
+            return None
+        what, lines = ("new finding" if alone else "not recorded"), [now["reason"] or now["verdict"]]
+    else:
+        if now["kind"] == "ref":
+            return None  # not to be had on this machine says nothing about the code
+        lines = difference(recorded, now)
+        if not lines:
+            return None
+        what = _which_way(recorded, now)
+    return Change(
+        what,
+        now["target"],
+        now["bug_id"] or f"{now['boundary']['written']}: {now['law']}",
+        now["bug_id"],
+        now["ref"],
+        _named(recorded) if recorded else "",
+        _named(now),
+        "; ".join(lines),
+        _commit(recorded),
+        _commit(now),
+    )
+
+
+def _which_way(recorded: Document, now: Document) -> str:
+    if recorded["verdict"] == now["verdict"] or now["verdict"] == "changed":
+        return "drifted"
+    if now["verdict"] == "inconclusive":
+        return "drifted" if now["kind"] == "drift" else "newly inconclusive"
+    return {"reproduced": "newly broken", "fixed": "newly fixed"}.get(now["verdict"], "no longer to be had")
+
+
+def _named(document: Document) -> str:
+    return f"{document['verdict']} ({document['kind']})" if document["kind"] else str(document["verdict"])
+
+
+def _commit(document: Document | None) -> str:
+    return str(((document or {}).get("checkout") or {}).get("commit") or "")
+
+
+def with_commits(
+    found: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
+) -> Iterator[Change]:
+    """The changes, those of a bug that came or went with the commit that brought or took it.
+
+    :param recipes: by bug id.
+    :param ledger_of: the ledger of a target.
+    """
+    for change in found:
+        if change.what not in ("newly broken", "newly fixed"):
+            yield change
+            continue
+        why = _why_not(change, recipes)
+        if why:
+            yield replace(change, why_not=why)
+            continue
+        try:
+            told = _bisected(change, recipes[change.bug_id], ledger_of(change.target))
+        except SentinelError as error:
+            yield replace(change, why_not=str(error))
+            continue
+        commits = [told.found] if told.found else told.suspects
+        yield replace(change, commits=tuple(plain_commit(commit) for commit in commits))
+
+
+def _why_not(change: Change, recipes: Mapping[str, Recipe]) -> str:
+    if change.bug_id not in recipes:
+        return "it is about a law, and only recipes are bisected" if not change.bug_id else "its recipe is not here"
+    if not (change.old and change.new):
+        return "the two do not come from git"
+    if change.old == change.new:
+        return "both are the same commit: the recipe, the adapter or the environment has changed"
+    return ""
+
+
+def _bisected(change: Change, recipe: Recipe, ledger: Ledger) -> Bisection:
+    ends = (ledger.commit(change.old), ledger.commit(change.new))
+    good, bad = ends if change.what == "newly broken" else (ends[1], ends[0])
+    with ledger.deciding([recipe], lambda: ledger.local(1)) as decide:
+        return bisect(ledger.mirror, good, bad, lambda commit: decide(commit)[recipe.bug_id])
