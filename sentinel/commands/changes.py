@@ -22,6 +22,7 @@ _EXAMPLE = """\
   sentinel changes                                    what is different tonight, and since which commit
   sentinel changes --format markdown >> "$GITHUB_STEP_SUMMARY"
   sentinel changes --no-bisect --json
+  sentinel changes --from head --baseline base --across-refs --worse      guard a branch
 
 A bug that came or went between the commit that is recorded and tonight's is bisected. To accept what is now true:
 `sentinel baseline update`.
@@ -37,6 +38,10 @@ def declare(commands: Commands) -> None:
         "--from", dest="source", metavar="DIR", type=Path, default=folder, help=f"a run's evidence (default: {folder})"
     )
     parser.add_argument("--baseline", metavar="DIR", type=Path, default=Path("reports"), help="default: reports")
+    parser.add_argument(
+        "--across-refs", action="store_true", help="compare each bug whatever the revision: a branch with its base"
+    )
+    parser.add_argument("--worse", action="store_true", help="status 1 only for a new bug or a new finding of a law")
     parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
     parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
     parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also these recipes")
@@ -51,7 +56,7 @@ def _changes(arguments: argparse.Namespace) -> int:
     for folder in (arguments.source, arguments.baseline):
         if not folder.is_dir():
             raise SentinelError(f"no such folder: {folder}; run pytest with --sentinel-target first, or give another")
-    found = nightly.changes(arguments.source, arguments.baseline)
+    found = nightly.changes(arguments.source, arguments.baseline, arguments.across_refs)
     if found and not arguments.no_bisect:
         catalog, settings = known(arguments.recipes)
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog, tuple(sorted(catalog.targets)))}
@@ -70,7 +75,8 @@ def _changes(arguments: argparse.Namespace) -> int:
         sys.stdout.write(_markdown(found))
     else:
         say("\n".join(line for change in found for line in _lines(change)) or "nothing changed")
-    return 1 if found else 0
+    failing = [change for change in found if not arguments.worse or change.what in nightly.WORSE]
+    return 1 if failing else 0
 
 
 def _lines(change: Change) -> list[str]:

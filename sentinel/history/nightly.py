@@ -57,19 +57,40 @@ class Change:
         return {**asdict(self), "commits": [dict(commit) for commit in self.commits]}
 
 
-def changes(run: Path, baseline: Path) -> list[Change]:
+#: What a pull request must not bring.
+WORSE = frozenset({"newly broken", "new finding"})
+
+
+def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change]:
     """What a run found that its baseline does not say.
 
+    :param across_refs: compare what the two say of each bug or law, at whatever revision: a branch with its base. Each
+        then holds one revision.
     :raises SentinelError: where either holds a file that is no evidence.
     """
-    found = [change for file in store.files(run) if (change := _change(run, baseline, file)) is not None]
+    recorded = {_subject(d): d for file in store.files(baseline) for d in [store.load(file)]} if across_refs else {}
+
+    def before(file: Path, now: Document) -> Document | None:
+        if across_refs:
+            return recorded.get(_subject(now))
+        place = baseline / file.relative_to(run)
+        return store.load(place) if place.exists() else None
+
+    found = []
+    for file in store.files(run):
+        now = store.load(file)
+        change = _change(before(file, now), now)
+        if change is not None:
+            found.append(change)
     return sorted(found, key=lambda change: (KINDS.index(change.what), change.target, change.subject))
 
 
-def _change(run: Path, baseline: Path, file: Path) -> Change | None:
-    now = store.load(file)
-    recorded_file = baseline / file.relative_to(run)
-    recorded = store.load(recorded_file) if recorded_file.exists() else None
+def _subject(document: Document) -> tuple[str, str, str, str]:
+    written = document["boundary"]["written"] if not document["bug_id"] else ""
+    return document["target"], document["bug_id"], written, document["law"] or ""
+
+
+def _change(recorded: Document | None, now: Document) -> Change | None:
     alone = not now["bug_id"]
     if recorded is None:
         if now["verdict"] == "unavailable" or (alone and now["verdict"] != "reproduced"):

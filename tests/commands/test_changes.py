@@ -46,6 +46,19 @@ def test_json_and_markdown(run_sentinel: Any, overnight: list[str], tiny: Any) -
     assert "| newly fixed | tiny | TINY-MEAN |" in told
 
 
+def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(
+    run_sentinel: Any, overnight: list[str]
+) -> None:
+    for folder in ("recorded", "tonight"):
+        for file in Path(folder).glob("tiny/*/*.json"):
+            file.rename(file.with_name(f"path-{folder}.json"))
+    guard = ("--across-refs", "--no-bisect", "--worse")
+    better = run_sentinel("changes", "--from", "tonight", "--baseline", "recorded", *guard)
+    worse = run_sentinel("changes", "--from", "recorded", "--baseline", "tonight", *guard)
+    assert (better.status, "newly fixed" in better.out) == (0, True)
+    assert (worse.status, "newly broken" in worse.out) == (1, True)
+
+
 def test_nothing_changed_is_status_0(run_sentinel: Any, overnight: list[str]) -> None:
     answer = run_sentinel(*overnight[:2], "recorded", *overnight[3:])
     assert (answer.status, answer.out) == (0, "nothing changed\n")

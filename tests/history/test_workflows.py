@@ -1,0 +1,218 @@
+"""The shell of each step of the workflows and of the action, run as a runner would: an empty home, nothing but its
+variables. Only ``pip install`` is not run; what it would install is what runs these tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, copy_demo, write_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")
+
+
+@dataclass
+class Runner:
+    """:ivar values: what expressions stand for, such as ``inputs.targets``.
+    :ivar environment: of every step.
+    """
+
+    folder: Path
+    values: dict[str, str]
+    environment: dict[str, str]
+    outputs: dict[str, str] = field(default_factory=dict)
+
+    def filled(self, text: str) -> str:
+        def value(match: re.Match[str]) -> str:
+            for name in re.split(r" *\|\| *", match[1]):
+                found = name.strip("'") if name.startswith("'") else self.values.get(name, self.outputs.get(name, ""))
+                if found:
+                    return found
+            return ""
+
+        return EXPRESSION.sub(value, text)
+
+    def step(self, step: Mapping[str, Any], job: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        own = {**(job or {}), **step.get("env", {})}
+        environment = {**self.environment, **{name: self.filled(str(text)) for name, text in own.items()}}
+        assert "${{" not in step["run"], "expressions in a shell text are injections waiting for an input"
+        finished = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            env=environment, cwd=self.folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        for line in Path(environment["GITHUB_OUTPUT"]).read_text().splitlines():
+            name, _, text = line.partition("=")
+            self.outputs[f"steps.{step.get('id')}.outputs.{name}"] = text
+        return finished
+
+    @property
+    def summary(self) -> str:
+        return Path(self.environment["GITHUB_STEP_SUMMARY"]).read_text()
+
+
+@pytest.fixture
+def runner(tmp_path: Path, demo_repository: Repository) -> Runner:
+    """A machine with git, bash, and this Python; the demo framework's mirror can be had from a folder."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("python", "pytest", "sentinel"):
+        module = {"python": "", "pytest": "-m pytest", "sentinel": "-m sentinel.cli"}[name]
+        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
+        (tools / name).chmod(0o755)
+    (tools / "pip").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/installed\n')
+    (tools / "pip").chmod(0o755)
+    seed = tmp_path / "seed"
+    seed.mkdir()
+    subprocess.run(["git", "clone", "-q", "--bare", str(demo_repository.path), str(seed / "demo")], check=True)
+    for name in ("broken", "fixed"):
+        command = ["git", "-C", str(seed / "demo"), "update-ref", f"refs/heads/{name}", demo_repository.commits[name]]
+        subprocess.run(command, check=True)
+    for name in ("home", "work", "temp"):
+        (tmp_path / name).mkdir()
+    for name in ("output", "summary"):
+        (tmp_path / name).touch()
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "HOME": str(tmp_path / "home"),
+        "PYTHONPATH": str(ROOT),
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "SENTINEL_HOME": str(tmp_path / "home" / "sentinel"),
+        "SENTINEL_MIRROR_SEED": str(seed),
+    }
+    return Runner(tmp_path / "work", {"github.workspace": str(tmp_path / "home")}, environment)
+
+
+def read(name: str) -> dict[Any, Any]:
+    return dict(yaml.safe_load((ROOT / name).read_text()))
+
+
+def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner: Runner, tmp_path: Path) -> None:
+    workflow = read(".github/workflows/nightly.yml")
+    job = workflow["jobs"]["upstream-main"]
+    runner.values["inputs.targets"] = "demo"
+    steps = {step["name"]: step for step in job["steps"] if "run" in step}
+    recipes = tmp_path / "recipes"
+    write_recipe(recipes, MASKED_TOKENS)
+    runner.environment["PYTEST_ADDOPTS"] = f"--sentinel-recipes={recipes} --sentinel-laws=off"
+    (runner.folder / "reports").mkdir()
+    (runner.folder / "sentinel.toml").write_text(f'recipes = ["{recipes}"]\n')
+
+    said: list[subprocess.CompletedProcess[str]] = []
+
+    def night() -> dict[str, int]:
+        said[:] = [runner.step(step, job["env"]) for step in steps.values()]
+        return dict(zip(steps, (step.returncode for step in said), strict=True))
+
+    check = "Upstream main against what is recorded"
+    main_is(runner, "broken")
+    first = night()
+    assert first[check] == 1, said[2]  # nothing is recorded yet
+    assert all(status == 0 for name, status in first.items() if name != check), said
+    assert "not recorded" in runner.summary
+    shutil.copytree(runner.folder / "nightly" / "demo", runner.folder / "reports" / "demo")
+    assert set(night().values()) == {0}, said
+    main_is(runner, "fixed")
+    third = night()
+    assert (third[check], third["What changed, and with which commit"]) == (1, 0), said
+    assert "newly fixed" in runner.summary
+    assert rev(runner, "fixed")[:9] in runner.summary
+
+
+def main_is(runner: Runner, name: str) -> None:
+    seed = f"{runner.environment['SENTINEL_MIRROR_SEED']}/demo"
+    subprocess.run(["git", "-C", seed, "update-ref", "refs/heads/main", f"refs/heads/{name}"], check=True)
+
+
+def rev(runner: Runner, name: str) -> str:
+    seed = f"{runner.environment['SENTINEL_MIRROR_SEED']}/demo"
+    command = ["git", "-C", seed, "rev-parse", f"refs/heads/{name}"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_nightly_workflow_keeps_what_it_made_and_may_write_nothing(runner: Runner) -> None:
+    workflow = read(".github/workflows/nightly.yml")
+    uses = {step["uses"].split("@")[0]: step for step in workflow["jobs"]["upstream-main"]["steps"] if "uses" in step}
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "mirrors" in uses["actions/cache"]["with"]["path"]
+    assert uses["actions/upload-artifact"]["with"]["path"] == "nightly"
+
+
+def guard(runner: Runner, **inputs: str) -> list[subprocess.CompletedProcess[str]]:
+    action = read("action.yml")
+    defaults = {name: str(told.get("default", "")) for name, told in action["inputs"].items()}
+    runner.values.update({f"inputs.{name}": text for name, text in {**defaults, **inputs}.items()})
+    runner.values["github.action_path"] = str(ROOT)
+    return [runner.step(step) for step in action["runs"]["steps"]]
+
+
+def working_tree(runner: Runner, *revisions: str) -> None:
+    copy_demo(runner.folder, *revisions)
+    for arguments in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "all"]):
+        who = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(runner.folder), *who, *arguments], check=True, env=runner.environment)
+
+
+@pytest.fixture
+def with_recipe(runner: Runner, tmp_path: Path) -> Runner:
+    for document in (MASKED_TOKENS, REJECTED_ROW):
+        write_recipe(tmp_path / "recipes", document)
+    runner.environment["PYTEST_ADDOPTS"] = f"--sentinel-recipes={tmp_path / 'recipes'}"
+    return runner
+
+
+def test_the_action_guards_a_working_tree(with_recipe: Runner, tmp_path: Path) -> None:
+    working_tree(with_recipe, "fixed")
+    wanted = {"sentinel-target": "demo", "bugs": "DEMO-MASKED-TOKENS"}
+    assert [step.returncode for step in guard(with_recipe, **wanted)] == [0, 0, 0]
+    assert "DEMO-MASKED-TOKENS" in with_recipe.summary
+    assert (tmp_path / "installed").read_text().strip() == f"install --quiet {ROOT}[targets]"
+    copy_demo(with_recipe.folder)
+    assert guard(with_recipe, **wanted)[1].returncode == 1
+
+
+def test_with_a_base_the_action_fails_for_what_is_worse_alone(with_recipe: Runner) -> None:
+    working_tree(with_recipe)
+    wanted = {"sentinel-target": "demo", "base": "main", "bugs": "DEMO-*"}
+    known = guard(with_recipe, **wanted)[1]
+    assert known.returncode == 0, known.stdout + known.stderr  # the base has the bug too
+    shutil.rmtree(Path(with_recipe.environment["RUNNER_TEMP"]))
+    os.mkdir(with_recipe.environment["RUNNER_TEMP"])
+    subprocess.run(["git", "-C", str(with_recipe.folder), "worktree", "prune"], check=True)
+    copy_demo(with_recipe.folder, "fixed")
+    who = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "-C", str(with_recipe.folder), *who, "commit", "-qam", "fixed"], check=True)
+    copy_demo(with_recipe.folder)
+    worse = guard(with_recipe, **wanted)[1]
+    assert (worse.returncode, "newly broken: demo DEMO-MASKED-TOKENS" in worse.stdout) == (1, True)
+
+
+def test_the_reusable_workflow_runs_what_the_action_runs(with_recipe: Runner) -> None:
+    working_tree(with_recipe)
+    job = read(".github/workflows/guard.yml")["jobs"]["guard"]
+    with_recipe.values.update({"inputs.sentinel-target": "demo", "inputs.base": "main", "inputs.laws": "off"})
+    with_recipe.values.update({"inputs.install": "rl-sentinel[targets]", "inputs.bugs": "DEMO-*"})
+    done = [with_recipe.step(step, job["env"]) for step in job["steps"] if "run" in step]
+    assert [step.returncode for step in done] == [0] * 5, [step.stdout[-500:] + step.stderr[-500:] for step in done]
+
+
+def test_the_pre_commit_hooks_run(with_recipe: Runner) -> None:
+    working_tree(with_recipe, "fixed")
+    hooks = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
+    run = f"{hooks['sentinel']['entry']} --sentinel-target=demo --sentinel-bug=DEMO-MASKED-TOKENS"
+    assert with_recipe.step({"run": run}).returncode == 0
+    copy_demo(with_recipe.folder)
+    assert with_recipe.step({"run": run}).returncode == 1
+    files = re.compile(hooks["sentinel-recipes"]["files"])
+    assert files.match("recipes/verl/X.yaml")
