@@ -194,6 +194,10 @@ class Body:
 
     _new = _call
 
+    def _bare(self, statement: Node) -> str:
+        name = self.imports.of(*statement["function"])
+        return f"{name}.__new__({name})"
+
     def _method(self, statement: Node) -> str:
         attribute = statement["attribute"]
         if attribute == "__getitem__":
@@ -318,6 +322,10 @@ class Body:
         self.third.add("omegaconf")
         return f"omegaconf.OmegaConf.create({self.text(node['omegaconf'])})"
 
+    def _bound_node(self, node: Node) -> str:
+        self.standard.add("import types")
+        return f"types.MethodType({', '.join(self.text(item) for item in node['bound'])})"
+
     def _tensordict_node(self, node: Node) -> str:
         self.third.add("tensordict")
         return f"tensordict.TensorDict({self.text(node['tensordict'])}, batch_size={node['size']})"
@@ -401,10 +409,10 @@ def _is_tuple(node: Node) -> bool:
 def _hint(statement: Node) -> str:
     if statement["op"] == "make":
         return str(statement["hint"]).partition("[")[0]
-    if statement["op"] in ("call", "new"):
+    if statement["op"] in ("call", "new", "bare"):
         last = str(statement["function"][1]).rpartition(".")[2]
         snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last).lower()
-        return snake.removeprefix("_") if statement["op"] == "new" else "answer"
+        return snake.removeprefix("_") if statement["op"] != "call" else "answer"
     if statement["op"] in ("method", "property"):
         return "answer" if statement["op"] == "method" else str(statement["attribute"])
     if statement["op"] == "torch":

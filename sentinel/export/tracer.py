@@ -15,7 +15,6 @@ Statements are ``{"op": "torch" | "call" | "method" | "new" | "property" | "invo
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import inspect
 import sys
@@ -436,9 +435,31 @@ class Tracer:
             return {"set": [self.node(item) for item in sorted(value, key=repr)]}
         if type(value) in (dict,) or type(value).__name__ in ("OrderedDict", "defaultdict"):
             return {"dict": [[self.node(key), self.node(item)] for key, item in value.items()]}
+        if isinstance(value, SimpleNamespace) and any(_refers(item, value) for item in vars(value).values()):
+            return self._of_itself(value)
         if isinstance(value, SimpleNamespace) or type(value).__qualname__ == "Namespace":
             return {"namespace": [[name, self.node(item)] for name, item in vars(value).items()]}
         return self._object(value)
+
+    def _of_itself(self, value: SimpleNamespace) -> Node:
+        """A namespace with itself, or methods bound to it, among its attributes: made first, and given those then."""
+        rest = {name: item for name, item in vars(value).items() if not _refers(item, value)}
+        made = {"namespace": [[name, self.node(item)] for name, item in rest.items()]}
+        mine = self._state({"op": "make", "value": made, "hint": "stand_in"}, value)
+        for name, item in vars(value).items():
+            if name not in rest:
+                node = {"bound": [self.node(item.__func__), mine]} if isinstance(item, MethodType) else mine
+                self.statements.append({"op": "setattr", "self": mine, "attribute": name, "value": node})
+        return mine
+
+    def _unconstructed(self, value: Any) -> Node:
+        """An object of the target's of which no constructor was seen: the binding has made it without one."""
+        cls = type(value)
+        self._use(cls.__module__, cls.__qualname__)
+        mine = self._state({"op": "bare", "function": [cls.__module__, cls.__qualname__]}, value)
+        for name, item in list(vars(value).items()):
+            self.statements.append({"op": "setattr", "self": mine, "attribute": name, "value": self.node(item)})
+        return mine
 
     def _object(self, value: Any) -> Node:
         module = getattr(value, "__module__", None) or getattr(type(value), "__module__", "")
@@ -456,8 +477,8 @@ class Tracer:
         if isinstance(value, (FunctionType, MethodType)):
             return self._function(value)
         cls = type(value)
-        if cls.__module__.partition(".")[0] in self.packages and dataclasses.is_dataclass(value):
-            return self._constructed(cls, _said(value))
+        if cls.__module__.partition(".")[0] in self.packages and hasattr(value, "__dict__"):
+            return self._unconstructed(value)
         if cls.__module__.startswith("tensordict") and hasattr(value, "batch_size"):
             items = {str(key): value[key] for key in value.keys()}  # noqa: SIM118 - no mapping
             return {"tensordict": self.node(items), "size": [int(size) for size in value.batch_size]}
@@ -568,6 +589,10 @@ def _mode(tracer: Tracer) -> Any:
 _MISSING = object()
 
 
+def _refers(item: Any, value: Any) -> bool:
+    return item is value or (isinstance(item, MethodType) and item.__self__ is value)
+
+
 def _number_type(base: type, tracer: Tracer) -> Any:
     """``float`` or ``int`` as adapters and contracts see them while they are watched."""
 
@@ -616,21 +641,6 @@ def _tagged(kind: Any, base: type, value: Any, node: Node) -> Any:
 
 def _scalar(value: Any) -> Node:
     return {"value": value if isinstance(value, (bool, str, type(None))) else +value}
-
-
-def _said(value: Any) -> list[tuple[str, Any]]:
-    """The fields of a dataclass that are other than by default."""
-    fields = []
-    for item in dataclasses.fields(value):
-        default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
-        found = getattr(value, item.name, default)
-        try:
-            same = found is default or bool(found == default)
-        except Exception:  # tensors have no truth
-            same = False
-        if item.init and not same:
-            fields.append((item.name, found))
-    return fields
 
 
 def _needed(function: Any, keywords: Mapping[str, Any]) -> dict[str, Any]:
