@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 _EXAMPLE = """\
   sentinel doctor          each thing with ok, note or missing, and what to do about it
   sentinel doctor --json
+  sentinel doctor verl --ref git:main     each boundary: looked for, found, and what to write in the adapter
+  sentinel doctor verl --all              those that are as the adapter says, too
 
-exit status: 1 where something is missing without which no run works
+exit status: 1 where something is missing without which no run works, or a boundary is not as the adapter says
 """
 _LITTLE = 2_000_000_000
 _WAIT = 120
@@ -54,10 +56,18 @@ class Check:
 
 
 def declare(commands: Commands) -> None:
-    json_option(command(commands, "doctor", _doctor, "check that everything is there that a run needs", _EXAMPLE))
+    parser = command(commands, "doctor", _doctor, "check that everything is there that a run needs", _EXAMPLE)
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="check its boundaries instead")
+    parser.add_argument("--ref", metavar="REF", help="where (default: git:main)")
+    parser.add_argument("--all", action="store_true", help="show the boundaries that need nothing, too")
+    json_option(parser)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
+    if arguments.target:
+        return _boundaries(arguments)
+    if arguments.ref or arguments.all:
+        raise SentinelError("--ref and --all are about a target's boundaries; name one: sentinel doctor verl")
     with progress() as tell:
         tell("starting the worker")
         devices = _ask_for_devices()
@@ -71,6 +81,35 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if missing and not arguments.json:
         say(f"missing: {', '.join(missing)}")
     return 1 if missing else 0
+
+
+def _boundaries(arguments: argparse.Namespace) -> int:
+    """Drift is work: what the adapter looks for beside what is there."""
+    from sentinel.commands.drifted import diagnose
+    from sentinel.commands.known import target_named
+    from sentinel.refs import Ref
+    from sentinel.sources import open_checkout
+
+    catalog, _ = known()
+    target = target_named(catalog, arguments.target)
+    ref = Ref.parse(arguments.ref or f"git:{target.branch}")
+    with progress() as tell:
+        checkout = open_checkout(target, ref, progress=tell)
+        tell(f"reading {target.name} at {ref.short}")
+        every = diagnose(checkout, target, catalog.contracts)
+    drifted = [item for item in every if item.state != "there"]
+    shown = every if arguments.all else drifted
+    if arguments.json:
+        say_json([asdict(item) for item in shown])
+    else:
+        for item in shown:
+            say(f"{item.state}: {item.boundary} ({item.contract})")
+            say(f"    looked for  {', '.join(item.looked_for)}")
+            say(f"    found       {item.found or 'nothing of this name or a similar one'}")
+            if item.proposed:
+                say(f"    proposed    {item.proposed}")
+        say(f"{len(every) - len(drifted)} of {len(every)} boundaries of {target.name} at {ref.short} are as bound")
+    return 1 if drifted else 0
 
 
 def _python() -> Iterator[Check]:
