@@ -15,6 +15,7 @@ from functools import cached_property
 from importlib.machinery import all_suffixes
 
 from sentinel.history.gittrees import TREE, GitTrees
+from sentinel.history.surroundings import Surroundings, third_party
 from sentinel.sources.trees import LINK
 from sentinel.targets import PackageRoot
 from sentinel.worker.trace import EVERYTHING
@@ -41,11 +42,18 @@ class Closure:
         return tuple(question[2:] for question in self.questions if question[0] == "m")
 
     @cached_property
+    def packages(self) -> tuple[str, ...]:
+        """The third-party modules that were looked for."""
+        return tuple(question[2:] for question in self.questions if question[0] == "p")
+
+    @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
         """The folders that the questions are about, in order, each with the names looked for (None: it was listed)."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]
+            if kind == "p":
+                continue
             if kind == "d":
                 names[path] = None
                 continue
@@ -62,10 +70,10 @@ class Closure:
 
 
 def closure_of(asked: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
-    """The closure of a probe: those questions that package roots can answer in more than one way, in order.
+    """The closure of a probe: those questions that have more than one answer, in order.
 
-    A checkout has nothing beside the package roots: what is looked for there (each third-party module is) is never
-    found, at any revision.
+    A checkout has nothing beside the package roots. What the import system looks for there is a third-party module,
+    which each revision lacks; the question is whether the environment has it: ``p:ray``.
 
     :param asked: what the worker recorded; None where it could not tell.
     """
@@ -77,6 +85,11 @@ def closure_of(asked: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Clo
         for question in asked
         if question == EVERYTHING or any(f"{question[2:]}/".startswith(f"{place}/") for place in places)
     }
+    beside = {root.import_root for root in roots}
+    for question in asked:
+        parent, _, name = question[2:].rpartition("/")
+        if question[0] == "m" and question not in kept and parent in beside and third_party(name):
+            kept.add(f"p:{name}")
     return Closure((EVERYTHING,) if EVERYTHING in kept else tuple(sorted(kept)))
 
 
@@ -86,11 +99,18 @@ class Revision:
     :ivar roots: the package roots that it has: path and tree object.
     :param tree: the object name of its tree.
     :param memo: answers of folders, shared by all revisions of one mirror.
+    :param beside: which third-party packages there are.
     """
 
     def __init__(
-        self, trees: GitTrees, tree: str, roots: Sequence[PackageRoot], memo: dict[tuple[str, str, str], str | None]
+        self,
+        trees: GitTrees,
+        tree: str,
+        roots: Sequence[PackageRoot],
+        memo: dict[tuple[str, str, str], str | None],
+        beside: Surroundings,
     ) -> None:
+        self._beside = beside
         self._trees = trees
         self._memo = memo
         self._tree = tree
@@ -109,7 +129,8 @@ class Revision:
             lines = self._lines(closure)
             if lines is None:
                 lines = [f"{path} {tree}" for path, tree in self.roots]
-            text = json.dumps([[path for path, _ in self.roots], lines])
+            packages = [f"{name} {self._beside(name)}" for name in closure.packages]
+            text = json.dumps([[path for path, _ in self.roots], lines, packages])
             known = self._answers[closure.id] = hashlib.sha256(text.encode()).hexdigest()[:40]
         return known
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from sentinel.history.basis import Basis, basis
 from sentinel.history.commits import Commit, Tag, Walk
 from sentinel.history.executors import Executor, Found, Local, Work
 from sentinel.history.gittrees import GitTrees
+from sentinel.history.surroundings import surroundings
 from sentinel.history.sweep import Sweep, Tally, Told
 from sentinel.history.units import PASSING, Unit, Units, UnitStore
 from sentinel.recipes import Recipe
@@ -64,6 +65,7 @@ class Ledger:
         self.mirrors = store or MirrorStore()
         self.mirror = self.mirrors.path(target.name)
         self.units = UnitStore(self.mirrors.home)
+        self.beside = surroundings(settings.pythons.get(target.name, settings.pythons.get(None)))
 
     def commit(self, name: str) -> Commit:
         """The commit that a name stands for.
@@ -115,11 +117,12 @@ class Ledger:
             units = {recipe.bug_id: self.units_of(recipe, bases[recipe.bug_id]) for recipe in open_}
             every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
             with self.trees() as trees:
-                swept = Sweep(self.target, open_, units, trees).run(every, executor or self.local, told)
+                swept = Sweep(self.target, open_, units, trees, self.beside).run(every, executor or self.local, told)
             tally = swept.tally
             for recipe in open_:
                 of = swept.units[recipe.bug_id]
-                kept[recipe.bug_id] = records.record(recipe, bases[recipe.bug_id], source, line, tags, of)
+                document = records.record(recipe, bases[recipe.bug_id], source, line, tags, of)
+                kept[recipe.bug_id] = {**document, "packages": self._packages(of.values())}
                 records.write(records.place(self.units.folder, kept[recipe.bug_id] or {}), kept[recipe.bug_id] or {})
         return Account([kept[recipe.bug_id] or {} for recipe in recipes], tally)
 
@@ -136,7 +139,7 @@ class Ledger:
                     stack.callback(made[0].close)
                 return made[0].submit(lane, work)
 
-            sweep = Sweep(self.target, recipes, units, trees)
+            sweep = Sweep(self.target, recipes, units, trees, self.beside)
             yield lambda commit: sweep.decide(commit, submit)
 
     def basis(self, recipe: Recipe) -> Basis:
@@ -165,6 +168,12 @@ class Ledger:
         )
         return Local(self.catalog, self.units.folder / "copies", self.mirrors.path, options, lanes)
 
+    def _packages(self, units: Iterable[Unit]) -> dict[str, str]:
+        """The third-party packages that were looked for, as they are here."""
+        closures = [self.units.closure(self.target.name, name) for name in {unit.closure for unit in units}]
+        names = {name for closure in closures if closure is not None for name in closure.packages}
+        return {name: self.beside(name) for name in sorted(names)}
+
     def _kept(self, recipe: Recipe, on: Basis, source: records.Source, tags: Sequence[Tag]) -> dict[str, Any] | None:
         """The record of an earlier run, where nothing has changed since: not one commit has to be looked at."""
         shell = {"target": recipe.target, "bug_id": recipe.bug_id, "source": records.plain_source(source)}
@@ -176,6 +185,7 @@ class Ledger:
         same = (
             known["source"] == shell["source"]
             and known.get("basis") == records.plain_basis(on)
+            and all(self.beside(name) == version for name, version in known.get("packages", {}).items())
             and [(item["name"], item["commit"]) for item in known["releases"]]
             == [(tag.name, tag.commit.sha) for tag in tags]
             and not any(item["kind"] in PASSING for item in itertools.chain(known["runs"], known["releases"]))

@@ -86,6 +86,7 @@ def record(
         "boundary": recipe.boundary,
         "source": plain_source(source),
         "basis": plain_basis(basis),
+        "packages": {},
         "commits": len(commits),
         "closures": len({(units[c.sha].closure, units[c.sha].answers) for c in commits}),
         "runs": [chronicle.plain_run(run) for run in runs],

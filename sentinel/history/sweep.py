@@ -12,6 +12,7 @@ from sentinel.history.closures import Revision, closure_of
 from sentinel.history.commits import Commit
 from sentinel.history.executors import Executor, Found, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError
+from sentinel.history.surroundings import Surroundings
 from sentinel.history.units import Unit, Units
 from sentinel.recipes import Recipe
 from sentinel.targets import Target
@@ -42,9 +43,19 @@ class Swept:
 
 
 class Sweep:
-    """:param units: by bug id, of the same recipes."""
+    """:param units: by bug id, of the same recipes.
+    :param beside: which third-party packages there are where probes run.
+    """
 
-    def __init__(self, target: Target, recipes: Sequence[Recipe], units: Mapping[str, Units], trees: GitTrees) -> None:
+    def __init__(
+        self,
+        target: Target,
+        recipes: Sequence[Recipe],
+        units: Mapping[str, Units],
+        trees: GitTrees,
+        beside: Surroundings,
+    ) -> None:
+        self._beside = beside
         self._target = target
         self._recipes = list(recipes)
         self._units = units
@@ -84,7 +95,7 @@ class Sweep:
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
         """A commit's tree, and the recipes whose verdict there is not known yet; takes over the others."""
         try:
-            revision = Revision(self._trees, commit.tree, self._target.roots, self._memo)
+            revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._beside)
             known = self._by_roots.setdefault(revision.roots, {})
             missing = []
             for recipe in self._recipes:

@@ -174,3 +174,17 @@ def _can_revert(history: History) -> bool:
     return len(history.git("rev-list", "--parents", "-n1", "HEAD").split()) == 2 and bool(
         history.git("diff", "HEAD~1", "HEAD")
     )
+
+
+def test_a_package_that_is_installed_later_is_noticed(
+    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sentinel.history import ledger
+
+    guarded = f"try:\n    import some_package\nexcept ImportError:\n    pass\nimport json, numpy\n{BUGGY}"
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": guarded})
+    assert swept()["packages"] == {"some_package": "-"}
+    assert swept()["probed"] == 0
+    monkeypatch.setattr(ledger, "surroundings", lambda python: lambda name: f"{name} 1.0")
+    again = swept()
+    assert (again["probed"], again["packages"]) == (1, {"some_package": "some_package 1.0"})
