@@ -28,6 +28,7 @@ class Processes:
         self._zygotes: dict[str | None, Zygote] = {}
         self._loaded: dict[tuple[str, Ref], Loaded] = {}
         self._oracles: dict[str, TargetProcess] = {}
+        self._held: set[tuple[str, Ref]] = set()
         self._closed = False
         self._lock = Lock()
 
@@ -75,10 +76,15 @@ class Processes:
                 self._loaded[target.name, ref] = loaded
         return loaded
 
-    def discard(self, target: str, ref: Ref) -> None:
-        """End the process of a target at a ref."""
+    def hold(self, target: str, ref: Ref) -> None:
+        """Keep the process of a target at a ref to the end: a search has sessions in it."""
         with self._lock:
-            loaded = self._loaded.pop((target, ref), None)
+            self._held.add((target, ref))
+
+    def discard(self, target: str, ref: Ref) -> None:
+        """End the process of a target at a ref, unless it is held."""
+        with self._lock:
+            loaded = None if (target, ref) in self._held else self._loaded.pop((target, ref), None)
         if loaded is not None:
             loaded.process.close()
 

@@ -116,6 +116,7 @@ class Runner:
         adapter = self._catalog.adapters[target]
         checkout = self._open_checkout(adapter.target, ref, None)
         environment = self._processes.environment(target)
+        self._processes.hold(target, ref)  # recipes planned for the same place may end at any moment
         loaded = self._processes.loaded(adapter.target, ref, checkout)
         for binding in bindings:
             loaded.load(binding.boundary, binding.contract, self._contract_file(binding.contract))

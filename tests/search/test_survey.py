@@ -61,3 +61,14 @@ def test_what_a_hunter_meets_is_raised_where_the_answer_is_asked_for(
     with pytest.raises(WorkerError, match="the run has ended"):
         survey.decide(jobs[0])
     survey.close()
+
+
+def test_the_end_of_the_recipes_does_not_end_a_search(catalog: Catalog, runner: Runner, fixed_tree: Path) -> None:
+    """Both are in one process: a plan that ends lets go of it, a search that is under way does not."""
+    ref = Ref("path", str(fixed_tree))
+    bindings = catalog.adapters["demo"].target.bindings
+    ground = runner.ground("demo", ref, bindings)
+    runner._processes.discard("demo", ref)
+    assert runner.ground("demo", ref, bindings).bench._target() is ground.bench._target()
+    assert ground.bench._target().dead is None
+    ground.bench._target().session().close()
