@@ -11,7 +11,7 @@ from sentinel.invariants.invariant import DoesNotApply
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns may be None. What stands at tokens that do not count is nobody's meaning: it is left out on both sides."""
+    """Returns may be None. What stands at tokens that do not count is nobody's meaning, and left out on both sides."""
     import torch
 
     outputs = call(**inputs)
