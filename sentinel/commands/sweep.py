@@ -52,7 +52,9 @@ def declare(commands: Commands) -> None:
     walk.add_argument("--merges", action="store_true", help="the merge commits of the branch alone")
     walk.add_argument("--all", action="store_true", help="the commits that were merged too, not the branch's own alone")
     walk.add_argument("--releases", action="store_true", help="the releases on PyPI")
-    parser.add_argument("--executor", metavar="NAME", default="local", help="local: this machine's cores")
+    parser.add_argument(
+        "--executor", metavar="NAME", default="local", help="local (the default), or ray[://HOST:PORT]: many machines"
+    )
     parser.add_argument("--jobs", metavar="N", type=int, help="probes at a time (default: one a core)")
     parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also these recipes")
     parser.add_argument("--save", metavar="DIR", type=Path, help="also write the records there: reports/history")
@@ -151,7 +153,12 @@ def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], 
     """:raises SentinelError: for an unknown name, or where its extra is not installed."""
     if name == "local":
         return lambda: ledger.local(jobs)
-    raise SentinelError(f"unknown executor {name!r}; write local")
+    if name == "ray" or name.startswith("ray://"):
+        from sentinel.history.ray_executor import RayExecutor
+
+        mirrors = {ledger.target.name: ledger.mirror}
+        return lambda: RayExecutor(ledger.catalog, mirrors, ledger.options, name, jobs)
+    raise SentinelError(f"unknown executor {name!r}; write local, ray or ray://HOST:PORT")
 
 
 def show(account: Account, arguments: argparse.Namespace) -> None:

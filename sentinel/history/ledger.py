@@ -156,17 +156,21 @@ class Ledger:
         finally:
             trees.close()
 
-    def local(self, lanes: int | None = None) -> Local:
-        """The executor of this machine's cores."""
+    @property
+    def options(self) -> Options:
+        """How probes of this target run."""
         settings = self.settings
-        options = Options(
+        return Options(
             timeout=settings.timeout,
             sandbox=settings.sandbox,
             device=settings.device,
             python=settings.pythons.get(self.target.name, settings.pythons.get(None)),
             trace=True,
         )
-        return Local(self.catalog, self.units.folder / "copies", self.mirrors.path, options, lanes)
+
+    def local(self, lanes: int | None = None) -> Local:
+        """The executor of this machine's cores."""
+        return Local(self.catalog, self.units.folder / "copies", self.mirrors.path, self.options, lanes)
 
     def _packages(self, units: Iterable[Unit]) -> dict[str, str]:
         """The third-party packages that were looked for, as they are here."""
