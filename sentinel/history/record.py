@@ -165,5 +165,5 @@ def files(folder: Path) -> Iterator[Path]:
     """Every record below a folder, in order of path."""
     for file in sorted(folder.glob("*/**/*.json")):
         parts = file.relative_to(folder).parts
-        if "closures" not in parts and not any(part.startswith(".") for part in parts):
+        if not {"closures", "copies"} & set(parts) and not any(part.startswith(".") for part in parts):
             yield file
