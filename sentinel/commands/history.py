@@ -1,4 +1,4 @@
-"""``sentinel history``: when a bug came, when it went, and which releases had it; from what sweeps have kept."""
+"""``sentinel history``: when bugs came, when they went, and which releases had them; from what sweeps have kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, json_option, say, say_json
+from sentinel.commands.console import command, json_option, say, say_json, say_table
+from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -16,12 +17,14 @@ _EXAMPLE = """\
   sentinel history VERL-REJECTED-ROW-GRPO
   sentinel history VERL-REJECTED-ROW-GRPO --from reports/history     what is committed
   sentinel history VERL-REJECTED-ROW-GRPO --json
+  sentinel history --from reports/history --markdown                 the table of all bugs, as in its README
 """
 
 
 def declare(commands: Commands) -> None:
-    parser = command(commands, "history", _history, "tell the history of one bug, as sweeps have found it", _EXAMPLE)
-    parser.add_argument("bug", metavar="BUG")
+    parser = command(commands, "history", _history, "tell the history of bugs, as sweeps have found it", _EXAMPLE)
+    parser.add_argument("bug", metavar="BUG", nargs="?", help="one bug (default: a line for each)")
+    parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
     records_option(parser)
     json_option(parser)
 
@@ -43,6 +46,10 @@ def _history(arguments: argparse.Namespace) -> int:
     from sentinel.history import rendering
     from sentinel.history.index import of_bug
 
+    if not arguments.bug:
+        return _all(arguments)
+    if arguments.markdown:
+        raise SentinelError("--markdown is the table of all bugs; leave BUG out")
     found = of_bug(folder_of(arguments), arguments.bug)
     if arguments.json:
         say_json(found)
@@ -54,4 +61,24 @@ def _history(arguments: argparse.Namespace) -> int:
         if record["releases"]:
             say("\n".join(rendering.releases(record)) + "\n")
     say(rendering.LEGEND)
+    return 0
+
+
+def _all(arguments: argparse.Namespace) -> int:
+    from sentinel.history import record as records
+    from sentinel.history import rendering
+
+    folder = folder_of(arguments)
+    found = [records.load(file) for file in records.files(folder)]
+    if not found:
+        raise SentinelError(f"no histories in {folder}; `sentinel sweep TARGET` makes them")
+    headings, rows = rendering.overview(found)
+    if arguments.json:
+        say_json([dict(zip(headings, cells)) for cells in rows])
+    elif arguments.markdown:
+        say("\n".join(f"* {line}" for line in rendering.counts(found)) + "\n")
+        say(f"{rendering.markdown(headings, rows)}\n\n{rendering.MARKS}")
+    else:
+        say_table(headings, rows)
+        say("\n" + "\n".join([rendering.MARKS, *rendering.counts(found)]))
     return 0

@@ -168,7 +168,7 @@ def show(account: Account, arguments: argparse.Namespace) -> None:
         say_json(rendering.plain(account.records, account.tally.probed))
         return
     if arguments.markdown:
-        say(rendering.markdown(account.records))
+        say(rendering.markdown(rendering.HEADINGS, [rendering.row(record) for record in account.records]))
         return
     width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
     for record in account.records:

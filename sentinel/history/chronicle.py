@@ -6,11 +6,12 @@ Nothing is interpolated. A range that could not be decided stays one, and a chan
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from sentinel.history.commits import Commit
+from sentinel.history.origins import Origin
 from sentinel.history.units import Unit
 
 #: What a revision can be as far as a bug goes; None where it could not be decided.
@@ -52,6 +53,7 @@ class Change:
     :ivar after: the last revision that was decided otherwise; None where there is none.
     :ivar undecided: how many revisions between the two could not be decided: the change is in one of them, or here.
     :ivar why: the kind of reason of those.
+    :ivar begins: whether nothing before it could be judged: no revision was decided, or the code was absent.
     """
 
     what: str
@@ -59,6 +61,7 @@ class Change:
     after: Commit | None
     undecided: int = 0
     why: str = ""
+    begins: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ def changes_of(runs: Sequence[Run]) -> list[Change]:
             if what:
                 why = ", ".join(dict.fromkeys(undecided.kind for undecided in gap))
                 after = before.last if before else None
-                changes.append(Change(what, run.first, after, sum(item.commits for item in gap), why))
+                begins = before is None or before.state == "absent"
+                changes.append(Change(what, run.first, after, sum(item.commits for item in gap), why, begins))
         before, gap = run, []
     return changes
 
@@ -135,7 +139,8 @@ def changes_between(commits: Sequence[Commit], units: Mapping[str, Unit]) -> lis
         if what:
             undecided = [parent for parent in parents if states[parent.sha] is None]
             why = ", ".join(dict.fromkeys(units[parent.sha].kind for parent in undecided))
-            changes.append(Change(what, commit, decided[0] if decided else None, len(undecided), why))
+            begins = not decided or states[decided[0].sha] == "absent"
+            changes.append(Change(what, commit, decided[0] if decided else None, len(undecided), why, begins))
     return changes
 
 
@@ -191,20 +196,24 @@ def plain_run(run: Run) -> dict[str, Any]:
     }
 
 
-def plain_change(change: Change) -> dict[str, Any]:
+def plain_change(change: Change, origins: Mapping[str, Origin]) -> dict[str, Any]:
+    """:param origins: by commit: where the code came from that a history begins with."""
+    origin = origins.get(change.commit.sha) if change.begins else None
     return {
         "what": change.what,
         "commit": plain_commit(change.commit),
         "after": plain_commit(change.after) if change.after else None,
         "undecided": change.undecided,
         "why": change.why,
+        "begins": change.begins,
+        "origin": asdict(origin) if origin else None,
     }
 
 
-def plain_spell(spell: Spell) -> dict[str, Any]:
+def plain_spell(spell: Spell, origins: Mapping[str, Origin]) -> dict[str, Any]:
     return {
-        "introduced": plain_change(spell.start),
-        "ended": plain_change(spell.end) if spell.end else None,
+        "introduced": plain_change(spell.start, origins),
+        "ended": plain_change(spell.end, origins) if spell.end else None,
         "last": plain_commit(spell.last),
         "days": spell.days,
         "clock_went_backwards": spell.clock,

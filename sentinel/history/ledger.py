@@ -18,6 +18,7 @@ from sentinel.history.basis import Basis, basis
 from sentinel.history.commits import Commit, Tag, Walk
 from sentinel.history.executors import Executor, Found, Local, Work
 from sentinel.history.gittrees import GitTrees
+from sentinel.history.origins import Origin, origin
 from sentinel.history.surroundings import surroundings
 from sentinel.history.sweep import Sweep, Tally, Told
 from sentinel.history.units import PASSING, Unit, Units, UnitStore
@@ -121,7 +122,7 @@ class Ledger:
             tally = swept.tally
             for recipe in open_:
                 of = swept.units[recipe.bug_id]
-                document = records.record(recipe, bases[recipe.bug_id], source, line, tags, of)
+                document = records.record(recipe, bases[recipe.bug_id], source, line, tags, of, self._origin)
                 kept[recipe.bug_id] = {**document, "packages": self._packages(of.values())}
                 records.write(records.place(self.units.folder, kept[recipe.bug_id] or {}), kept[recipe.bug_id] or {})
         return Account([kept[recipe.bug_id] or {} for recipe in recipes], tally)
@@ -171,6 +172,9 @@ class Ledger:
     def local(self, lanes: int | None = None) -> Local:
         """The executor of this machine's cores."""
         return Local(self.catalog, self.units.folder / "copies", self.mirrors.path, self.options, lanes)
+
+    def _origin(self, commit: Commit, unit: Unit) -> Origin | None:
+        return origin(self.mirror, commit, unit)
 
     def _packages(self, units: Iterable[Unit]) -> dict[str, str]:
         """The third-party packages that were looked for, as they are here."""

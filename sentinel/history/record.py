@@ -9,7 +9,7 @@ The same history, recipe, adapter and environment give the same bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,14 @@ from sentinel.errors import SentinelError
 from sentinel.history import chronicle
 from sentinel.history.basis import Basis
 from sentinel.history.commits import Commit, Tag
+from sentinel.history.origins import Origin
 from sentinel.history.units import Unit
 from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
 from sentinel.reports.store import file_name, write_atomically
 
-SCHEMA_VERSION = 1
+#: 2: a change says where the code came from that a history begins with.
+SCHEMA_VERSION = 2
 _NAMES = {"schema_version", "target", "bug_id", "source", "runs", "changes", "spells", "releases"}
 
 Record = Mapping[str, Any]
@@ -68,15 +70,20 @@ def record(
     commits: Sequence[Commit],
     tags: Sequence[Tag],
     units: Mapping[str, Unit],
+    origin: Callable[[Commit, Unit], Origin | None] = lambda commit, unit: None,
 ) -> dict[str, Any]:
     """The record of one recipe.
 
     :param commits: those of the line, in order.
     :param units: by commit; those of tags too, also where they lie beside the line.
+    :param origin: says where the code came from that is first decided at a commit.
     """
     runs = chronicle.runs_of(commits, units)
     linear = source.walk != "all"
     changes = chronicle.changes_of(runs) if linear else chronicle.changes_between(commits, units)
+    begun = {change.commit.sha: origin(change.commit, units[change.commit.sha]) for change in changes if change.begins}
+    origins = {sha: found for sha, found in begun.items() if found is not None}
+    spells = chronicle.spells_of(changes, runs) if linear else []
     document = {
         "schema_version": SCHEMA_VERSION,
         "target": recipe.target,
@@ -90,8 +97,8 @@ def record(
         "commits": len(commits),
         "closures": len({(units[c.sha].closure, units[c.sha].answers) for c in commits}),
         "runs": [chronicle.plain_run(run) for run in runs],
-        "changes": [chronicle.plain_change(change) for change in changes],
-        "spells": [chronicle.plain_spell(s) for s in chronicle.spells_of(changes, runs)] if linear else [],
+        "changes": [chronicle.plain_change(change, origins) for change in changes],
+        "spells": [chronicle.plain_spell(spell, origins) for spell in spells],
         "releases": [_release(tag, units[tag.commit.sha]) for tag in tags if tag.commit.sha in units],
     }
     return dict(_clean(document))

@@ -19,6 +19,11 @@ _SAID = {
     "appeared": "the code appears, without the bug",
 }
 HEADINGS = ("target", "bug", "introduced", "ended", "days", "releases with the bug")
+#: What :func:`_date` puts before a day.
+MARKS = (
+    "+ it came with its code, which is new in that commit   ≤ there at the first commit   "
+    "~ then, or in a commit before that could not be decided"
+)
 
 
 def timeline(record: Record, width: int = 72) -> str:
@@ -84,6 +89,9 @@ def _kind(item: Record) -> str:
 def change_text(change: Record) -> str:
     """``introduced 2025-03-01 0123456 "subject" (#12)``, with how sure that is."""
     text = f"{_SAID[change['what']]}: {named(change['commit'])}"
+    origin = change["origin"]
+    if origin:
+        text += f" [{origin['older']} of the {origin['lines']} lines of its code are older]"
     if not change["undecided"]:
         return text
     before = f"{change['undecided']} before it that could not be decided: {change['why']}"
@@ -121,13 +129,51 @@ def row(record: Record) -> tuple[str, ...]:
     )
 
 
-def markdown(rows: Sequence[Record]) -> str:
-    """The table as Markdown."""
+def overview(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """A line for each bug: what its longest record of git says, and the releases on PyPI that have it.
+
+    :returns: headings and rows, by target and bug.
+    """
+    bugs: dict[tuple[str, str], dict[str, Record]] = {}
+    for record in sorted(records, key=lambda record: int(record["commits"])):
+        bugs.setdefault((record["target"], record["bug_id"]), {})[record["source"]["kind"]] = record
+    rows = []
+    for key, kinds in sorted(bugs.items()):
+        cells = row(kinds["git"]) if "git" in kinds else (*key, "", "", "", "")
+        rows.append((*cells, span(carried_by(kinds["pypi"])) if "pypi" in kinds else ""))
+    return (*HEADINGS, "on PyPI"), rows
+
+
+def counts(records: Sequence[Record]) -> list[str]:
+    """What the records of git come to, as sentences."""
+    of_git = [record for record in records if record["source"]["kind"] == "git"]
+    seen = [record for record in of_git if record["spells"]]
+    spells = [spell for record in seen for spell in record["spells"]]
+    with_code = sum(came_with_its_code(spell["introduced"]) for spell in spells)
+    later = sum(not spell["introduced"]["begins"] for spell in spells)
+    ended = sorted(spell["days"] for spell in spells if spell["ended"])
+    lasting = sorted(spell["days"] for spell in spells if not spell["ended"])
+    released = sum(bool(carried_by(record)) for record in seen)
+    commits = sum({record["target"]: record["commits"] for record in of_git}.values())
+    return [
+        f"bugs: {len(of_git)}, at {commits:,} commits; seen: {len(seen)}; in a tagged release: {released}",
+        f"came with their code: {with_code}; into code that was right before: {later}",
+        f"ended: {len(ended)}, after {_middle(ended)} days (median); still there: {len(lasting)}, "
+        f"for {_middle(lasting)} days",
+    ]
+
+
+def _middle(days: Sequence[int]) -> str:
+    return str(days[len(days) // 2]) if days else "0"
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown."""
     from sentinel.reports.markdown import escaped
 
-    lines = [f"| {' | '.join(HEADINGS)} |", f"|{' --- |' * len(HEADINGS)}"]
-    for record in rows:
-        lines.append(f"| {' | '.join(map(escaped, row(record)))} |")
+    lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
+    for cells in rows:
+        lines.append(f"| {' | '.join(map(escaped, cells))} |")
     return "\n".join(lines)
 
 
@@ -140,7 +186,16 @@ def _date(change: Record) -> str:
     commit = change["commit"]
     pull = f" #{commit['pull']}" if commit["pull"] else f" {commit['sha'][:7]}"
     unsure = "~" if change["undecided"] else "≤" if change["what"] == "present" else ""
-    return f"{unsure}{commit['date'][:10]}{pull}"
+    return f"{'+' if came_with_its_code(change) else unsure}{commit['date'][:10]}{pull}"
+
+
+def came_with_its_code(change: Record) -> bool:
+    """Whether a history begins with code that was written in that commit: most of it is in no file of the one before.
+
+    A commit that moved the code, or gave it another name, says nothing of what was there before.
+    """
+    origin = change["origin"]
+    return bool(origin) and 2 * origin["older"] < origin["lines"]
 
 
 def named(commit: Record) -> str:

@@ -20,3 +20,20 @@ def test_a_bug_s_history_is_told_from_what_was_kept(run_sentinel: Any) -> None:
 def test_without_a_sweep_there_is_nothing_to_tell(run_sentinel: Any) -> None:
     answer = run_sentinel("history", "TINY-MEAN")
     assert (answer.status, "no histories in" in answer.err) == (2, True)
+
+
+def test_without_a_bug_there_is_a_line_for_each(run_sentinel: Any) -> None:
+    run_sentinel("sweep", "tiny")
+    told = run_sentinel("history")
+    assert told.status == 0
+    assert "TINY-MEAN" in told.out
+    assert "bugs: 1, at 2 commits; seen: 1; in a tagged release: 0" in told.out
+    assert run_sentinel("history", "--json").json()[0]["introduced"].startswith("≤2026-01-01")
+    lines = run_sentinel("history", "--markdown").out.splitlines()
+    assert "| target | bug | introduced | ended | days | releases with the bug | on PyPI |" in lines
+    assert run_sentinel("history", "TINY-MEAN", "--markdown").status == 2
+
+
+def test_without_a_bug_and_without_a_sweep(run_sentinel: Any) -> None:
+    answer = run_sentinel("history")
+    assert (answer.status, "no histories in" in answer.err) == (2, True)
