@@ -196,6 +196,8 @@ _METRICS = {
     "dual_clip_fraction": ("actor/pg_clipfrac_lower",),
     "approx_kl": ("actor/ppo_kl",),
 }
+#: What a policy loss returned beside the loss before it returned a mapping of metrics (#4062), in this order.
+_RETURNED = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
 
 
 def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
@@ -237,7 +239,8 @@ def _policy(
         names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
         chosen = {option: inputs[name] for name, option in knobs.items()}
         config = _actor(boundary, inputs, {**(options or {}), **chosen})
-        loss, found = boundary.invoke(_tensors(inputs, *names), config=config)
+        loss, *rest = boundary.invoke(_tensors(inputs, *names), config=config)
+        found = rest[0] if len(rest) == 1 else dict(zip(_RETURNED, rest))
         told = {key: sum(found[name] for name in names) for key, names in metrics.items() if names[0] in found}
         return {"loss": loss, **told}
 

@@ -220,6 +220,19 @@ def test_dppo_counts_tokens_without_an_advantage_as_clipped(main: Bound, diverge
     assert (violation.key, violation.observed, violation.demanded) == ("clip_fraction", 1.0, 0.0)
 
 
+@pytest.fixture(scope="module")
+def before_metrics() -> Iterator[Bound]:
+    """Before #4062 a policy loss returned its metrics one by one."""
+    yield from opened("verl", "52fc6747f4d52f7b1fca900dbb98a2caf93e0595")
+
+
+@pytest.mark.parametrize("function", ["vanilla", "gpg"])
+def test_policy_losses_that_return_their_metrics_one_by_one(before_metrics: Bound, function: str) -> None:
+    subject = before_metrics.subject(f"{CORE}.compute_policy_loss_{function}", "policy_loss")
+    differing = before_metrics.disagreements(subject, None)
+    assert "plain" not in differing  # metrics and all; some modes and options came later
+
+
 def test_what_is_not_finite_behind_the_mask_reaches_the_loss(main: Bound) -> None:
     """https://github.com/verl-project/verl/pull/6349"""
     subject = main.subject(f"{CORE}.agg_loss", "loss_aggregation")

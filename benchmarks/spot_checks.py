@@ -1,0 +1,77 @@
+"""Spot checks of histories: `python benchmarks/spot_checks.py --from reports/history --sample 60`.
+
+A record is made by probing each distinct closure once. Here transitions of it are drawn by lot, and both neighbours of
+each (the last commit of one run, the first of the next) are decided by brute force: a checkout of the whole commit, a
+target process of its own, nothing remembered. Any difference is an error of the sweep. It needs full mirrors.
+
+exit status: 0 all agree, 1 some do not
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from sentinel.catalog import bundled_catalog
+from sentinel.history import record as records
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.refs import Ref
+from sentinel.runner import Job, Runner
+from sentinel.sources import open_checkout
+from sentinel.worker.client import Options
+
+CATALOG = bundled_catalog()
+RECIPES = {recipe.bug_id: recipe for recipe in find_recipes(CATALOG, tuple(CATALOG.targets))}
+
+
+def transitions(folder: Path) -> list[tuple[Recipe, dict[str, Any], dict[str, Any]]]:
+    """Each pair of neighbouring runs of each git record whose recipe is still shipped."""
+    found = []
+    for file in records.files(folder):
+        record = records.load(file)
+        recipe = RECIPES.get(record["bug_id"])
+        if record["source"]["kind"] == "git" and recipe is not None:
+            found += [(recipe, before, after) for before, after in pairwise(record["runs"])]
+    return found
+
+
+def decided(runner: Runner, recipe: Recipe, sha: str) -> str:
+    """The verdict by brute force, with the kind of reason where there is one."""
+    verdict = runner.decide(Job(recipe, Ref("git", sha))).verdict
+    runner.discard(recipe.target, Ref("git", sha))
+    return _named(verdict.name, verdict.kind)
+
+
+def _named(verdict: str, kind: str) -> str:
+    return f"{verdict} ({kind})" if kind else verdict
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--from", dest="folder", type=Path, default=Path("reports/history"))
+    parser.add_argument("--sample", type=int, default=60, help="transitions")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", help="only of this one")
+    arguments = parser.parse_args()
+    every = [item for item in transitions(arguments.folder) if arguments.target in (None, item[0].target)]
+    drawn = random.Random(arguments.seed).sample(every, min(arguments.sample, len(every)))
+    wrong = 0
+    runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref), Options())
+    for recipe, before, after in sorted(drawn, key=lambda item: item[0].bug_id):
+        for run, commit in ((before, before["last"]), (after, after["first"])):
+            swept, found = _named(run["verdict"], run["kind"]), decided(runner, recipe, commit["sha"])
+            wrong += swept != found
+            said = {"bug": recipe.bug_id, "commit": commit["sha"][:12], "swept": swept, "brute_force": found}
+            print(json.dumps({**said, "agrees": swept == found}), flush=True)
+    runner.close()
+    print(json.dumps({"transitions": len(drawn), "of": len(every), "decisions": 2 * len(drawn), "differ": wrong}))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
