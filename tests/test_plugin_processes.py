@@ -158,7 +158,8 @@ def test_ctrl_c_in_the_middle(times: int, folder: Path, tmp_path: Path, monkeypa
     for _ in range(times):
         process.send_signal(signal.SIGINT)
     status, text = finish(process)
-    assert status == pytest.ExitCode.INTERRUPTED, text
+    # The second may land in pytest's own handling of the first: then Python ends, with status 1.
+    assert status in (pytest.ExitCode.INTERRUPTED, 1)[:times], text
     assert "KeyboardInterrupt" in text
     assert all(gone(pid) for pid in (*pids, zygote))
     assert list(scratch.iterdir()) == []

@@ -282,6 +282,9 @@ def _policy_loss(kind: str, metric: str = "") -> Any:
         )
         names = ("log_probs", "old_log_probs", "advantages", "response_mask")
         ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
+        if not ratio.isfinite().all():
+            # Backward through this exp is the caller's: loss_func, which is a boundary of its own, overflows there.
+            raise ValueError("a ratio overflows, before the boundary is called")
         scores, data = inputs["scores"], None
         if scores is not None:  # of RLVR a tensor of the batch, of agents what each trajectory has earned
             trajectories = [f"trajectory {row}" for row in range(len(scores))]

@@ -316,6 +316,12 @@ BINDINGS = (
         dialects=(
             Dialect("std", "biased", "the variance divides by the number of tokens", f"{CODE}/train/trainer.py#L1481"),
             Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{CODE}/train/trainer.py#L1481"),
+            Dialect(
+                "masked_output",
+                "any",
+                "padding keeps minus the mean; the loss multiplies by its mask before it sums",
+                ppo_line(1149),
+            ),
         ),
     ),
     _statistic(f"{TORCH}.masked_mean", "mean", ("axis",), _mean, _formerly("masked_mean")),

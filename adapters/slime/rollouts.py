@@ -86,6 +86,8 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """How many samples are kept, and the batch size that was chosen."""
     from sentinel.worker.drift import DriftError
 
+    if hasattr(boundary.module, "build_dp_schedule"):
+        raise DriftError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
     sample = boundary.imported[TYPES].Sample
     answer = stand_in(samples=[sample(index=n) for n in range(inputs["samples"])], metrics=None)
     args = stand_in(

@@ -109,8 +109,15 @@ def runs(flags: Sequence[bool]) -> list[slice]:
 
 
 def mean(values: Any, count_epsilon: float = 0.0) -> Any:
-    """``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 of none."""
-    return values.sum() / ((len(values) or 1) + count_epsilon)
+    """``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 of none.
+
+    The count is a sum over the mask: it has single precision, whatever the values have, so that an epsilon below half
+    its unit in the last place is not seen.
+    """
+    import torch
+
+    count = torch.tensor(float(len(values) or 1), dtype=torch.float32) + count_epsilon
+    return values.sum() / count.double()
 
 
 def variance(values: Any, unbiased: bool = True, count_epsilon: float = 0.0) -> Any:

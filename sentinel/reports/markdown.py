@@ -71,4 +71,4 @@ def _code(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Every character that Markdown or HTML could obey, as an entity."""
-    return "".join(c if c.isalnum() or c in " -.:,;" else f"&#{ord(c)};" for c in text)
+    return "".join(c if c.isalnum() or c in " -.:,;≤…" else f"&#{ord(c)};" for c in text)

@@ -116,6 +116,14 @@ def test_an_infinity_that_the_definition_has_is_honest() -> None:
         law.check(Case({"": infinite}, {"": {"loss": 1.0}}, contract=CONTRACT))
 
 
+def test_an_answer_that_is_not_finite_tells_nothing_of_a_knob() -> None:
+    honest = {name: scoring()(given) for name, given in {"baseline": ONE, "turned": {**ONE, "scale": 2.0}}.items()}
+    broken = {name: {**seen, "loss": float("nan")} for name, seen in honest.items()}
+    case = Case({"baseline": ONE, "turned": {**ONE, "scale": 2.0}}, broken, honest, CONTRACT)
+    with pytest.raises(DoesNotApply, match="not finite"):
+        LAWS["every_knob_counts"].check(case)
+
+
 def test_nan_on_a_masked_token_is_no_number_a_mask_takes_away() -> None:
     seen = {"advantages": tensor([[1.0, float("nan")], [1.0, 1.0]], "float32")}
     (violation,) = LAWS["finite_in_finite_out"].check(Case({"": ONE}, {"": seen}, contract=CONTRACT))

@@ -209,6 +209,8 @@ def test_a_critic_without_a_valid_token_has_no_finite_loss(anywhere: tuple[str, 
 def test_k3_is_of_the_inverse_ratio(anywhere: tuple[str, Bound]) -> None:
     """Its configuration says k3 = r - log(r) - 1 with the ratio r of proximal and behaviour policy, here e^1.5: 1.98.
 
+    It takes k3 of 1/r, which the adapter states as a dialect.
+
     https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal/api/cli_args.py#L1562
     """
     _, code = anywhere
@@ -216,5 +218,7 @@ def test_k3_is_of_the_inverse_ratio(anywhere: tuple[str, Bound]) -> None:
     one = {"old_log_probs": [[-1.0]], "rollout_log_probs": [[-2.5]], "response_mask": [[1.0]]}
     how = {"level": "token", "mode": "mask", "statistic": "k3", "threshold_high": 1.25, "threshold_low": None}
     scenario = _scenario(code.scenarios(subject)["plain"], **one, **how)
+    assert "kept" not in {item.key for item in code.ask(subject, "the_oracle_agrees", {"": scenario}).violations}
+    scenario["statistic_of"] = "ratio"
     found = {item.key: item for item in code.ask(subject, "the_oracle_agrees", {"": scenario}).violations}
     assert (found["kept"].demanded.nested(), found["kept"].observed.nested()) == ([[0.0]], [[1.0]])
