@@ -28,6 +28,7 @@ from sentinel.commands import (
     recipe,
     reporting,
     show,
+    site,
     sweep,
     verify,
 )
@@ -37,7 +38,7 @@ from sentinel.errors import SentinelError
 #: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
 GROUPS = (
     *(mirror, listing, boundaries, show, recipe, verify, export, audit, findings, duplicates, discover),
-    *(sweep, bisect, history, query, changes, reporting, cache, doctor),
+    *(sweep, bisect, history, query, changes, reporting, site, cache, doctor),
 )
 
 _EPILOG = """\

@@ -1,0 +1,61 @@
+"""``sentinel site``: what is recorded, as pages that need no server."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, complain, counted, progress, say, size
+from sentinel.commands.known import known
+
+if TYPE_CHECKING:
+    from sentinel.commands.console import Commands
+
+_EXAMPLE = """\
+  sentinel site                                    the committed evidence of reports/, as pages in site/
+  sentinel site --reports sentinel-reports         of your last run
+  sentinel export --all; sentinel site             with a runner to copy on each bug's page
+
+Open site/index.html; it needs no server and no network. Histories are shown where `sentinel sweep --save` put them
+beside the evidence. The same records give the same bytes. A folder that is not a site of ours is not touched.
+"""
+
+
+#: More lines about one thing than a person reads.
+_NOTES = 5
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "site", _site, "show evidence, coverage and histories as web pages", _EXAMPLE)
+    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("site"), help="default: site")
+    parser.add_argument("--reports", metavar="DIR", type=Path, default=Path("reports"), help="default: reports")
+    parser.add_argument(
+        "--exports",
+        metavar="DIR",
+        type=Path,
+        default=Path("export"),
+        help="runners of `sentinel export` (default: export)",
+    )
+    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
+
+
+def _site(arguments: argparse.Namespace) -> int:
+    from sentinel.site.building import build, require
+    from sentinel.site.folder import check, write
+    from sentinel.site.material import read
+
+    require()
+    check(arguments.out)
+    catalog, _ = known(arguments.recipes)
+    with progress() as tell:
+        tell(f"reading {arguments.reports}")
+        material = read(arguments.reports, catalog, arguments.exports)
+        made = write(arguments.out, build(material, tell))
+    for note in material.notes[:_NOTES]:
+        complain(note)
+    if len(material.notes) > _NOTES:
+        complain(f"and {len(material.notes) - _NOTES} more histories that cannot be read")
+    start = arguments.out / "index.html"
+    say(f"{start}: {counted(len(material.bugs), 'bug')}, {counted(len(made), 'file')}, {size(sum(made.values()))}")
+    return 0

@@ -1,0 +1,9 @@
+"""A static site of what is recorded: the matrix of verdicts, a page a bug, coverage, lifetimes, dialects.
+
+    material   evidence, recipes and histories, read
+    matrix, story, coverage, lifetimes, dialects   what a page says, as plain records
+    grids, pictures, heatmaps, timelines   values as tables and as vector pictures
+    rendering, building, folder   templates, all files of a site, and where they go
+
+Jinja2 and matplotlib (the ``site`` extra) are imported in here and nowhere else.
+"""

@@ -1,0 +1,218 @@
+"""Values as tables that a person can read: masked cells, rejected rows, the value that leaks, wrong beside right."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+#: A table larger than this is cut; the whole of it stands in the evidence.
+MOST_ROWS, MOST_COLUMNS = 12, 16
+#: A value that is no table is cut after so many characters.
+_LONGEST = 600
+
+#: What is to be said of a cell: it leaks from behind the mask; it differs between variants; it is wrong; it was wrong
+#: and is right.
+Mark = Literal["", "leak", "varies", "wrong", "mended"]
+
+Rows = list[list[Any]]
+Marker = Callable[[int, int, Any], Mark]
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    masked: bool = False
+    mark: Mark = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """:ivar rejected: whether the mask leaves nothing of this row."""
+
+    cells: tuple[Cell, ...]
+    rejected: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One value.
+
+    :ivar kind: dtype and shape, or empty.
+    :ivar lines: its rows; empty where it is no table, then :attr:`plain` has it.
+    :ivar upright: whether a row is one number a response, drawn beside the rows of its batch.
+    :ivar left: how many rows or columns were cut off.
+    """
+
+    name: str
+    kind: str = ""
+    lines: tuple[Line, ...] = ()
+    plain: str = ""
+    upright: bool = False
+    left: str = ""
+    note: str = ""
+
+    @property
+    def width(self) -> int:
+        return max((len(line.cells) for line in self.lines), default=0)
+
+
+def grid(
+    name: str,
+    value: Any,
+    *,
+    mask: Rows | None = None,
+    upright: bool = False,
+    mark: Marker = lambda row, column, item: "",
+    note: str = "",
+) -> Grid:
+    """A value of an evidence document as a table.
+
+    :param mask: of the same rows and columns, else it is about something else and passed over; or of the same rows,
+        where the value has one number a row.
+    :param upright: draw a one-dimensional value as a column.
+    :param mark: what is to be said of an element, by its row and column in the value as it is written.
+    """
+    rows = rows_of(value)
+    if rows is None or not any(rows):
+        return Grid(name, kind_of(value), plain=written(value), note=note)
+    flat = one_dimensional(value)
+    upright = upright and flat
+    if upright:
+        rows = [[item] for item in rows[0]]
+    behind = fitting(mask, rows)
+    rejected = (
+        [not any(row) for row in mask]
+        if mask is not None and len(mask) == len(rows) and not _row(flat, upright)
+        else []
+    )
+    lines = []
+    for index, row in enumerate(rows[:MOST_ROWS]):
+        cells = tuple(
+            Cell(
+                number(item),
+                bool(behind and not behind[index][column]),
+                mark(0, index, item) if upright else mark(index, column, item),
+            )
+            for column, item in enumerate(row[:MOST_COLUMNS])
+        )
+        lines.append(Line(cells, bool(rejected and rejected[index])))
+    more = [
+        f"{len(rows) - MOST_ROWS} more rows" if len(rows) > MOST_ROWS else "",
+        f"{max(map(len, rows)) - MOST_COLUMNS} more columns" if max(map(len, rows)) > MOST_COLUMNS else "",
+    ]
+    return Grid(name, kind_of(value), tuple(lines), "", upright, ", ".join(filter(None, more)), note)
+
+
+def _row(flat: bool, upright: bool) -> bool:
+    return flat and not upright
+
+
+def rows_of(value: Any) -> Rows | None:
+    """The rows of a tensor of one or two dimensions, of nested lists, or of a list of one-dimensional tensors."""
+    if is_tensor(value):
+        shape = value["shape"]
+        return [value["tensor"]] if len(shape) == 1 else value["tensor"] if len(shape) == 2 else None
+    if not isinstance(value, list) or not value:
+        return None
+    if all(is_tensor(item) and len(item["shape"]) == 1 for item in value):
+        return [item["tensor"] for item in value]
+    if all(isinstance(item, list) and not any(isinstance(part, (list, dict)) for part in item) for item in value):
+        return value
+    return None if any(isinstance(item, (list, dict)) for item in value) else [value]
+
+
+def one_dimensional(value: Any) -> bool:
+    if is_tensor(value):
+        return len(value["shape"]) == 1
+    return isinstance(value, list) and not any(isinstance(item, (list, dict)) for item in value)
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"tensor", "shape", "dtype"} <= value.keys()
+
+
+def bare(value: Any) -> Any:
+    """The value without dtypes: numbers and nested lists."""
+    if is_tensor(value):
+        return value["tensor"]
+    if isinstance(value, list):
+        return [bare(item) for item in value]
+    return value
+
+
+def fitting(mask: Rows | None, rows: Sequence[Sequence[Any]]) -> Rows | None:
+    """The mask, where it is one of these rows and columns."""
+    return mask if mask is not None and list(map(len, mask)) == list(map(len, rows)) else None
+
+
+def kind_of(value: Any) -> str:
+    if not is_tensor(value):
+        return ""
+    grad = ", leaf with a gradient" if value.get("requires_grad") else ""
+    return f"{value['dtype']}[{', '.join(map(str, value['shape']))}]{grad}"
+
+
+_NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
+
+
+def number(item: Any) -> str:
+    """A number in at most six digits; the evidence has all of them."""
+    if isinstance(item, bool) or item is None:
+        return {True: "true", False: "false", None: "null"}[item]
+    if isinstance(item, int):
+        return str(item)
+    if isinstance(item, float):
+        return "0" if item == 0 else f"{item:.6g}".replace("e+0", "e+").replace("e-0", "e-")
+    return _NAMES.get(item, str(item)) if isinstance(item, str) else written(item)
+
+
+def written(value: Any) -> str:
+    """A value that is no table, as the recipe language writes it; a long one cut."""
+    if is_tensor(value) and not value["shape"]:
+        return number(value["tensor"])
+    if not isinstance(value, (list, Mapping)):
+        return number(value)
+    text = json.dumps(_terse(value), ensure_ascii=False).replace('"', "")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+
+
+def _terse(value: Any) -> Any:
+    if is_tensor(value):
+        return {"tensor": value["tensor"], "dtype": value["dtype"]}
+    if isinstance(value, Mapping):
+        return {key: _terse(item) for key, item in value.items()}
+    return [_terse(item) for item in value] if isinstance(value, list) else value
+
+
+def as_number(item: Any) -> float | None:
+    """A number, NaN and infinities among them; None for anything else."""
+    if isinstance(item, (int, float)) and not isinstance(item, bool):
+        return float(item)
+    return float(item) if isinstance(item, str) and item in _NAMES else None
+
+
+def close(one: Any, other: Any) -> bool:
+    """Whether two elements are the same number to a reader; the verdict was decided with the recipe's tolerance."""
+    left, right = as_number(one), as_number(other)
+    if left is None or right is None:
+        return bool(one == other)
+    if math.isnan(left) or math.isnan(right):
+        return math.isnan(left) and math.isnan(right)
+    return left == right or abs(left - right) <= 1e-6 + 1e-5 * abs(right)
+
+
+def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:
+    """Where the elements of two values differ; of values of unlike shape, everywhere."""
+    rows, others = rows_of(bare(value)), rows_of(bare(right))
+    if rows is None:
+        return frozenset()
+    if others is None or list(map(len, rows)) != list(map(len, others)):
+        return frozenset(_places(rows))
+    return frozenset((i, j) for i, j in _places(rows) if not close(rows[i][j], others[i][j]))
+
+
+def _places(rows: Rows) -> Iterable[tuple[int, int]]:
+    return ((i, j) for i, row in enumerate(rows) for j in range(len(row)))

@@ -1,0 +1,118 @@
+"""How long each bug was upstream, from records of histories, and which releases carried it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentinel.history.rendering import came_with_its_code, carried_by, change_text
+from sentinel.site.material import Bug, Material
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A time for which the bug was there.
+
+    :ivar start, end: dates, ``2025-03-01``; the end is that of the last commit looked at where the bug is still there.
+    :ivar open_start: whether it was there before the history that could be looked at.
+    :ivar over: whether it ended.
+    """
+
+    start: str
+    end: str
+    days: int
+    over: bool
+    open_start: bool
+
+
+@dataclass(frozen=True)
+class Release:
+    """:ivar date: empty where the index does not say."""
+
+    name: str
+    date: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Life:
+    """:ivar changes: what happened, as sentences.
+    :ivar releases: tags of the repository where it was looked at, else releases of the package index.
+    :ivar on_pypi: the releases of the package index that carry the bug.
+    :ivar until: the date of the last commit that was looked at.
+    """
+
+    bug: Bug
+    spans: tuple[Span, ...] = ()
+    changes: tuple[str, ...] = ()
+    releases: tuple[Release, ...] = ()
+    carried: tuple[str, ...] = ()
+    on_pypi: tuple[str, ...] = ()
+    since: str = ""
+    until: str = ""
+    commits: int = 0
+
+
+@dataclass(frozen=True)
+class Lives:
+    """:ivar known: bugs with a record; ``unknown`` those without one."""
+
+    target: str
+    known: tuple[Life, ...] = ()
+    unknown: tuple[Bug, ...] = field(default=())
+
+
+def lives(material: Material) -> list[Lives]:
+    """By target; those that were introduced first come first."""
+    found = []
+    for target in material.targets:
+        bugs = material.bugs_of(target)
+        told = [life for bug in bugs if (life := life_of(bug)) is not None]
+        told.sort(key=lambda life: ([span.start for span in life.spans] or ["9"], life.bug.bug_id))
+        silent = [bug for bug in bugs if not bug.histories]
+        found.append(Lives(target, tuple(told), tuple(silent)))
+    return found
+
+
+def life_of(bug: Bug) -> Life | None:
+    """What the records of a bug say, or None where it has none."""
+    if not bug.histories:
+        return None
+    line = max((r for r in bug.histories if r["source"]["kind"] == "git"), key=_commits, default=None)
+    index = next((r for r in bug.histories if r["source"]["kind"] == "pypi"), None)
+    record = line or index
+    assert record is not None
+    tagged = line is not None and line["releases"]
+    releases: Sequence[Record] = line["releases"] if line is not None and tagged else index["releases"] if index else ()
+    runs = record["runs"]
+    return Life(
+        bug,
+        tuple(_span(spell) for spell in record["spells"] if spell["introduced"]["commit"]["date"]),
+        tuple(change_text(change) for change in record["changes"]),
+        tuple(Release(item["name"], item["date"][:10], item["verdict"]) for item in releases),
+        tuple(carried_by(line)) if line is not None else (),
+        tuple(carried_by(index)) if index is not None else (),
+        runs[0]["first"]["date"][:10] if runs else "",
+        runs[-1]["last"]["date"][:10] if runs else "",
+        record["commits"],
+    )
+
+
+def _commits(record: Record) -> int:
+    found: int = record["commits"]
+    return found
+
+
+def _span(spell: Record) -> Span:
+    begun, ended = spell["introduced"], spell["ended"]
+    until = ended["commit"] if ended else spell["last"]
+    return Span(
+        begun["commit"]["date"][:10],
+        until["date"][:10],
+        spell["days"],
+        ended is not None,
+        begun["what"] == "present" and not came_with_its_code(begun),
+    )

@@ -1,0 +1,249 @@
+"""What a site is made of: committed evidence, the recipes it is about, and records of histories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.catalog import Catalog
+from sentinel.errors import SentinelError
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.refs import Ref
+from sentinel.reports.store import HISTORY, file_name, files, load
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One evidence document.
+
+    :ivar place: its file, relative to the report folder, as a site repeats it.
+    :ivar text: its bytes as they are.
+    :ivar key: the file's stem, which names the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.
+    """
+
+    document: Document
+    place: str
+    text: str
+
+    @property
+    def ref(self) -> str:
+        return str(self.document["ref"])
+
+    @property
+    def key(self) -> str:
+        return self.place.rpartition("/")[2].removesuffix(".json")
+
+    @property
+    def verdict(self) -> str:
+        return str(self.document["verdict"])
+
+    @property
+    def short(self) -> str:
+        """The ref as item ids show it."""
+        kind, _, name = self.ref.partition(":")
+        return Ref("git", name).short if kind == "git" else self.ref
+
+    @property
+    def unexpected(self) -> bool:
+        return self.document["expect"] not in (None, self.verdict)
+
+
+def moves(ref: str) -> bool:
+    """Whether a ref, as evidence writes it, names other code tomorrow: a branch, a working tree, an environment."""
+    kind, colon, name = ref.partition(":")
+    return not colon or not Ref("pypi" if kind == "pypi" else "git", name).immutable
+
+
+def brief(ref: str) -> str:
+    """A ref as the heading of a column: a sha of seven digits, a version, a branch."""
+    kind, _, name = ref.partition(":")
+    return Ref("git", name).short.removeprefix("git:") if kind == "git" else name or ref
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A known bug, or (without a bug id) a law that a search found broken.
+
+    :ivar recipe: None where the evidence is about a recipe that is not there any more.
+    :ivar seen: its evidence; pins in the recipe's order, then what else was looked at.
+    :ivar histories: its records, see :mod:`sentinel.history.record`.
+    """
+
+    target: str
+    bug_id: str
+    recipe: Recipe | None
+    seen: tuple[Seen, ...] = ()
+    histories: tuple[Document, ...] = ()
+    law: str = ""
+    where: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.bug_id or f"{self.law.replace('_', ' ')}"
+
+    @property
+    def page(self) -> str:
+        """Its page, relative to the site."""
+        if self.bug_id:
+            return f"bugs/{file_name(self.target)}/{file_name(self.bug_id)}.html"
+        return f"laws/{file_name(self.target)}/{file_name(self.where)}/{file_name(self.law)}.html"
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The recipe's document: the recipe's own, else as the newest evidence has it."""
+        if self.recipe is not None:
+            return self.recipe.document
+        found: Mapping[str, Any] = self.seen[-1].document["recipe"]["document"]
+        return found
+
+    @property
+    def title(self) -> str:
+        return self.recipe.title if self.recipe else str(self.seen[-1].document["title"])
+
+    @property
+    def contract(self) -> str:
+        return self.recipe.contract if self.recipe else str(self.seen[-1].document["contract"])
+
+    @property
+    def boundary(self) -> str:
+        return self.recipe.boundary if self.recipe else str(self.seen[-1].document["boundary"]["written"])
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        if self.recipe is not None:
+            return self.recipe.laws
+        written = self.document
+        return tuple(name for name in (written.get("invariant") or self.law, *written.get("also_breaks", ())) if name)
+
+    @property
+    def upstream(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.recipe.upstream if self.recipe else self.seen[-1].document["upstream"]
+        return found
+
+    def note(self, ref: str) -> str:
+        """What the recipe says of a pin."""
+        return next((pin.note for pin in (self.recipe.pins if self.recipe else ()) if str(pin.ref) == ref), "")
+
+    def at(self, ref: str) -> Seen | None:
+        return next((seen for seen in self.seen if seen.ref == ref), None)
+
+
+@dataclass(frozen=True)
+class Material:
+    """:ivar bugs: of every target that has evidence, sorted; those without evidence too.
+    :ivar laws: what searches found, by a law's name alone.
+    :ivar notes: what could not be read and is left out, as lines for a person.
+    :ivar exports: bug id -> the text of its runner, where ``sentinel export`` made one.
+    """
+
+    catalog: Catalog
+    bugs: tuple[Bug, ...]
+    laws: tuple[Bug, ...] = ()
+    exports: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def targets(self) -> list[str]:
+        return sorted({bug.target for bug in (*self.bugs, *self.laws)})
+
+    def branch(self, target: str) -> str:
+        """The ref that is upstream's newest."""
+        known = self.catalog.targets.get(target)
+        return f"git:{known.branch if known else 'main'}"
+
+    def bugs_of(self, target: str) -> list[Bug]:
+        return [bug for bug in self.bugs if bug.target == target]
+
+
+def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Material:
+    """Read everything.
+
+    :param exports: a folder that ``sentinel export`` has written.
+    :raises SentinelError: where the folder has no evidence, or a file in it is none.
+    """
+    if not reports.is_dir():
+        raise SentinelError(
+            f"no such folder: {reports}; run pytest with --sentinel-target first, or give --reports DIR"
+        )
+    found: dict[tuple[str, ...], list[Seen]] = {}
+    for file in files(reports):
+        place = file.relative_to(reports).as_posix()
+        document = load(file)
+        alone = not document["bug_id"]
+        about = ("laws", place.rpartition("/")[0]) if alone else ("bugs", document["target"], document["bug_id"])
+        found.setdefault(about, []).append(Seen(document, place, file.read_text(encoding="utf-8")))
+    if not found:
+        raise SentinelError(
+            f"{reports} holds no evidence; run pytest with --sentinel-target first, or give --reports DIR"
+        )
+    targets = {str(seen.document["target"]) for group in found.values() for seen in group}
+    recipes = {(recipe.target, recipe.bug_id): recipe for recipe in find_recipes(catalog) if recipe.target in targets}
+    histories, notes = _histories(reports / HISTORY)
+    bugs = {about: Bug(about[0], about[1], recipe) for about, recipe in recipes.items()}
+    laws = []
+    for (kind, *rest), group in sorted(found.items()):
+        if kind == "laws":
+            first = group[0].document
+            boundary = first["boundary"]["written"]
+            laws.append(
+                Bug(
+                    str(first["target"]),
+                    "",
+                    None,
+                    tuple(group),
+                    law=str(first["law"]),
+                    where=_folder(group[0], boundary),
+                )
+            )
+            continue
+        known = (rest[0], rest[1])
+        bug = bugs.get(known) or Bug(*known, None)
+        bugs[known] = replace(bug, seen=_in_order(group, bug.recipe))
+    placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
+    return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes))
+
+
+def _folder(seen: Seen, boundary: str) -> str:
+    """A law's subject: its folder, which tells apart two bindings of one boundary."""
+    parts = seen.place.split("/")
+    return parts[-3] if len(parts) > 3 else boundary
+
+
+def _in_order(group: Sequence[Seen], recipe: Recipe | None) -> tuple[Seen, ...]:
+    """Pins as the recipe has them, which is the order in which the bug's story is told; moving refs at the end."""
+    pins = [str(pin.ref) for pin in recipe.pins] if recipe else []
+
+    def order(seen: Seen) -> tuple[int, str]:
+        return (pins.index(seen.ref) if seen.ref in pins else len(pins), seen.place)
+
+    return tuple(sorted(group, key=order))
+
+
+def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
+    """The records, and what is wrong with those that are none: a site without one history is a site."""
+    from sentinel.history import record
+
+    found: dict[tuple[str, str], list[Document]] = {}
+    notes = []
+    for file in record.files(folder) if folder.is_dir() else ():
+        try:
+            document = record.load(file)
+        except SentinelError as error:
+            notes.append(str(error))
+            continue
+        found.setdefault((document["target"], document["bug_id"]), []).append(document)
+    return found, notes
+
+
+def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
+    """The runners that ``sentinel export`` has written; a bug without one is passed over."""
+    found = {}
+    for bug in bugs if folder is not None else ():
+        file = Path(str(folder)) / file_name(bug.bug_id) / "run_validation.py"
+        if file.is_file():
+            found[bug.bug_id] = file.read_text(encoding="utf-8", errors="replace")
+    return found

@@ -1,0 +1,122 @@
+"""Templates to pages.
+
+Everything is foreign until it is escaped: autoescape for HTML, and characters that act instead of showing (controls,
+bidirectional overrides) as escapes, in every expression of every template.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import sentinel
+from sentinel.history.rendering import span
+from sentinel.reports.escaping import visible
+from sentinel.reports.rows import MEANING
+from sentinel.site.material import brief
+
+#: Nothing but the site's own three kinds of file; no inline script or style, no form, no frame, no network.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
+)
+
+#: Verdicts in the order in which a person asks for them, each with the sign that stands beside its colour.
+SIGNS = {"reproduced": "✗", "fixed": "✓", "changed": "≠", "inconclusive": "?", "unavailable": "-"}
+
+_MARKS = {
+    "leak": {"sign": "◆", "word": "leaks"},
+    "varies": {"sign": "Δ", "word": "otherwise"},
+    "wrong": {"sign": "✗", "word": "wrong"},
+    "mended": {"sign": "✓", "word": "right"},
+}
+
+_COVERAGE_SIGNS = {
+    "bug": {"sign": "✗", "word": "broken"},
+    "mended": {"sign": "✓", "word": "mended"},
+    "dialect": {"sign": "d", "word": "dialect"},
+}
+
+_NAVIGATION = (
+    ("Bugs", "index.html"),
+    ("Coverage", "coverage.html"),
+    ("Lifetimes", "lifetimes.html"),
+    ("Dialects", "dialects.html"),
+)
+
+
+class Pages:
+    """Renders pages; one environment for all of them."""
+
+    def __init__(self) -> None:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        self._environment = Environment(
+            loader=PackageLoader("sentinel.site"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            finalize=shown,
+        )
+        self._environment.filters.update(
+            prose=prose, https=https, words=words, brief=brief, brief_link=brief_link, span=span
+        )
+        self._environment.globals.update(
+            policy=POLICY.strip(),
+            version=sentinel.__version__,
+            navigation=_NAVIGATION,
+            signs=SIGNS,
+            verdicts=list(SIGNS),
+            meaning=MEANING,
+            marks=_MARKS,
+            coverage_signs=_COVERAGE_SIGNS,
+        )
+
+    def render(self, template: str, place: str, title: str, **values: Any) -> str:
+        """One page.
+
+        :param place: where it will lie, relative to the site.
+        """
+        page = self._environment.get_template(template)
+        text: str = page.render(root="../" * place.count("/"), here=place, title=title, **values)
+        return re.sub(r"\n{2,}", "\n", text).rstrip("\n") + "\n"
+
+
+def shown(value: Any) -> Any:
+    """What an expression puts into a page, before it is escaped; markup is our own templates' and stays."""
+    return visible(value, lines=True) if type(value) is str else value
+
+
+def prose(text: str) -> Any:
+    """Foreign prose; what stands between backticks becomes code, and nothing else becomes anything."""
+    from markupsafe import Markup, escape
+
+    parts = [escape(shown(part)) for part in re.split(r"`([^`]*)`", text)]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
+
+
+def https(url: Any) -> str:
+    """The URL where it is one that may be followed, else nothing: ``javascript:`` is no place to go to."""
+    text = str(url or "")
+    if re.search(r"[\x00-\x20\x7f-\x9f]", text):
+        return ""
+    try:
+        parts = urlsplit(text)
+        return text if parts.scheme == "https" and parts.hostname and "@" not in parts.netloc else ""
+    except ValueError:
+        return ""
+
+
+def words(name: Any) -> str:
+    """An identifier as words."""
+    return str(name).replace("_", " ")
+
+
+def brief_link(url: Any) -> str:
+    """A link as a reader knows the place: the last part of its path, with the line."""
+    text = str(url or "")
+    parts = urlsplit(text) if https(text) else None
+    if parts is None:
+        return text
+    last = parts.path.rstrip("/").rpartition("/")[2] or str(parts.hostname)
+    return f"{last}#{parts.fragment}" if parts.fragment else last

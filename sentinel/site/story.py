@@ -1,0 +1,279 @@
+"""What happened, in tensors: the scenario with what lies behind its mask, and what came out before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.catalog import Catalog
+from sentinel.contracts.contract import Contract
+from sentinel.recipes import AddressError, parse_address
+from sentinel.site.grids import (
+    Grid,
+    Mark,
+    Marker,
+    Rows,
+    as_number,
+    bare,
+    close,
+    differing,
+    fitting,
+    grid,
+    rows_of,
+    written,
+)
+from sentinel.site.material import Bug, Document, Seen
+
+#: The laws about what a mask hides: a value behind it that is not zero is what leaks.
+_ABOUT_MASKS = (
+    "masked_values_have_no_influence",
+    "a_rejected_row_is_an_absent_row",
+    "gradients_stay_where_they_belong",
+    "padding_is_invisible",
+)
+
+Inputs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The first variant of a scenario with all its inputs; of another one, what it has otherwise."""
+
+    name: str
+    grids: tuple[Grid, ...]
+    settings: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One observed value.
+
+    :ivar key: as recipes address it.
+    :ivar meaning: what the contract says of it.
+    :ivar before, after: as observed with the bug and without it; None where there is nothing to show.
+    :ivar same: whether it is right with the bug, too.
+    :ivar gradient: whether it is one, and may be drawn as a heat map.
+    """
+
+    key: str
+    meaning: str
+    before: Grid | None
+    after: Grid | None
+    same: bool
+    gradient: bool = False
+
+
+@dataclass(frozen=True)
+class Story:
+    """:ivar before: the evidence with the bug; :ivar after: without it, or None: then what is right is only expected.
+    :ivar scenario: the first variant (without a name where there is no other); ``variants`` what the others change.
+    :ivar defaults: the inputs that the recipe left out.
+    """
+
+    before: Seen | None
+    after: Seen | None
+    scenario: Variant
+    variants: tuple[Variant, ...]
+    defaults: tuple[tuple[str, str], ...]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def wrong(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if not outcome.same)
+
+    @property
+    def unmoved(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.same)
+
+    @property
+    def leaks(self) -> bool:
+        scenes = (self.scenario, *self.variants)
+        return any(
+            cell.mark == "leak" for scene in scenes for g in scene.grids for line in g.lines for cell in line.cells
+        )
+
+
+def sides(bug: Bug) -> tuple[Seen | None, Seen | None]:
+    """The evidence that shows the bug, and the one that shows it mended: the first of each, as the pins stand."""
+    before = next((seen for seen in bug.seen if seen.verdict == "reproduced"), None)
+    return before, next((seen for seen in bug.seen if seen.verdict == "fixed"), None)
+
+
+def story(bug: Bug, catalog: Catalog) -> Story | None:
+    """The story of a bug, or None where there is no evidence to tell it from."""
+    before, after = sides(bug)
+    told = before or after or next(iter(bug.seen), None)
+    if told is None:
+        return None
+    contract = catalog.contracts.get(bug.contract)
+    document = told.document
+    inputs: Mapping[str, Inputs] = document["scenario"]["variants"]
+    defaulted = set(document["scenario"]["defaulted"])
+    leaking = _leaking(inputs, contract, any(law in _ABOUT_MASKS for law in bug.laws))
+    name, *others = inputs
+    first = inputs[name]
+    given = {key: value for key, value in first.items() if key not in defaulted}
+    variants = [
+        _scene(
+            other,
+            {k: v for k, v in inputs[other].items() if k not in first or first[k] != v},
+            inputs,
+            contract,
+            leaking,
+        )
+        for other in others
+    ]
+    defaults = tuple((key, written(value)) for key, value in first.items() if key in defaulted)
+    return Story(
+        before,
+        after,
+        _scene(name, given, inputs, contract, leaking),
+        tuple(variants),
+        defaults,
+        tuple(_outcomes(document, before, after, inputs, contract)),
+    )
+
+
+# -- the scenario ------------------------------------------------------------------------------------------------------
+
+
+def _scene(
+    name: str,
+    own: Inputs,
+    inputs: Mapping[str, Inputs],
+    contract: Contract | None,
+    leaking: frozenset[tuple[str, str, int, int]],
+) -> Variant:
+    grids, settings = [], []
+    mask = mask_of(contract, inputs[name])
+    for key, value in own.items():
+        rows = rows_of(value)
+        declared = contract.input(key) if contract else None
+        if rows is None or not any(rows):
+            settings.append((key, written(value)))
+            continue
+        own_mask = None if contract is not None and key == contract.mask else mask
+        upright = bool(declared and (declared.kind == "labels" or declared.shape[:1] == ("batch",)))
+        grids.append(
+            grid(
+                key,
+                value,
+                mask=own_mask,
+                upright=upright,
+                mark=_input_mark(key, name, leaking, _varying(key, name, inputs)),
+                note=declared.meaning if declared else "",
+            )
+        )
+    return Variant(name, tuple(grids), tuple(settings))
+
+
+def _input_mark(
+    key: str, variant: str, leaking: frozenset[tuple[str, str, int, int]], varying: frozenset[tuple[int, int]]
+) -> Marker:
+    def mark(row: int, column: int, item: Any) -> Mark:
+        if (variant, key, row, column) in leaking:
+            return "leak"
+        return "varies" if (row, column) in varying else ""
+
+    return mark
+
+
+def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
+    """The mask of a scenario as rows, where its contract has one."""
+    return rows_of(inputs.get(contract.mask)) if contract is not None and contract.mask else None
+
+
+def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[tuple[int, int]]:
+    """Where an input is otherwise than in the scenario's first variant."""
+    first = next(iter(inputs))
+    if variant == first or key not in inputs[first]:
+        return frozenset()
+    here, there = rows_of(bare(inputs[variant][key])), rows_of(bare(inputs[first][key]))
+    if here is None or there is None or list(map(len, here)) != list(map(len, there)):
+        return frozenset()  # another shape: nothing stands where something stood
+    return differing(inputs[variant][key], inputs[first][key])
+
+
+def _leaking(
+    inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool
+) -> frozenset[tuple[str, str, int, int]]:
+    """The values behind the mask that the right answer does not depend on: (variant, input, row, column).
+
+    Where variants differ behind the mask, those values are what the scenario is about; else all that are not zero.
+    """
+    if contract is None or not about_masks:
+        return frozenset()
+    found: dict[tuple[str, str, int, int], Any] = {}
+    for variant, own in inputs.items():
+        mask = mask_of(contract, own)
+        for key, value in own.items():
+            rows = rows_of(value)
+            if rows is None or key == contract.mask or (behind := fitting(mask, rows)) is None:
+                continue
+            for i, row in enumerate(rows):
+                for j, item in enumerate(row):
+                    if not behind[i][j] and as_number(item) not in (None, 0.0):
+                        found[variant, key, i, j] = item
+    telling = {place for place, item in found.items() if _tells(place, item, inputs)}
+    return frozenset(telling or found)
+
+
+def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
+    """Whether it is not finite, or another variant has something else in its place."""
+    _, key, i, j = place
+    if item in ("NaN", "Infinity", "-Infinity"):
+        return True
+    for other in inputs.values():
+        rows = rows_of(other.get(key))
+        if rows is not None and i < len(rows) and j < len(rows[i]) and not close(rows[i][j], item):
+            return True
+    return False
+
+
+# -- what came of it ---------------------------------------------------------------------------------------------------
+
+
+def _outcomes(
+    document: Document, before: Seen | None, after: Seen | None, inputs: Mapping[str, Inputs], contract: Contract | None
+) -> Iterable[Outcome]:
+    there = {item["key"]: item for item in after.document["comparison"]} if after else {}
+    for item in document["comparison"]:
+        key = item["key"]
+        variant, name = variant_of(key, inputs), _key_of(key, inputs)
+        declared = next((o for o in contract.observes if o.key == name), None) if contract else None
+        observed = item["observed"]
+        right = there[key]["observed"] if key in there else item["fixed"]
+        known = key in there or right is not None
+        same = before is None or item["matches_fixed"] is True
+        mask = mask_of(contract, inputs[variant]) if variant in inputs else None
+        upright = bool(declared and declared.shape == ("batch",))
+        off = differing(observed, right) if known and not same else frozenset()
+        back = differing(right, observed) if known and not same else frozenset()
+        yield Outcome(
+            key,
+            declared.meaning if declared else "",
+            grid(key, observed, mask=mask, upright=upright, mark=_marking("wrong", off)) if before else None,
+            grid(key, right, mask=mask, upright=upright, mark=_marking("mended", back)) if known else None,
+            same,
+            bool(declared and declared.role == "gradient") or "gradient" in name,
+        )
+
+
+def _marking(mark: Mark, places: frozenset[tuple[int, int]]) -> Marker:
+    return lambda row, column, item: mark if (row, column) in places else ""
+
+
+def variant_of(key: str, inputs: Mapping[str, Inputs]) -> str:
+    """The variant whose mask covers a value; of a difference, the first."""
+    try:
+        return parse_address(key, list(inputs)).variants[0]
+    except AddressError:
+        return ""
+
+
+def _key_of(key: str, inputs: Mapping[str, Inputs]) -> str:
+    try:
+        return parse_address(key, list(inputs)).key
+    except AddressError:
+        return key

@@ -1,0 +1,63 @@
+"""``sentinel site``: what it writes, and what it will not write over."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMITTED = Path(__file__).resolve().parents[2] / "reports"
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Path:
+    folder = tmp_path / "evidence"
+    shutil.copytree(COMMITTED / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK", folder / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK")
+    return folder
+
+
+def test_a_site_is_made_and_made_again(run_sentinel: Any, reports: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pages" / "site"
+    answer = run_sentinel("site", "--out", out, "--reports", reports)
+    assert answer.status == 0, answer.err
+    assert answer.out.startswith(f"{out / 'index.html'}: 1 bug, ")
+    first = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    (reports / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK" / "git-main.json").unlink()
+    assert run_sentinel("site", "--out", out, "--reports", reports).status == 0
+    gone = out / "evidence" / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK" / "git-main.json"
+    assert gone in first
+    assert not gone.exists()
+
+
+def test_a_folder_that_is_no_site_is_not_touched(run_sentinel: Any, reports: Path, tmp_path: Path) -> None:
+    out = tmp_path / "work"
+    out.mkdir()
+    (out / "thesis.tex").write_text("x")
+    answer = run_sentinel("site", "--out", out, "--reports", reports)
+    assert answer.status == 2
+    assert "was not made by sentinel site; nothing in it is touched: name another folder with --out" in answer.err
+    assert [file.name for file in out.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such folder: "),
+        ({}, " holds no evidence; run pytest with --sentinel-target first, or give --reports DIR"),
+        ({"roll/X/git-main.json": "{}"}, "git-main.json: not Sentinel evidence (no schema_version)"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(run_sentinel: Any, tmp_path: Path, content: Any, said: str) -> None:
+    folder = tmp_path / "nothing"
+    for name, text in (content or {}).items():
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text)
+    if content is not None:
+        folder.mkdir(exist_ok=True)
+    answer = run_sentinel("site", "--out", tmp_path / "site", "--reports", folder)
+    assert (answer.status, answer.out) == (2, "")
+    assert said in answer.err
+    assert len([line for line in answer.err.splitlines() if not line.startswith("sentinel: reading")]) == 1
+    assert not (tmp_path / "site").exists()

@@ -1,0 +1,267 @@
+"""The pages: inert, linked, small, the same each time, and about what the evidence says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from sentinel.catalog import Catalog, bundled_catalog
+from sentinel.errors import SentinelError
+from sentinel.site.building import BUG_LIMIT, START_LIMIT, build
+from sentinel.site.material import read
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'onmouseover='alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "evil \u202egnp.exe\u202c \u200b\x1b[31m",
+)
+
+
+class Page(HTMLParser):
+    """The elements of a page, each with its attributes; and its text."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(file.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def classes(self) -> list[str]:
+        return [" ".join((attributes.get("class") or "").split()) for _, attributes in self.elements]
+
+
+def pages(site: Path) -> list[Path]:
+    return sorted(site.rglob("*.html"))
+
+
+def bug_page(site: Path, bug: str) -> Page:
+    return Page(next(site.glob(f"bugs/*/{bug}.html")))
+
+
+# -- inert -------------------------------------------------------------------------------------------------------------
+
+
+def _poisoned(document: dict[str, Any]) -> None:
+    nasty = " ".join(HOSTILE)
+    document["title"] = document["recipe"]["document"]["story"] = nasty
+    document["upstream"] = {"pull": nasty, "url": "javascript:alert(1)", "status": nasty}
+    document["recipe"]["document"].update(severity=nasty, signal=nasty, affects=[nasty], effect=f"`{nasty}`", fix=nasty)
+    document["boundary"].update(written=nasty, file=f"x{nasty}", signature=nasty)
+    document["environment"]["stand_ins"] = [{"name": nasty, "reason": nasty}]
+    document["reason"] = document["contract"] = nasty
+    document["bug_id"] = f"X-{HOSTILE[0]}"
+    document["checkout"]["version"] = nasty
+    document["scenario"]["variants"] = {nasty: {nasty: nasty, "x": [[nasty]]}}
+    document["comparison"][0].update(key=nasty, detail=nasty, observed=nasty)
+    document["failure"] = {"kind": "raised", "reason": nasty, "traceback": nasty}
+
+
+def test_hostile_evidence_is_text(changed: Any, site: Callable[[], Path]) -> None:
+    changed("verl/*/git-main.json", _poisoned)
+    made = site()
+    plain = {(tag, name) for page in pages(made) for tag, attributes in Page(page).elements for name in attributes}
+    assert not [name for _, name in plain if name.startswith("on") or name == "style"]
+    for file in pages(made):
+        page = Page(file)
+        scripts = page.all("script")
+        assert [script.get("src", "").rpartition("/")[2] for script in scripts] == ["site.js"]  # type: ignore[union-attr]
+        assert not page.all("style") + page.all("iframe") + page.all("object") + page.all("base")
+        assert all((image.get("src") or "").endswith(".svg") for image in page.all("img"))
+        assert "\u202e" not in page.text
+        assert "\x1b" not in page.text
+        for link in page.all("a"):
+            assert urlsplit(link["href"] or "").scheme in ("", "https"), link
+    (poisoned,) = [file for file in pages(made) if "alert(1)" in Page(file).text and "bugs" in file.parts]
+    text = Page(poisoned).text
+    assert HOSTILE[0] in text
+    assert "{{ 7 * 7 }}" in text
+    assert "\\u202e" in text
+
+
+def test_each_page_has_the_policy_before_anything_that_loads(site: Callable[[], Path]) -> None:
+    for file in pages(site()):
+        elements = Page(file).elements
+        policy = next(i for i, (_, a) in enumerate(elements) if a.get("http-equiv") == "Content-Security-Policy")
+        content = elements[policy][1]["content"] or ""
+        assert "default-src 'none'" in content
+        assert "unsafe" not in content
+        assert policy < next(i for i, (tag, _) in enumerate(elements) if tag in ("link", "script"))
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "http://x.y", "https://a@b", "https:///x", "//x", "https://x\ny", 7]
+)
+def test_only_plain_https_is_a_place_to_go_to(url: Any) -> None:
+    from sentinel.site.rendering import https
+
+    assert https("https://github.com/x/y#L1")
+    assert not https(url)
+
+
+# -- linked ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_link_of_the_site_leads_somewhere(site: Callable[[], Path], history: Path) -> None:
+    made = site()
+    parsed = {file: Page(file) for file in pages(made)}
+    anchors = {file: {a["id"] for _, a in page.elements if "id" in a} for file, page in parsed.items()}
+    count = 0
+    for file, page in parsed.items():
+        ids = [a["id"] for _, a in page.elements if "id" in a]
+        assert len(ids) == len(set(ids)), file
+        for name in ("href", "src"):
+            for address in [a[name] or "" for _, a in page.elements if name in a]:
+                parts = urlsplit(address)
+                if parts.scheme:
+                    continue
+                goal = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+                assert goal.is_file(), (file, address)
+                if parts.fragment:
+                    assert parts.fragment in anchors[goal], (file, address)
+                count += 1
+    assert count > 100
+
+
+def test_each_cell_leads_to_its_evidence(site: Callable[[], Path], reports: Path) -> None:
+    made = site()
+    start = Page(made / "index.html")
+    links = {a["href"] for a in start.all("a")}
+    documents = list(reports.glob("*/*/*.json"))
+    for file in documents:
+        target, bug, _ = file.relative_to(reports).parts
+        assert f"bugs/{target}/{bug}.html#{file.stem}" in links
+        assert (made / "evidence" / file.relative_to(reports)).read_bytes() == file.read_bytes()
+    assert len(documents) > 8
+
+
+# -- small, and the same each time -------------------------------------------------------------------------------------
+
+
+def test_two_builds_are_byte_equal(reports: Path, history: Path, catalog: Catalog) -> None:
+    one, other = (dict(build(read(reports, catalog))) for _ in range(2))
+    assert one == other
+    assert any(name.endswith("-gradients.svg") for name in one)
+    assert not [
+        name for name, text in one.items() if name.endswith(".svg") and re.search("<dc:date>|Matplotlib v", text)
+    ]
+
+
+def test_the_committed_records_make_pages_of_a_size_that_loads_at_once() -> None:
+    """Pages only: pictures are files of their own."""
+    from sentinel.site import building
+    from sentinel.site.rendering import Pages
+
+    material = read(Path(__file__).resolve().parents[2] / "reports", bundled_catalog())
+    pages = Pages()
+    assert len(building._index(pages, material).encode()) < START_LIMIT
+    largest = max(material.bugs, key=lambda bug: sum(len(seen.text) for seen in bug.seen))
+    for name, text in building._bug(pages, material, largest):
+        assert len(text.encode()) < BUG_LIMIT, name
+
+
+# -- about what the evidence says --------------------------------------------------------------------------------------
+
+
+def test_a_masked_leak_is_drawn_before_beside_after(site: Callable[[], Path]) -> None:
+    page = bug_page(site(), "ROLL-AGGLOSS-TOKENMEAN-MASK")
+    assert page.classes().count("masked leak") == 2  # the losses 100 and -50
+    assert page.classes().count("masked wrong") == 2  # their gradients
+    assert page.classes().count("masked mended") == 2
+    assert "◆leaks 100 masked" in page.text
+    assert page.all("img")[0]["src"] == "ROLL-AGGLOSS-TOKENMEAN-MASK-gradients.svg"
+
+
+def test_a_rejected_row_is_named(site: Callable[[], Path]) -> None:
+    page = bug_page(site(), "VERL-REJECTED-ROW-GRPO")
+    assert "rejected" in page.text
+    assert "masked leak" in page.classes()
+
+
+def test_the_matrix_says_each_verdict_with_a_sign_and_a_word(site: Callable[[], Path]) -> None:
+    page = Page(site() / "index.html")
+    assert "✗reproduced" in page.text
+    assert "✓ f67f5d3 fixed" in page.text
+    assert "marks a verdict other than" not in page.text
+
+
+def test_a_verdict_other_than_the_pinned_one_is_marked(changed: Any, site: Callable[[], Path]) -> None:
+    changed("roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-8*.json", lambda document: document.update(expect="fixed"))
+    made = site()
+    assert "✗! 8eb27cc reproduced" in Page(made / "index.html").text
+    assert "(expected fixed)" in bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK").text
+
+
+def test_a_life_is_told_where_there_is_a_record_and_owned_up_to_where_there_is_none(
+    site: Callable[[], Path], history: Path
+) -> None:
+    made = site()
+    told, silent = bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK"), bug_page(made, "VERL-REJECTED-ROW-GRPO")
+    assert "there for 184 days" in told.text
+    assert "in 1 release: v0.2" in told.text
+    assert "Aggregate <b>losses</b>" in told.text
+    assert "No history of it is recorded." in silent.text
+    page = Page(made / "lifetimes.html")
+    assert "lifetimes-roll.svg" in [image["src"] for image in page.all("img")]
+    picture = (made / "lifetimes-roll.svg").read_text()
+    assert "v0.2" in picture
+    assert "ROLL-AGGLOSS-TOKENMEAN-MASK" in picture
+
+
+def test_a_history_that_cannot_be_read_is_left_out_and_said(reports: Path, history: Path, catalog: Catalog) -> None:
+    history.write_text("{}")
+    material = read(reports, catalog)
+    assert "git-main.json: no record of a history" in material.notes[0]
+    assert not any(bug.histories for bug in material.bugs)
+
+
+def test_dialects_stand_with_reason_and_link(site: Callable[[], Path], catalog: Catalog) -> None:
+    page = Page(site() / "dialects.html")
+    declared = [d for name in ("roll", "slime", "verl") for b in catalog.targets[name].bindings for d in b.dialects]
+    assert len(declared) > 20
+    for dialect in declared:
+        assert dialect.reason in page.text
+        assert not dialect.link.startswith("https://") or dialect.link in [a["href"] for a in page.all("a")]
+
+
+def test_coverage_leads_to_bugs_and_findings(site: Callable[[], Path]) -> None:
+    made = site()
+    page = Page(made / "coverage.html")
+    links = [a["href"] or "" for a in page.all("a")]
+    assert any(link.startswith(("bugs/roll/", "index.html?target=roll")) for link in links)
+    (finding,) = made.glob("laws/roll/*/*.html")
+    assert "breaks:" in Page(finding).text
+
+
+def test_a_runner_that_was_exported_can_be_copied(reports: Path, catalog: Catalog, tmp_path: Path) -> None:
+    exports = tmp_path / "export"
+    (exports / "ROLL-AGGLOSS-TOKENMEAN-MASK").mkdir(parents=True)
+    (exports / "ROLL-AGGLOSS-TOKENMEAN-MASK" / "run_validation.py").write_text("print('<runner>')\n")
+    files = dict(build(read(reports, catalog, exports)))
+    assert "print(&#39;&lt;runner&gt;&#39;)" in files["bugs/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.html"]
+    assert "sentinel export VERL-REJECTED-ROW-GRPO" in files["bugs/verl/VERL-REJECTED-ROW-GRPO.html"]
+
+
+def test_what_is_missing_is_said_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sentinel.site import building
+
+    real = building.importlib.util.find_spec
+    monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: None if name == "matplotlib" else real(name))
+    with pytest.raises(SentinelError, match=re.escape("a site needs matplotlib; pip install 'rl-sentinel[site]'")):
+        building.require()
