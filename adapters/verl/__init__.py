@@ -44,10 +44,15 @@ def _made(owner: Any, options: Mapping[str, Any]) -> Any:
 # -- advantages -------------------------------------------------------------------------------------------------------
 
 _ADVANTAGES = ("advantages", "returns")
+#: The mask of responses, and what it was called until #878.
+_MASK = ("response_mask", "eos_mask")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    return _made(boundary.module.AlgoConfig, {name: value for name, value in options.items() if value is not None})
+    """The algorithm's configuration: a class of its own since #2147, a mapping before."""
+    given = {name: value for name, value in options.items() if value is not None}
+    owner = getattr(boundary.module, "AlgoConfig", None)
+    return given if owner is None else _made(owner, given)
 
 
 def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,12 +63,17 @@ def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _estimator(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(_group(inputs))
+    rest = _group(inputs)
+    if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
+        del rest["norm_by_std"]  # GRPO had no such switch until #990, and divided
+    return boundary.invoke(rest)
 
 
 def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """GRPO-PassK reads its one switch from the algorithm's configuration."""
+    """GRPO-PassK reads its one switch from the algorithm's configuration; at first it was a parameter."""
     rest = _group(inputs)
+    if "config" not in boundary.parameters:
+        return boundary.invoke(rest)
     return boundary.invoke(rest, config=_algorithm(boundary, {"norm_adv_by_std_in_grpo": rest.pop("norm_by_std")}))
 
 
@@ -91,6 +101,7 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
         f"{_CORE}.{function}",
         "group_advantage",
         arguments={
+            "response_mask": _MASK,
             "group": ("index",),
             "norm_by_std": ("norm_adv_by_std_in_grpo",),
             "sum_squared_probs": ("sum_pi_squared",),
@@ -596,6 +607,7 @@ TARGET = Target(
         Binding(
             f"{_CORE}.compute_gae_advantage_return",
             "generalised_advantage",
+            arguments={"response_mask": _MASK},
             outputs=_ADVANTAGES,
             dialects=(Dialect("whiten", True, "the estimator whitens its advantages over the batch", _core_line(262)),),
         ),

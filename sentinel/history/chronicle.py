@@ -5,6 +5,7 @@ Nothing is interpolated. A range that could not be decided stays one, and a chan
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -88,16 +89,21 @@ def state_of(verdict: str, kind: str) -> State:
 
 
 def runs_of(commits: Sequence[Commit], units: Mapping[str, Unit]) -> list[Run]:
-    """Neighbours of one verdict, in the order of the commits."""
+    """Neighbours of one verdict, and where they could not be decided of one reason, in the order of the commits."""
     runs: list[Run] = []
     for commit in commits:
         unit = units[commit.sha]
-        if runs and (runs[-1].verdict, runs[-1].kind) == unit.outcome:
-            last = runs[-1]
+        last = runs[-1] if runs else None
+        if last and (last.verdict, last.kind) == unit.outcome and (last.state or _gist(last) == _gist(unit)):
             runs[-1] = Run(last.verdict, last.kind, last.reason, last.first, commit, last.commits + 1)
         else:
             runs.append(Run(unit.verdict, unit.kind, unit.reason, commit, commit, 1))
     return runs
+
+
+def _gist(undecided: Run | Unit) -> str:
+    """The part of a reason that stays while signatures and the nearest names go on changing around it."""
+    return re.split(r"[;(\[]", undecided.reason, maxsplit=1)[0]
 
 
 def changes_of(runs: Sequence[Run]) -> list[Change]:

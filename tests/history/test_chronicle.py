@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sentinel.history.chronicle import changes_between, changes_of, runs_of, spells_of
 from sentinel.history.commits import Commit
 from sentinel.history.units import Unit
@@ -33,6 +35,14 @@ def test_runs_are_neighbours_of_one_verdict_and_one_kind() -> None:
         ("inconclusive", "drift", 2),
         ("unavailable", "ref", 1),
     ]
+
+
+def test_a_range_that_cannot_be_decided_is_one_as_long_as_its_reason() -> None:
+    commits, units = line("DDDD")
+    reasons = ["no 'f' here", "no 'f' here; the nearest is 'g'", "f(a) has no parameter", "f(a, b) has no parameter"]
+    units = {sha: replace(unit, reason=reason) for (sha, unit), reason in zip(units.items(), reasons, strict=True)}
+    runs = runs_of(commits, units)
+    assert [(run.commits, run.reason) for run in runs] == [(2, reasons[0]), (2, reasons[2])]
 
 
 def test_what_changed() -> None:

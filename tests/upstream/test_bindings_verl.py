@@ -233,6 +233,21 @@ def test_policy_losses_that_return_their_metrics_one_by_one(before_metrics: Boun
     assert "plain" not in differing  # metrics and all; some modes and options came later
 
 
+@pytest.fixture(scope="module")
+def before_masks() -> Iterator[Bound]:
+    """Before #878 the mask of responses was called ``eos_mask``, and GRPO always divided by the standard deviation."""
+    yield from opened("verl", "a65c9157bc0b85b64cd753de19f94e80a11bd871")
+
+
+@pytest.mark.parametrize(
+    ("function", "contract"),
+    [("grpo_outcome_advantage", "group_advantage"), ("gae_advantage_return", "generalised_advantage")],
+)
+def test_advantages_that_took_the_mask_by_its_first_name(before_masks: Bound, function: str, contract: str) -> None:
+    differing = before_masks.disagreements(before_masks.subject(f"{CORE}.compute_{function}", contract), None)
+    assert "plain" not in differing
+
+
 def test_what_is_not_finite_behind_the_mask_reaches_the_loss(main: Bound) -> None:
     """https://github.com/verl-project/verl/pull/6349"""
     subject = main.subject(f"{CORE}.agg_loss", "loss_aggregation")
