@@ -18,7 +18,7 @@ from sentinel.history.basis import Basis, basis
 from sentinel.history.commits import Commit, Tag, Walk
 from sentinel.history.executors import Executor, Found, Local, Work
 from sentinel.history.gittrees import GitTrees
-from sentinel.history.origins import Origin, origin
+from sentinel.history.origins import Origin, Origins
 from sentinel.history.surroundings import surroundings
 from sentinel.history.sweep import Sweep, Tally, Told
 from sentinel.history.units import PASSING, Unit, Units, UnitStore
@@ -26,6 +26,7 @@ from sentinel.recipes import Recipe
 from sentinel.refs import Ref
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
+from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Target
 from sentinel.worker.client import Options
 
@@ -119,12 +120,13 @@ class Ledger:
             every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
             with self.trees() as trees:
                 swept = Sweep(self.target, open_, units, trees, self.beside).run(every, executor or self.local, told)
-            tally = swept.tally
-            for recipe in open_:
-                of = swept.units[recipe.bug_id]
-                document = records.record(recipe, bases[recipe.bug_id], source, line, tags, of, self._origin)
-                kept[recipe.bug_id] = {**document, "packages": self._packages(of.values())}
-                records.write(records.place(self.units.folder, kept[recipe.bug_id] or {}), kept[recipe.bug_id] or {})
+                tally = swept.tally
+                origin = self._origin(Origins(trees))
+                for recipe in open_:
+                    of = swept.units[recipe.bug_id]
+                    document = records.record(recipe, bases[recipe.bug_id], source, line, tags, of, origin)
+                    whole = kept[recipe.bug_id] = {**document, "packages": self._packages(of.values())}
+                    records.write(records.place(self.units.folder, whole), whole)
         return Account([kept[recipe.bug_id] or {} for recipe in recipes], tally)
 
     @contextmanager
@@ -173,8 +175,16 @@ class Ledger:
         """The executor of this machine's cores."""
         return Local(self.catalog, self.units.folder / "copies", self.mirrors.path, self.options, lanes)
 
-    def _origin(self, commit: Commit, unit: Unit) -> Origin | None:
-        return origin(self.mirror, commit, unit)
+    def _origin(self, origins: Origins) -> Callable[[Commit, Unit], Origin | None]:
+        def origin(commit: Commit, unit: Unit) -> Origin | None:
+            if not commit.parents:
+                return None
+            try:
+                return origins.of(unit, commit.tree, git.commit(self.mirror, commit.parents[0]).tree)
+            except GitError:  # the parent, or a file of it, is not in the mirror
+                return None
+
+        return origin
 
     def _packages(self, units: Iterable[Unit]) -> dict[str, str]:
         """The third-party packages that were looked for, as they are here."""

@@ -1,18 +1,25 @@
 """Where the code came from with which a history begins: written in that commit, or moved there from elsewhere.
 
 Before the first commit at which a boundary is found there is nothing to probe, and that says nothing about the bug: the
-code may have stood under another name. ``git blame -C -C -C`` finds lines that were copied or moved from any file.
+code may have stood under another name. So the lines of its definition are looked for in the commit before, in whatever
+Python file. (``git blame -C -C -C`` would tell too, but reads every blob, and mirrors go without large ones.)
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from sentinel.history.commits import Commit
+from sentinel.history.gittrees import TREE, GitTrees
 from sentinel.history.units import Unit
-from sentinel.sources.gitbinary import run
+from sentinel.sources.trees import FILE
+
+#: Lines in a row that have to be found together, and the letters and digits among them: ``return loss`` alone stands
+#: in many places. The number is git's own threshold for a line that was moved between files.
+_ROW = 3
+_LETTERS = 40
+_OTHER = bytes(byte for byte in range(256) if not chr(byte).isalnum())
 
 
 @dataclass(frozen=True)
@@ -20,30 +27,63 @@ class Origin:
     """Of a boundary's definition at the commit at which it is first decided.
 
     :ivar lines: how many lines with something on them it has.
-    :ivar older: how many of them the commit before has already, in whatever file.
+    :ivar older: how many of them the commit before has already, in whatever file and however indented.
     """
 
     lines: int
     older: int
 
 
-def origin(mirror: Path, commit: Commit, unit: Unit) -> Origin | None:
-    """Where the definition that was probed came from.
+class Origins:
+    """Remembers the trees that it has looked through.
 
-    :returns: None where the mirror does not tell: the commit has no parent, or an object is missing.
+    :param trees: of the mirror.
     """
-    if not (commit.parents and unit.file and unit.line):
-        return None
-    shown = run(mirror, "show", f"{commit.sha}:{unit.file}")
-    end = _end(shown.out, unit.line) if shown.status == 0 else None
-    if end is None:
-        return None
-    span = f"{commit.parents[0]}..{commit.sha}"
-    blamed = run(mirror, "blame", "-s", "-C", "-C", "-C", "-L", f"{unit.line},{end}", span, "--", unit.file)
-    if blamed.status:
-        return None
-    lines = [line for line in blamed.out.splitlines() if line.partition(b")")[2].strip()]
-    return Origin(len(lines), sum(line.startswith(b"^") for line in lines))
+
+    def __init__(self, trees: GitTrees) -> None:
+        self._trees = trees
+        self._rows: dict[str, frozenset[int]] = {}
+
+    def of(self, unit: Unit, tree: str, before: str) -> Origin | None:
+        """Where the definition that was probed came from.
+
+        :param tree, before: the trees of its commit and of the commit before.
+        :returns: None where it is not known which definition it is.
+        :raises MissingObjectError: where the mirror lacks a source file.
+        """
+        found = self._trees.at(tree, unit.file) if unit.file and unit.line else None
+        source = self._trees.blob(found[1]) if found is not None else b""
+        end = _end(source, unit.line)
+        if end is None:
+            return None
+        lines = _lines(b"\n".join(source.splitlines()[unit.line - 1 : end]))
+        known = self._known(before)
+        older = {n + k for n, row in _rows(lines) if hash(row) in known for k in range(_ROW)}
+        return Origin(len(lines), len(older))
+
+    def _known(self, tree: str) -> frozenset[int]:
+        if tree not in self._rows:
+            sources = (self._trees.blob(name) for name in sorted(set(self._sources(tree))))
+            self._rows[tree] = frozenset(hash(row) for source in sources for _, row in _rows(_lines(source)))
+        return self._rows[tree]
+
+    def _sources(self, tree: str) -> Iterator[str]:
+        for name, (mode, found) in self._trees.folder(tree).items():
+            if mode == TREE:
+                yield from self._sources(found)
+            elif mode == FILE and name.endswith(".py"):
+                yield found
+
+
+def _lines(source: bytes) -> list[bytes]:
+    return [line.strip() for line in source.splitlines() if line.strip()]
+
+
+def _rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
+    letters = [len(line.translate(None, _OTHER)) for line in lines]
+    for n in range(len(lines) - _ROW + 1):
+        if sum(letters[n : n + _ROW]) >= _LETTERS:
+            yield n, tuple(lines[n : n + _ROW])
 
 
 def _end(source: bytes, line: int) -> int | None:

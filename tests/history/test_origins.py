@@ -10,7 +10,8 @@ from history_kit import BUGGY, History
 
 from sentinel.history import rendering
 from sentinel.history.commits import commit
-from sentinel.history.origins import origin
+from sentinel.history.gittrees import GitTrees
+from sentinel.history.origins import Origin, Origins
 from sentinel.history.units import Unit
 
 Swept = Callable[..., dict[str, Any]]
@@ -21,6 +22,16 @@ BODY = """    weighted_sum_of_losses = (loss_mat * 1.0).sum()
     return weighted_sum_of_losses / number_of_tokens_that_count
 """
 AGGREGATE = f'def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n{BODY}'
+
+
+def of_the_last(history: History, unit: Unit) -> Origin | None:
+    mirror = history.path / ".git"
+    now = commit(mirror, history.commits[-1])
+    trees = GitTrees(mirror)
+    try:
+        return Origins(trees).of(unit, now.tree, commit(mirror, now.parents[0]).tree)
+    finally:
+        trees.close()
 
 
 def begun(record: dict[str, Any]) -> dict[str, Any]:
@@ -73,15 +84,25 @@ def test_where_a_history_begins_there_is_nothing_older(history: History, swept: 
 )
 def test_what_cannot_be_told_is_not_told(history: History, file: str, line: int) -> None:
     history.commit({"README": ""})
-    sha = history.commit({"tiny/losses.py": AGGREGATE, "tiny/broken.py": "def ("})
-    mirror = history.path / ".git"
-    assert origin(mirror, commit(mirror, sha), Unit("", "", "reproduced", file=file, line=line)) is None
+    history.commit({"tiny/losses.py": AGGREGATE, "tiny/broken.py": "def ("})
+    assert of_the_last(history, Unit("", "", "reproduced", file=file, line=line)) is None
 
 
 def test_decorators_belong_to_a_definition(history: History) -> None:
     history.commit({"README": ""})
-    sha = history.commit({"tiny/losses.py": f"import functools\n\n\n@functools.cache\n{AGGREGATE}"})
-    mirror = history.path / ".git"
-    found = origin(mirror, commit(mirror, sha), Unit("", "", "reproduced", file="tiny/losses.py", line=4))
-    assert found is not None
-    assert (found.lines, found.older) == (5, 0)
+    history.commit({"tiny/losses.py": f"import functools\n\n\n@functools.cache\n{AGGREGATE}"})
+    found = of_the_last(history, Unit("", "", "reproduced", file="tiny/losses.py", line=4))
+    assert found == Origin(5, 0)
+
+
+def test_a_few_words_that_stand_everywhere_are_not_older_code(history: History) -> None:
+    history.commit({"tiny/other.py": "def f():\n    x = 1\n    return x\n"})
+    history.commit({"tiny/losses.py": "def g():\n    x = 1\n    return x\n"})
+    assert of_the_last(history, Unit("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(3, 0)
+
+
+def test_a_method_that_becomes_a_function_is_older_code(history: History) -> None:
+    method = AGGREGATE.replace("\n", "\n    ")
+    history.commit({"tiny/other.py": f"class Losses:\n    {method.rstrip()}\n"})
+    history.commit({"tiny/losses.py": AGGREGATE})
+    assert of_the_last(history, Unit("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 4)
