@@ -149,7 +149,12 @@ def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    batch = _batch(boundary, {"scores": inputs["rewards"]}, {"traj_group_id": inputs["group"]})
+    """It computes in single precision whatever it is given, so what is finer is given so: its answer is no finer."""
+    import torch
+
+    rewards = inputs["rewards"]
+    rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
+    batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
     norm = boundary.imported[_AGENTIC_CONFIG].RewardNormalizationConfig(grouping="traj_group_id")
     norm.norm_mean_type, norm.norm_std_type = inputs["mean_level"], inputs["std_level"]
     return boundary.invoke({}, batch, norm)

@@ -24,6 +24,7 @@ from typing import Any
 from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError
 from sentinel.worker import protocol
+from sentinel.worker.processes import Leader
 
 #: What results may depend on, set for every worker and recorded in the evidence.
 FLAGS: dict[str, str] = {
@@ -302,7 +303,7 @@ class TargetProcess:
     def __init__(self, channel: socket.socket, pid: int, options: Options) -> None:
         self._lock = threading.Lock()
         self._channel = channel
-        self._pid = pid
+        self._leader = Leader(pid)
         self._options = options
         self.dead: dict[str, Any] | None = None
 
@@ -375,11 +376,10 @@ class TargetProcess:
     def close(self) -> None:
         """End the process; it takes its probes along."""
         if self._channel.fileno() < 0:
-            return  # its process id may be somebody else's by now
+            return
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, signal.SIGKILL)
+        self._leader.kill()
         self._channel.close()
 
 
@@ -388,7 +388,7 @@ class Session:
 
     def __init__(self, channel: socket.socket, pid: int, options: Options) -> None:
         self._channel = channel
-        self._pid = pid
+        self._leader = Leader(pid)
         self._options = options
         self.dead = ""
 
@@ -426,9 +426,7 @@ class Session:
         """End the session."""
         if self._channel.fileno() < 0:
             return
-        for kill in (os.killpg, os.kill):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(self._pid, signal.SIGKILL)
+        self._leader.kill()
         self._channel.close()
 
 

@@ -38,6 +38,18 @@ def test_a_wrong_one_is_found_shrunk_and_confirmed(open_ground: OpenGround) -> N
     assert finding.trial.answer["provenance"]["boundary"] == "pkg.toys.unmasked"
 
 
+def test_a_reference_that_was_taken_away_is_asked_again(open_ground: OpenGround) -> None:
+    ground, found = open_ground("right")
+    Hunt(ground.bench, found["right"], 0).run(3)
+    consulting = ground.bench._consulting
+    assert consulting is not None
+    consulting._leader.kill()
+    hunt = Hunt(ground.bench, found["right"], 1)
+    hunt.run(3)
+    assert [tally.spoken for tally in hunt.tallies.values()] == [3]
+    assert ground.bench._consulting is not consulting
+
+
 def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_ground: OpenGround) -> None:
     ground, found = open_ground("unmasked")
     subject = found["unmasked"]

@@ -199,7 +199,7 @@ def test_nothing_is_left_behind(own_zygote: Zygote, tmp_path: Path) -> None:
     zygote_pid = own_zygote.hello()["pid"]
     assert scratch.is_dir()
     own_zygote.stop()
-    assert all(gone(pid) for pid in (zygote_pid, process._pid, *map(int, pids.read_text().split())))
+    assert all(gone(pid) for pid in (zygote_pid, process._leader.pid, *map(int, pids.read_text().split())))
     assert not scratch.exists()
     own_zygote.stop()
     with pytest.raises(WorkerError, match="has been stopped"):
@@ -212,7 +212,7 @@ def test_a_zygote_that_dies_takes_its_processes_along_and_is_replaced(own_zygote
     assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
     first = own_zygote.hello()["pid"]
     os.kill(first, signal.SIGKILL)
-    assert gone(process._pid)
+    assert gone(process._leader.pid)
     found = failure(lab.probe(process, f"{HAZARDS}.forge_on_stdout"))
     assert (found["kind"], "target process ended" in found["reason"]) == ("crash", True)
     again = lab.open(tmp_path / "demo", "demo_rl")

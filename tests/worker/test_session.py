@@ -141,7 +141,7 @@ def test_a_session_that_hangs_is_killed(lab: Lab) -> None:
     process = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=0.5)
     session = process.session()
     assert "no answer within 0.5 s" in ask(session, "hang")["failure"]["reason"]
-    assert gone(session._pid)
+    assert gone(session._leader.pid)
 
 
 def test_a_probe_beside_a_session_leaves_it_alive(lab: Lab, process: TargetProcess) -> None:
@@ -166,7 +166,7 @@ def test_closing_ends_the_process_and_a_dead_target_gives_no_session(process: Ta
     session = process.session()
     session.close()
     session.close()
-    assert gone(session._pid)
-    os.kill(process._pid, 9)
+    assert gone(session._leader.pid)
+    os.kill(process._leader.pid, 9)
     with pytest.raises(WorkerError):
         process.session()

@@ -1,0 +1,64 @@
+"""Who is ended by number: the process that was meant, its group, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from sentinel.worker.processes import Leader
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no process descriptors here")
+
+#: Leads a group, has a child that holds the pipe open, and ends when it is told to.
+LEADER = "import os, sys, time\nif os.fork() == 0: time.sleep(600)\nsys.stdout.write('x'); sys.stdout.flush(); sys.stdin.read()"
+
+
+@pytest.fixture
+def leader() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"x"
+    yield process
+    Leader(process.pid).kill()
+    process.communicate()
+
+
+def ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether nobody has the other end of its output: neither the leader nor its child."""
+    assert process.stdout is not None
+    return bool(select.select([process.stdout], [], [], 20)[0]) and process.stdout.read() == b""
+
+
+def test_a_group_ends_with_its_leader(leader: subprocess.Popen[bytes]) -> None:
+    handle = Leader(leader.pid)
+    handle.kill()
+    assert ended(leader)
+    handle.kill()
+
+
+def test_a_group_ends_whose_leader_is_gone(leader: subprocess.Popen[bytes]) -> None:
+    handle = Leader(leader.pid)
+    assert leader.stdin is not None
+    leader.stdin.close()
+    leader.wait()
+    leader.stdin = None
+    handle.kill()
+    assert ended(leader)
+
+
+def test_a_number_that_another_process_has_by_now_is_left_alone(leader: subprocess.Popen[bytes]) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    handle = Leader(gone.pid)
+    gone.communicate()
+    handle.pid = leader.pid  # what the kernel does once the numbers begin anew
+    handle.kill()
+    assert leader.poll() is None
+    assert leader.stdout is not None
+    assert not select.select([leader.stdout], [], [], 0)[0]
