@@ -15,7 +15,13 @@ from sentinel.worker.processes import Leader
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no process descriptors here")
 
 #: Leads a group, has a child that holds the pipe open, and ends when it is told to.
-LEADER = "import os, sys, time\nif os.fork() == 0: time.sleep(600)\nsys.stdout.write('x'); sys.stdout.flush(); sys.stdin.read()"
+LEADER = """
+import os, sys, time
+if os.fork() == 0:
+    time.sleep(600)
+os.write(1, b"x")
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
