@@ -69,6 +69,8 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
 
 
 def _index(pages: Any, material: Material) -> str:
+    from sentinel.site.rendering import SIGNS
+
     rows = tables(material)
     all_rows = [row for table in rows for row in table.rows]
     return str(
@@ -78,6 +80,8 @@ def _index(pages: Any, material: Material) -> str:
             "Known bugs",
             tables=rows,
             bugs=len(all_rows),
+            current=[verdict for verdict in SIGNS if any(table.now[verdict] for table in rows)],
+            unknown=any(table.now["unknown"] for table in rows),
             laws=sorted({law for row in all_rows for law in row.bug.laws}),
             severities=[s for s in ("high", "medium", "low") if any(row.severity == s for row in all_rows)],
             unexpected=any(seen.unexpected for row in all_rows for seen in row.bug.seen),

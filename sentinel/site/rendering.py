@@ -22,7 +22,7 @@ POLICY = (
 )
 
 #: Verdicts in the order in which a person asks for them, each with the sign that stands beside its colour.
-SIGNS = {"reproduced": "✗", "fixed": "✓", "changed": "≠", "inconclusive": "?", "unavailable": "-"}
+SIGNS = {"reproduced": "✗", "fixed": "✓", "changed": "≠", "inconclusive": "?", "unavailable": "\N{EN DASH}"}
 
 _MARKS = {
     "leak": {"sign": "◆", "word": "leaks"},
@@ -59,7 +59,7 @@ class Pages:
             finalize=shown,
         )
         self._environment.filters.update(
-            prose=prose, https=https, words=words, brief=brief, brief_link=brief_link, span=span
+            prose=prose, https=https, words=words, dotted=dotted, brief=brief, brief_link=brief_link, span=span
         )
         self._environment.globals.update(
             policy=POLICY.strip(),
@@ -78,8 +78,7 @@ class Pages:
         :param place: where it will lie, relative to the site.
         """
         page = self._environment.get_template(template)
-        text: str = page.render(root="../" * place.count("/"), here=place, title=title, **values)
-        return re.sub(r"\n{2,}", "\n", text).rstrip("\n") + "\n"
+        return str(page.render(root="../" * place.count("/"), here=place, title=title, **values)) + "\n"
 
 
 def shown(value: Any) -> Any:
@@ -110,6 +109,14 @@ def https(url: Any) -> str:
 def words(name: Any) -> str:
     """An identifier as words."""
     return str(name).replace("_", " ")
+
+
+def dotted(path: Any) -> Any:
+    """A dotted path that may be broken after its dots and underscores, and nowhere else."""
+    from markupsafe import Markup
+
+    parts = re.split(r"(?<=[._])(?=[^._])", shown(str(path)))
+    return Markup("<wbr>").join(parts)
 
 
 def brief_link(url: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from sentinel.catalog import Catalog
 from sentinel.contracts.contract import Contract
 from sentinel.recipes import AddressError, parse_address
 from sentinel.site.grids import (
+    Cell,
     Grid,
     Mark,
     Marker,
@@ -87,11 +88,17 @@ class Story:
         return tuple(outcome for outcome in self.outcomes if outcome.same)
 
     @property
+    def masks(self) -> bool:
+        return any(cell.masked for cell in self._cells())
+
+    @property
     def leaks(self) -> bool:
-        scenes = (self.scenario, *self.variants)
-        return any(
-            cell.mark == "leak" for scene in scenes for g in scene.grids for line in g.lines for cell in line.cells
-        )
+        return any(cell.mark == "leak" for cell in self._cells())
+
+    def _cells(self) -> Iterator[Cell]:
+        inputs = [drawn for scene in (self.scenario, *self.variants) for drawn in scene.grids]
+        outputs = [side for outcome in self.outcomes for side in (outcome.before, outcome.after) if side is not None]
+        return (cell for drawn in (*inputs, *outputs) for line in drawn.lines for cell in line.cells)
 
 
 def sides(bug: Bug) -> tuple[Seen | None, Seen | None]:

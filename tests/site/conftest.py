@@ -25,8 +25,11 @@ Change = Callable[[dict[str, Any]], None]
 
 @pytest.fixture
 def reports(tmp_path: Path) -> Path:
+    return few_reports(tmp_path / "reports")
+
+
+def few_reports(folder: Path) -> Path:
     """A report folder with a few published bugs, and one law that a search found broken."""
-    folder = tmp_path / "reports"
     for place in BUGS:
         shutil.copytree(COMMITTED / place, folder / place)
     law = sorted((COMMITTED / "roll" / "laws").glob("roll.utils.functionals.agg_loss/*/*.json"))[0]
@@ -38,13 +41,25 @@ def reports(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
+    return few_recipes(tmp_path / "recipes")
+
+
+def few_recipes(folder: Path) -> Catalog:
     """What is shipped, with the recipes of these few bugs alone."""
     shipped = bundled_catalog()
     for place in BUGS:
-        copy = tmp_path / "recipes" / f"{place}.yaml"
+        copy = folder / f"{place}.yaml"
         copy.parent.mkdir(parents=True)
         shutil.copy(shipped.recipe_folders[0] / f"{place}.yaml", copy)
-    return replace(shipped, recipe_folders=(tmp_path / "recipes",))
+    return replace(shipped, recipe_folders=(folder,))
+
+
+@pytest.fixture(scope="session")
+def few_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Catalog]:
+    """For tests that change nothing: the report folder, with a history, and the catalog."""
+    folder = tmp_path_factory.mktemp("few")
+    add_history(few_reports(folder / "reports"))
+    return folder / "reports", few_recipes(folder / "recipes")
 
 
 @pytest.fixture
@@ -63,7 +78,11 @@ def changed(reports: Path) -> Callable[[str, Change], Path]:
 
 @pytest.fixture
 def history(reports: Path) -> Path:
-    """A record of a history beside the evidence: introduced, shipped twice, mended."""
+    return add_history(reports)
+
+
+def add_history(reports: Path) -> Path:
+    """A record of a history beside the evidence: introduced, shipped, mended."""
 
     def commit(sha: str, day: str, subject: str = "", pull: int | None = None) -> dict[str, Any]:
         return {"sha": sha * 40, "date": f"{day}T12:00:00+00:00", "subject": subject, "pull": pull}

@@ -78,5 +78,22 @@ function copying() {
   }
 }
 
+// What scrolls by itself can be reached and scrolled with the keyboard; what does not is no stop on the way.
+function scrolling() {
+  const seen = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      if (target.scrollWidth > target.clientWidth || target.scrollHeight > target.clientHeight) {
+        target.tabIndex = 0;
+        target.setAttribute("role", "group");
+        target.setAttribute("aria-label", target.dataset.name);
+      } else {
+        for (const name of ["tabindex", "role", "aria-label"]) target.removeAttribute(name);
+      }
+    }
+  });
+  for (const part of document.querySelectorAll("[data-name]")) seen.observe(part);
+}
+
 filters();
 copying();
+scrolling();

@@ -1,0 +1,227 @@
+"""The site as a person has it: a real Chromium, opened from ``file://``, with nothing to reach on any network.
+
+Needs Chromium with its driver (Debian: ``apt-get install chromium chromium-driver``) and axe-core (``npm install
+axe-core`` here or globally, or ``AXE_CORE=/path/to/axe.min.js``); what is missing is said where it is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from sentinel.catalog import Catalog
+from sentinel.site.building import build
+from sentinel.site.folder import write
+from sentinel.site.material import read
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: What stands for all: a leak with gradients and a life, a rejected row, no evidence of a mended revision.
+BUG = "bugs/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.html"
+PAGES = (
+    "index.html",
+    "coverage.html",
+    "lifetimes.html",
+    "dialects.html",
+    BUG,
+    "bugs/verl/VERL-REJECTED-ROW-GRPO.html",
+    "bugs/slime/SLIME-OPSM-MIXED-ADVANTAGE-LEAK.html",
+)
+
+
+def _axe() -> Path | None:
+    places = [Path(os.environ["AXE_CORE"])] if "AXE_CORE" in os.environ else []
+    places.append(ROOT / "node_modules" / "axe-core" / "axe.min.js")
+    if npm := shutil.which("npm"):
+        said = subprocess.run([npm, "root", "--global"], capture_output=True, text=True, check=False)
+        places.append(Path(said.stdout.strip() or "/nowhere") / "axe-core" / "axe.min.js")
+    return next((place for place in places if place.is_file()), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    webdriver = pytest.importorskip(
+        "selenium.webdriver", reason="selenium is not installed: the browser extra brings it"
+    )
+    binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("no Chromium with its chromedriver on the PATH (Debian: chromium and chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1280,1000",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chromium = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield chromium
+    chromium.quit()
+
+
+@pytest.fixture(scope="module")
+def made(few_records: tuple[Path, Catalog]) -> Path:
+    reports, catalog = few_records
+    write(reports.parent / "site", build(read(reports, catalog)))
+    return reports.parent / "site"
+
+
+@pytest.fixture
+def at(browser: Any, made: Path) -> Any:
+    """``at("index.html?target=verl")`` opens a page; what the console said before is forgotten."""
+
+    def go(address: str) -> Any:
+        browser.get_log("browser")
+        browser.get(f"{made.as_uri()}/{address}")
+        return browser
+
+    return go
+
+
+def _media(browser: Any, **features: str) -> None:
+    told = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": told})
+
+
+def _shown(browser: Any) -> list[str]:
+    return list(
+        browser.execute_script(
+            "return [...document.querySelectorAll('tr[data-bug]')].filter(r => r.offsetParent !== null)"
+            ".map(r => r.querySelector('a').textContent)"
+        )
+    )
+
+
+def _choose(browser: Any, name: str, value: str) -> None:
+    """As a person does: the value, and the event that goes with it."""
+    browser.execute_script(
+        "const field = document.querySelector(`[name=${arguments[0]}]`); field.value = arguments[1];"
+        "field.dispatchEvent(new Event('input', {bubbles: true}))",
+        name,
+        value,
+    )
+
+
+def test_no_page_makes_the_console_speak_and_every_picture_is_there(at: Any) -> None:
+    for page in PAGES:
+        browser = at(page)
+        assert browser.get_log("browser") == [], page
+        assert browser.execute_script("return [...document.images].every(i => i.complete && i.naturalWidth > 0)"), page
+        assert browser.execute_script("return document.documentElement.classList.contains('js')"), page
+
+
+def test_filters_choose_rows_and_stand_in_the_address(at: Any) -> None:
+    browser = at("index.html")
+    assert len(_shown(browser)) == 3
+    _choose(browser, "target", "verl")
+    assert _shown(browser) == ["VERL-REJECTED-ROW-GRPO"]
+    assert urlsplit(browser.current_url).query == "target=verl"
+    _choose(browser, "target", "")
+    _choose(browser, "q", "agg_loss token")
+    assert _shown(browser) == ["ROLL-AGGLOSS-TOKENMEAN-MASK"]
+    assert urlsplit(browser.current_url).query == "q=agg_loss+token"
+    browser.refresh()
+    assert _shown(browser) == ["ROLL-AGGLOSS-TOKENMEAN-MASK"]
+    assert browser.find_element("css selector", "output").text == "1 of 3 bugs"
+    browser.find_element("css selector", "button[type=reset]").click()
+    browser.execute_async_script("setTimeout(arguments[0])")
+    assert len(_shown(browser)) == 3
+    assert urlsplit(browser.current_url).query == ""
+    assert _shown(at("index.html?law=a_rejected_row_is_an_absent_row&target=verl")) == ["VERL-REJECTED-ROW-GRPO"]
+    assert len(_shown(at("index.html?target=%3Cscript%3E&severity=nothing"))) == 3  # unknown choices are no choices
+
+
+def test_a_cell_opens_its_evidence_and_the_evidence_its_file(at: Any) -> None:
+    browser = at("index.html")
+    browser.find_element("css selector", f"a[href='{BUG}#git-main']").click()
+    assert browser.current_url.endswith(f"{BUG}#git-main")
+    section = browser.find_element("css selector", "section:target")
+    assert "reproduced" in section.text
+    section.find_element("partial link text", "git-main.json").click()
+    assert json.loads(browser.find_element("css selector", "pre").text)["bug_id"] == "ROLL-AGGLOSS-TOKENMEAN-MASK"
+
+
+def test_copy_buttons_copy_what_they_stand_beside(at: Any) -> None:
+    browser = at(BUG)
+    browser.execute_cdp_cmd(
+        "Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]}
+    )
+    for details in browser.find_elements("css selector", "details"):
+        browser.execute_script("arguments[0].open = true", details)
+    recipe = (ROOT / "recipes" / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK.yaml").read_text()
+    wanted = {"command": "pytest recipes/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.yaml::git:c09bc8b", "recipe": recipe}
+    for name, text in wanted.items():
+        button = browser.find_element("css selector", f"button[data-copy={name}]")
+        browser.execute_script("arguments[0].focus()", button)
+        button.send_keys("\ue007")  # Enter: no mouse is needed
+        copied = browser.execute_async_script(
+            "const done = arguments[0];"
+            "const look = () => document.getElementById('said').textContent.endsWith('copied')"
+            " ? navigator.clipboard.readText().then(done) : requestAnimationFrame(look); look()"
+        )
+        assert copied == text
+        browser.execute_script("document.getElementById('said').textContent = ''")
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 400), ("dark", 1280)])
+def test_axe_finds_nothing(at: Any, browser: Any, scheme: str, width: int) -> None:
+    axe = _axe()
+    if axe is None:
+        pytest.skip("no axe-core: npm install axe-core, or AXE_CORE=/path/to/axe.min.js")
+    _media(browser, prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        for page in PAGES:
+            at(page)
+            browser.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+            # The fortieth line of a table is made as the first ones are; axe takes seconds for hundreds of cells.
+            browser.execute_script("for (const r of document.querySelectorAll('tr:nth-child(n+9)')) r.remove()")
+            # Selenium's script is the browser's own, as an extension's is: the page's policy is not loosened for it.
+            browser.execute_script(axe.read_text(encoding="utf-8"))
+            found = browser.execute_async_script("axe.run(document).then(arguments[arguments.length - 1])")
+            told = [(v["id"], [n["html"][:120] for n in v["nodes"][:3]]) for v in found["violations"]]
+            assert told == [], (page, scheme)
+            assert len(found["passes"]) > 15
+            assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), (page, width)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        _media(browser)
+
+
+def test_a_hostile_page_runs_nothing(at: Any, made: Path) -> None:
+    """The policy by itself: a page with every escape missed."""
+    page = made / "hostile.html"
+    head = (made / "index.html").read_text().partition("</head>")[0]
+    page.write_text(
+        f"{head}</head><body><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>"
+        "<a id=l href='javascript:window.hit=3'>x</a><p style='color: red' onclick='window.hit = 4'>y</p></body></html>"
+    )
+    browser = at("hostile.html")
+    browser.find_element("css selector", "#l").click()
+    browser.find_element("css selector", "p").click()
+    assert browser.execute_script("return window.hit") is None
+    assert len(browser.get_log("browser")) >= 3
+
+
+def test_without_scripts_the_page_says_everything(browser: Any, made: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.get(f"{made.as_uri()}/index.html?target=verl")
+        assert not browser.find_element("css selector", "form.filters").is_displayed()
+        assert len([row for row in browser.find_elements("css selector", "tr[data-bug]") if row.is_displayed()]) == 3
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
