@@ -157,7 +157,7 @@ def counts(records: Sequence[Record]) -> list[str]:
     commits = sum({record["target"]: record["commits"] for record in of_git}.values())
     return [
         f"bugs: {len(of_git)}, at {commits:,} commits; seen: {len(seen)}; in a tagged release: {released}",
-        f"came with their code: {with_code}; into code that was right before: {later}",
+        f"came with their code: {with_code}; into code that was otherwise before: {later}",
         f"ended: {len(ended)}, after {_middle(ended)} days (median); still there: {len(lasting)}, "
         f"for {_middle(lasting)} days",
     ]
