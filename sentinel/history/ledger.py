@@ -18,7 +18,7 @@ from sentinel.history.basis import Basis, basis
 from sentinel.history.commits import Commit, Tag, Walk
 from sentinel.history.executors import Executor, Found, Local, Work
 from sentinel.history.gittrees import GitTrees
-from sentinel.history.origins import Origin, Origins
+from sentinel.history.origins import Origin, origin
 from sentinel.history.surroundings import surroundings
 from sentinel.history.sweep import Sweep, Tally, Told
 from sentinel.history.units import PASSING, Unit, Units, UnitStore
@@ -121,10 +121,10 @@ class Ledger:
             with self.trees() as trees:
                 swept = Sweep(self.target, open_, units, trees, self.beside).run(every, executor or self.local, told)
                 tally = swept.tally
-                origin = self._origin(Origins(trees))
+                came_from = self._origins(trees)
                 for recipe in open_:
                     of = swept.units[recipe.bug_id]
-                    document = records.record(recipe, bases[recipe.bug_id], source, line, tags, of, origin)
+                    document = records.record(recipe, bases[recipe.bug_id], source, line, tags, of, came_from)
                     whole = kept[recipe.bug_id] = {**document, "packages": self._packages(of.values())}
                     records.write(records.place(self.units.folder, whole), whole)
         return Account([kept[recipe.bug_id] or {} for recipe in recipes], tally)
@@ -175,16 +175,16 @@ class Ledger:
         """The executor of this machine's cores."""
         return Local(self.catalog, self.units.folder / "copies", self.mirrors.path, self.options, lanes)
 
-    def _origin(self, origins: Origins) -> Callable[[Commit, Unit], Origin | None]:
-        def origin(commit: Commit, unit: Unit) -> Origin | None:
+    def _origins(self, trees: GitTrees) -> Callable[[Commit, Unit], Origin | None]:
+        def came_from(commit: Commit, unit: Unit) -> Origin | None:
             if not commit.parents:
                 return None
             try:
-                return origins.of(unit, commit.tree, git.commit(self.mirror, commit.parents[0]).tree)
+                return origin(trees, unit, commit.tree, git.commit(self.mirror, commit.parents[0]).tree)
             except GitError:  # the parent, or a file of it, is not in the mirror
                 return None
 
-        return origin
+        return came_from
 
     def _packages(self, units: Iterable[Unit]) -> dict[str, str]:
         """The third-party packages that were looked for, as they are here."""

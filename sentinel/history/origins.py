@@ -1,13 +1,15 @@
 """Where the code came from with which a history begins: written in that commit, or moved there from elsewhere.
 
 Before the first commit at which a boundary is found there is nothing to probe, and that says nothing about the bug: the
-code may have stood under another name. So the lines of its definition are looked for in the commit before, in whatever
-Python file. (``git blame -C -C -C`` would tell too, but reads every blob, and mirrors go without large ones.)
+code may have stood under another name. So it is counted how often the lines of its definition stand in any Python file
+of the commit and of the one before. (``git blame -C -C -C`` takes a copy for a move, and reads every blob; mirrors are
+without large ones.)
 """
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +17,8 @@ from sentinel.history.gittrees import TREE, GitTrees
 from sentinel.history.units import Unit
 from sentinel.sources.trees import FILE
 
-#: Lines in a row that have to be found together, and the letters and digits among them: ``return loss`` alone stands
-#: in many places. The number is git's own threshold for a line that was moved between files.
+#: Lines in a row that are looked for together, and the letters and digits among them: ``return loss`` alone stands in
+#: many places. The number is git's own threshold for a line that was moved between files.
 _ROW = 3
 _LETTERS = 40
 _OTHER = bytes(byte for byte in range(256) if not chr(byte).isalnum())
@@ -27,52 +29,43 @@ class Origin:
     """Of a boundary's definition at the commit at which it is first decided.
 
     :ivar lines: how many lines with something on them it has.
-    :ivar older: how many of them the commit before has already, in whatever file and however indented.
+    :ivar older: how many of them stood somewhere before, and no longer do so there: they were moved, or their function
+        was given another name. What was copied, and still stands where it came from, is not older.
     """
 
     lines: int
     older: int
 
 
-class Origins:
-    """Remembers the trees that it has looked through.
+def origin(trees: GitTrees, unit: Unit, tree: str, before: str) -> Origin | None:
+    """Where the definition that was probed came from.
 
-    :param trees: of the mirror.
+    :param tree, before: the trees of its commit and of the commit before.
+    :returns: None where it is not known which definition it is.
+    :raises MissingObjectError: where the mirror lacks a source file.
     """
+    found = trees.at(tree, unit.file) if unit.file and unit.line else None
+    source = trees.blob(found[1]) if found is not None else b""
+    end = _end(source, unit.line)
+    if end is None:
+        return None
+    lines = _lines(b"\n".join(source.splitlines()[unit.line - 1 : end]))
+    now, then = Counter(_sources(trees, tree)), Counter(_sources(trees, before))
+    more: Counter[tuple[bytes, ...]] = Counter()
+    for name, times in (now - then).items():
+        more.update(row for _, row in _rows(_lines(trees.blob(name))) for _ in range(times))
+    for name, times in (then - now).items():
+        more.subtract(row for _, row in _rows(_lines(trees.blob(name))) for _ in range(times))
+    older = {n + k for n, row in _rows(lines) if more[row] <= 0 for k in range(_ROW)}
+    return Origin(len(lines), len(older))
 
-    def __init__(self, trees: GitTrees) -> None:
-        self._trees = trees
-        self._rows: dict[str, frozenset[int]] = {}
 
-    def of(self, unit: Unit, tree: str, before: str) -> Origin | None:
-        """Where the definition that was probed came from.
-
-        :param tree, before: the trees of its commit and of the commit before.
-        :returns: None where it is not known which definition it is.
-        :raises MissingObjectError: where the mirror lacks a source file.
-        """
-        found = self._trees.at(tree, unit.file) if unit.file and unit.line else None
-        source = self._trees.blob(found[1]) if found is not None else b""
-        end = _end(source, unit.line)
-        if end is None:
-            return None
-        lines = _lines(b"\n".join(source.splitlines()[unit.line - 1 : end]))
-        known = self._known(before)
-        older = {n + k for n, row in _rows(lines) if hash(row) in known for k in range(_ROW)}
-        return Origin(len(lines), len(older))
-
-    def _known(self, tree: str) -> frozenset[int]:
-        if tree not in self._rows:
-            sources = (self._trees.blob(name) for name in sorted(set(self._sources(tree))))
-            self._rows[tree] = frozenset(hash(row) for source in sources for _, row in _rows(_lines(source)))
-        return self._rows[tree]
-
-    def _sources(self, tree: str) -> Iterator[str]:
-        for name, (mode, found) in self._trees.folder(tree).items():
-            if mode == TREE:
-                yield from self._sources(found)
-            elif mode == FILE and name.endswith(".py"):
-                yield found
+def _sources(trees: GitTrees, tree: str) -> Iterator[str]:
+    for name, (mode, found) in trees.folder(tree).items():
+        if mode == TREE:
+            yield from _sources(trees, found)
+        elif mode == FILE and name.endswith(".py"):
+            yield found
 
 
 def _lines(source: bytes) -> list[bytes]:

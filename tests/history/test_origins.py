@@ -11,7 +11,7 @@ from history_kit import BUGGY, History
 from sentinel.history import rendering
 from sentinel.history.commits import commit
 from sentinel.history.gittrees import GitTrees
-from sentinel.history.origins import Origin, Origins
+from sentinel.history.origins import Origin, origin
 from sentinel.history.units import Unit
 
 Swept = Callable[..., dict[str, Any]]
@@ -29,7 +29,7 @@ def of_the_last(history: History, unit: Unit) -> Origin | None:
     now = commit(mirror, history.commits[-1])
     trees = GitTrees(mirror)
     try:
-        return Origins(trees).of(unit, now.tree, commit(mirror, now.parents[0]).tree)
+        return origin(trees, unit, now.tree, commit(mirror, now.parents[0]).tree)
     finally:
         trees.close()
 
@@ -104,5 +104,11 @@ def test_a_few_words_that_stand_everywhere_are_not_older_code(history: History) 
 def test_a_method_that_becomes_a_function_is_older_code(history: History) -> None:
     method = AGGREGATE.replace("\n", "\n    ")
     history.commit({"tiny/other.py": f"class Losses:\n    {method.rstrip()}\n"})
-    history.commit({"tiny/losses.py": AGGREGATE})
+    history.commit({"tiny/losses.py": AGGREGATE, "tiny/other.py": "class Losses:\n    pass\n"})
     assert of_the_last(history, Unit("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 4)
+
+
+def test_a_copy_is_new_where_it_stands(history: History) -> None:
+    history.commit({"tiny/other.py": AGGREGATE})
+    history.commit({"tiny/losses.py": AGGREGATE})
+    assert of_the_last(history, Unit("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 0)
