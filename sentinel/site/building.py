@@ -154,7 +154,9 @@ def _bug(pages: Any, material: Material, bug: Bug) -> Files:
             scalars=[outcome for outcome in wrong if _scalar(outcome)],
             tensors=[outcome for outcome in wrong if not _scalar(outcome)],
             told_before=f"Observed at {told.before.short}" if told and told.before else "",
-            told_after=f"observed at {told.after.short}" if told and told.after else "what is right",
+            told_after=f"observed at {told.after.short}"
+            if told and told.after
+            else "what is right: no recorded revision has it",
             after_name=after_name,
             gradients=gradients,
             life=life,

@@ -1,4 +1,4 @@
-"""Gradients as heat maps: before beside after, one scale for both, what is masked hatched."""
+"""Gradients as heat maps: before beside after, one scale for all of them, what is masked hatched."""
 
 from __future__ import annotations
 
@@ -53,11 +53,10 @@ def heat_maps(pairs: Sequence[Pair], after: str) -> str:
     with settings():
         figure = Figure(figsize=(max(2 * width, 4.6), sum(heights)))
         axes = figure.subplots(len(shown), 2, squeeze=False, gridspec_kw={"height_ratios": heights})
+        maps = [side for pair in shown for side in (pair.before, pair.after)]
+        most = max((abs(x) for side in maps for row in side.rows for x in row if math.isfinite(x)), default=0.0) or 1.0
         for line, pair in zip(axes, shown, strict=True):
-            sides = (("with the bug", pair.before), (after, pair.after))
-            sizes = [abs(x) for _, side in sides for row in side.rows for x in row if math.isfinite(x)]
-            most = max(sizes, default=0.0) or 1.0
-            for place, (name, side) in zip(line, sides, strict=True):
+            for place, (name, side) in zip(line, (("with the bug", pair.before), (after, pair.after)), strict=True):
                 _draw(place, side, Normalize(-most, most))
                 place.set_title(f"{pair.key}\n{name}" if name == "with the bug" else f"\n{name}", loc="left")
         figure.subplots_adjust(
@@ -99,7 +98,7 @@ def _short(value: float) -> str:
         return "NaN"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    return "0" if value == 0 else f"{value:.2g}".replace("-0.", "-.").replace("e-0", "e-").replace("e+0", "e+")
+    return "0" if value == 0 else f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e+")
 
 
 def _on(colour: Any) -> str:

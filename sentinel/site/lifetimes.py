@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sentinel.history.chronicle import state_of
 from sentinel.history.rendering import came_with_its_code, carried_by, change_text
 from sentinel.site.material import Bug, Material
 
@@ -29,6 +30,18 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """Neighbouring commits that are not said to have the bug.
+
+    :ivar state: ``fixed``, ``changed``, or empty where they could not be decided.
+    """
+
+    start: str
+    end: str
+    state: str
+
+
+@dataclass(frozen=True)
 class Release:
     """:ivar date: empty where the index does not say."""
 
@@ -47,6 +60,7 @@ class Life:
 
     bug: Bug
     spans: tuple[Span, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
     changes: tuple[str, ...] = ()
     releases: tuple[Release, ...] = ()
     carried: tuple[str, ...] = ()
@@ -91,6 +105,7 @@ def life_of(bug: Bug) -> Life | None:
     return Life(
         bug,
         tuple(_span(spell) for spell in record["spells"] if spell["introduced"]["commit"]["date"]),
+        tuple(_stretches(runs)),
         tuple(change_text(change) for change in record["changes"]),
         tuple(Release(item["name"], item["date"][:10], item["verdict"]) for item in releases),
         tuple(carried_by(line)) if line is not None else (),
@@ -99,6 +114,14 @@ def life_of(bug: Bug) -> Life | None:
         runs[-1]["last"]["date"][:10] if runs else "",
         record["commits"],
     )
+
+
+def _stretches(runs: Sequence[Record]) -> Iterator[Stretch]:
+    """Where the code was not there yet, or not any more, there is nothing to draw."""
+    for run in runs:
+        state = state_of(run["verdict"], run["kind"])
+        if state not in ("reproduced", "absent"):
+            yield Stretch(run["first"]["date"][:10], run["last"]["date"][:10], state or "")
 
 
 def _commits(record: Record) -> int:

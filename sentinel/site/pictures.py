@@ -17,8 +17,8 @@ _STYLE = (
     "@media print{:root{--ink:#000}}</style>"
 )
 
-#: Verdicts' colours in pictures: those of the style sheet, in the middle between light and dark.
-COLOURS = {"reproduced": "#c9524a", "fixed": "#3f9a63", "undecided": "#a58a3c", "absent": "#8a929a"}
+#: Verdicts' colours in pictures, for light and dark alike; what could not be decided has none.
+COLOURS = {"reproduced": "#c9524a", "fixed": "#3f9a63", "changed": "#b8860b", "": "#8a929a"}
 
 _SETTINGS = {
     "svg.hashsalt": "sentinel",

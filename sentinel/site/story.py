@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,7 +115,7 @@ def story(bug: Bug, catalog: Catalog) -> Story | None:
         return None
     contract = catalog.contracts.get(bug.contract)
     document = told.document
-    inputs: Mapping[str, Inputs] = document["scenario"]["variants"]
+    inputs = inputs_of(bug, document, contract)
     defaulted = set(document["scenario"]["defaulted"])
     leaking = _leaking(inputs, contract, any(law in _ABOUT_MASKS for law in bug.laws))
     name, *others = inputs
@@ -140,6 +140,22 @@ def story(bug: Bug, catalog: Catalog) -> Story | None:
         defaults,
         tuple(_outcomes(document, before, after, inputs, contract)),
     )
+
+
+def inputs_of(bug: Bug, document: Document, contract: Contract | None) -> dict[str, Inputs]:
+    """A scenario's variants in the recipe's order and their inputs in the contract's; evidence sorts both by name."""
+    recorded: Mapping[str, Inputs] = document["scenario"]["variants"]
+    variants = list(bug.recipe.variants if bug.recipe else bug.document.get("variants") or ())
+    order = [item.name for item in contract.inputs] if contract else []
+    found: dict[str, Inputs] = {}
+    for variant in sorted(recorded, key=lambda name: _place(name, variants)):
+        inputs = recorded[variant]
+        found[variant] = {key: inputs[key] for key in sorted(inputs, key=lambda name: _place(name, order))}
+    return found
+
+
+def _place(name: str, order: Sequence[str]) -> tuple[int, str]:
+    return (order.index(name) if name in order else len(order), name)
 
 
 # -- the scenario ------------------------------------------------------------------------------------------------------

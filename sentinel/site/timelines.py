@@ -27,9 +27,9 @@ def timeline(lives: Sequence[Life], names: bool = True) -> str:
 
     height = len(lives) * _LINE + 0.9
     with settings():
-        figure = Figure(figsize=(9.6, height))
+        figure = Figure(figsize=(12.4, height))
         axes = figure.subplots()
-        figure.subplots_adjust(left=0.36 if names else 0.02, right=0.97, top=1 - 0.5 / height, bottom=0.3 / height)
+        figure.subplots_adjust(left=0.3 if names else 0.02, right=0.97, top=1 - 0.5 / height, bottom=0.3 / height)
         for index, life in enumerate(lives):
             _bar(axes, index, life)
         _tags(axes, lives)
@@ -59,7 +59,16 @@ def _bar(axes: Axes, index: int, life: Life) -> None:
     def at(day: str) -> float:
         return float(dates.date2num(_day(day)))
 
-    axes.plot([at(life.since), at(life.until)], [index, index], color=COLOURS["absent"], linewidth=0.8, zorder=1)
+    for part in life.stretches:
+        begin, end = at(part.start), max(at(part.end), at(part.start) + 0.5)
+        axes.plot(
+            [begin, end],
+            [index, index],
+            color=COLOURS[part.state],
+            linewidth=2,
+            linestyle="-" if part.state else ":",
+            zorder=1,
+        )
     for span in life.spans:
         axes.barh(
             index, max(at(span.end) - at(span.start), 0.5), left=at(span.start), height=0.56,
