@@ -118,7 +118,8 @@ def row(record: Record) -> tuple[str, ...]:
     spells = record["spells"]
     started = "; ".join(_date(spell["introduced"]) for spell in spells)
     ended = "; ".join(_date(spell["ended"]) if spell["ended"] else "still there" for spell in spells)
-    days = "; ".join(str(spell["days"]) for spell in spells)
+    dated = record["source"]["kind"] == "git"  # the package index does not say when
+    days = "; ".join(str(spell["days"]) for spell in spells) if dated else ""
     return (
         record["target"],
         record["bug_id"],
@@ -130,23 +131,30 @@ def row(record: Record) -> tuple[str, ...]:
 
 
 def overview(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A line for each bug: what its longest record of git says, and the releases on PyPI that have it.
+    """A line for each bug: what its longest record of commits says, and which tags and releases on PyPI have it.
 
     :returns: headings and rows, by target and bug.
     """
     bugs: dict[tuple[str, str], dict[str, Record]] = {}
     for record in sorted(records, key=lambda record: int(record["commits"])):
-        bugs.setdefault((record["target"], record["bug_id"]), {})[record["source"]["kind"]] = record
+        bugs.setdefault((record["target"], record["bug_id"]), {})[_kind_of(record)] = record
     rows = []
     for key, kinds in sorted(bugs.items()):
-        cells = row(kinds["git"]) if "git" in kinds else (*key, "", "", "", "")
+        # Tags alone do not say with which of the commits between two of them a bug came.
+        tags = span(carried_by(kinds["tags"])) if "tags" in kinds else ""
+        cells = row(kinds["commits"]) if "commits" in kinds else (*key, "not swept", "", "", tags)
         rows.append((*cells, span(carried_by(kinds["pypi"])) if "pypi" in kinds else ""))
     return (*HEADINGS, "on PyPI"), rows
 
 
+def _kind_of(record: Record) -> str:
+    source = record["source"]
+    return str(source["kind"]) if source["kind"] != "git" else "tags" if source["walk"] == "tags" else "commits"
+
+
 def counts(records: Sequence[Record]) -> list[str]:
-    """What the records of git come to, as sentences."""
-    of_git = [record for record in records if record["source"]["kind"] == "git"]
+    """What the records of commits come to, as sentences."""
+    of_git = [record for record in records if _kind_of(record) == "commits"]
     seen = [record for record in of_git if record["spells"]]
     spells = [spell for record in seen for spell in record["spells"]]
     with_code = sum(came_with_its_code(spell["introduced"]) for spell in spells)
@@ -184,9 +192,15 @@ def _never(record: Record) -> str:
 
 def _date(change: Record) -> str:
     commit = change["commit"]
-    pull = f" #{commit['pull']}" if commit["pull"] else f" {commit['sha'][:7]}"
     unsure = "~" if change["undecided"] else "≤" if change["what"] == "present" else ""
-    return f"{'+' if came_with_its_code(change) else unsure}{commit['date'][:10]}{pull}"
+    mark = "+" if came_with_its_code(change) else unsure
+    if not commit["date"]:
+        return f"{mark}{commit['sha'].removeprefix('pypi:')}"
+    return f"{mark}{commit['date'][:10]} {_short_name(commit)}"
+
+
+def _short_name(commit: Record) -> str:
+    return f"#{commit['pull']}" if commit["pull"] else str(commit["sha"][:7])
 
 
 def came_with_its_code(change: Record) -> bool:

@@ -115,6 +115,7 @@ def test_releases_on_pypi_need_no_mirror(run_sentinel: Any, monkeypatch: pytest.
         ("1.1", "fixed"),
     ]
     assert run_sentinel("sweep", "tiny", "--releases", "--json").json()["probed"] == 0
+    assert "| tiny | TINY-MEAN | ≤1.0 | 1.1 |  | 1.0 |" in run_sentinel("sweep", "tiny", "--releases", "--markdown").out
     assert run_sentinel("query", "--release", "1.*", "--verdict", "reproduced").status == 0
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from sentinel.history.chronicle import changes_between, changes_of, runs_of, spells_of
 from sentinel.history.commits import Commit
+from sentinel.history.rendering import counts, overview
 from sentinel.history.units import Unit
 
 WORDS = {
@@ -91,3 +93,27 @@ def test_in_a_history_that_branches_a_merge_takes_a_side_and_changes_nothing() -
         ("introduced", "side"),
         ("fixed", "evil"),
     ]
+
+
+def test_a_line_for_each_bug_from_all_that_was_recorded_of_it() -> None:
+    """Tags alone do not say with which commit a bug came."""
+    release = {"name": "v1", "commit": "0", "date": "", "verdict": "reproduced", "kind": ""}
+    runs = [{"verdict": "reproduced", "kind": "", "reason": "", "commits": 1}]
+
+    def record(bug: str, kind: str, walk: str, commits: int) -> dict[str, Any]:
+        source = {"kind": kind, "walk": walk, "ref": "main"}
+        shared: dict[str, Any] = {"target": "tiny", "runs": runs, "changes": [], "spells": [], "releases": [release]}
+        return {**shared, "bug_id": bug, "source": source, "commits": commits}
+
+    records = [
+        record("A", "git", "first-parent", 9),
+        record("A", "pypi", "releases", 2),
+        record("B", "git", "tags", 3),
+    ]
+    headings, rows = overview(records)
+    assert headings[-2:] == ("releases with the bug", "on PyPI")
+    assert rows == [
+        ("tiny", "A", "not decided", "", "", "v1", "v1"),
+        ("tiny", "B", "not swept", "", "", "v1", ""),
+    ]
+    assert counts(records)[0] == "bugs: 1, at 9 commits; seen: 0; in a tagged release: 0"
