@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, complain, counted, progress, say, size
 from sentinel.commands.known import known
+from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -47,6 +48,10 @@ def _site(arguments: argparse.Namespace) -> int:
 
     require()
     check(arguments.out)
+    if arguments.reports.resolve() in (arguments.out.resolve(), *arguments.out.resolve().parents):
+        raise SentinelError(
+            f"{arguments.out} lies in {arguments.reports}, and would be read as evidence; give another --out"
+        )
     catalog, _ = known(arguments.recipes)
     with progress() as tell:
         tell(f"reading {arguments.reports}")
