@@ -105,9 +105,11 @@ class Ledger:
         selection: Selection,
         executor: Callable[[], Executor] | None = None,
         told: Told | None = None,
+        together: bool = False,
     ) -> Account:
         """Decide each recipe at each commit, and write the records.
 
+        :param together: as :attr:`sentinel.history.executors.Work.together`.
         :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.history.sweep.Sweep.run`.
         """
         source, line, tags = self.select(selection)
@@ -119,7 +121,8 @@ class Ledger:
             units = {recipe.bug_id: self.units_of(recipe, bases[recipe.bug_id]) for recipe in open_}
             every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
             with self.trees() as trees:
-                swept = Sweep(self.target, open_, units, trees, self.beside).run(every, executor or self.local, told)
+                sweep = Sweep(self.target, open_, units, trees, self.beside, together)
+                swept = sweep.run(every, executor or self.local, told)
                 tally = swept.tally
                 came_from = self._origins(trees)
                 for recipe in open_:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, VERDICTS, History
+
+from sentinel.catalog import Catalog
+from sentinel.history.ledger import Ledger, Selection
+from sentinel.recipes import find_recipes
 
 BruteForce = Callable[[Sequence[str]], dict[str, tuple[str, str]]]
 Swept = Callable[..., dict[str, Any]]
@@ -188,3 +194,39 @@ def test_a_package_that_is_installed_later_is_noticed(
     monkeypatch.setattr(ledger, "surroundings", lambda python: lambda name: f"{name} 1.0")
     again = swept()
     assert (again["probed"], again["packages"]) == (1, {"some_package": "some_package 1.0"})
+
+
+OF_ANOTHER_MODULE = """\
+recipe_version: 1
+bug_id: TINY-TWICE
+title: what is doubled
+target: tiny
+contract: call
+boundary: tiny.more.twice
+scenario: {arguments: {x: 1}}
+expected_unpatched: {returned: 3}
+expected_fixed: {returned: 2}
+"""
+
+
+def test_recipes_that_share_a_process_have_the_same_verdicts(
+    history: History, ledger: Callable[[], Ledger], tiny_catalog: Catalog, tmp_path: Path
+) -> None:
+    (tmp_path / "recipes" / "tiny" / "TINY-TWICE.yaml").write_text(OF_ANOTHER_MODULE)
+    twice = "def twice(x):\n    return {} * x\n"
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY, "tiny/more.py": twice.format(3)})
+    history.commit({"tiny/more.py": twice.format(2)})
+    history.commit({"tiny/losses.py": FIXED})
+    book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
+
+    def sweep(together: bool) -> list[dict[str, Any]]:
+        return book.sweep(recipes, Selection("main"), lambda: book.local(1), together=together).records
+
+    apart = sweep(together=False)
+    shutil.rmtree(book.units.folder)
+    shared = sweep(together=True)
+    assert [verdicts(record) for record in apart] == [
+        [("reproduced", "", 2), ("fixed", "", 1)],
+        [("reproduced", "", 1), ("fixed", "", 2)],
+    ]
+    assert [verdicts(record) for record in shared] == [verdicts(record) for record in apart]
