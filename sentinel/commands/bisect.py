@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sentinel.recipes import Recipe
 
 _EXAMPLE = """\
-  sentinel bisect VERL-AGGLOSS-SEQ-MEAN-DENOMINATOR --good v0.7.0 --bad v0.6.1      which commit fixed it?
-  sentinel bisect SLIME-OPSM-REJECTED-SEQUENCE --good 2091f7a~40 --bad main --first-parent
+  sentinel bisect ROLL-PAD-TO-LENGTH-BOOL-TO-INT --good main --bad v0.2.1             which commit fixed it?
+  sentinel bisect ROLL-PAD-MASK-EOS-IS-PAD --good v0.2.1 --bad v0.1.0 --first-parent
   sentinel bisect VERL-REJECTED-ROW-GRPO --good A --bad B --log bisect.log          git bisect replay bisect.log
 
 --bad has the bug and --good has not; which of them is the older says whether the first bad or the first fixed commit

@@ -31,7 +31,7 @@ _EXAMPLE = """\
   sentinel sweep verl --tags                         the release tags alone
   sentinel sweep verl --releases                     the releases on PyPI; needs no mirror
   sentinel sweep verl --save reports/history         records to be committed, for `sentinel query --from`
-  sentinel sweep verl --bug VERL-AGGLOSS-SEQ-MEAN-DENOMINATOR --json
+  sentinel sweep verl --bug VERL-AGGLOSS-RANKS-TWICE --json
 
 A verdict can only change where the code changes that the boundary imports, so each distinct closure of it is probed
 once; everything is kept in SENTINEL_HOME/history as it comes. Ctrl-C loses nothing: the same command goes on.

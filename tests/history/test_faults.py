@@ -189,6 +189,24 @@ def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(
     assert record["probed"] == 2
 
 
+def test_a_disk_that_is_full_while_a_copy_moves_on_loses_nothing_either(
+    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(history, BUGGY, FIXED)
+    usual = os.open
+
+    def full(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if "copies" in str(path) and str(path).endswith("losses.py"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return usual(path, flags, *more, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        with pytest.raises(SentinelError, match="no space left"):
+            swept()
+    assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
+
+
 def test_an_interrupt_keeps_what_was_decided(
     history: History, ledger: Ledgers, tiny_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
