@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sentinel.errors import SentinelError
+from sentinel.reports.store import file_name
 from sentinel.site.coverage import coverages, dialects
 from sentinel.site.grids import as_number, bare, fitting, rows_of
 from sentinel.site.lifetimes import life_of, lives
@@ -80,6 +81,7 @@ def _index(pages: Any, material: Material) -> str:
             "Known bugs",
             tables=rows,
             bugs=len(all_rows),
+            recorded=[v for v in SIGNS if any(seen.verdict == v for row in all_rows for seen in row.bug.seen)],
             current=[verdict for verdict in SIGNS if any(table.now[verdict] for table in rows)],
             unknown=any(table.now["unknown"] for table in rows),
             laws=sorted({law for row in all_rows for law in row.bug.laws}),
@@ -221,7 +223,9 @@ def _command(bug: Bug, told: Story | None) -> str:
     seen = ((told.before or told.after) if told else None) or next(iter(bug.seen), None)
     ref = seen.short if seen is not None else ""
     if not bug.bug_id:
-        law = f"laws/{bug.target}/{bug.boundary}::{bug.law}[{ref}]"
+        plain = bug.where == file_name(bug.boundary)  # else one of two bindings of this boundary
+        subject = bug.boundary if plain else f"{bug.boundary}({bug.contract})"
+        law = f"laws/{bug.target}/{subject}::{bug.law}[{ref}]"
         return f"pytest {shlex.quote(law)} --sentinel-ref={shlex.quote(ref)}"
     pinned = bug.recipe is not None and any(pin.ref.short == ref for pin in bug.recipe.pins)
     if pinned and bug.recipe is not None:

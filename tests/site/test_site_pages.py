@@ -196,15 +196,20 @@ def test_a_rejected_row_is_named(site: Callable[[], Path]) -> None:
 
 def test_the_matrix_says_each_verdict_with_a_sign_and_a_word(site: Callable[[], Path]) -> None:
     page = Page(site() / "index.html")
-    assert "✗reproduced" in page.text
-    assert "✓ f67f5d3 fixed" in page.text
+    said = {(link.get("aria-label"), link.get("class")) for link in page.all("a")}
+    assert ("reproduced", None) in said
+    assert ("f67f5d3 fixed", "chip fixed") in said
+    assert "✗" in page.text
+    assert "✓ f67f5d3" in page.text
     assert "marks a verdict other than" not in page.text
 
 
 def test_a_verdict_other_than_the_pinned_one_is_marked(changed: Any, site: Callable[[], Path]) -> None:
     changed("roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-8*.json", lambda document: document.update(expect="fixed"))
     made = site()
-    assert "✗! 8eb27cc reproduced" in Page(made / "index.html").text
+    page = Page(made / "index.html")
+    assert "✗! 8eb27cc" in page.text
+    assert "8eb27cc reproduced, expected fixed" in {link.get("aria-label") for link in page.all("a")}
     assert "(expected fixed)" in bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK").text
 
 
@@ -247,6 +252,7 @@ def test_coverage_leads_to_bugs_and_findings(site: Callable[[], Path]) -> None:
     assert any(link.startswith(("bugs/roll/", "index.html?target=roll")) for link in links)
     (finding,) = made.glob("laws/roll/*/*.html")
     assert "breaks:" in Page(finding).text
+    assert f"pytest 'laws/roll/{finding.parent.name}::{finding.stem}[git:main]'" in Page(finding).text
 
 
 def test_a_runner_that_was_exported_can_be_copied(reports: Path, catalog: Catalog, tmp_path: Path) -> None:
