@@ -20,6 +20,9 @@ from sentinel.sources.trees import LINK
 from sentinel.targets import PackageRoot
 from sentinel.worker.trace import EVERYTHING
 
+#: Answers of folders that are remembered, some 400 bytes each.
+_REMEMBERED = 100_000
+
 
 @dataclass(frozen=True)
 class Closure:
@@ -147,6 +150,8 @@ class Revision:
                 return None
             key = (closure.id, path, tree)
             if key not in self._memo:
+                if len(self._memo) >= _REMEMBERED:
+                    self._memo.clear()  # it only saves time, and would grow with commits times closures
                 self._memo[key] = self._said(path, names, tree)
             said = self._memo[key]
             if said is None:

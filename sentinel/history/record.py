@@ -127,8 +127,22 @@ def _clean(value: Any) -> Any:
 
 
 def dumps(document: Record) -> str:
-    """Its text: sorted keys, one line for each commit that is named."""
-    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n"
+    """Its text: sorted keys, and a line for each commit that is named, so that a diff shows what changed."""
+    return _text(document, "") + "\n"
+
+
+def _text(value: Any, indent: str) -> str:
+    nested = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    if not any(isinstance(item, (Mapping, list, tuple)) for item in nested):
+        return json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False)
+    deeper = f"{indent} "
+    if isinstance(value, Mapping):
+        lines = [f"{json.dumps(key)}: {_text(item, deeper)}" for key, item in sorted(value.items())]
+    else:
+        lines = [_text(item, deeper) for item in value]
+    inside = f",\n{deeper}".join(lines)
+    opening, closing = "{}" if isinstance(value, Mapping) else "[]"
+    return f"{opening}\n{deeper}{inside}\n{indent}{closing}"
 
 
 def write(file: Path, document: Record) -> bool:

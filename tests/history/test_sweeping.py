@@ -126,6 +126,15 @@ def test_what_lies_beside_the_imports_counts_too(
     assert len(record["runs"]) == 2  # and it did make a difference
 
 
+def test_what_is_forgotten_is_asked_again(history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.history.closures._REMEMBERED", 1)
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": INDIRECT, "tiny/inner.py": BUGGY})
+    history.commit({"tiny/unrelated.py": "x = 1"})
+    history.commit({"tiny/inner.py": FIXED})
+    record = swept()
+    assert (verdicts(record), record["closures"]) == ([("reproduced", "", 2), ("fixed", "", 1)], 2)
+
+
 def test_only_modules_that_are_imported_count(history: History, swept: Swept) -> None:
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY, "tiny/other.py": "a = 1"})
     for number in range(5):
