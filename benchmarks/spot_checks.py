@@ -1,8 +1,9 @@
 """Spot checks of histories: `python benchmarks/spot_checks.py --from reports/history --sample 60`.
 
-A record is made by probing each distinct closure once. Here transitions of it are drawn by lot, and both neighbours of
-each (the last commit of one run, the first of the next) are decided by brute force: a checkout of the whole commit, a
-target process of its own, nothing remembered. Any difference is an error of the sweep. It needs full mirrors.
+A record is made by probing each distinct closure once. Here transitions into or out of a decided verdict are drawn by
+lot, and both neighbours of each (the last commit of one run, the first of the next) are decided by brute force: a
+checkout of the whole commit, a target process of its own, nothing remembered. Any difference is an error of the sweep.
+It needs full mirrors.
 
 exit status: 0 all agree, 1 some do not
 """
@@ -26,17 +27,19 @@ from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
+DECIDED = ("reproduced", "fixed", "changed")
 RECIPES = {recipe.bug_id: recipe for recipe in find_recipes(CATALOG, tuple(CATALOG.targets))}
 
 
 def transitions(folder: Path) -> list[tuple[Recipe, dict[str, Any], dict[str, Any]]]:
-    """Each pair of neighbouring runs of each git record whose recipe is still shipped."""
+    """Each pair of neighbouring runs, one of them decided, of each git record whose recipe is still shipped."""
     found = []
     for file in records.files(folder):
         record = records.load(file)
         recipe = RECIPES.get(record["bug_id"])
         if record["source"]["kind"] == "git" and recipe is not None:
-            found += [(recipe, before, after) for before, after in pairwise(record["runs"])]
+            pairs = pairwise(record["runs"])
+            found += [(recipe, *pair) for pair in pairs if any(run["verdict"] in DECIDED for run in pair)]
     return found
 
 

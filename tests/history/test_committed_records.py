@@ -1,0 +1,56 @@
+"""The histories that are committed under ``reports/history``: what they say agrees with the recipes, and is shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.catalog import bundled_catalog
+from sentinel.history import record as records
+from sentinel.history import rendering
+from sentinel.recipes import find_recipes
+
+FOLDER = Path(__file__).parents[2] / "reports" / "history"
+RECORDS = [records.load(file) for file in records.files(FOLDER)]
+
+
+def test_each_lies_where_it_belongs_and_is_about_a_shipped_recipe() -> None:
+    catalog = bundled_catalog()
+    shipped = {recipe.bug_id for recipe in find_recipes(catalog, tuple(catalog.targets))}
+    for file, record in zip(records.files(FOLDER), RECORDS, strict=True):
+        assert records.place(FOLDER, record) == file
+        assert file.read_text(encoding="utf-8") == records.dumps(record)
+        assert record["bug_id"] in shipped
+
+
+def test_none_names_the_machine_that_made_it() -> None:
+    for file in records.files(FOLDER):
+        assert not re.search(r"(/tmp|/home|/root|/work|site-packages)/", file.read_text(encoding="utf-8")), file
+
+
+def test_pins_say_the_same_as_sweeps() -> None:
+    """A pin was decided by itself; where a run begins or ends with its commit, the sweep came to the same."""
+    catalog = bundled_catalog()
+    compared = 0
+    for recipe in find_recipes(catalog, tuple(catalog.targets)):
+        swept: dict[str, Any] = {}
+        for record in RECORDS:
+            if record["bug_id"] == recipe.bug_id and record["source"]["kind"] == "git":
+                for run in record["runs"]:
+                    swept[run["first"]["sha"]] = swept[run["last"]["sha"]] = run["verdict"]
+        for pin in recipe.pins:
+            if pin.ref.kind == "git" and pin.ref.name in swept:
+                assert swept[pin.ref.name] == pin.expect, (recipe.bug_id, str(pin.ref))
+                compared += 1
+    assert compared >= 50
+
+
+@pytest.mark.parametrize("line", ["seen", "came with their code", "ended"])
+def test_the_committed_table_is_that_of_the_records(line: str) -> None:
+    headings, rows = rendering.overview(RECORDS)
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert rendering.markdown(headings, rows) in text
+    assert any(line in said and said in text for said in rendering.counts(RECORDS))
