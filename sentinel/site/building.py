@@ -166,7 +166,7 @@ def _bug(pages: Any, material: Material, bug: Bug) -> Files:
             command=_command(bug, told),
             recipe_name=bug.recipe.path.name if bug.recipe else "recipe.json",
             recipe=_recipe(bug),
-            runner=material.exports.get(bug.bug_id, ""),
+            runner=material.exports.get(bug.bug_id),
         ),
     )
 

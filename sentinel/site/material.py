@@ -137,7 +137,7 @@ class Material:
     """:ivar bugs: of every target that has evidence, sorted; those without evidence too.
     :ivar laws: what searches found, by a law's name alone.
     :ivar notes: what could not be read and is left out, as lines for a person.
-    :ivar exports: bug id -> the text of its runner, where ``sentinel export`` made one.
+    :ivar exports: bug id -> the text of its runner, where ``sentinel export`` was tried; empty where it made none.
     """
 
     catalog: Catalog
@@ -240,10 +240,11 @@ def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], lis
 
 
 def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
-    """The runners that ``sentinel export`` has written; a bug without one is passed over."""
+    """The runners that ``sentinel export`` has written, empty where it could not; a bug not tried is left out."""
     found = {}
     for bug in bugs if folder is not None else ():
-        file = Path(str(folder)) / file_name(bug.bug_id) / "run_validation.py"
-        if file.is_file():
-            found[bug.bug_id] = file.read_text(encoding="utf-8", errors="replace")
+        own = Path(str(folder)) / file_name(bug.bug_id)
+        if own.is_dir():
+            file = own / "run_validation.py"
+            found[bug.bug_id] = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     return found

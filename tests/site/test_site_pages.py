@@ -259,7 +259,9 @@ def test_a_runner_that_was_exported_can_be_copied(reports: Path, catalog: Catalo
     exports = tmp_path / "export"
     (exports / "ROLL-AGGLOSS-TOKENMEAN-MASK").mkdir(parents=True)
     (exports / "ROLL-AGGLOSS-TOKENMEAN-MASK" / "run_validation.py").write_text("print('<runner>')\n")
+    (exports / "SLIME-OPSM-MIXED-ADVANTAGE-LEAK").mkdir()
     files = dict(build(read(reports, catalog, exports)))
+    assert "There is none:" in files["bugs/slime/SLIME-OPSM-MIXED-ADVANTAGE-LEAK.html"]
     assert "print(&#39;&lt;runner&gt;&#39;)" in files["bugs/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.html"]
     assert "sentinel export VERL-REJECTED-ROW-GRPO" in files["bugs/verl/VERL-REJECTED-ROW-GRPO.html"]
 
