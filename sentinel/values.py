@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,16 @@ class Tensor:
     contiguous: bool = True
 
     def array(self) -> npt.NDArray[Any]:
-        """The values as numpy sees them; bfloat16 widened to float32."""
+        """The values as numpy sees them, not to be written to; bfloat16 widened to float32."""
+        return self._array
+
+    @cached_property
+    def _array(self) -> npt.NDArray[Any]:
         raw = np.frombuffer(self.data, dtype=STORAGE[self.dtype]).reshape(self.shape)
         if self.dtype == "bfloat16":
-            return (raw.astype(np.uint32) << 16).view(np.float32)
+            wide: npt.NDArray[Any] = np.asarray((raw.astype(np.uint32) << 16).view(np.float32))
+            wide.flags.writeable = False
+            return wide
         return raw
 
     def nested(self) -> Any:

@@ -2,10 +2,6 @@
 
 Its losses and statistics are functions of tensors; options come to them in the target's own configuration classes.
 Masks are boolean to the losses, as their caller makes them.
-
-Not here: the distillation term of ``grpo_loss_fn``, whose reward was not detached (#964, parent
-061138f00aeb3a9682b426c3011b832eab869af3). Both sides of its fix are in the syntax of Python 3.12 (PEP 695), and no
-recipe is shipped whose pins the supported Pythons cannot decide alike.
 """
 
 from __future__ import annotations

@@ -425,6 +425,16 @@ _SUM_OVER_SEQUENCES = Dialect(
     f"{_MAIN}/utils/functionals.py#L274",
     where={"loss_agg_mode": ("seq-mean-token-sum-norm",)},
 )
+_OWN_COUNT = "where its caller gives no number of responses, it divides by the rows that it has, empty ones included"
+_OWN_LINE = f"{_MAIN}/utils/functionals.py#L252"
+_BY_ROWS: Mapping[str, tuple[Any, ...]] = {
+    "loss_agg_mode": ("seq-mean-token-sum", "seq-mean-token-mean"),
+    "global_batch_size": (None,),
+}
+_ROWS_AT_HAND = (
+    Dialect("empty_rows", "counted", _OWN_COUNT, _OWN_LINE, _BY_ROWS),
+    Dialect("a_rejected_row_is_an_absent_row", None, _OWN_COUNT, _OWN_LINE, _BY_ROWS, "value"),
+)
 #: What the policy rejects is in a mask of its own, final_response_mask, which the critic does not read.
 _ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, those without a token too"
 _MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -509,7 +519,7 @@ TARGET = Target(
             },
             outputs=("loss",),
             accepts=_AGGREGATION,
-            dialects=(_SUM_OVER_SEQUENCES,),
+            dialects=(_SUM_OVER_SEQUENCES, *_ROWS_AT_HAND),
         ),
         Binding(
             f"{_FUNCTIONALS}.compute_approx_kl",

@@ -84,10 +84,10 @@ def _read(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """How many samples are kept, and the batch size that was chosen."""
-    from sentinel.worker.drift import DriftError
+    from sentinel.worker.drift import AbsentError, DriftError
 
     if hasattr(boundary.module, "build_dp_schedule"):
-        raise DriftError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
+        raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
     sample = boundary.imported[TYPES].Sample
     answer = stand_in(samples=[sample(index=n) for n in range(inputs["samples"])], metrics=None)
     args = stand_in(

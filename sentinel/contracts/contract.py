@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 InputKind = Literal["tensor", "ragged", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
@@ -140,8 +141,12 @@ class Contract:
     arrange: Callable[[dict[str, Any], Choose], dict[str, Any]] | None = None
     parts: Callable[[Mapping[str, Any], Choose], list[dict[str, Any]]] | None = None
 
+    @cached_property
+    def _named(self) -> Mapping[str, Input]:
+        return {item.name: item for item in self.inputs}
+
     def input(self, name: str) -> Input | None:
-        return next((item for item in self.inputs if item.name == name), None)
+        return self._named.get(name)
 
     @property
     def keys(self) -> tuple[str, ...]:

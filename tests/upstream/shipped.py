@@ -31,7 +31,8 @@ def runner() -> Runner:
 
 
 class Decisions:
-    """The verdicts of a runner; each is decided once, and skips the test where its code is not to be had."""
+    """The verdicts of a runner; each is decided once, and skips the test where its code is not to be had,
+    or is written for another Python."""
 
     def __init__(self, runner: Runner, ahead: Iterable[Job] = ()) -> None:
         self._runner = runner
@@ -43,6 +44,6 @@ class Decisions:
         if name not in self._decided:
             self._decided[name] = self._runner.decide(job)
         decision = self._decided[name]
-        if decision.verdict.kind == "ref":
+        if decision.verdict.kind in ("ref", "python"):
             pytest.skip(decision.verdict.reason)
         return decision
