@@ -7,6 +7,8 @@ It needs a full mirror of verl in the mirror store (`sentinel mirror add verl`) 
 2. The same once more, with nothing new.
 3. A bisection over the whole of main, with nothing known.
 4. How the number of distinct closures grows with the commits: the curve.
+
+Seconds are those of the clock, and of CPU time of all processes, which other work on the machine does not stretch.
 """
 
 from __future__ import annotations
@@ -51,10 +53,54 @@ runner.close()
 """
 
 
-def clock(action: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    result = action()
-    return time.perf_counter() - start, result
+def clock(action: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Seconds, seconds of CPU time, and the result."""
+    start, own = time.perf_counter(), time.process_time()
+    with CpuTime() as below:
+        result = action()
+    return time.perf_counter() - start, time.process_time() - own - below.watching + below.seconds, result
+
+
+class CpuTime:
+    """CPU time of every process below this one while the block lasts, read from /proc twenty times a second.
+
+    ``getrusage`` does not know of them: a worker's processes are nobody's to wait for. The end of each is missed.
+    """
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._seen: dict[tuple[int, str], float] = {}
+        self.watching = 0.0
+
+    def __enter__(self) -> CpuTime:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def seconds(self) -> float:
+        return sum(self._seen.values())
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.05):
+            children: dict[int, list[tuple[int, str, float]]] = {}
+            for place in Path("/proc").glob("[0-9]*/stat"):
+                try:
+                    fields = place.read_text().rpartition(")")[2].split()
+                except OSError:  # it has ended
+                    continue
+                spent = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                children.setdefault(int(fields[1]), []).append((int(place.parent.name), fields[19], spent))
+            queue = [os.getpid()]
+            while queue:
+                for process, born, spent in children.get(queue.pop(), ()):
+                    self._seen[process, born] = spent
+                    queue.append(process)
+            self.watching = time.thread_time()
 
 
 class Watcher:
@@ -89,14 +135,12 @@ def own_home(folder: Path) -> MirrorStore:
     return MirrorStore(Home(folder))
 
 
-def fresh(recipe: Recipe, shas: list[str], home: Path) -> float:
-    """Seconds for one commit in a process of its own, on average."""
+def fresh(recipe: Recipe, shas: list[str], home: Path) -> None:
+    """Each commit in a process of its own."""
     environment = {**os.environ, "SENTINEL_HOME": str(home)}
-    start = time.perf_counter()
     for sha in shas:
         command = [sys.executable, "-c", FRESH, recipe.target, recipe.bug_id, sha]
         subprocess.run(command, env=environment, check=True, capture_output=True)
-    return (time.perf_counter() - start) / len(shas)
 
 
 def curve(record: dict[str, Any], ledger: Ledger, recipe: Recipe) -> list[tuple[int, int]]:
@@ -126,8 +170,8 @@ def main() -> None:
         ledger = Ledger(CATALOG, Settings(), target, store)
         selection = Selection(target.branch)
         with Watcher(ledger.units.folder / "copies") as watcher:
-            first, account = clock(lambda: ledger.sweep([recipe], selection))
-        second, _ = clock(lambda: ledger.sweep([recipe], selection))
+            first, first_cpu, account = clock(lambda: ledger.sweep([recipe], selection))
+        second, second_cpu, _ = clock(lambda: ledger.sweep([recipe], selection))
         record = account.records[0]
         commits = record["commits"]
         points = curve(record, ledger, recipe)
@@ -135,7 +179,7 @@ def main() -> None:
 
         other = Ledger(CATALOG, Settings(), target, own_home(Path(scratch, "bisect")))
         change = next((c for c in record["changes"] if c["after"]), None)
-        steps, seconds = 0, 0.0
+        steps, seconds, seconds_cpu = 0, 0.0, 0.0
         if change is not None:
             _, line, _ = other.select(selection)
             ends = {run["verdict"]: other.commit(run[end]["sha"]) for run in record["runs"] for end in ("first",)}
@@ -146,25 +190,32 @@ def main() -> None:
                     return bisect(other.mirror, good, bad, lambda c: decide(c)[recipe.bug_id], True)
 
             if {"fixed", "reproduced"} <= set(ends):
-                seconds, found = clock(search)
+                seconds, seconds_cpu, found = clock(search)
                 steps = len(found.steps)
         _, line, _ = ledger.select(selection)
         sample = [line[n * len(line) // arguments.sample].sha for n in range(arguments.sample)]
-        each = fresh(recipe, sample, store.home.path) if sample else 0.0
+        taken, taken_cpu, _ = clock(lambda: fresh(recipe, sample, store.home.path))
+        each, each_cpu = taken / max(len(sample), 1), taken_cpu / max(len(sample), 1)
     result = {
         "target": target.name,
         "bug": recipe.bug_id,
         "commits": commits,
         "closures": record["closures"],
         "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[1], 1),
         "sweep_s": round(first, 1),
+        "sweep_cpu_s": round(first_cpu, 1),
         "fresh_process_each_s": round(each, 2),
         "every_commit_fresh_s": round(each * commits),
         "times_faster": round(each * commits / first, 1),
+        "fresh_process_each_cpu_s": round(each_cpu, 2),
+        "times_less_cpu": round(each_cpu * commits / first_cpu, 1),
         "second_run_s": round(second, 2),
+        "second_run_cpu_s": round(second_cpu, 2),
         "copies_most_mb": round(watcher.most / 1e6, 1),
         "controller_peak_mb": round(memory),
         "bisect_s": round(seconds, 1),
+        "bisect_cpu_s": round(seconds_cpu, 1),
         "bisect_steps": steps,
         "curve": points,
     }
