@@ -61,9 +61,10 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
     yield from _lifetimes(pages, material)
     told = ""
     for bug in (*material.bugs, *material.laws):
-        if bug.target != told:
-            told = bug.target
-            tell(f"pages of {told}")
+        about = f"{'bugs' if bug.bug_id else 'laws'} of {bug.target}"
+        if about != told:
+            told = about
+            tell(f"pages: {told}")
         yield from _bug(pages, material, bug)
         for seen in bug.seen:
             yield f"evidence/{seen.place}", seen.text

@@ -56,6 +56,7 @@ class Life:
     :ivar releases: tags of the repository where it was looked at, else releases of the package index.
     :ivar on_pypi: the releases of the package index that carry the bug.
     :ivar until: the date of the last commit that was looked at.
+    :ivar looked: how much was looked at: ``1,204 commits``.
     """
 
     bug: Bug
@@ -67,7 +68,7 @@ class Life:
     on_pypi: tuple[str, ...] = ()
     since: str = ""
     until: str = ""
-    commits: int = 0
+    looked: str = ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def life_of(bug: Bug) -> Life | None:
         tuple(carried_by(index)) if index is not None else (),
         runs[0]["first"]["date"][:10] if runs else "",
         runs[-1]["last"]["date"][:10] if runs else "",
-        record["commits"],
+        _looked(record),
     )
 
 
@@ -122,6 +123,12 @@ def _stretches(runs: Sequence[Record]) -> Iterator[Stretch]:
         state = state_of(run["verdict"], run["kind"])
         if state not in ("reproduced", "absent"):
             yield Stretch(run["first"]["date"][:10], run["last"]["date"][:10], state or "")
+
+
+def _looked(record: Record) -> str:
+    source, number = record["source"], int(record["commits"])
+    noun = "release" if source["kind"] == "pypi" else "tag" if source["walk"] == "tags" else "commit"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _commits(record: Record) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LINE = 0.24
-_MARKED = 12
+_MARKED = 24
 
 
 def timeline(lives: Sequence[Life], names: bool = True) -> str:
@@ -88,14 +88,17 @@ def _bar(axes: Axes, index: int, life: Life) -> None:
 
 
 def _tags(axes: Axes, lives: Sequence[Life]) -> None:
-    """Names of releases above the bars, as many as there is room for."""
+    """Names of releases above the bars, the newest first, as many as there is room for."""
     import matplotlib.dates as dates
 
     named = {release.name: release.date for life in lives for release in life.releases if release.date}
-    order = sorted(named.items(), key=lambda item: (item[1], item[0]))
-    step = -(-len(order) // _MARKED) or 1
-    for name, day in order[::-1][::step]:
-        x = dates.date2num(_day(day))
+    room = (max(_day(life.until) for life in lives) - min(_day(life.since) for life in lives)) / _MARKED
+    last: date | None = None
+    for name, day in sorted(named.items(), key=lambda item: (item[1], item[0]), reverse=True):
+        if last is not None and last - _day(day) < room:
+            continue
+        last = _day(day)
+        x = dates.date2num(last)
         axes.axvline(x, color=INK, linewidth=0.4, alpha=0.35, zorder=0)
         axes.annotate(
             name, (x, -0.6), (0, 3), textcoords="offset points", rotation=28, fontsize=6.5, annotation_clip=True
