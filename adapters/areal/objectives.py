@@ -54,12 +54,12 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Tokens are dropped by IcePop, where the version has it, or by rejection sampling."""
-    from sentinel.worker.drift import DriftError
+    from sentinel.worker.drift import AbsentError
 
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
         if "enable_icepop" not in boundary.parameters:
-            raise DriftError(f"{boundary.path} has no IcePop")
+            raise AbsentError(f"{boundary.path} has no IcePop")
         drop = {"enable_icepop": True, "icepop_alpha": 0.0 if low is None else low, "icepop_beta": high}
     else:
         made = boundary.imported[_ARGUMENTS].RejectionSamplingConfig

@@ -20,7 +20,7 @@ from sentinel.search.hunt import Tally
 from sentinel.search.saving import bug_id, recipe_document
 from sentinel.targets import Dialect, StandIn
 from sentinel.values import typed
-from sentinel.verdicts import of_failure
+from sentinel.verdicts import UNAVAILABLE, of_failure
 
 
 def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tried: int, seed: int) -> Decision:
@@ -52,7 +52,7 @@ def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tri
     if tally.refused:
         why, kind = tally.refused.most_common(1)[0][0], tally.refusals.most_common(1)[0][0]
         # An exception of the boundary's own is loud: it does not compute what the law would look at.
-        name: VerdictName = "unavailable" if kind == "raised" else "inconclusive"
+        name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"
         return _decision(ground, subject, law, Verdict(name, f"every call was refused: {why}", kind), None)
     why = tally.silent.most_common(1)[0][0] if tally.silent else "no scenario could be drawn"
     return _decision(
