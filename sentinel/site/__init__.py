@@ -3,7 +3,7 @@
     material   evidence, recipes and histories, read
     matrix, story, coverage, lifetimes, dialects   what a page says, as plain records
     grids, pictures, heatmaps, timelines   values as tables and as vector pictures
-    rendering, building, folder   templates, all files of a site, and where they go
+    rendering, bug_files, building, folder   templates, the files of a bug and of a site, and where they go
 
 Jinja2 and matplotlib (the ``site`` extra) are imported in here and nowhere else.
 """

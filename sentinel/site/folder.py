@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from sentinel.errors import SentinelError
+from sentinel.reports.escaping import visible
 from sentinel.reports.store import write_atomically
 
 #: What says that a folder is a site of ours, and which of its files are.
@@ -34,6 +35,8 @@ def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
     check(folder)
     before = _listed(folder)
     made = dict(files)  # everything, before anything is written: an error or Ctrl-C leaves the old site whole
+    if outside := [name for name in made if not _inside(name)]:
+        raise SentinelError(f"{visible(outside[0])} would lie outside the site; nothing was written")
     write_atomically(folder / MARKER, _marker({*before, *made}), _OTHERWISE)
     for name, text in made.items():
         file = folder / name

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,3 +56,18 @@ def svg(figure: Figure) -> str:
     text = text[text.index("<svg") :].replace(INK, "var(--ink)")
     head, bracket, rest = text.partition(">")
     return f"{head}{bracket}{_STYLE}{rest}"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """:ivar file: relative to the page that shows it; width and height in CSS pixels."""
+
+    file: str
+    width: int
+    height: int
+
+
+def picture(file: str, text: str) -> Picture:
+    """:param text: what :func:`svg` made; it says its size in points."""
+    width, height = (re.search(rf'<svg[^>]*? {side}="([\d.]+)pt"', text) for side in ("width", "height"))
+    return Picture(file, *(round(float(found[1]) * 4 / 3) if found else 0 for found in (width, height)))

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-COMMITTED = Path(__file__).resolve().parents[2] / "reports"
+DATA = Path(__file__).resolve().parents[1] / "site" / "data"
 
 
 @pytest.fixture
 def reports(tmp_path: Path) -> Path:
     folder = tmp_path / "evidence"
-    shutil.copytree(COMMITTED / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK", folder / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK")
+    shutil.copytree(DATA / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK", folder / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK")
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Records to make a site of: some of the committed evidence, changed and with a history where a test asks for it."""
+"""Records to make a site of: evidence of a few bugs, changed and with a history where a test asks for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.site.building import build
 from sentinel.site.folder import write
 from sentinel.site.material import read
 
-COMMITTED = Path(__file__).resolve().parents[2] / "reports"
+DATA = Path(__file__).parent / "data"
 BUGS = ("roll/ROLL-AGGLOSS-TOKENMEAN-MASK", "slime/SLIME-OPSM-MIXED-ADVANTAGE-LEAK", "verl/VERL-REJECTED-ROW-GRPO")
 
 Change = Callable[[dict[str, Any]], None]
@@ -29,13 +29,8 @@ def reports(tmp_path: Path) -> Path:
 
 
 def few_reports(folder: Path) -> Path:
-    """A report folder with a few published bugs, and one law that a search found broken."""
-    for place in BUGS:
-        shutil.copytree(COMMITTED / place, folder / place)
-    law = sorted((COMMITTED / "roll" / "laws").glob("roll.utils.functionals.agg_loss/*/*.json"))[0]
-    target = folder / law.relative_to(COMMITTED)
-    target.parent.mkdir(parents=True)
-    shutil.copy(law, target)
+    """A report folder with a few published bugs, and one law that a search found broken: as once committed."""
+    shutil.copytree(DATA, folder)
     return folder
 
 

@@ -67,6 +67,13 @@ def test_a_link_out_of_the_site_is_not_followed_when_cleaning_up(tmp_path: Path)
     assert (outside / "a.html").read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["../x.html", "/tmp/x.html", "a/../../x.html"])
+def test_a_file_outside_the_site_is_never_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SentinelError, match="outside the site"):
+        write(tmp_path / "site", [("index.html", "1"), (name, "1")])
+    assert not (tmp_path / "site").exists()
+
+
 def test_what_is_no_site_is_refused(tmp_path: Path) -> None:
     check(tmp_path / "new")
     check(tmp_path)  # empty

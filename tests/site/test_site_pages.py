@@ -166,13 +166,14 @@ def test_two_builds_are_byte_equal(reports: Path, history: Path, catalog: Catalo
 def test_the_committed_records_make_pages_of_a_size_that_loads_at_once() -> None:
     """Pages only: pictures are files of their own."""
     from sentinel.site import building
+    from sentinel.site.bug_files import bug_files
     from sentinel.site.rendering import Pages
 
     material = read(Path(__file__).resolve().parents[2] / "reports", bundled_catalog())
     pages = Pages()
     assert len(building._index(pages, material).encode()) < START_LIMIT
     largest = max(material.bugs, key=lambda bug: sum(len(seen.text) for seen in bug.seen))
-    for name, text in building._bug(pages, material, largest):
+    for name, text in bug_files(pages, material, largest):
         assert len(text.encode()) < BUG_LIMIT, name
 
 

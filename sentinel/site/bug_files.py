@@ -1,0 +1,183 @@
+"""The files of one bug: its page, its gradients and its life as pictures."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from sentinel.reports.store import file_name
+from sentinel.site.grids import as_number, bare, fitting, rows_of
+from sentinel.site.heatmaps import Map, Pair, heat_maps
+from sentinel.site.lifetimes import life_of
+from sentinel.site.material import Bug, Document, Material
+from sentinel.site.pictures import picture
+from sentinel.site.story import Outcome, Story, mask_of, story, variant_of
+from sentinel.site.timelines import drawable, timeline
+
+
+def bug_files(pages: Any, material: Material, bug: Bug) -> Iterator[tuple[str, str]]:
+    """The page and its pictures, each as its path in the site and its text.
+
+    :param pages: :class:`sentinel.site.rendering.Pages`.
+    """
+    told = story(bug, material.catalog)
+    stem = bug.page.removesuffix(".html")
+    values: dict[str, Any] = {"bug": bug, **_about(bug, material, told), **_outcome(told), "gradients": None}
+    pictured = _gradients(told, material, bug, values["after_name"])
+    if pictured is not None:
+        names, text = pictured
+        yield f"{stem}-gradients.svg", text
+        values["gradients"] = {**vars(picture(f"{_last(stem)}-gradients.svg", text)), "names": names}
+    life = life_of(bug) if bug.bug_id else None
+    values.update(life=life, life_picture=None)
+    if life is not None and drawable(life):
+        text = timeline([life], names=False)
+        yield f"{stem}-life.svg", text
+        values["life_picture"] = picture(f"{_last(stem)}-life.svg", text)
+    yield bug.page, pages.render("bug.html", bug.page, bug.bug_id or f"{bug.name}: {bug.boundary}", **values)
+
+
+def _last(stem: str) -> str:
+    return stem.rpartition("/")[2]
+
+
+def _about(bug: Bug, material: Material, told: Story | None) -> dict[str, Any]:
+    """What there is to say without the numbers, and what can be copied."""
+    catalog = material.catalog
+    target = catalog.targets.get(bug.target)
+    repository = target.repository.removesuffix(".git") if target else ""
+    return {
+        "paragraphs": _paragraphs(bug),
+        "laws": [(name, catalog.invariants[name].statement if name in catalog.invariants else "") for name in bug.laws],
+        "facts": _facts(bug, repository),
+        "affects": [str(line) for line in bug.document.get("affects") or ()],
+        "source": _source_of(told, repository),
+        "source_url": partial(_source, repository),
+        "commit_url": partial(_commit, repository),
+        "command": _command(bug, told),
+        "recipe_name": bug.recipe.path.name if bug.recipe else "recipe.json",
+        "recipe": _recipe(bug),
+        "runner": material.exports.get(bug.bug_id),
+    }
+
+
+def _outcome(told: Story | None) -> dict[str, Any]:
+    """What came out, numbers apart from tables, and what the two sides are called."""
+    before, after = (told.before, told.after) if told else (None, None)
+    wrong = told.wrong if told else ()
+    return {
+        "story": told,
+        "scalars": [outcome for outcome in wrong if _scalar(outcome)],
+        "tensors": [outcome for outcome in wrong if not _scalar(outcome)],
+        "told_before": f"Observed at {before.short}" if before else "",
+        "told_after": f"observed at {after.short}" if after else "what is right: no recorded revision has it",
+        "after_name": "without it" if after else "what is right",
+    }
+
+
+def _scalar(outcome: Outcome) -> bool:
+    return not any(side is not None and side.lines for side in (outcome.before, outcome.after))
+
+
+def _paragraphs(bug: Bug) -> list[str]:
+    text = bug.recipe.story if bug.recipe else str(bug.document.get("story") or "")
+    return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+
+
+def _facts(bug: Bug, repository: str) -> list[tuple[str, str, str]]:
+    """Name, text and (where there is one) link of what the recipe says beside its story."""
+    written, upstream = bug.document, bug.upstream
+    places = {"pull": "pull", "issue": "issues"}
+    facts = [
+        (name, f"#{upstream[name]}", f"{repository}/{place}/{upstream[name]}")
+        for name, place in places.items()
+        if upstream.get(name)
+    ]
+    facts += [
+        ("upstream", str(upstream[name]), str(upstream[name]) if name == "url" else "")
+        for name in ("status", "url")
+        if upstream.get(name)
+    ]
+    for name in ("severity", "signal", "effect", "root_cause", "fix", "introduced_by", "fixed_by"):
+        if written.get(name):
+            facts.append((name.replace("_", " "), " ".join(str(written[name]).split()), ""))
+    return facts
+
+
+def _source(repository: str, document: Document) -> str:
+    """Where the boundary's code can be read."""
+    found, checkout = document["boundary"], document["checkout"]
+    if not (repository.startswith("https://github.com/") and checkout and checkout["commit"] and found["file"]):
+        return ""
+    return f"{repository}/blob/{checkout['commit']}/{quote(found['file'])}#L{found['line']}"
+
+
+def _commit(repository: str, document: Document) -> str:
+    return (
+        f"{repository}/commit/{document['checkout']['commit']}" if repository.startswith("https://github.com/") else ""
+    )
+
+
+def _source_of(told: Story | None, repository: str) -> str:
+    seen = (told.before or told.after) if told else None
+    return _source(repository, seen.document) if seen is not None else ""
+
+
+def _command(bug: Bug, told: Story | None) -> str:
+    seen = ((told.before or told.after) if told else None) or next(iter(bug.seen), None)
+    ref = seen.short if seen is not None else ""
+    if not bug.bug_id:
+        plain = bug.where == file_name(bug.boundary)  # else one of two bindings of this boundary
+        subject = bug.boundary if plain else f"{bug.boundary}({bug.contract})"
+        law = f"laws/{bug.target}/{subject}::{bug.law}[{ref}]"
+        return f"pytest {shlex.quote(law)} --sentinel-ref={shlex.quote(ref)}"
+    pinned = bug.recipe is not None and any(pin.ref.short == ref for pin in bug.recipe.pins)
+    if pinned and bug.recipe is not None:
+        return f"pytest {shlex.quote(f'recipes/{bug.target}/{bug.recipe.path.name}::{ref}')}"
+    asked = f" --sentinel-ref={shlex.quote(ref)}" if ref else ""
+    return f"pytest --sentinel-target={shlex.quote(bug.target)} --sentinel-bug={shlex.quote(bug.bug_id)}{asked}"
+
+
+def _recipe(bug: Bug) -> str:
+    if bug.recipe is not None:
+        return bug.recipe.path.read_text(encoding="utf-8", errors="replace")
+    return json.dumps(bug.document, indent=1, ensure_ascii=False)
+
+
+def _gradients(told: Story | None, material: Material, bug: Bug, after_name: str) -> tuple[list[str], str] | None:
+    """The keys of the gradients that are drawn, and the picture; None where there is none worth one."""
+    if told is None or told.before is None:
+        return None
+    document = told.before.document
+    contract = material.catalog.contracts.get(bug.contract)
+    inputs: Mapping[str, Any] = document["scenario"]["variants"]
+    there = {item["key"]: item["observed"] for item in told.after.document["comparison"]} if told.after else {}
+    wanted = {outcome.key for outcome in told.outcomes if outcome.gradient}
+    pairs = []
+    for item in document["comparison"]:
+        before = _numbers(item["observed"])
+        after = _numbers(there.get(item["key"], item["fixed"]))
+        if item["key"] not in wanted or before is None or after is None or sum(map(len, before)) < 2:
+            continue
+        mask = mask_of(contract, inputs.get(variant_of(item["key"], inputs), {}))
+        masked = [[[not keep for keep in row] for row in fitting(mask, side) or ()] for side in (before, after)]
+        pairs.append((item["matches_fixed"] is True, Pair(item["key"], Map(before, masked[0]), Map(after, masked[1]))))
+    if not pairs:
+        return None
+    ordered = [pair for _, pair in sorted(pairs, key=lambda pair: pair[0])]  # what is wrong comes first
+    shown = ordered[:4]
+    return [pair.key for pair in shown], heat_maps(shown, after_name)
+
+
+def _numbers(value: Any) -> list[list[float]] | None:
+    rows = rows_of(bare(value))
+    if rows is None or not any(rows) or len(rows) > 16 or max(map(len, rows)) > 24:
+        return None
+    found = [[as_number(item) for item in row] for row in rows]
+    if any(item is None for row in found for item in row):
+        return None
+    return [[item for item in row if item is not None] for row in found]
