@@ -7,6 +7,7 @@ from toy_ground import OpenGround
 
 from sentinel.invariants.invariant import Invariant
 from sentinel.search.bench import Undecidable
+from sentinel.search.decisions import of_tally
 from sentinel.search.examples import Example
 from sentinel.search.hunt import Hunt, Tally
 from sentinel.values import tensor
@@ -86,6 +87,16 @@ def test_what_a_fresh_process_does_not_show_is_no_finding(open_ground: OpenGroun
     _, tally = hunted(open_ground, "remembers", 40)
     assert tally.findings == []
     assert tally.unconfirmed > 0
+
+
+@pytest.mark.parametrize(("name", "kind"), [("refuses", "raised"), ("lacks", "not-in-this-version")])
+def test_what_a_version_refuses_or_lacks_is_unavailable_to_a_law(open_ground: OpenGround, name: str, kind: str) -> None:
+    ground, found = open_ground(name)
+    hunt = Hunt(ground.bench, found[name], 0)
+    hunt.run(5)
+    ((law, tally),) = hunt.tallies.items()
+    verdict = of_tally(ground, found[name], law, tally, hunt.tried, 0).verdict
+    assert (verdict.name, verdict.kind) == ("unavailable", kind)
 
 
 def test_a_refusal_is_loud_and_no_finding(open_ground: OpenGround) -> None:

@@ -9,6 +9,12 @@ def _binding(name: str, **more: object) -> Binding:
     return Binding(f"pkg.toys.{name}", "toy_sum", outputs=("sums",), **more)  # type: ignore[arg-type]
 
 
+def _lacking(boundary: object, inputs: object) -> None:
+    from sentinel.worker.drift import AbsentError
+
+    raise AbsentError("this version adds nothing up")
+
+
 TARGET = Target(
     name="toys",
     repository="https://example.invalid/toys.git",
@@ -18,6 +24,7 @@ TARGET = Target(
         _binding("unmasked"),
         _binding("rough"),
         _binding("refuses"),
+        _binding("lacks", call=_lacking),
         _binding("calls_unmasked"),
         _binding("remembers"),
         _binding("shifted", dialects=(Dialect("shifted", True, "it counts from 1", "https://example.invalid"),)),
