@@ -63,6 +63,8 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
 
     :param resolve: dotted path -> object of the target, for ``new`` and ``attribute``.
     """
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value  # first: most are, and to find that something is no Mapping takes long in a process with torch
     if isinstance(value, Tensor):
         return to_torch(value, device)
     if isinstance(value, Array):
