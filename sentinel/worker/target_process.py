@@ -162,6 +162,8 @@ def _leaf(work: Callable[[], Any], write: int) -> None:
         signal.signal(number, signal.SIG_DFL)
     try:
         frame = protocol.encode(work())
+    except MemoryError:  # it ran out again while what had happened was written down
+        frame = protocol.encode(_ended("memory", "out of memory"))
     except BaseException as error:
         frame = protocol.encode(_ended("harness", f"{type(error).__name__}: {error}"))
     if os.getpid() != pid:
