@@ -40,32 +40,48 @@ class Leader:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._own: int | None = None
-        with contextlib.suppress(OSError, AttributeError):  # it is gone already; not Linux
+        self._gone = False
+        try:
             self._own = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._gone = True
+        except (OSError, AttributeError):  # no descriptors here: the number has to do
+            pass
 
     def kill(self) -> None:
         """End it and its group. Safe to call twice."""
         own, self._own = self._own, None
         if own is not None:
             try:
-                if not self._is_the_one(own):
-                    return
+                self._gone = not _is_there(own)
             finally:
                 os.close(own)
+        if self._gone and _is_used(self.pid):
+            return  # by another process: while its group has members, the kernel gives its number to none
+        self._gone = True
         for kill in (os.killpg, os.kill):  # it may not lead its group yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self.pid, signal.SIGKILL)
 
-    def _is_the_one(self, own: int) -> bool:
-        """Whether the number is still this process's, or at least its group's: while a group has members, no new
-        process is given its number."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(own, 0)
-            return True
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, 0)
-            return False
-        return True
+
+def _is_there(own: int) -> bool:
+    """Whether the process of a descriptor was not reaped yet."""
+    try:
+        signal.pidfd_send_signal(own, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _is_used(pid: int) -> bool:
+    """Whether a process, whoever's, has this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def children() -> list[int]:

@@ -49,6 +49,16 @@ def test_a_group_ends_with_its_leader(leader: subprocess.Popen[bytes]) -> None:
     handle.kill()
 
 
+def test_who_has_the_number_after_the_end_is_not_ended_by_a_second_call(leader: subprocess.Popen[bytes]) -> None:
+    first = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    handle = Leader(first.pid)
+    handle.kill()
+    first.communicate()
+    handle.pid = leader.pid
+    handle.kill()
+    assert leader.poll() is None
+
+
 def test_a_group_ends_whose_leader_is_gone(leader: subprocess.Popen[bytes]) -> None:
     handle = Leader(leader.pid)
     assert leader.stdin is not None
