@@ -14,6 +14,7 @@ Seconds are those of the clock, and of CPU time of all processes, which other wo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -61,71 +62,78 @@ def clock(action: Callable[[], Any]) -> tuple[float, float, Any]:
     return time.perf_counter() - start, time.process_time() - own - below.watching + below.seconds, result
 
 
-class CpuTime:
+class Watch:
+    """Looks at something again and again while a block lasts."""
+
+    every = 1.0
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Any:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self.every):
+            self.look()
+
+    def look(self) -> None:
+        raise NotImplementedError
+
+
+class CpuTime(Watch):
     """CPU time of every process below this one while the block lasts, read from /proc twenty times a second.
 
     ``getrusage`` does not know of them: a worker's processes are nobody's to wait for. The end of each is missed.
     """
 
+    every = 0.05
+
     def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        super().__init__()
         self._seen: dict[tuple[int, str], float] = {}
         self.watching = 0.0
-
-    def __enter__(self) -> CpuTime:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     @property
     def seconds(self) -> float:
         return sum(self._seen.values())
 
-    def _watch(self) -> None:
-        while not self._stop.wait(0.05):
-            children: dict[int, list[tuple[int, str, float]]] = {}
-            for place in Path("/proc").glob("[0-9]*/stat"):
-                try:
-                    fields = place.read_text().rpartition(")")[2].split()
-                except OSError:  # it has ended
-                    continue
-                spent = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-                children.setdefault(int(fields[1]), []).append((int(place.parent.name), fields[19], spent))
-            queue = [os.getpid()]
-            while queue:
-                for process, born, spent in children.get(queue.pop(), ()):
-                    self._seen[process, born] = spent
-                    queue.append(process)
-            self.watching = time.thread_time()
+    def look(self) -> None:
+        children: dict[int, list[tuple[int, str, float]]] = {}
+        for place in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = place.read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            spent = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            children.setdefault(int(fields[1]), []).append((int(place.parent.name), fields[19], spent))
+        queue = [os.getpid()]
+        while queue:
+            for process, born, spent in children.get(queue.pop(), ()):
+                self._seen[process, born] = spent
+                queue.append(process)
+        self.watching = time.thread_time()
 
 
-class Watcher:
+class Watcher(Watch):
     """The most bytes that a folder has had while the block lasted."""
 
+    every = 2.0
+
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._folder = folder
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
         self.most = 0
 
-    def __enter__(self) -> Watcher:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(2.0):
-            try:
-                self.most = max(self.most, size_of(self._folder) if self._folder.is_dir() else 0)
-            except OSError:  # a copy that is moving on
-                continue
+    def look(self) -> None:
+        with contextlib.suppress(OSError):  # a copy that is moving on
+            self.most = max(self.most, size_of(self._folder) if self._folder.is_dir() else 0)
 
 
 def own_home(folder: Path) -> MirrorStore:
@@ -181,8 +189,7 @@ def main() -> None:
         change = next((c for c in record["changes"] if c["after"]), None)
         steps, seconds, seconds_cpu = 0, 0.0, 0.0
         if change is not None:
-            _, line, _ = other.select(selection)
-            ends = {run["verdict"]: other.commit(run[end]["sha"]) for run in record["runs"] for end in ("first",)}
+            ends = {run["verdict"]: other.commit(run["first"]["sha"]) for run in record["runs"]}
 
             def search() -> Any:
                 with other.deciding([recipe], lambda: other.local(1)) as decide:
