@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -115,17 +115,14 @@ def _diagnosis(binding: Binding, definitions: _Definitions, contract: Contract) 
     return told("other parameters", there.said, ", ".join(lines))
 
 
-def _elsewhere(binding: Binding, definitions: _Definitions, told: object) -> Diagnosis:
-    assert callable(told)
+def _elsewhere(binding: Binding, definitions: _Definitions, told: Callable[..., Diagnosis]) -> Diagnosis:
     last = binding.boundary.rpartition(".")[2]
     for state, found in (("moved", definitions.called(last)), ("renamed", definitions.like(last))):
         if found:
             best = max(found, key=lambda item: difflib.SequenceMatcher(None, item.path, binding.boundary).ratio())
             entry = f"Binding({best.path!r}, {binding.contract!r}, formerly={binding.paths!r})"
-            diagnosis: Diagnosis = told(state, f"{best.path} in {best.said}", entry)
-            return diagnosis
-    gone: Diagnosis = told("gone")
-    return gone
+            return told(state, f"{best.path} in {best.said}", entry)
+    return told("gone")
 
 
 def _unknown(binding: Binding, contract: Contract, there: _Definition) -> list[str]:

@@ -67,7 +67,7 @@ class Ledger:
         self.mirrors = store or MirrorStore()
         self.mirror = self.mirrors.path(target.name)
         self.units = UnitStore(self.mirrors.home)
-        self.beside = surroundings(settings.pythons.get(target.name, settings.pythons.get(None)))
+        self.beside = surroundings(self.options.python)
 
     def commit(self, name: str) -> Commit:
         """The commit that a name stands for.

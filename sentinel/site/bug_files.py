@@ -18,6 +18,9 @@ from sentinel.site.pictures import picture
 from sentinel.site.story import Outcome, Story, mask_of, story, variant_of
 from sentinel.site.timelines import drawable, timeline
 
+#: More gradients than this are not drawn; the tables have all of them.
+_MOST_MAPS = 4
+
 
 def bug_files(pages: Any, material: Material, bug: Bug) -> Iterator[tuple[str, str]]:
     """The page and its pictures, each as its path in the site and its text.
@@ -169,7 +172,7 @@ def _gradients(told: Story | None, material: Material, bug: Bug, after_name: str
     if not pairs:
         return None
     ordered = [pair for _, pair in sorted(pairs, key=lambda pair: pair[0])]  # what is wrong comes first
-    shown = ordered[:4]
+    shown = ordered[:_MOST_MAPS]
     return [pair.key for pair in shown], heat_maps(shown, after_name)
 
 

@@ -84,9 +84,7 @@ def grid(
         rows = [[item] for item in rows[0]]
     behind = fitting(mask, rows)
     rejected = (
-        [not any(row) for row in mask]
-        if mask is not None and len(mask) == len(rows) and not _row(flat, upright)
-        else []
+        [not any(row) for row in mask] if mask is not None and len(mask) == len(rows) and (upright or not flat) else []
     )
     lines = []
     for index, row in enumerate(rows[:MOST_ROWS]):
@@ -104,10 +102,6 @@ def grid(
         f"{max(map(len, rows)) - MOST_COLUMNS} more columns" if max(map(len, rows)) > MOST_COLUMNS else "",
     ]
     return Grid(name, kind_of(value), tuple(lines), "", upright, ", ".join(filter(None, more)), note)
-
-
-def _row(flat: bool, upright: bool) -> bool:
-    return flat and not upright
 
 
 def rows_of(value: Any) -> Rows | None:

@@ -12,8 +12,6 @@ from sentinel.site.pictures import INK, settings, svg
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: More maps than this are not drawn; the tables have all of them.
-_MOST = 4
 _CELL = 0.46
 _NOT_FINITE = "#b4008a"
 
@@ -47,15 +45,14 @@ def heat_maps(pairs: Sequence[Pair], after: str) -> str:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-    shown = pairs[:_MOST]
-    heights = [max(len(pair.before.rows), len(pair.after.rows)) * _CELL + 0.75 for pair in shown]
-    width = max(max(map(len, side.rows)) for pair in shown for side in (pair.before, pair.after)) * _CELL + 0.6
+    heights = [max(len(pair.before.rows), len(pair.after.rows)) * _CELL + 0.75 for pair in pairs]
+    width = max(max(map(len, side.rows)) for pair in pairs for side in (pair.before, pair.after)) * _CELL + 0.6
     with settings():
         figure = Figure(figsize=(max(2 * width, 4.6), sum(heights)))
-        axes = figure.subplots(len(shown), 2, squeeze=False, gridspec_kw={"height_ratios": heights})
-        maps = [side for pair in shown for side in (pair.before, pair.after)]
+        axes = figure.subplots(len(pairs), 2, squeeze=False, gridspec_kw={"height_ratios": heights})
+        maps = [side for pair in pairs for side in (pair.before, pair.after)]
         most = max((abs(x) for side in maps for row in side.rows for x in row if math.isfinite(x)), default=0.0) or 1.0
-        for line, pair in zip(axes, shown, strict=True):
+        for line, pair in zip(axes, pairs, strict=True):
             for place, (name, side) in zip(line, (("with the bug", pair.before), (after, pair.after)), strict=True):
                 _draw(place, side, Normalize(-most, most))
                 place.set_title(f"{pair.key}\n{name}" if name == "with the bug" else f"\n{name}", loc="left")

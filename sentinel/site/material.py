@@ -83,7 +83,7 @@ class Bug:
 
     @property
     def name(self) -> str:
-        return self.bug_id or f"{self.law.replace('_', ' ')}"
+        return self.bug_id or self.law.replace("_", " ")
 
     @property
     def page(self) -> str:
@@ -241,9 +241,11 @@ def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], lis
 
 def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
     """The runners that ``sentinel export`` has written, empty where it could not; a bug not tried is left out."""
-    found = {}
-    for bug in bugs if folder is not None else ():
-        own = Path(str(folder)) / file_name(bug.bug_id)
+    found: dict[str, str] = {}
+    if folder is None:
+        return found
+    for bug in bugs:
+        own = folder / file_name(bug.bug_id)
         if own.is_dir():
             file = own / "run_validation.py"
             found[bug.bug_id] = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
