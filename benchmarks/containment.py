@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=30)
     repeats = parser.parse_args().repeats
-    zygote = Zygote(Options(), [], *contained_places(bundled_catalog()))
+    zygote = Zygote(Options(), [], contained_places(bundled_catalog()))
     zygote.hello()
     starts: dict[str, list[float]] = {level: [] for level in LEVELS}
     probes: dict[str, list[float]] = {level: [] for level in LEVELS}

@@ -75,6 +75,7 @@ class Failure:
 class Environment:
     """What the numbers may depend on.
 
+    :ivar sandbox: the level of containment that was in force.
     :ivar flags: environment variables and switches that change results, such as ``TORCHDYNAMO_DISABLE``.
     :ivar packages: versions of the preloaded real packages.
     """
@@ -84,7 +85,7 @@ class Environment:
     numpy: str
     platform: str
     device: str = "cpu"
-    sandbox: str = "basic"
+    sandbox: str = ""
     flags: Mapping[str, str] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
 

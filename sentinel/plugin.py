@@ -33,7 +33,7 @@ _SINGLE: dict[str, tuple[str, str]] = {
     "sarif": ("FILE", "also write the run as SARIF 2.1.0, for code scanning"),
     "device": ("DEVICE", "cpu (default), cuda or cuda:N"),
     "timeout": ("SECONDS", "for one probe (default: 60)"),
-    "sandbox": ("LEVEL", "strict, basic (default) or off"),
+    "sandbox": ("LEVEL", "strict, basic or off (default: the strictest that this machine offers)"),
     "laws": ("LEVEL", "search for broken laws: off, quick or deep (default: off for pins, quick for --sentinel-ref)"),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -12,7 +12,7 @@ from sentinel.checkout import Checkout
 from sentinel.outcomes import Environment
 from sentinel.refs import Ref
 from sentinel.targets import Target
-from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote, flags
+from sentinel.worker.client import Options, Places, TargetProcess, WorkerError, Zygote, flags
 
 
 class Processes:
@@ -41,7 +41,7 @@ class Processes:
             if options.python not in self._zygotes:
                 names = dict.fromkeys([*targets, target])
                 preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
-                self._zygotes[options.python] = Zygote(options, preload, *contained_places(self._catalog))
+                self._zygotes[options.python] = Zygote(options, preload, contained_places(self._catalog))
             return self._zygotes[options.python]
 
     def environment(self, target: str) -> Environment:
@@ -51,14 +51,15 @@ class Processes:
         """
         options = self._options_for.get(target, self._options)
         wanted = self._catalog.adapters[target].target.preload
-        hello = self.zygote(target).require(wanted)
+        zygote = self.zygote(target)
+        hello = zygote.require(wanted)
         return Environment(
             python=hello["python"],
             torch=hello["torch"],
             numpy=hello["numpy"],
             platform=hello["platform"],
             device=options.device,
-            sandbox=options.sandbox,
+            sandbox=zygote.sandbox,
             flags=flags(),
             packages={name: hello["packages"][name] for name in wanted if hello["packages"].get(name)},
         )
@@ -71,7 +72,12 @@ class Processes:
             zygote = self.zygote(target.name)
             # A package that this checkout lacks (a release ships it apart) is a third party's, and may be a ghost.
             packages = [root.package for root in target.roots if root.path in checkout.roots]
-            loaded = Loaded(lambda: zygote.target(checkout, packages, target.ghost_versions), target, self._catalog)
+            loaded = Loaded(
+                lambda: zygote.target(checkout, packages, target.ghost_versions),
+                lambda files: zygote.compile(checkout, files),
+                target,
+                self._catalog,
+            )
             with self._lock:
                 self._loaded[target.name, ref] = loaded
         return loaded
@@ -111,20 +117,27 @@ class Processes:
             zygote.stop()
 
 
-def contained_places(catalog: Catalog) -> tuple[list[str], list[str]]:
-    """What contained processes may read beside the interpreter and a checkout, and what of the interpreter's they may
-    not: a recipe tells what is expected."""
+def contained_places(catalog: Catalog) -> Places:
+    """What strictly contained processes need of a catalog, and what they may not see of it."""
     adapters = [adapter.file for adapter in catalog.adapters.values()]
     contracts = [Path(contract.measure.__code__.co_filename) for contract in catalog.contracts.values()]
     readable = [file.parent if file.name == "__init__.py" else file for file in (*adapters, *contracts)]
-    return [str(place) for place in dict.fromkeys(readable)], [str(place) for place in catalog.recipe_folders]
+    return Places(tuple(map(str, dict.fromkeys(readable))), tuple(map(str, catalog.recipe_folders)))
 
 
 class Loaded:
     """A target process and what it has imported so far; replaced where an import brought it down."""
 
-    def __init__(self, fork: Callable[[], TargetProcess], target: Target, catalog: Catalog) -> None:
+    def __init__(
+        self,
+        fork: Callable[[], TargetProcess],
+        keep: Callable[[Sequence[str]], object],
+        target: Target,
+        catalog: Catalog,
+    ) -> None:
+        """:param keep: told the files that had to be compiled."""
         self._fork = fork
+        self._keep = keep
         self._target = target
         self._adapter = str(catalog.adapters[target.name].file)
         self._seen: set[tuple[str, str]] = set()
@@ -136,7 +149,7 @@ class Loaded:
             self._seen.add((boundary, contract))
             binding = self._target.binding(boundary, contract)
             paths = [*binding.paths, *binding.imports] if binding else [boundary]
-            self.alive().load(paths, self._adapter, contract_file, contract)
+            self._keep(self.alive().load(paths, self._adapter, contract_file, contract))
 
     def alive(self) -> TargetProcess:
         """The process, or another one where it was brought down.

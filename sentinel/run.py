@@ -334,7 +334,7 @@ class Run:
         parts += [f"--sentinel-recipes={folder}" for folder in settings.recipes]
         parts += [f"--sentinel-python={name + '=' if name else ''}{path}" for name, path in settings.pythons.items()]
         parts += [f"--sentinel-timeout={settings.timeout:g}"] if settings.timeout != 60 else []
-        parts += [f"--sentinel-sandbox={settings.sandbox}"] if settings.sandbox != "basic" else []
+        parts += [f"--sentinel-sandbox={settings.sandbox}"] if settings.sandbox else []
         parts += [f"--sentinel-laws={settings.laws}"] if settings.laws == "deep" else []
         return shlex.join(parts)
 

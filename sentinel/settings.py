@@ -34,6 +34,7 @@ class Settings:
     :ivar laws: ``off``, ``quick`` or ``deep``; empty where nothing was said: then off for pins, and quick where a ref
         or a working tree is checked.
     :ivar repo_urls: target name (None for all) -> the git URL of a fork.
+    :ivar sandbox: ``strict``, ``basic`` or ``off``; empty for the strictest that the machine offers.
     :ivar sarif: a file that is to hold the run as SARIF too.
     """
 
@@ -45,7 +46,7 @@ class Settings:
     baseline: Path | None = None
     device: str = "cpu"
     timeout: float = 60.0
-    sandbox: str = "basic"
+    sandbox: str = ""
     pythons: Mapping[str | None, str] = field(default_factory=dict)
     repo_urls: Mapping[str | None, str] = field(default_factory=dict)
     laws: str = ""
@@ -150,7 +151,7 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
         baseline=_folder(Path(raw["baseline"]).expanduser()) if raw["baseline"] else None,
         device=_device(str(raw["device"] or "cpu")),
         timeout=_timeout(raw["timeout"]),
-        sandbox=_choice("sandbox", str(raw["sandbox"] or "basic"), SANDBOXES),
+        sandbox=_choice("sandbox", str(raw["sandbox"]), SANDBOXES) if raw["sandbox"] else "",
         pythons={name: _interpreter(path) for name, path in map(assigned, _each(raw["python"]))},
         repo_urls={name: _repo_url(url) for name, url in map(assigned, _each(raw["repo-url"]))},
         laws=_choice("level of laws", str(raw["laws"]), LAWS) if raw["laws"] else "",

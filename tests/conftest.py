@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import settings
 from sentinel.catalog import Catalog, bundled_catalog
 from sentinel.checkout import Checkout
 from sentinel.outcomes import Decision
+from sentinel.processes import contained_places
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
@@ -92,7 +94,7 @@ def demo_home(_demo_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Zygote]:
     """One zygote for the whole session: torch is loaded once."""
-    warm = Zygote(Options(timeout=30))
+    warm = Zygote(Options(timeout=30), [], contained_places(bundled_catalog()))
     yield warm
     warm.stop()
 
@@ -100,7 +102,7 @@ def zygote() -> Iterator[Zygote]:
 @pytest.fixture
 def warm_runs(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Zygote:
     """Let every runner of this process (in-process pytester runs too) borrow the session's zygote."""
-    monkeypatch.setattr("sentinel.processes.Zygote", lambda options, preload=(), *places: Borrowed(zygote, options))
+    monkeypatch.setattr("sentinel.processes.Zygote", partial(Borrowed, zygote))
     return zygote
 
 

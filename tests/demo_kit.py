@@ -7,7 +7,8 @@ import select
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from sentinel.catalog import bundled, bundled_catalog
 from sentinel.checkout import Checkout
 from sentinel.outcomes import Decision
 from sentinel.refs import Ref
-from sentinel.worker.client import Options, TargetProcess, Zygote
+from sentinel.worker.client import Options, Places, TargetProcess, Zygote
 
 FRAMEWORK = Path(__file__).parent / "demo_framework"
 
@@ -113,9 +114,12 @@ _lending = threading.Lock()
 class Borrowed:
     """The session's zygote with another run's options; that run cannot stop it."""
 
-    def __init__(self, zygote: Zygote, options: Options) -> None:
+    def __init__(
+        self, zygote: Zygote, options: Options, preload: Sequence[str] = (), places: Places = Places()
+    ) -> None:
         self._zygote = zygote
         self.options = options
+        self.places = places
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._zygote, name)
@@ -123,15 +127,29 @@ class Borrowed:
     def target(
         self, checkout: Checkout, packages: Sequence[str], versions: Mapping[str, str] | None = None
     ) -> TargetProcess:
-        with _lending:
-            usual, self._zygote.options = self._zygote.options, replace(self._zygote.options, trace=self.options.trace)
-            try:
-                return self._with_options(self._zygote.target(checkout, packages, versions))
-            finally:
-                self._zygote.options = usual
+        with self._lent():
+            return self._with_options(self._zygote.target(checkout, packages, versions))
 
     def oracle(self) -> TargetProcess:
-        return self._with_options(self._zygote.oracle())
+        with self._lent():
+            return self._with_options(self._zygote.oracle())
+
+    @property
+    def sandbox(self) -> str:
+        with self._lent():
+            return self._zygote.sandbox
+
+    @contextmanager
+    def _lent(self) -> Iterator[None]:
+        zygote = self._zygote
+        with _lending:
+            usual, places = zygote.options, zygote.places
+            zygote.options = replace(usual, trace=self.options.trace, sandbox=self.options.sandbox)
+            zygote.places = self.places
+            try:
+                yield
+            finally:
+                zygote.options, zygote.places = usual, places
 
     def _with_options(self, process: TargetProcess) -> TargetProcess:
         process._options = self.options
@@ -148,6 +166,7 @@ class Lab:
     zygote: Zygote
     folder: Path
     processes: list[TargetProcess] = field(default_factory=list)
+    sandbox: str = ""
 
     def write(self, files: Mapping[str, str]) -> Path:
         """Files of a package ``pkg``, by path below it."""
@@ -163,7 +182,7 @@ class Lab:
     ) -> TargetProcess:
         checkout = Checkout("demo", Ref("path", str(tree)), tree, (package,), (tree,), "0" * 64)
         usual = self.zygote.options
-        self.zygote.options = replace(usual, **options)
+        self.zygote.options = replace(usual, **{"sandbox": self.sandbox, **options})
         try:
             process = self.zygote.target(checkout, (package,), versions)
         finally:
@@ -171,8 +190,8 @@ class Lab:
         self.processes.append(process)
         return process
 
-    def load(self, process: TargetProcess, boundary: str) -> None:
-        process.load([boundary], *self._files(), "call")
+    def load(self, process: TargetProcess, boundary: str) -> list[str]:
+        return process.load([boundary], *self._files(), "call")
 
     def probe(self, process: TargetProcess, boundary: str, load: bool = True, /, **arguments: Any) -> dict[str, Any]:
         """Probe through the generic contract; ``load`` false imports the module inside the probe alone."""

@@ -24,7 +24,7 @@ def test_the_defaults(tmp_path: Path) -> None:
     assert (found.device, found.timeout, found.sandbox, found.report_dir) == (
         "cpu",
         60,
-        "basic",
+        "",
         Path("sentinel-reports"),
     )
 

@@ -261,10 +261,11 @@ _LEVELS = {
 def _sandbox(chosen: str) -> Iterator[Check]:
     from sentinel.worker.containment import reason_against
 
-    yield Check("sandbox", "ok", f"{chosen}: {_LEVELS[chosen]}")
     reason = reason_against()
+    level = chosen or ("strict" if reason is None else "basic")
+    yield Check("sandbox", "ok", f"{level}{'' if chosen else ' (default)'}: {_LEVELS[level]}")
     if reason is None:
-        yield Check("strict sandbox", "ok", "to be had: --sentinel-sandbox=strict")
+        yield Check("strict sandbox", "ok", "to be had")
     else:
         level = "missing" if chosen == "strict" else "note"
         fix = "run heads that you do not trust on another machine; `basic` is no boundary against malice"

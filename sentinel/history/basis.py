@@ -71,7 +71,7 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
             **{name: version for name, version in versions.items() if version},
             "platform": f"{platform.system()}-{platform.machine()}",
             "device": settings.device,
-            "sandbox": settings.sandbox,
+            "sandbox": settings.sandbox or "strictest",
             **flags(),
         },
     )

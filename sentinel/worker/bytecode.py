@@ -2,11 +2,18 @@
 
 A checkout is read-only, so its byte code needs another place. ``sys.pycache_prefix`` alone would move that of the
 third-party packages too, and every checkout would compile them anew.
+
+A contained process cannot write there either. It tells what it had to compile, and a process that only compiles, and
+never runs what it has compiled, does it again for those to come.
 """
 
 from __future__ import annotations
 
+import os
+import py_compile
+import resource
 import sys
+from collections.abc import Iterable
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     SOURCE_SUFFIXES,
@@ -16,12 +23,20 @@ from importlib.machinery import (
     SourceFileLoader,
 )
 from types import CodeType, ModuleType
+from typing import Any
 
 from sentinel.worker import trace
 
+#: Seconds of CPU and bytes of address space for compiling what one import needed.
+_PATIENCE, _MEMORY = 120, 4 << 30
 
-def keep_beside(roots: tuple[str, ...], folder: str) -> None:
-    """Make modules below these directories load with their byte code in ``folder``."""
+
+def keep_beside(roots: tuple[str, ...], folder: str) -> list[str]:
+    """Make modules below these directories load with their byte code in ``folder``.
+
+    :return: the files that had none there: it grows with each import.
+    """
+    compiled: list[str] = []
 
     class CheckoutLoader(SourceFileLoader):
         def get_code(self, fullname: str) -> CodeType | None:
@@ -30,6 +45,10 @@ def keep_beside(roots: tuple[str, ...], folder: str) -> None:
                 return super().get_code(fullname)
             finally:
                 sys.pycache_prefix = before
+
+        def set_data(self, path: str, data: Any, **how: Any) -> None:
+            compiled.append(self.path)
+            super().set_data(path, data, **how)
 
     class CheckoutFinder(FileFinder):
         def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -42,3 +61,17 @@ def keep_beside(roots: tuple[str, ...], folder: str) -> None:
         return CheckoutFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (CheckoutLoader, SOURCE_SUFFIXES))
 
     sys.path_hooks.insert(0, hook)
+    return compiled
+
+
+def compile_beside(files: Iterable[str], folder: str) -> None:
+    """Put the byte code of these files into ``folder``; what does not compile is left out."""
+    os.nice(10)
+    resource.setrlimit(resource.RLIMIT_CPU, (_PATIENCE, _PATIENCE))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    sys.pycache_prefix = folder
+    for file in files:
+        try:
+            py_compile.compile(file, doraise=True)
+        except (py_compile.PyCompileError, OSError, MemoryError, RecursionError):
+            continue

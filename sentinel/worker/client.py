@@ -50,17 +50,30 @@ class Options:
     :ivar timeout: seconds for one probe, and for importing the modules of a boundary.
     :ivar memory: bytes of address space for a target process, 0 for no limit.
     :ivar sandbox: ``strict`` (namespaces, a root of its own, no network), ``basic`` (clean environment, resource
-        limits) or ``off``.
+        limits) or ``off``; empty for the strictest that this machine offers.
     :ivar python: the interpreter whose environment has the target installed, or None for this one.
     :ivar trace: whether answers tell what was asked of the checkout: see :mod:`sentinel.worker.trace`.
     """
 
     timeout: float = 60.0
     memory: int = 16 * 1024**3
-    sandbox: str = "basic"
+    sandbox: str = ""
     python: str | None = None
     device: str = "cpu"
     trace: bool = False
+
+
+@dataclass(frozen=True)
+class Places:
+    """What strictly contained processes see, beside the interpreter and their checkout.
+
+    :ivar readable: adapters and contracts.
+    :ivar hidden: folders below those, or below the interpreter's, that they may not read: recipes, with what they
+        expect.
+    """
+
+    readable: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
 
 
 class WorkerError(SentinelError):
@@ -74,15 +87,9 @@ class Zygote:
     with whatever the controller does meanwhile. Methods may be called from several threads.
     """
 
-    def __init__(
-        self, options: Options, preload: Sequence[str] = (), readable: Sequence[str] = (), hidden: Sequence[str] = ()
-    ) -> None:
-        """:param readable: what contained processes may read beside the interpreter and their checkout: adapters and
-            contracts.
-        :param hidden: folders of the interpreter's that they may not: recipes, with what they expect.
-        """
+    def __init__(self, options: Options, preload: Sequence[str] = (), places: Places = Places()) -> None:
         self.options = options
-        self._readable, self._hidden = list(readable), list(hidden)
+        self.places = places
         self._preload = list(dict.fromkeys(preload))
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -126,8 +133,17 @@ class Zygote:
             theirs.close()
         self._channel = ours
 
+    @property
+    def sandbox(self) -> str:
+        """The level of containment in force: what was asked for, or the strictest to be had.
+
+        :raises WorkerError: as :meth:`hello`.
+        """
+        return self.options.sandbox or ("basic" if self.hello()["uncontained"] else "strict")
+
     def hello(self) -> Mapping[str, Any]:
-        """Versions of the interpreter, torch, numpy and the preloaded packages.
+        """Versions of the interpreter, torch, numpy and the preloaded packages; ``uncontained``: why processes cannot
+        be contained strictly, or None.
 
         :raises WorkerError: where the zygote did not come up; ends with what it printed.
         """
@@ -216,11 +232,24 @@ class Zygote:
                 "package_roots": [str(checkout.path / root) + os.sep for root in checkout.roots],
                 "packages": list(packages),
                 "versions": dict(versions or {}),
-                "pycache": str(checkout.path.parent / f"{checkout.path.name}.pycache"),
+                "pycache": _byte_code_of(checkout),
                 "trace": str(checkout.path) if self.options.trace else "",
             },
             str(checkout.path),
         )
+
+    def compile(self, checkout: Checkout, files: Sequence[str]) -> int | None:
+        """Have the byte code of a checkout's files put beside it, by a process that runs none of it.
+
+        :return: the process, which nobody needs to wait for; None where there is nothing to do.
+        """
+        base = checkout.path.resolve()
+        own = [file for file in files if Path(file).suffix == ".py" and Path(file).resolve().is_relative_to(base)]
+        if own and self.sandbox == "strict":  # else the process that imports has written it already
+            with self._lock, contextlib.suppress(EOFError, OSError, protocol.ProtocolError):
+                self._command({"op": "compile", "files": own, "folder": _byte_code_of(checkout)})
+                return int(protocol.receive(self._open)["pid"])
+        return None
 
     def oracle(self) -> TargetProcess:
         """Fork a process that never imports a target, for the contracts' references."""
@@ -228,10 +257,10 @@ class Zygote:
 
     def _spawn(self, spec: dict[str, Any], *checkout: str) -> TargetProcess:
         spec = {**spec, "contain": None}
-        if self.options.sandbox == "strict":
+        if self.sandbox == "strict":
             own = str(Path(__file__).resolve().parent.parent)
-            places = [own, *self._readable, *checkout, *filter(os.path.isdir, [spec["pycache"]])]
-            spec["contain"] = {"readable": places, "hidden": self._hidden}
+            visible = [own, *self.places.readable, *checkout, *filter(os.path.isdir, [spec["pycache"]])]
+            spec["contain"] = {"readable": visible, "hidden": self.places.hidden}
         with self._lock:
             for last in (False, True):
                 if self._process is None:
@@ -307,8 +336,11 @@ class TargetProcess:
         self._options = options
         self.dead: dict[str, Any] | None = None
 
-    def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> None:
-        """Import the modules of these dotted paths, the adapter and the contract, so that later probes find them."""
+    def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> list[str]:
+        """Import the modules of these dotted paths, the adapter and the contract, so that later probes find them.
+
+        :return: the files of the checkout that had no byte code.
+        """
         message = {
             "op": "import",
             "modules": list(paths),
@@ -316,7 +348,9 @@ class TargetProcess:
             "contract_file": contract_file,
             "contract": contract,
         }
-        self._ask(message, self._options.timeout, "while its modules were imported")
+        answer = self._ask(message, self._options.timeout, "while its modules were imported")
+        compiled = answer.get("compiled")
+        return [file for file in compiled if isinstance(file, str)] if isinstance(compiled, list) else []
 
     def probe(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Run one probe; a measurement or a failure as plain data."""
@@ -449,6 +483,10 @@ def _first_sender(channel: socket.socket, timeout: float) -> int:
 
 #: struct ucred: process, user and group id.
 _CREDENTIALS = struct.Struct("3i")
+
+
+def _byte_code_of(checkout: Checkout) -> str:
+    return str(checkout.path.parent / f"{checkout.path.name}.pycache")
 
 
 def flags() -> dict[str, str]:

@@ -37,10 +37,11 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     _limit(spec)
     roots = tuple(spec["roots"])
     recorder = None
+    compiled: list[str] = []
     if spec.get("trace"):
         trace.begin(spec["trace"])
     if roots:
-        bytecode.keep_beside(roots, spec["pycache"])
+        compiled = bytecode.keep_beside(roots, spec["pycache"])
         sys.path[:0] = roots
         recorder = ghosts.ImportRecorder(tuple(spec["package_roots"]), tuple(spec["packages"]), spec["versions"])
         recorder.install()
@@ -56,7 +57,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
                 _import(name, roots)
             if os.getpid() != own:
                 os._exit(0)  # a module forked while it was imported: two answers to one request would be one too many
-            answer: Any = {"imported": True}
+            answer: Any = {"imported": True, "compiled": compiled[:]}
+            compiled.clear()
         elif request["op"] == "probe":
             answer = _forked(
                 channel, partial(trace.told, partial(probe.run, request, roots, recorder)), request["timeout"]

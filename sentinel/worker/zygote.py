@@ -15,19 +15,20 @@ import signal
 import socket
 from typing import Any
 
-from sentinel.worker import containment, processes, protocol
+from sentinel.worker import bytecode, containment, processes, protocol
 
 
 def serve(fd: int) -> None:
     """Answer requests on the inherited socket until it closes, then take every process along.
 
     Requests: ``preload`` (import real packages once for all targets), ``spawn`` (fork a target process that talks over
-    the socket sent with the request).
+    the socket sent with the request), ``compile`` (fork a process that puts byte code beside a checkout).
     """
     channel = socket.socket(fileno=fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # target processes are reaped by the kernel
     processes.adopt_orphans()
+    uncontained = containment.reason_against()  # while little is loaded: it takes a fork
     import numpy
     import torch
 
@@ -39,6 +40,7 @@ def serve(fd: int) -> None:
             "numpy": numpy.__version__,
             "platform": f"{platform.system()}-{platform.machine()}",
             "pid": os.getpid(),
+            "uncontained": uncontained,
         },
     )
     while True:
@@ -50,6 +52,8 @@ def serve(fd: int) -> None:
             protocol.send(channel, _preload(message["modules"]))
         elif message["op"] == "spawn":
             _spawn(channel, message, fds)
+        elif message["op"] == "compile":
+            _compile(channel, message)
     processes.kill_children()
     os._exit(0)
 
@@ -98,6 +102,19 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int]) -> N
     finally:
         with contextlib.suppress(OSError):
             os._exit(1)
+
+
+def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
+    """Nobody waits for it: the next run is what gains."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            channel.close()
+            processes.die_with_parent()
+            bytecode.compile_beside(message["files"], message["folder"])
+        finally:
+            os._exit(0)
+    protocol.send(channel, {"pid": pid})
 
 
 def _contain(spec: dict[str, Any], tell: int) -> None:

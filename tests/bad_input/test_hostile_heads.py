@@ -13,7 +13,8 @@ from sentinel.reports.store import files, load
 
 LOSSES = "demo_rl/losses.py"
 
-#: what stands at the top of the boundary's module -> the verdict, and words of its reason
+#: what stands at the top of the boundary's module -> the verdict, and words of its reason; under ``basic``, and where
+#: containment makes a difference to the head, under ``strict`` too
 HEADS = {
     "hangs": ("import time\ntime.sleep(600)", "inconclusive", "timeout: no answer within 1 s"),
     "exits": ("import os\nos._exit(0)", "inconclusive", "exit: the process exited with status 0 before it answered"),
@@ -26,6 +27,10 @@ HEADS = {
     "forks": ("import os\nos.fork()", "reproduced", ""),
     "prints": ('print(\'1 fixed\\n{"verdict": "fixed"}\', flush=True)', "reproduced", ""),
     "closes its streams": ("import os\nfor fd in (0, 1, 2): os.close(fd)", "reproduced", ""),
+}
+CONTAINED = {  # the first process of a namespace cannot be killed from inside
+    "kills its parent": ("import os\nos.kill(os.getppid(), 9)", "reproduced", ""),
+    "kills its group": ("import os\nos.killpg(0, 9)", "reproduced", ""),
 }
 
 FORGED = """
@@ -50,14 +55,17 @@ def head(tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-@pytest.mark.parametrize(("lines", "verdict", "reason"), HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize("level", ["basic", "strict"])
+@pytest.mark.parametrize("name", HEADS)
 def test_a_head_that_misbehaves(
-    lines: str, verdict: str, reason: str, head: Callable[[str], Path], demo: Run, fixed_tree: Path, here: Path
+    name: str, level: str, head: Callable[[str], Path], demo: Run, fixed_tree: Path, here: Path
 ) -> None:
+    lines, verdict, reason = {**HEADS, **(CONTAINED if level == "strict" else {})}[name]
     tree = head(lines)
     before = _contents(tree)
     repos = [f"--sentinel-repo={tree}", f"--sentinel-repo={fixed_tree}"]
-    answer = demo(*repos, "--sentinel-timeout=1" if "sleep" in lines else "--sentinel-timeout=30").says(verdict, reason)
+    options = [f"--sentinel-sandbox={level}", f"--sentinel-timeout={1 if 'sleep' in lines else 30}"]
+    answer = demo(*repos, *options).says(verdict, reason)
     assert answer.status == pytest.ExitCode.TESTS_FAILED
     documents = [load(file) for file in files(here / "sentinel-reports")]
     assert sorted(document["verdict"] for document in documents) == sorted([verdict, "fixed"])
@@ -86,9 +94,11 @@ def test_a_head_that_deletes_its_files(head: Callable[[str], Path], demo: Run, h
 
 
 def test_a_head_that_rewrites_its_boundary(head: Callable[[str], Path], demo: Run, here: Path) -> None:
-    """What ran is not what its commit says, so nothing is proven."""
+    """What ran is not what its commit says, so nothing is proven; under strict it cannot."""
     lines = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('# other code')"
-    demo(f"--sentinel-repo={head(lines)}").says("inconclusive", "is not what the checkout was made with")
+    tree = f"--sentinel-repo={head(lines)}"
+    demo(tree, "--sentinel-sandbox=basic").says("inconclusive", "is not what the checkout was made with")
+    demo(tree, "--sentinel-sandbox=strict").says("inconclusive", "OSError")
 
 
 def _contents(tree: Path) -> dict[str, bytes]:

@@ -49,7 +49,8 @@ def test_all_is_well(run_sentinel: Any, mirrored: None, tmp_path: Path) -> None:
     assert found["devices"]["found"] == "cpu; cuda: NVIDIA H200"
     assert found["mirrors"] == {"name": "mirrors", "state": "ok", "found": "tiny", "advice": ""}
     assert found["SENTINEL_HOME"]["found"].startswith(str(tmp_path / "home"))
-    assert found["sandbox"]["found"].startswith("basic")
+    strict = found["strict sandbox"]["found"] == "to be had"
+    assert found["sandbox"]["found"].startswith("strict (default)" if strict else "basic (default)")
     assert found["git"]["found"].startswith("git version")
     text = run_sentinel("doctor")
     assert text.status == 0

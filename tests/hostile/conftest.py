@@ -18,7 +18,7 @@ from sentinel.worker.containment import reason_against
 
 @pytest.fixture(scope="session")
 def _zygote() -> Iterator[Zygote]:
-    zygote = Zygote(Options(timeout=30), [], *contained_places(bundled_catalog()))
+    zygote = Zygote(Options(timeout=30), [], contained_places(bundled_catalog()))
     with pytest.MonkeyPatch.context() as patch:
         for name in SECRETS:
             patch.setenv(name, "secret")

@@ -18,6 +18,7 @@ from shipped import MIRRORS, PINS, RECIPES, Decisions, pin_id, runner
 from sentinel import verdicts
 from sentinel.catalog import bundled_catalog
 from sentinel.outcomes import Measurement, Provenance
+from sentinel.processes import contained_places
 from sentinel.recipes import Recipe
 from sentinel.reports.baseline import difference
 from sentinel.reports.evidence import dumps, evidence, validate
@@ -35,7 +36,7 @@ REPORTS = Path(__file__).parents[2] / "reports"
 
 @pytest.fixture(scope="module")
 def consulted() -> Iterator[Consult]:
-    catalog, zygote = bundled_catalog(), Zygote(Options())
+    catalog, zygote = bundled_catalog(), Zygote(Options(), [], contained_places(bundled_catalog()))
 
     def consult(recipe: Recipe) -> Measurement:
         contract = catalog.contracts[recipe.contract]

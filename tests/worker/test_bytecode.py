@@ -7,6 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from demo_kit import Lab, gone, returned
+
+from sentinel.checkout import Checkout
+from sentinel.refs import Ref
+
 SCRIPT = """
 import sys
 from sentinel.worker.bytecode import keep_beside
@@ -34,3 +40,26 @@ def test_byte_code_of_the_checkout_alone_is_moved(tmp_path: Path) -> None:
     assert {file.name.partition(".")[0] for file in cache.rglob("*.pyc")} == {"__init__", "part"}
     assert not list(root.rglob("*.pyc"))
     assert [file.name.partition(".")[0] for file in elsewhere.rglob("*.pyc")] == ["outside"]
+
+
+def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(lab: Lab) -> None:
+    if lab.zygote.hello()["uncontained"]:
+        pytest.skip("strict containment is not to be had here")
+    lab.sandbox = "strict"
+    tree = lab.write({"mod.py": "def f():\n    return 7\n", "broken.py": "def f(:\n"})
+    checkout = Checkout("demo", Ref("path", str(tree)), tree, ("pkg",), (tree,), "0" * 64)
+    first = lab.open(tree)
+    compiled = lab.load(first, "pkg.mod.f")
+    beside = tree.parent / "tree.pycache"
+    assert [Path(file).name for file in compiled] == ["__init__.py", "mod.py"]
+    assert not beside.exists()  # it could not write it
+    compiler = lab.zygote.compile(checkout, [*compiled, str(tree / "pkg" / "broken.py"), "/etc/passwd", __file__])
+    assert compiler is not None
+    assert gone(compiler)
+    assert {file.name.partition(".")[0] for file in beside.rglob("*.pyc")} == {
+        "__init__",
+        "mod",
+    }
+    again = lab.open(tree)
+    assert lab.load(again, "pkg.mod.f") == []
+    assert returned(lab.probe(again, "pkg.mod.f")) == 7

@@ -14,10 +14,27 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, copy_demo, gone, returned
 
+from sentinel.catalog import bundled_catalog
+from sentinel.processes import contained_places
 from sentinel.worker import client
 from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote
 
 HAZARDS = "demo_rl.hazards"
+
+
+@pytest.fixture(params=["basic", "strict"])
+def lab(request: pytest.FixtureRequest, zygote: Zygote, tmp_path: Path) -> Iterator[Lab]:
+    """A lab under a level of containment."""
+    if request.param == "strict" and zygote.hello()["uncontained"]:
+        pytest.skip(f"strict containment is not to be had here: {zygote.hello()['uncontained']}")
+    laboratory = Lab(zygote, tmp_path, sandbox=request.param)
+    yield laboratory
+    for process in laboratory.processes:
+        process.close()
+
+
+#: What strict containment makes impossible, or hides from the test.
+under_basic = pytest.mark.parametrize("lab", ["basic"], indirect=True)
 
 
 @pytest.fixture
@@ -43,7 +60,6 @@ def failure(answer: dict[str, Any]) -> dict[str, Any]:
         ("grow", {}, "memory", "out of memory"),
         ("grow_in_small_pieces", {}, "memory", "out of memory"),
         ("answer_too_long", {}, "crash", "larger than"),
-        ("kill_parent", {}, "crash", "the target process ended while a probe ran"),
     ],
 )
 def test_a_probe_that_ends_badly_says_how(
@@ -52,6 +68,13 @@ def test_a_probe_that_ends_badly_says_how(
     found = failure(lab.probe(demo, f"{HAZARDS}.{name}", **arguments))
     assert found["kind"] == kind, found
     assert said in found["reason"]
+
+
+@under_basic
+def test_a_probe_that_kills_its_parent(lab: Lab, demo: TargetProcess) -> None:
+    """Under strict the parent is the first process of a namespace, and cannot be killed from inside."""
+    found = failure(lab.probe(demo, f"{HAZARDS}.kill_parent"))
+    assert (found["kind"], found["reason"]) == ("crash", "the target process ended while a probe ran")
 
 
 def test_an_exception_brings_upstreams_own_traceback(lab: Lab, demo: TargetProcess) -> None:
@@ -85,6 +108,7 @@ def test_a_child_that_comes_back_from_the_call_does_not_answer(lab: Lab, demo: T
     assert [returned(lab.probe(demo, f"{HAZARDS}.return_twice")) for _ in range(5)] == [2] * 5
 
 
+@under_basic
 def test_children_of_a_probe_do_not_outlive_it(lab: Lab, demo: TargetProcess, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     assert returned(lab.probe(demo, f"{HAZARDS}.leave_children", pid_file=str(pids))) == 7
@@ -105,7 +129,7 @@ def test_what_a_probe_runs_in(lab: Lab, demo: TargetProcess, monkeypatch: pytest
     assert (world["threads"], world["dynamo"], world["dtype"], world["gradients"]) == (1, "1", "float32", True)
     assert world["secret"] is None
     assert world["home"] != os.path.expanduser("~")
-    assert Path(world["folder"]).parent == Path(world["home"])
+    assert Path(world["home"]) in (Path(world["folder"]), Path(world["folder"]).parent)
     again = returned(lab.probe(lab.open(lab.folder / "demo", "demo_rl"), f"{HAZARDS}.look_at_the_world"))
     assert (again["random"], again["normal"]) == (world["random"], world["normal"])
 
@@ -173,10 +197,10 @@ def test_a_run_goes_on_after_an_import_that_kills(decide: Decide, broken_tree: P
     losses = broken_tree / "demo_rl" / "losses.py"
     good = losses.read_text()
     losses.write_text("import os\nos.kill(os.getpid(), 9)\n")
-    verdict = decide(MASKED_TOKENS, broken_tree).verdict
+    verdict = decide(MASKED_TOKENS, broken_tree, sandbox="basic").verdict
     assert (verdict.name, verdict.kind) == ("inconclusive", "memory")
     losses.write_text(good)
-    assert decide(MASKED_TOKENS, broken_tree).verdict.name == "reproduced"
+    assert decide(MASKED_TOKENS, broken_tree, sandbox="basic").verdict.name == "reproduced"
 
 
 # -- the worker's own processes ----------------------------------------------------------------------------------------
@@ -185,13 +209,13 @@ def test_a_run_goes_on_after_an_import_that_kills(decide: Decide, broken_tree: P
 @pytest.fixture
 def own_zygote() -> Iterator[Zygote]:
     """A zygote that a test may kill."""
-    zygote = Zygote(Options(timeout=30))
+    zygote = Zygote(Options(timeout=30), [], contained_places(bundled_catalog()))
     yield zygote
     zygote.stop()
 
 
 def test_nothing_is_left_behind(own_zygote: Zygote, tmp_path: Path) -> None:
-    lab = Lab(own_zygote, tmp_path)
+    lab = Lab(own_zygote, tmp_path, sandbox="basic")
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
     pids = tmp_path / "pids"
     returned(lab.probe(process, f"{HAZARDS}.leave_children", pid_file=str(pids)))
