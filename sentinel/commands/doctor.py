@@ -266,10 +266,22 @@ def _sandbox(chosen: str) -> Iterator[Check]:
     yield Check("sandbox", "ok", f"{level}{'' if chosen else ' (default)'}: {_LEVELS[level]}")
     if reason is None:
         yield Check("strict sandbox", "ok", "to be had")
+        yield _system_calls()
     else:
         level = "missing" if chosen == "strict" else "note"
         fix = "run heads that you do not trust on another machine; `basic` is no boundary against malice"
         yield Check("strict sandbox", level, f"not to be had: {reason}", fix)
+
+
+def _system_calls() -> Check:
+    from sentinel.worker import syscalls
+
+    try:
+        syscalls.program()
+    except syscalls.NoFilterError as error:
+        fix = "pip install pyseccomp, and the system's libseccomp (Debian: libseccomp2): strict does without until then"
+        return Check("system call filter", "note", f"not to be had: {error}", fix)
+    return Check("system call filter", "ok", f"{len(syscalls.REFUSED) + len(syscalls.ABSENT)} calls are refused")
 
 
 def _ask_for_devices() -> subprocess.Popen[str]:

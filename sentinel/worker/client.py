@@ -23,7 +23,7 @@ from typing import Any
 
 from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError
-from sentinel.worker import protocol
+from sentinel.worker import protocol, syscalls
 from sentinel.worker.processes import Leader
 
 #: What results may depend on, set for every worker and recorded in the evidence.
@@ -260,7 +260,7 @@ class Zygote:
         if self.sandbox == "strict":
             own = str(Path(__file__).resolve().parent.parent)
             visible = [own, *self.places.readable, *checkout, *filter(os.path.isdir, [spec["pycache"]])]
-            spec["contain"] = {"readable": visible, "hidden": self.places.hidden}
+            spec["contain"] = {"readable": visible, "hidden": self.places.hidden, "system_calls": _filter()}
         with self._lock:
             for last in (False, True):
                 if self._process is None:
@@ -487,6 +487,13 @@ _CREDENTIALS = struct.Struct("3i")
 
 def _byte_code_of(checkout: Checkout) -> str:
     return str(checkout.path.parent / f"{checkout.path.name}.pycache")
+
+
+def _filter() -> str | None:
+    try:
+        return syscalls.program().hex()
+    except syscalls.NoFilterError:
+        return None
 
 
 def flags() -> dict[str, str]:

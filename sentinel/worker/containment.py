@@ -19,13 +19,15 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-# From <linux/sched.h>, <linux/mount.h>, <linux/prctl.h> and <linux/capability.h>; Python has os.unshare from 3.12 on.
+# From <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>, <linux/seccomp.h> and <linux/capability.h>. Python has
+# os.unshare from 3.12 on.
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 _CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 32, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
-_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
+_PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
+_SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION = 0x20080522
 
 #: The user that root becomes: nobody's, by convention.
@@ -54,13 +56,20 @@ class ContainmentError(Exception):
     """A namespace, a mount or a limit that this machine does not grant; says which."""
 
 
-def contain(readable: Sequence[str], hidden: Sequence[str], scratch: str, ready: Callable[[int], None]) -> None:
+def contain(
+    readable: Sequence[str],
+    hidden: Sequence[str],
+    scratch: str,
+    ready: Callable[[int], None],
+    system_calls: str | None = None,
+) -> None:
     """Go on as the first process of a contained world; whoever called ends.
 
     :param readable: files and folders that stay visible, read-only, at their own paths; beside the interpreter's.
     :param hidden: folders below those that are empty from now on.
     :param scratch: the one folder that can be written; it starts empty and ends with the process.
     :param ready: called in the caller's own namespaces with the process id, there, of the process that goes on.
+    :param system_calls: a filter of system calls, as :func:`sentinel.worker.syscalls.program` gives it, in hexadecimal.
     :raises ContainmentError: in the process that goes on, or before there is one.
     """
     if sys.platform != "linux":
@@ -86,6 +95,8 @@ def contain(readable: Sequence[str], hidden: Sequence[str], scratch: str, ready:
         os.setresuid(NOBODY, NOBODY, NOBODY)
     _limit()
     _drop_capabilities()
+    if system_calls is not None:
+        _filter(bytes.fromhex(system_calls))
     _settle_in(scratch)
 
 
@@ -256,3 +267,15 @@ def _drop_capabilities() -> None:
     nothing = ctypes.create_string_buffer(24)
     _call("capabilities cannot be dropped", libc.capset(header, nothing))
     _call("new privileges cannot be ruled out", libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+
+
+class _Program(ctypes.Structure):
+    """``struct sock_fprog`` of <linux/filter.h>; an instruction has eight bytes."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def _filter(program: bytes) -> None:
+    described = _Program(len(program) // 8, program)
+    result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(described), 0, 0)
+    _call("the filter of system calls is refused", result)

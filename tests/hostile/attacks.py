@@ -77,6 +77,27 @@ def attach(pid):
     return "done" if libc.ptrace(16, pid, None, None) == 0 else os.strerror(ctypes.get_errno())
 
 
+def system_call(call):
+    libc = ctypes.CDLL(None, use_errno=True)
+    return "done" if libc.syscall(*call) >= 0 else os.strerror(ctypes.get_errno())
+
+
+def open_socket(family):
+    return tried(lambda: socket.socket(family, socket.SOCK_STREAM if family < 16 else socket.SOCK_RAW).close())
+
+
+def new_user_namespace():
+    """In a child, by clone: the one call of these that an honest process makes too."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    child = libc.syscall({"x86_64": 56, "aarch64": 220}[os.uname().machine], 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0)
+    if child == 0:
+        os._exit(0)
+    if child < 0:
+        return os.strerror(ctypes.get_errno())
+    os.waitpid(child, 0)
+    return "done"
+
+
 def everybody():
     return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 

@@ -14,6 +14,7 @@ import pytest
 from attacks import SECRETS, Attack
 
 from sentinel.catalog import bundled
+from sentinel.worker import syscalls
 
 #: No such file, read-only file system, permission denied, no such process, not a folder.
 REFUSED = {"FileNotFoundError 2", "OSError 30", "PermissionError 13", "ProcessLookupError 3", "NotADirectoryError 20"}
@@ -112,7 +113,7 @@ def test_other_processes_are_out_of_sight(strict: Attack, basic: Attack, neighbo
     for pid in (neighbour, os.getpid()):
         assert strict("send_signal", pid=pid) == "ProcessLookupError 3"
         assert strict("read", path=f"/proc/{pid}/environ") in REFUSED
-    assert strict("attach", pid=neighbour) == "No such process"
+    assert strict("attach", pid=neighbour) in ("No such process", "Operation not permitted")
     assert basic("send_signal", pid=neighbour) == "done"  # not promised
     assert neighbour not in strict("everybody")
 
@@ -128,6 +129,34 @@ def test_no_privilege_is_left(strict: Attack) -> None:
     else:
         assert strict("user")[0] == os.geteuid()
     assert strict("mount", where="here") == "Operation not permitted"
+
+
+#: Calls that ask for nothing but an answer, and what they get without a filter.
+CALLS = {"keyctl": (0, -3, 0), "process_vm_readv": (0, 0, 0, 0, 0, 0), "io_uring_setup": (0, 0), "unshare": (0,)}
+
+
+def test_system_calls_that_numbers_do_not_need_are_refused(strict: Attack, basic: Attack) -> None:
+    pyseccomp = pytest.importorskip("pyseccomp")
+    for name, arguments in CALLS.items():
+        call = [pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name), *arguments]
+        refused = "Function not implemented" if name in syscalls.ABSENT else "Operation not permitted"
+        assert strict("system_call", call=call) == refused
+        assert basic("system_call", call=call) != refused, name
+
+
+def test_sockets_that_leave_the_namespace_are_refused(strict: Attack) -> None:
+    pytest.importorskip("pyseccomp")
+    for family in (16, 17, 38, 40):  # AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK
+        assert strict("open_socket", family=family) in ("OSError 97", "PermissionError 1")
+    for family in (1, 2, 10):
+        assert strict("open_socket", family=family) == "done"
+
+
+def test_children_can_have_no_namespaces_of_their_own(strict: Attack, basic: Attack) -> None:
+    """In one they would have capabilities, and so the parts of the kernel that only root can reach otherwise."""
+    assert strict("new_user_namespace") == "Operation not permitted"
+    if os.geteuid() == 0:
+        assert basic("new_user_namespace") == "done"
 
 
 def test_a_fork_bomb_ends(strict: Attack) -> None:

@@ -1,0 +1,82 @@
+"""The system calls that strictly contained code has no business with, as a filter for the kernel.
+
+The filter is built here, in the controller, by libseccomp, and travels to the worker as the program that the kernel
+runs: the worker's interpreter may be one that has no libseccomp.
+
+Numerical code needs many calls, so this lists what is refused, and everything else is let through. The list is what
+Docker's default profile and Flatpak's refuse, as far as it concerns code that has neither capabilities nor a terminal.
+"""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from functools import cache
+
+_THE_MACHINE = """
+    acct adjtimex bpf clock_adjtime clock_settime create_module delete_module finit_module init_module ioperm iopl
+    kexec_file_load kexec_load lookup_dcookie nfsservctl perf_event_open quotactl quotactl_fd reboot setdomainname
+    sethostname settimeofday swapoff swapon syslog uselib userfaultfd vhangup
+"""
+_OTHER_PROCESSES = "kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace"
+_KEYRINGS = "add_key keyctl request_key"  # which no namespace divides
+_NAMES_AND_MOUNTS = """
+    chroot fsconfig fsmount fsopen fspick mknod mknodat mount mount_setattr move_mount name_to_handle_at
+    open_by_handle_at open_tree pivot_root setns umount umount2 unshare
+"""
+
+#: Refused with EPERM.
+REFUSED = tuple(" ".join((_THE_MACHINE, _OTHER_PROCESSES, _KEYRINGS, _NAMES_AND_MOUNTS)).split())
+
+#: Said not to exist: their arguments lie in memory, where no filter looks, and callers fall back to older calls.
+ABSENT = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup")
+
+#: The kinds of sockets that namespaces contain: AF_UNIX, AF_INET, AF_INET6. AF_VSOCK, for one, is not among them: it
+#: reaches the host of a virtual machine from any namespace.
+_FAMILIES = (1, 2, 10)
+
+#: CLONE_NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWNS and NEWTIME.
+_NEW_NAMESPACES = (0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x00020000, 0x00000080)
+
+#: ioctl's requests that put words into a terminal's input.
+_TERMINAL_INPUT = (0x5412, 0x541C)
+
+_WORD = 0xFFFFFFFF
+
+
+class NoFilterError(Exception):
+    """Why there is no filter on this machine."""
+
+
+@cache
+def program() -> bytes:
+    """The filter as an array of ``struct sock_filter``, for this machine's architecture.
+
+    :raises NoFilterError: where libseccomp is not to be had.
+    """
+    try:
+        import pyseccomp
+    except ImportError:
+        raise NoFilterError("pyseccomp is not installed") from None
+    except RuntimeError as error:
+        raise NoFilterError(f"libseccomp is not installed: {error}") from None
+    filter_ = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+    refuse = pyseccomp.ERRNO(errno.EPERM)
+    known = [(refuse, name) for name in REFUSED] + [(pyseccomp.ERRNO(errno.ENOSYS), name) for name in ABSENT]
+    for action, name in known:
+        try:
+            filter_.add_rule(action, name)
+        except (OSError, ValueError):  # this libseccomp, or this architecture, has no such call
+            continue
+    for flag in _NEW_NAMESPACES:
+        filter_.add_rule(refuse, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
+    for request in _TERMINAL_INPUT:  # the kernel looks at 32 bits of it, and so must the filter
+        filter_.add_rule(refuse, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _WORD, request))
+    unsupported = pyseccomp.ERRNO(errno.EAFNOSUPPORT)
+    for family in sorted(set(range(max(_FAMILIES))) - set(_FAMILIES)):
+        filter_.add_rule(unsupported, "socket", pyseccomp.Arg(0, pyseccomp.EQ, family))
+    filter_.add_rule(unsupported, "socket", pyseccomp.Arg(0, pyseccomp.GT, max(_FAMILIES)))
+    with tempfile.TemporaryFile() as file:
+        filter_.export_bpf(file)
+        file.seek(0)
+        return file.read()
