@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import resource
 import struct
 import sys
@@ -30,8 +31,9 @@ _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION = 0x20080522
 
-#: The user that root becomes: nobody's, by convention.
-NOBODY = 65534
+#: The users that root becomes, a process one of these: as systemd has them for services without a user of their own.
+#: Limits on processes are counted by user, and two targets are none of each other's business.
+USERS = range(61184, 65520)
 
 #: Processes of one target process, threads included: a probe needs a handful.
 MOST_PROCESSES = 256
@@ -74,7 +76,7 @@ def contain(
     """
     if sys.platform != "linux":
         raise ContainmentError("strict containment needs Linux")
-    own_user, user, group = os.geteuid() != 0, os.geteuid(), os.getegid()
+    own_user, user, group, outside = os.geteuid() != 0, os.geteuid(), os.getegid(), os.getpid()
     _unshare(own_user)
     if own_user:
         _map_to_itself(user, group)
@@ -87,13 +89,15 @@ def contain(
     os.close(alive)
     os.read(gone, 1)  # until the process that forked is gone: the zygote is the parent from here on
     os.close(gone)
-    _build_root([*_interpreter(), *readable], hidden, scratch)
+    if not own_user:
+        user = USERS[outside % len(USERS)]
+    _build_root([*_interpreter(), *readable], hidden, scratch, user)
     _rule_out_capabilities()
     if not own_user:
         os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-    _limit()
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    _limit(own_user)
     _drop_capabilities()
     if system_calls is not None:
         _filter(bytes.fromhex(system_calls))
@@ -170,11 +174,13 @@ def _map_to_itself(user: int, group: int) -> None:
 def _interpreter() -> list[str]:
     """What this interpreter may still want to read: its own folders, and those of packages that lie elsewhere."""
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, sysconfig.get_paths().values())]
+    # What .pth files add, but not a working tree of Sentinel's own: recipes and evidence lie in it.
+    places += [entry for entry in sys.path if entry and not os.path.isdir(os.path.join(entry, "sentinel", "worker"))]
     places += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
     return [place for place in (*places, *_SYSTEM) if os.path.exists(place)]
 
 
-def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str) -> None:
+def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int) -> None:
     """A tmpfs with bind mounts in it, made this process's root; the old one is let go."""
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
@@ -192,7 +198,7 @@ def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str) -> 
             _mount("tmpfs", root + folder, "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "size=4k")
     os.makedirs(root + scratch, exist_ok=True)
     _mount("tmpfs", root + scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
-    Path(f"{root}/etc/passwd").write_text(f"sentinel:x:{os.geteuid() or NOBODY}:{NOBODY}::{scratch}:/bin/false\n")
+    Path(f"{root}/etc/passwd").write_text(f"sentinel:x:{user}:{user}::{scratch}:/bin/false\n")
     # Where a container has covered parts of its /proc the kernel refuses a new one; nothing here depends on it.
     with contextlib.suppress(ContainmentError):
         _mount("proc", f"{root}/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
@@ -240,9 +246,11 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
 # -- privileges and limits ---------------------------------------------------------------------------------------------
 
 
-def _limit() -> None:
+def _limit(own_user: bool) -> None:
+    # Before Linux 5.14 all of a user's processes counted, those outside of the namespace too.
+    processes = [] if own_user and _kernel() < (5, 14) else [(resource.RLIMIT_NPROC, MOST_PROCESSES)]
     for name, most in (
-        (resource.RLIMIT_NPROC, MOST_PROCESSES),
+        *processes,
         (resource.RLIMIT_FSIZE, LARGEST_FILE),
         (resource.RLIMIT_NOFILE, MOST_FILES),
         (resource.RLIMIT_CORE, 0),
@@ -250,6 +258,10 @@ def _limit() -> None:
         _, hard = resource.getrlimit(name)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(name, (most, most))
+
+
+def _kernel() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def _rule_out_capabilities() -> None:

@@ -16,6 +16,7 @@ import socket
 from typing import Any
 
 from sentinel.worker import bytecode, containment, processes, protocol
+from sentinel.worker.cgroups import Group, Groups
 
 
 def serve(fd: int) -> None:
@@ -28,6 +29,7 @@ def serve(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # target processes are reaped by the kernel
     processes.adopt_orphans()
+    groups = Groups()
     uncontained = containment.reason_against()  # while little is loaded: it takes a fork
     import numpy
     import torch
@@ -51,10 +53,11 @@ def serve(fd: int) -> None:
         if message["op"] == "preload":
             protocol.send(channel, _preload(message["modules"]))
         elif message["op"] == "spawn":
-            _spawn(channel, message, fds)
+            _spawn(channel, message, fds, groups)
         elif message["op"] == "compile":
             _compile(channel, message)
     processes.kill_children()
+    groups.remove()
     os._exit(0)
 
 
@@ -79,10 +82,12 @@ def _preload(modules: list[str]) -> dict[str, str | None]:
     return versions
 
 
-def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int]) -> None:
+def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], groups: Groups) -> None:
     if len(fds) != 1:
         raise protocol.ProtocolError("spawn without its socket")
     gc.freeze()  # see target_process
+    spec = message["spec"]
+    group = groups.make(containment.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None
     told, tell = os.pipe()
     pid = os.fork()
     if pid:
@@ -93,12 +98,13 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int]) -> N
     try:
         channel.close()
         os.close(told)
-        _contain(message["spec"], tell)
+        if group is not None:
+            _contain(spec, group, tell)
         os.close(tell)
         processes.die_with_parent()
         from sentinel.worker.target_process import serve as serve_target
 
-        serve_target(socket.socket(fileno=fds[0]), message["spec"])
+        serve_target(socket.socket(fileno=fds[0]), spec)
     finally:
         with contextlib.suppress(OSError):
             os._exit(1)
@@ -117,13 +123,15 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
     protocol.send(channel, {"pid": pid})
 
 
-def _contain(spec: dict[str, Any], tell: int) -> None:
-    """Enter the containment that is asked for. What it tells: the process id of who goes on, if it is another one; what
-    is refused."""
-    if spec["contain"] is None:
-        return
+def _contain(spec: dict[str, Any], group: Group, tell: int) -> None:
+    """Enter the containment that is asked for. What it tells: the process id of who goes on; what is refused."""
+
+    def ready(pid: int) -> None:
+        group.add(pid)
+        _tell(tell, pid=pid)
+
     try:
-        containment.contain(**spec["contain"], scratch=spec["scratch"], ready=lambda pid: _tell(tell, pid=pid))
+        containment.contain(**spec["contain"], scratch=spec["scratch"], ready=ready)
     except (containment.ContainmentError, OSError) as error:
         _tell(tell, refused=str(error))
         os._exit(1)

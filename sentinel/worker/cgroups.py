@@ -1,0 +1,118 @@
+"""A control group for each strictly contained target process, where this machine lets us make one.
+
+Limits of a process (``setrlimit``) bind each of its children alone; a group bounds how many they are, and how much
+memory they have together. Both hierarchies are known: version 2, and version 1 with a folder a controller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+_ROOT = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
+_PREFIX = "sentinel-"
+
+#: controller -> the file that holds its limit, in version 2 and in version 1
+_LIMITS = {"pids": ("pids.max", "pids.max"), "memory": ("memory.max", "memory.limit_in_bytes")}
+
+
+class Groups:
+    """Makes groups, and removes those whose processes have ended.
+
+    :param root: where the hierarchies are mounted.
+    :param membership: the file that tells this process's own groups.
+    """
+
+    def __init__(self, root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> None:
+        self._places = _places(root, membership)
+        self._made: list[Path] = []
+        self._count = 0
+        self._sweep_up()
+
+    def make(self, processes: int, memory: int) -> Group:
+        """A new group, in as many hierarchies as can be had.
+
+        :param processes: the most, threads included.
+        :param memory: bytes; 0 for no limit.
+        """
+        self.remove()
+        self._count += 1
+        wanted = {"pids": processes, **({"memory": memory} if memory else {})}
+        made: list[Path] = []
+        for controller, most in wanted.items():
+            for version, parent in self._places.get(controller, ()):
+                folder = parent / f"{_PREFIX}{os.getpid()}-{self._count}"
+                try:
+                    folder.mkdir(exist_ok=True)
+                    (folder / _LIMITS[controller][0 if version == 2 else 1]).write_text(str(most))
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
+                    continue
+                made.append(folder)
+                break
+        made = list(dict.fromkeys(made))  # of version 2 one folder bounds both
+        self._made += made
+        return Group(made)
+
+    def remove(self) -> None:
+        """Remove the groups of this process's that are empty by now."""
+        for folder in self._made[:]:
+            with contextlib.suppress(OSError):  # still in use
+                folder.rmdir()
+                self._made.remove(folder)
+
+    def _sweep_up(self) -> None:
+        """Remove what processes that were killed could not."""
+        for _, parent in {place for places in self._places.values() for place in places}:
+            for folder in parent.glob(f"{_PREFIX}*-*"):
+                owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+                if owner.isdigit() and not Path("/proc", owner).exists():
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
+
+
+class Group:
+    """One group.
+
+    :ivar folders: its folder in each hierarchy; none where no group can be made.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = tuple(folders)
+
+    def add(self, pid: int) -> None:
+        """Move a process here; its children will be here too."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):  # we may make groups, and not move processes
+                (folder / "cgroup.procs").write_text(str(pid))
+
+
+def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
+    """controller -> (version of the hierarchy, folder that groups could be made in), the likeliest first."""
+    found: dict[str, list[tuple[int, Path]]] = {name: [] for name in _LIMITS}
+    with contextlib.suppress(OSError):
+        for line in membership.read_text().splitlines():
+            _, controllers, own = line.split(":", 2)
+            if not controllers:
+                for base in (root, root / "unified"):
+                    # A group that has processes cannot have groups with limits in it; beside it there may be room.
+                    for folder in dict.fromkeys((base / own[1:], (base / own[1:]).parent)):
+                        for name in _delegated(folder):
+                            found[name].append((2, folder))
+            for name in set(controllers.split(",")) & set(_LIMITS):
+                # In a container the path may be the host's, and what is mounted here the container's own part.
+                folders = (root / name / own[1:], root / name)
+                found[name] += [(1, folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
+    return found
+
+
+def _delegated(folder: Path) -> set[str]:
+    """The controllers that groups in this folder of version 2 have."""
+    try:
+        return set((folder / "cgroup.subtree_control").read_text().split()) & set(_LIMITS)
+    except OSError:
+        return set()
