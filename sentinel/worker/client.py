@@ -276,11 +276,13 @@ class Zygote:
         raise AssertionError("the loop returns or raises")
 
     def _fork(self, spec: dict[str, Any]) -> TargetProcess:
-        memory = self.options.memory if self.options.device == "cpu" and self.options.sandbox != "off" else 0
+        limited = self.options.sandbox != "off"
+        memory = self.options.memory if self.options.device == "cpu" and limited else 0
         ours, theirs = socket.socketpair()
         try:
             scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
-            self._command({"op": "spawn", "spec": {**spec, "scratch": scratch, "memory": memory}}, theirs.fileno())
+            own = {"scratch": scratch, "memory": memory, "limited": limited}
+            self._command({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
             born = protocol.receive(self._open)
             if "refused" in born:
                 raise WorkerError(

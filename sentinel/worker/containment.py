@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
-import resource
 import struct
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+
+from sentinel.worker.limits import USERS
 
 # From <linux/sched.h>, <linux/mount.h>, <linux/prctl.h>, <linux/seccomp.h> and <linux/capability.h>. Python has
 # os.unshare from 3.12 on.
@@ -30,19 +30,6 @@ _MNT_DETACH = 2
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION = 0x20080522
-
-#: The users that root becomes, a process one of these: as systemd has them for services without a user of their own.
-#: Limits on processes are counted by user, and two targets are none of each other's business.
-USERS = range(61184, 65520)
-
-#: Processes of one target process, threads included: a probe needs a handful.
-MOST_PROCESSES = 256
-
-#: Bytes of one file that a probe may write.
-LARGEST_FILE = 1 << 30
-
-#: Open files of one process.
-MOST_FILES = 1024
 
 #: Bytes of the scratch folder as a probe sees it.
 SCRATCH_BYTES = 1 << 30
@@ -97,7 +84,6 @@ def contain(
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    _limit(own_user)
     _drop_capabilities()
     if system_calls is not None:
         _filter(bytes.fromhex(system_calls))
@@ -243,25 +229,7 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
     _call(f"{source or kind or 'a remount'} on {target} is refused", result)
 
 
-# -- privileges and limits ---------------------------------------------------------------------------------------------
-
-
-def _limit(own_user: bool) -> None:
-    # Before Linux 5.14 all of a user's processes counted, those outside of the namespace too.
-    processes = [] if own_user and _kernel() < (5, 14) else [(resource.RLIMIT_NPROC, MOST_PROCESSES)]
-    for name, most in (
-        *processes,
-        (resource.RLIMIT_FSIZE, LARGEST_FILE),
-        (resource.RLIMIT_NOFILE, MOST_FILES),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(name)
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(name, (most, most))
-
-
-def _kernel() -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+# -- privileges --------------------------------------------------------------------------------------------------------
 
 
 def _rule_out_capabilities() -> None:

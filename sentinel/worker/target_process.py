@@ -6,7 +6,6 @@ import contextlib
 import gc
 import importlib
 import os
-import resource
 import select
 import signal
 import socket
@@ -18,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.loading import load_file
-from sentinel.worker import boundaries, bytecode, ghosts, probe, processes, protocol, session, trace
+from sentinel.worker import boundaries, bytecode, ghosts, limits, probe, processes, protocol, session, trace
 
 
 def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     """Answer ``import`` and ``probe`` requests until the socket closes.
 
     :param spec: ``roots`` (import roots), ``packages``, ``package_roots`` (absolute), ``scratch`` (working directory),
-        ``pycache``, ``memory`` (bytes, 0 for no limit), ``trace`` (the checkout's folder, where it is to be recorded
-        what is asked of it). Without roots this is an oracle process.
+        ``pycache``, ``trace`` (the checkout's folder, where it is to be recorded what is asked of it). Without roots
+        this is an oracle process.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -34,7 +33,6 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     processes.adopt_orphans()
     probe.quiet()
     os.chdir(spec["scratch"])
-    _limit(spec)
     roots = tuple(spec["roots"])
     recorder = None
     compiled: list[str] = []
@@ -116,12 +114,6 @@ def _import(path: str, roots: tuple[str, ...]) -> None:
             importlib.import_module(name)
 
 
-def _limit(spec: Mapping[str, Any]) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if spec["memory"]:
-        resource.setrlimit(resource.RLIMIT_AS, (spec["memory"], spec["memory"]))
-
-
 def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> Any:
     """Run work in a fork; its frame, or a failure that says how the fork ended."""
     read, write = os.pipe()
@@ -131,6 +123,7 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> 
         try:
             os.close(read)
             channel.close()
+            limits.limit_time(timeout)
             _leaf(work, write)
         finally:
             os._exit(1)

@@ -15,7 +15,7 @@ import signal
 import socket
 from typing import Any
 
-from sentinel.worker import bytecode, containment, processes, protocol
+from sentinel.worker import bytecode, containment, limits, processes, protocol
 from sentinel.worker.cgroups import Group, Groups
 
 
@@ -87,7 +87,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         raise protocol.ProtocolError("spawn without its socket")
     gc.freeze()  # see target_process
     spec = message["spec"]
-    group = groups.make(containment.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None
+    group = groups.make(limits.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None
     told, tell = os.pipe()
     pid = os.fork()
     if pid:
@@ -100,6 +100,8 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         os.close(told)
         if group is not None:
             _contain(spec, group, tell)
+        if spec["limited"]:
+            limits.limit(spec["memory"], group is not None)
         os.close(tell)
         processes.die_with_parent()
         from sentinel.worker.target_process import serve as serve_target

@@ -160,6 +160,43 @@ def big_file(megabytes):
     return written
 
 
-def core_size():
-    return resource.getrlimit(resource.RLIMIT_CORE)[1]
+def fill_memory(children, megabytes):
+    """Each child stays within what one process may have; how many of them were killed for what they have together."""
+    born = []
+    for _ in range(children):
+        told, tell = os.pipe()
+        born.append((os.fork(), told))
+        if born[-1][0] == 0:
+            taken = bytearray(megabytes << 20)
+            taken[::4096] = b"1" * len(taken[::4096])
+            os.write(tell, b"!")
+            signal.pause()
+        os.close(tell)
+        if os.read(told, 1) != b"!":
+            break
+    killed = sum(os.waitpid(pid, os.WNOHANG)[0] == pid for pid, _ in born)
+    for pid, _ in born:
+        tried(lambda: os.kill(pid, signal.SIGKILL))
+    return [len(born), killed]
+
+
+def descriptors():
+    """What the open descriptors are, beside the standard streams and the one that lists them."""
+    found = []
+    for number in range(3, 1024):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{number}").partition(":")[0])
+        except OSError:
+            pass
+    return sorted(found)
+
+
+def limits():
+    names = ("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_AS")
+    return {name: resource.getrlimit(getattr(resource, name))[1] for name in names}
+
+
+def raise_limits():
+    infinity = resource.RLIM_INFINITY
+    return tried(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (infinity, infinity)))
 '''

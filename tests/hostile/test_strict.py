@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 from attacks import SECRETS, Attack
+from demo_kit import Lab, returned
 
 from sentinel.catalog import bundled
 from sentinel.worker import syscalls
-from sentinel.worker.containment import USERS
+from sentinel.worker.cgroups import Groups
+from sentinel.worker.limits import USERS
 
 #: No such file, read-only file system, permission denied, no such process, not a folder.
 REFUSED = {"FileNotFoundError 2", "OSError 30", "PermissionError 13", "ProcessLookupError 3", "NotADirectoryError 20"}
@@ -173,9 +175,31 @@ def test_a_daemon_ends_with_its_probe(strict: Attack) -> None:
     assert len(strict("everybody")) == len(before)
 
 
-def test_files_and_cores_are_bounded(strict: Attack) -> None:
+def test_every_process_is_bounded(strict: Attack, basic: Attack) -> None:
+    for attack in (strict, basic):
+        limits = attack("limits")
+        assert limits.pop("RLIMIT_CORE") == 0
+        assert all(0 < most < 1 << 40 for most in limits.values()), limits
+    assert strict("raise_limits") == "ValueError"
+
+
+def test_what_processes_have_together_is_bounded(lab: Lab, strict: Attack, basic: Attack) -> None:
+    """Five children of 400 MB each, where one process may have 1.5 GB."""
+    if not {"pids", "memory"} <= {folder.parts[4] for folder in Groups().make(1, 1).folders}:
+        pytest.skip("no control group can be made here")
+    for level, some_are_killed in (("strict", True), ("basic", False)):  # not promised under basic
+        process = lab.open(lab.folder / "tree", sandbox=level, memory=1536 << 20)
+        children, killed = returned(lab.probe(process, "pkg.attacks.fill_memory", children=5, megabytes=400))
+        assert (children, killed > 0) == (5, some_are_killed)
+
+
+def test_only_the_answer_goes_out(strict: Attack, basic: Attack) -> None:
+    for attack in (strict, basic):
+        assert attack("descriptors") == ["/dev/null", "pipe"]
+
+
+def test_files_are_bounded(strict: Attack) -> None:
     assert strict("big_file", megabytes=1100) <= 1024
-    assert strict("core_size") == 0
 
 
 def test_the_environment_tells_nothing(strict: Attack, basic: Attack) -> None:
