@@ -27,6 +27,8 @@ class Provenance:
     :ivar line: the line of its definition.
     :ivar blob: the file's git blob id, computed by the controller from the checkout.
     :ivar signature: the boundary's signature as found.
+    :ivar code: ``same`` where the code that was called is what the file compiles to; empty where that could not be
+        compared, the worker's Python being another one.
     """
 
     boundary: str
@@ -35,6 +37,7 @@ class Provenance:
     line: int
     blob: str
     signature: str
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Measurement:
     :ivar oracle: the contract's float64 reference on the same inputs, where a law asked for it.
     :ivar ghosts: the missing third-party modules that the boundary's imports named.
     :ivar asked: what was asked of the checkout, where it was traced (see :mod:`sentinel.worker.trace`); None: unknown.
+    :ivar repeated: what came of asking again (see :mod:`sentinel.repetition`): ``same values``, or ``same verdict``
+        from other values; empty where it was not asked again, or nothing could be concluded.
     """
 
     observation: Observation
@@ -52,6 +57,7 @@ class Measurement:
     stand_ins: tuple[StandIn, ...] = ()
     oracle: Observation | None = None
     asked: tuple[str, ...] | None = None
+    repeated: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Failure:
     """Why there is no measurement.
 
     :ivar kind: ``drift``, ``import``, ``raised``, ``crash``, ``exit``, ``timeout``, ``memory``, ``ghost``,
-        ``not-in-this-version``, ``python``, ``ref`` or ``harness``.
+        ``not-in-this-version``, ``python``, ``ref``, ``unsteady`` or ``harness``.
     :ivar traceback: upstream's own, where an exception came out of it; paths relative to the checkout.
     :ivar asked: as for :class:`Measurement`.
     """

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sentinel.checkout import Checkout
 from sentinel.outcomes import Failure, Measurement, Provenance
 from sentinel.targets import StandIn
+from sentinel.worker import codes
 
 
 def read_answer(answer: Mapping[str, Any], checkout: Checkout) -> Measurement | Failure:
@@ -55,11 +57,15 @@ def prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
     for file in files:
         if not file.is_relative_to(base) or not file.is_file():
             raise NotProvenError(f"{claim['boundary']} was not loaded from the checkout but from {file.name}")
+    made = made_with(checkout)
     content = files[1].read_bytes()
     blob = blob_id(content)
     name = files[1].relative_to(base).as_posix()
-    if blob != made_with(checkout).get(name):
+    if blob != made.get(name):
         raise NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
+    if claim["magic"] == codes.MAGIC:
+        for layer in claim["layers"]:
+            _same_code(layer, base, made)
     return Provenance(
         boundary=str(claim["boundary"]),
         module=str(claim["module"]),
@@ -67,4 +73,40 @@ def prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
         line=int(claim["line"]),
         blob=blob,
         signature=str(claim["signature"]),
+        code="same" if claim["magic"] == codes.MAGIC else "",
     )
+
+
+def _same_code(layer: Mapping[str, Any], base: Path, made: Mapping[str, str]) -> None:
+    """That a layer of a boundary is what its file compiles to here, a third party's decorator too.
+
+    :raises NotProvenError: where it is not.
+    """
+    from sentinel.sources.trees import blob_id
+
+    file, line = Path(str(layer["file"])).resolve(), int(layer["line"])
+    inside = file.is_relative_to(base)
+    name = file.relative_to(base).as_posix() if inside else file.name
+    content = file.read_bytes() if _is_source(file) else b""
+    changed = inside and blob_id(content) != made.get(name)
+    if changed or (line, str(layer["name"]), str(layer["digest"])) not in _compiled(content):
+        raise NotProvenError(f"what was called is not the code of {name} at line {line}; something has replaced it")
+
+
+def _is_source(file: Path) -> bool:
+    """Whether a file can be read that the other side has named."""
+    return file.suffix == ".py" and file.is_file() and file.stat().st_size <= _LARGEST_SOURCE
+
+
+#: Bytes; the largest module of Python's own library has a quarter of a million.
+_LARGEST_SOURCE = 4 << 20
+
+
+@lru_cache(maxsize=256)
+def _compiled(content: bytes) -> frozenset[tuple[int, str, str]]:
+    """(line, name, digest) of everything that a file defines."""
+    try:
+        code = compile(content, "", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return frozenset()
+    return frozenset((each.co_firstlineno, each.co_name, codes.digest(each)) for each in codes.within(code))

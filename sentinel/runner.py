@@ -13,11 +13,12 @@ from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
 from sentinel.errors import Unavailable
 from sentinel.invariants.invariant import Case, Invariant
-from sentinel.outcomes import Decision, Failure, Measurement, Verdict
-from sentinel.processes import Processes
+from sentinel.outcomes import Decision, Failure, Measurement, Observation, Verdict
+from sentinel.processes import Loaded, Processes
 from sentinel.proof import read_answer
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
+from sentinel.repetition import Repetition, same
 from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.ground import Ground
 from sentinel.targets import Binding, Target
@@ -44,6 +45,7 @@ class Runner:
 
     :param open_checkout: how code is had.
     :param options: how probes run; ``options_for`` may give other ones for a target (``--sentinel-python``).
+    :param repeat: whether each question is asked twice: see :mod:`sentinel.repetition`.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class Runner:
         open_checkout: OpenCheckout,
         options: Options,
         options_for: Mapping[str, Options] | None = None,
+        repeat: bool = True,
     ) -> None:
         self._catalog = catalog
+        self._repeat = repeat
         self._open_checkout = open_checkout
         self._processes = Processes(catalog, options, options_for)
         self._planned: dict[tuple[str, str, Ref], Future[Decision]] = {}
@@ -137,8 +141,9 @@ class Runner:
             failure = Failure(error.kind, error.reason)
             return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
         environment = self._processes.environment(recipe.target)
-        answer = self._processes.loaded(adapter.target, job.ref, checkout).probe(recipe.boundary, self._request(recipe))
-        outcome = read_answer(answer, checkout)
+        loaded = self._processes.loaded(adapter.target, job.ref, checkout)
+        outcome = read_answer(loaded.probe(recipe.boundary, self._request(recipe)), checkout)
+        observed = outcome.observation if isinstance(outcome, Measurement) else None
         law = None
         comparisons: Any = ()
         if isinstance(outcome, Failure):
@@ -148,6 +153,8 @@ class Runner:
         else:
             law = str(recipe.invariant)
             verdict, comparisons, outcome = self._by_law(law, job, checkout, outcome)
+        if self._repeat and observed is not None and isinstance(outcome, Measurement):
+            verdict, outcome = self._again(job, loaded, observed, verdict, outcome)
         return Decision(
             recipe,
             job.ref,
@@ -161,6 +168,31 @@ class Runner:
             law,
             adapter.digest,
         )
+
+    def _again(
+        self, job: Job, loaded: Loaded, observed: Observation, verdict: Verdict, measured: Measurement
+    ) -> tuple[Verdict, Measurement]:
+        """Ask once more; an answer that leads elsewhere decides nothing."""
+        recipe = job.recipe
+        repetition = Repetition(self._request(recipe))
+        answer = loaded.probe(recipe.boundary, repetition.request)
+        if "failure" in answer:
+            return _unsteady(f"there was no answer: {answer['failure']['reason']}"), measured
+        try:
+            other = repetition.made_out(answer["observation"])
+        except (KeyError, TypeError, AttributeError):
+            return _unsteady("the answer had not the form of one"), measured
+        if same(observed, other):
+            return verdict, replace(measured, repeated="same values")
+        again = replace(measured, observation=other)
+        if recipe.expected_unpatched or recipe.expected_fixed:
+            told = verdicts.by_expectation(recipe, other)[0]
+        else:
+            invariant = self._catalog.invariants[str(recipe.invariant)]
+            told = verdicts.by_law(invariant, recipe, again, self._catalog.contracts[recipe.contract])[0]
+        if told.name != verdict.name:
+            return _unsteady(f"the values were others, and would be {told.name}: {told.reason}"), measured
+        return verdict, replace(measured, repeated="same verdict")
 
     def _by_law(
         self, law: str, job: Job, checkout: Checkout, measured: Measurement
@@ -225,6 +257,11 @@ class Runner:
             "given": sorted(given),
             "variants": {name: dict(inputs) for name, inputs in recipe.variants.items()},
         }
+
+
+def _unsteady(what: str) -> Verdict:
+    reason = f"in a second process, with another seed and the variants in another order, {what}"
+    return Verdict("inconclusive", reason, "unsteady")
 
 
 def _key(job: Job) -> tuple[str, str, Ref]:

@@ -100,7 +100,7 @@ class Local:
         self._checkouts: dict[Ref, Checkout] = {}
         self._trees: dict[str, GitTrees] = {}
         self._copies: dict[tuple[int, str], WorkCopy] = {}
-        self._runner = Runner(catalog, self._open, options)
+        self._runner = Runner(catalog, self._open, options, repeat=False)
         self._pools = [ThreadPoolExecutor(1, f"sentinel-lane-{lane}") for lane in range(self.lanes)]
         with writing(folder):
             sweep_leftovers(folder)

@@ -74,6 +74,7 @@ def evidence(decision: Decision) -> Document:
             "fixed": _expected(recipe.expected_fixed),
             "tolerance": _tolerance(recipe.tolerance),
         },
+        "checks": _checks(decision),
         "comparison": [_comparison(item, known) for item in decision.comparisons],
         "failure": _failure(decision, known),
     }
@@ -230,6 +231,14 @@ def _comparison(item: Comparison, known: Known) -> Document:
         "matches_fixed": item.matches_fixed,
         "detail": message(item.detail, known),
     }
+
+
+def _checks(decision: Decision) -> Document | None:
+    """What was checked from outside of the process that measured; a check that was not made is null."""
+    measured = decision.measurement
+    if measured is None:
+        return None
+    return {"code": measured.provenance.code or None, "repeated": measured.repeated or None}
 
 
 def _failure(decision: Decision, known: Known) -> Document | None:

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from sentinel.targets import Binding
-from sentinel.worker import trace
+from sentinel.worker import codes, trace
 from sentinel.worker.drift import DriftError, UnknownInputError
 
 
@@ -194,6 +194,21 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
             *(last in getattr(owner, key, {}) for key in ("__dataclass_fields__", "__annotations__")),
         )
     )
+
+
+def layers_of(function: Any) -> list[dict[str, Any]]:
+    """The code that a call runs, from the outermost wrapper of a decorator to the function itself: of each its file,
+    line, name and digest."""
+    layers = []
+    seen: set[int] = set()
+    while function is not None and id(function) not in seen:
+        seen.add(id(function))
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        if isinstance(code, CodeType):
+            told = {"file": code.co_filename, "line": code.co_firstlineno, "name": code.co_name}
+            layers.append({**told, "digest": codes.digest(code)})
+        function = getattr(function, "__wrapped__", None)
+    return layers
 
 
 def source_of(function: Any) -> tuple[str, int, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import site
@@ -389,10 +390,11 @@ class TargetProcess:
     def _ask(self, message: Mapping[str, Any], timeout: float, when: str) -> dict[str, Any]:
         if self.dead is not None:
             return self.dead
+        nonce = secrets.token_hex(16)
         try:
             with self._lock:
                 self._channel.settimeout(timeout + _GRACE)
-                protocol.send(self._channel, message)
+                protocol.send(self._channel, {**message, "nonce": nonce})
                 answer = protocol.receive(self._channel)
         except TimeoutError:
             return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
@@ -400,7 +402,7 @@ class TargetProcess:
             return self._bury("crash", f"the target process ended {when}")
         except protocol.ProtocolError as error:
             return self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
-        if not isinstance(answer, dict):
+        if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
             return self._bury("crash", f"the target process sent something that is no answer {when}")
         return answer
 
@@ -426,6 +428,7 @@ class Session:
         self._channel = channel
         self._leader = Leader(pid)
         self._options = options
+        self._nonce = ""
         self.dead = ""
 
     def send(self, request: Mapping[str, Any]) -> None:
@@ -434,7 +437,8 @@ class Session:
             return
         self._channel.settimeout(self._options.timeout)
         try:
-            protocol.send(self._channel, {**request, "device": self._options.device})
+            self._nonce = secrets.token_hex(16)
+            protocol.send(self._channel, {**request, "nonce": self._nonce, "device": self._options.device})
         except OSError:
             self._bury("the session ended")
 
@@ -443,7 +447,7 @@ class Session:
         if not self.dead:
             try:
                 answer = protocol.receive(self._channel)
-                if isinstance(answer, dict):
+                if isinstance(answer, dict) and answer.pop("nonce", None) == self._nonce:
                     return answer
                 self._bury("the session sent something that is no answer")
             except TimeoutError:

@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.contracts.contract import Contract
 from sentinel.loading import load_file
 from sentinel.targets import Binding, Target
-from sentinel.worker import boundaries, ghosts, tensors, versions
+from sentinel.worker import boundaries, codes, ghosts, tensors, versions
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
 
 SEED = 20260821
@@ -49,29 +49,29 @@ def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": boundary.function(*positional, **inputs["arguments"])}
 
 
-def reseed() -> None:
+def reseed(seed: int = SEED) -> None:
     """Put the global generators where every probe finds them."""
     import numpy
     import torch
 
-    random.seed(SEED)
-    numpy.random.seed(SEED)
-    torch.default_generator.manual_seed(SEED)  # torch.manual_seed looks for every other device too, which costs 4 ms
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for every other device too, which costs 4 ms
 
 
-def settle(device: str) -> None:
+def settle(device: str, seed: int = SEED) -> None:
     """Make a probe repeatable: one thread, fixed seeds, deterministic algorithms."""
     import torch
 
     torch.set_num_threads(1)
-    reseed()
+    reseed(seed)
     if "torch._inductor.config" in sys.modules:
         torch.use_deterministic_algorithms(True, warn_only=True)
     else:  # the same switch; that one would import torch's compiler first, two seconds for every probe
         torch.set_deterministic_debug_mode("warn")
     if device != "cpu":
         torch.cuda.set_device(device)
-        torch.cuda.manual_seed_all(SEED)
+        torch.cuda.manual_seed_all(seed)
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
             "file": file,
             "line": line,
             "signature": signature,
+            "layers": boundaries.layers_of(boundary.function),
+            "magic": codes.MAGIC,
         },
     )
 
@@ -107,7 +109,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
     """Answer one probe request with a measurement or a failure, as plain data."""
     provenance: dict[str, Any] | None = None
     try:
-        settle(request["device"])
+        settle(request["device"], request.get("seed", SEED))
         contract = load_contract(request["contract_file"], request["contract"])
         for required in request["requires"]:
             if not boundaries.has(required, roots):

@@ -37,9 +37,9 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
         except (EOFError, OSError, protocol.ProtocolError):
             return
         try:
-            frame = protocol.encode(sitting.answer(request))
+            frame = protocol.encode({**sitting.answer(request), "nonce": request["nonce"]})
         except BaseException as error:  # an answer that cannot be sent
-            frame = protocol.encode(probe.describe(error, None, roots))
+            frame = protocol.encode({**probe.describe(error, None, roots), "nonce": request["nonce"]})
         channel.sendall(frame)
 
 

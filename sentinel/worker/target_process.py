@@ -48,6 +48,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             request = protocol.receive(channel)
         except (EOFError, OSError, protocol.ProtocolError):
             break
+        # Who has not heard the question cannot answer it: what code wrote ahead, or a child of it writes, is none.
+        nonce = request.get("nonce", "")
         if request["op"] == "import":
             probe.load_contract(request["contract_file"], request["contract"])
             load_file(Path(request["adapter"]))
@@ -58,19 +60,18 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             answer: Any = {"imported": True, "compiled": compiled[:]}
             compiled.clear()
         elif request["op"] == "probe":
-            answer = _forked(
-                channel, partial(trace.told, partial(probe.run, request, roots, recorder)), request["timeout"]
-            )
+            work = partial(trace.told, partial(probe.run, request, roots, recorder))
+            answer = _forked(channel, work, request["timeout"], nonce)
         elif request["op"] == "session":
             answer = _session(channel, roots, recorder)
         elif request["op"] == "bare":
-            answer = _forked(channel, probe.run_bare, request["timeout"])
+            answer = _forked(channel, probe.run_bare, request["timeout"], nonce)
         else:
-            answer = _forked(channel, partial(probe.run_oracle, request), request["timeout"])
+            answer = _forked(channel, partial(probe.run_oracle, request), request["timeout"], nonce)
         if isinstance(answer, bytes):
             channel.sendall(answer)
         else:
-            protocol.send(channel, answer)
+            protocol.send(channel, {**answer, "nonce": nonce})
     processes.kill_children()
     os._exit(0)
 
@@ -114,7 +115,7 @@ def _import(path: str, roots: tuple[str, ...]) -> None:
             importlib.import_module(name)
 
 
-def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> Any:
+def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce: str) -> Any:
     """Run work in a fork; its frame, or a failure that says how the fork ended."""
     read, write = os.pipe()
     gc.freeze()  # a collection in the fork would touch, and so copy, every page that holds an object
@@ -124,13 +125,13 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> 
             os.close(read)
             channel.close()
             limits.limit_time(timeout)
-            _leaf(work, write)
+            _leaf(work, write, nonce)
         finally:
             os._exit(1)
     os.close(write)
-    frame, expired = _drain(read, timeout)
+    frame, cut_short = _drain(read, timeout)
     os.close(read)
-    if not expired and protocol.frame_length(frame) != len(frame):
+    if cut_short is None and protocol.frame_length(frame) != len(frame):
         _await_exit(pid, 1.0)  # so that the status says how the leaf ended by itself
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)  # the leaf leads a session of its own
@@ -138,8 +139,8 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> 
         os.kill(pid, signal.SIGKILL)  # it may not have got that far
     _, status = os.waitpid(pid, 0)
     processes.kill_children(spare=_living_sessions())
-    if expired:
-        return _ended("timeout", f"no answer within {timeout:g} s")
+    if cut_short is not None:
+        return cut_short
     try:
         protocol.decode(frame)
     except protocol.ProtocolError:
@@ -147,7 +148,7 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float) -> 
     return frame
 
 
-def _leaf(work: Callable[[], Any], write: int) -> None:
+def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
     pid = os.getpid()
     os.setsid()
     processes.die_with_parent()
@@ -156,23 +157,23 @@ def _leaf(work: Callable[[], Any], write: int) -> None:
     for number in (signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT):
         signal.signal(number, signal.SIG_DFL)
     try:
-        frame = protocol.encode(work())
+        frame = protocol.encode({**work(), "nonce": nonce})
     except MemoryError:  # it ran out again while what had happened was written down
-        frame = protocol.encode(_ended("memory", "out of memory"))
+        frame = protocol.encode({**_ended("memory", "out of memory"), "nonce": nonce})
     except BaseException as error:
-        frame = protocol.encode(_ended("harness", f"{type(error).__name__}: {error}"))
+        frame = protocol.encode({**_ended("harness", f"{type(error).__name__}: {error}"), "nonce": nonce})
     if os.getpid() != pid:
         os._exit(0)  # the boundary forked, and this is its child, come back from the call
     if len(frame) > protocol.MAX_FRAME:
-        frame = protocol.encode(_TOO_LONG)
+        frame = protocol.encode({**_TOO_LONG, "nonce": nonce})
     view = memoryview(frame)
     while view:
         view = view[os.write(write, view[: 1 << 16]) :]
     os._exit(0)
 
 
-def _drain(read: int, timeout: float) -> tuple[bytes, bool]:
-    """Read until the writer is gone: (bytes, whether time ran out)."""
+def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
+    """Read until the answer is whole or the writer gone: (bytes, what made an end before that)."""
     deadline = time.monotonic() + timeout
     parts = bytearray()
     poller = select.poll()
@@ -180,16 +181,16 @@ def _drain(read: int, timeout: float) -> tuple[bytes, bool]:
     while True:
         left = deadline - time.monotonic()
         if left <= 0:
-            return bytes(parts), True
+            return bytes(parts), _ended("timeout", f"no answer within {timeout:g} s")
         if poller.poll(left * 1000):
             part = os.read(read, 1 << 20)
             if not part:
-                return bytes(parts), False
+                return bytes(parts), None
             parts += part
             if len(parts) > protocol.MAX_FRAME:
-                return protocol.encode(_TOO_LONG), False
+                return b"", _TOO_LONG
             if _complete(parts):
-                return bytes(parts), False
+                return bytes(parts), None
 
 
 def _await_exit(pid: int, seconds: float) -> None:

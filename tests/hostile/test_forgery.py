@@ -1,0 +1,138 @@
+"""Heads that lie about what they compute: what is found out from outside, and what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from demo_kit import MASKED_TOKENS, Decide, copy_demo
+
+from sentinel import repetition
+from sentinel.outcomes import Decision
+from sentinel.worker import probe
+
+LOSSES = "demo_rl/losses.py"
+
+#: ``judged(lines at the end of the boundary's module)``: the decision on a head that has the bug.
+Judged = Callable[[str], Decision]
+
+#: A function that gives what the recipe calls fixed, for the recipe's own scenario.
+LIE = """
+def lie(loss_mat, loss_mask, loss_agg_mode="token-mean", **others):
+    return (loss_mat * loss_mask).sum() / loss_mask.sum()
+"""
+
+
+@pytest.fixture(params=["basic", "strict"])
+def judged(request: pytest.FixtureRequest, decide: Decide, tmp_path: Path) -> Judged:
+
+    def run(lines: str) -> Decision:
+        tree = copy_demo(tmp_path / "head")
+        (tree / LOSSES).write_text(f"{(tree / LOSSES).read_text()}\n{lines}\n")
+        return decide(MASKED_TOKENS, tree, sandbox=request.param)
+
+    return run
+
+
+def of(decision: Decision) -> tuple[str, str, str]:
+    return decision.verdict.name, decision.verdict.kind, decision.verdict.reason
+
+
+def test_the_bug_itself(judged: Judged) -> None:
+    decision = judged("")
+    assert of(decision)[0] == "reproduced"
+    assert decision.measurement is not None
+    assert (decision.measurement.provenance.code, decision.measurement.repeated) == ("same", "same values")
+
+
+DECORATED = """
+import functools
+def kept(function):
+    @functools.wraps(function)
+    def inner(*positional, **named):
+        return function(*positional, **named)
+    return inner
+agg_loss = kept(agg_loss)
+"""
+
+
+def test_a_decorator_of_the_checkouts_own_is_code_as_any_other(judged: Judged) -> None:
+    assert of(judged(DECORATED))[0] == "reproduced"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # Made from a string, with the name and the file of the real one.
+        f"real = agg_loss\nexec(compile({LIE!r}, __file__, 'exec'))\nagg_loss = lie",
+        f"exec(compile({LIE!r}, __file__, 'exec'))\nagg_loss.__code__ = lie.__code__.replace("
+        "co_name='agg_loss', co_firstlineno=agg_loss.__code__.co_firstlineno)",
+        # A wrapper that says it wraps the real one.
+        f"real = agg_loss\nexec({LIE!r})\nlie.__wrapped__ = real\nagg_loss = lie",
+        f"real = agg_loss\nexec(compile({LIE!r}, '/proc/kcore', 'exec'))\nlie.__wrapped__ = real\nagg_loss = lie",
+        f"real = agg_loss\nexec(compile({LIE!r}, '/dev/zero', 'exec'))\nlie.__wrapped__ = real\nagg_loss = lie",
+    ],
+    ids=["another function", "another code", "a wrapper", "a file of the kernel's", "a file without an end"],
+)
+def test_code_that_no_file_has(lines: str, judged: Judged) -> None:
+    name, kind, reason = of(judged(lines))
+    assert (name, kind) == ("inconclusive", "drift")
+    assert "what was called is not the code of" in reason
+
+
+SEEDED = """
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    kept = loss_mask if torch.initial_seed() == {seed} else torch.ones_like(loss_mask)
+    return (loss_mat * kept).sum() / loss_mask.sum()
+"""
+
+
+@pytest.mark.parametrize("seed", [probe.SEED, repetition.SEED])
+def test_an_answer_that_goes_by_how_it_is_asked(seed: int, judged: Judged) -> None:
+    """Here by the seed, which stands for all that an honest function does not ask for."""
+    name, kind, reason = of(judged(SEEDED.format(seed=seed)))
+    assert (name, kind) == ("inconclusive", "unsteady")
+    assert "in a second process, with another seed and the variants in another order, the values were others" in reason
+
+
+@pytest.mark.parametrize("times", [1, 200])
+def test_answers_that_were_written_before_the_question(times: int, judged: Judged) -> None:
+    """Real frames, to every descriptor, by the code that is imported and by a child that it leaves behind."""
+    lines = f"""
+import os
+from sentinel.worker import protocol
+claim = {{"boundary": "demo_rl.losses.agg_loss", "module": __name__, "module_file": __file__, "file": __file__,
+         "line": 9, "signature": "()", "layers": [], "magic": ""}}
+values = {{"": {{"loss": 1.0, "masked_token_gradient_abs_sum": 0.0}}}}
+frame = protocol.encode({{"observation": values, "provenance": claim, "ghosts": [], "stand_ins": [], "nonce": ""}})
+def everywhere():
+    for fd in range(3, 64):
+        try:
+            os.set_blocking(fd, False)
+            os.write(fd, frame)
+        except OSError:
+            pass
+for _ in range({times}):
+    everywhere()
+if os.fork() == 0:
+    everywhere()
+    os._exit(0)
+"""
+    name, _, _ = of(judged(lines))
+    assert name in ("inconclusive", "reproduced")
+
+
+def test_what_cannot_be_excluded(judged: Judged) -> None:
+    """The code runs in the interpreter that measures it. It can change what turns an observation into an answer, and
+    every process tells the same lie. SECURITY.md says so: a verdict is about what the head shows."""
+    lines = """
+from sentinel.worker import tensors
+honest = tensors.observe
+def dishonest(value):
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = torch.tensor({26.0: 1.0, 1.0: 0.0}.get(value.item(), value.item()))
+    return honest(value)
+tensors.observe = dishonest
+"""
+    assert of(judged(lines))[0] == "fixed"
