@@ -67,6 +67,7 @@ def keep_beside(roots: tuple[str, ...], folder: str) -> list[str]:
 def compile_beside(files: Iterable[str], folder: str) -> None:
     """Put the byte code of these files into ``folder``; what does not compile is left out."""
     os.nice(10)
+    os.umask(0o022)  # contained processes may be another user's
     resource.setrlimit(resource.RLIMIT_CPU, (_PATIENCE, _PATIENCE))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     sys.pycache_prefix = folder

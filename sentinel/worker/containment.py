@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import struct
 import sys
@@ -92,13 +93,17 @@ def contain(
 
 def reason_against() -> str | None:
     """Why a process cannot be contained here; None where it can. Tried for real, in a fork."""
+    needed = [os.path.dirname(__file__), os.__file__, *filter(None, map(_place_of, ("numpy", "torch")))]
     read, write = os.pipe()
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
         pid = os.fork()
         if pid == 0:
             os.close(read)
             try:
-                contain([], [], scratch, lambda inner: None)
+                contain(needed, [], scratch, lambda inner: None)
+                for place in needed:
+                    if not os.access(place, os.R_OK):
+                        raise ContainmentError(f"no other user may read {place}, and there the user is another one")
             except BaseException as error:
                 os.write(write, str(error).encode()[:400] or b"unknown")
             finally:
@@ -111,6 +116,11 @@ def reason_against() -> str | None:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
     return said.decode(errors="replace") or None
+
+
+def _place_of(package: str) -> str | None:
+    found = importlib.util.find_spec(package)
+    return found and found.origin
 
 
 def _settle_in(scratch: str) -> None:
@@ -168,6 +178,7 @@ def _interpreter() -> list[str]:
 
 def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int) -> None:
     """A tmpfs with bind mounts in it, made this process's root; the old one is let go."""
+    os.umask(0o022)  # whatever the user's is: another user has to find the way
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
     root = scratch
