@@ -120,7 +120,7 @@ def reason_against() -> str | None:
 
 def _place_of(package: str) -> str | None:
     found = importlib.util.find_spec(package)
-    return found and found.origin
+    return found.origin if found is not None else None
 
 
 def _settle_in(scratch: str) -> None:
