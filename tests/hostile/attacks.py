@@ -160,6 +160,35 @@ def big_file(megabytes):
     return written
 
 
+def fill_scratch(files, megabytes):
+    """Whole files of this size that there is room for."""
+    count = 0
+    try:
+        for number in range(files):
+            with open(f"part-{number}", "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, megabytes << 20)
+            count += 1
+    except OSError:
+        pass
+    return count
+
+
+def hang_in_c():
+    """In the kernel, with every signal blocked that can be."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    read, _ = os.pipe()
+    ctypes.CDLL(None).read(read, ctypes.create_string_buffer(1), 1)
+
+
+def kill_everybody():
+    """Everybody that can be seen, this process and its parent excepted; how many could be signalled."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) not in (os.getpid(), os.getppid()):
+            count += tried(lambda: os.kill(int(name), 0)) == "done"
+    return count
+
+
 def fill_memory(children, megabytes):
     """Each child stays within what one process may have; how many of them were killed for what they have together."""
     born = []

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attacks import SECRETS, Attack
+from attacks import ATTACKS, SECRETS, Attack
 from demo_kit import Lab, returned
 
 from sentinel.catalog import bundled
@@ -200,6 +200,24 @@ def test_only_the_answer_goes_out(strict: Attack, basic: Attack) -> None:
 
 def test_files_are_bounded(strict: Attack) -> None:
     assert strict("big_file", megabytes=1100) <= 1024
+
+
+def test_the_scratch_folder_has_an_end(strict: Attack) -> None:
+    assert strict("fill_scratch", files=3, megabytes=600) == 1
+    assert strict("fill_scratch", files=3, megabytes=600) in (0, 1)  # the probe before it has left its file there
+
+
+def test_nobody_else_can_be_signalled(strict: Attack) -> None:
+    assert strict("kill_everybody") == 0
+
+
+@pytest.mark.usefixtures("_strict_is_to_be_had")
+@pytest.mark.parametrize("level", ["basic", "strict"])
+def test_what_hangs_in_the_kernel_is_ended(level: str, lab: Lab) -> None:
+    process = lab.open(lab.write({"attacks.py": ATTACKS}), sandbox=level, timeout=0.5)
+    answer = lab.probe(process, "pkg.attacks.hang_in_c")
+    assert answer["failure"]["kind"] == "timeout"
+    assert returned(lab.probe(process, "pkg.attacks.system_call", call=[39])) == "done"  # the next one goes on
 
 
 def test_the_environment_tells_nothing(strict: Attack, basic: Attack) -> None:
