@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.checkout import Checkout
+from sentinel.worker.client import contained_command
 
 #: Seconds for one script; importing a framework with its packages takes most of it.
 TIMEOUT = 120.0
@@ -35,11 +37,14 @@ class Tried:
     missing: str = ""
 
 
-def run(script: str, checkout: Checkout, python: str | None = None) -> Tried:
-    """Run a runner on a checkout."""
+def run(script: str, checkout: Checkout, python: str | None = None, contained: bool = False) -> Tried:
+    """Run a runner on a checkout.
+
+    :param contained: whether strictly contained, as what it imports is when Sentinel itself measures.
+    """
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         Path(folder, "run_validation.py").write_text(script, encoding="utf-8")
-        finished = _process(["run_validation.py"], folder, checkout, python)
+        finished = _process([f"{folder}/run_validation.py"], folder, checkout, python, contained)
     if isinstance(finished, str):
         return Tried("", "", finished)
     printed = finished.stdout[max(finished.stdout.rfind('{\n  "bug_id"'), 0) :]  # the target may have printed before
@@ -50,7 +55,9 @@ def run(script: str, checkout: Checkout, python: str | None = None) -> Tried:
     return Tried(status, printed)
 
 
-def run_test(name: str, text: str, setting: str, checkout: Checkout, python: str | None = None) -> Tried:
+def run_test(
+    name: str, text: str, setting: str, checkout: Checkout, python: str | None = None, contained: bool = False
+) -> Tried:
     """Run a regression test on a checkout.
 
     :param setting: what a runner does before it imports the target; on upstream's machines nothing of it is needed.
@@ -58,8 +65,9 @@ def run_test(name: str, text: str, setting: str, checkout: Checkout, python: str
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         Path(folder, "conftest.py").write_text(setting, encoding="utf-8")
         Path(folder, name).write_text(text, encoding="utf-8")
-        command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:sentinel", "--tb=short", name]
-        finished = _process(command, folder, checkout, python)
+        quiet = ["-q", "-p", "no:cacheprovider", "-p", "no:sentinel", "--tb=short"]
+        command = ["-m", "pytest", *quiet, f"--rootdir={folder}", f"{folder}/{name}"]
+        finished = _process(command, folder, checkout, python, contained)
     if isinstance(finished, str):
         return Tried("", "", finished)
     if finished.returncode not in (0, 1):
@@ -68,15 +76,19 @@ def run_test(name: str, text: str, setting: str, checkout: Checkout, python: str
 
 
 def _process(
-    command: list[str], folder: str, checkout: Checkout, python: str | None
+    command: list[str], folder: str, checkout: Checkout, python: str | None, contained: bool
 ) -> subprocess.CompletedProcess[str] | str:
+    command = [python or sys.executable, *command]
     environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
     # A script's own folder is its sys.path[0]; nothing else of this process is seen, Sentinel's source tree included.
     environment |= {"TARGET_REPO": str(checkout.path), "HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": "1"}
     environment |= {"PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
+    if contained:
+        git = shutil.which("git")  # a runner asks it for the commit
+        command = contained_command(command, Path(folder), checkout.path, *([Path(git)] if git else []))
     try:
         return subprocess.run(
-            [python or sys.executable, *command],
+            command,
             env=environment,
             cwd=folder,
             stdin=subprocess.DEVNULL,

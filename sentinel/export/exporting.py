@@ -192,14 +192,22 @@ class Exporter:
         checkout = side.decision.checkout
         assert checkout is not None
         self._tell(f"trying the runner at {side.decision.ref.short}")
-        return replace(side, tried=checking.run(text, checkout, self._options.python))
+        return replace(side, tried=checking.run(text, checkout, self._options.python, _contained(side)))
 
     def _test(self, side: Side, bundle: Bundle, setting: str) -> Side:
         checkout = side.decision.checkout
         assert checkout is not None
         self._tell(f"trying the test at {side.decision.ref.short}")
-        tested = checking.run_test(bundle.test_name, bundle.test, setting, checkout, self._options.python)
+        tested = checking.run_test(
+            bundle.test_name, bundle.test, setting, checkout, self._options.python, _contained(side)
+        )
         return replace(side, tested=tested)
+
+
+def _contained(side: Side) -> bool:
+    """Whether to contain what is tried, as what was measured was."""
+    environment = side.decision.environment
+    return environment is not None and environment.sandbox == "strict"
 
 
 def source_lines(checkout: Checkout, file: str, line: int, longest: int = 60) -> tuple[int, int, str]:

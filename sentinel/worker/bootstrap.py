@@ -1,7 +1,7 @@
 """The worker's entry: run by path, in any interpreter that has torch and numpy.
 
 It makes ``sentinel`` importable from its own files alone, so that nothing else of the controller's environment is seen,
-and hands over to the zygote.
+and hands over to the zygote, or to a command that is to be contained.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import sys
 import types
 from pathlib import Path
 
+#: ``bootstrap.py --contained SETTINGS PROGRAM ARGUMENT...``
+CONTAINED = "--contained"
+
 
 def main() -> None:
     package = Path(__file__).resolve().parent.parent
@@ -17,6 +20,10 @@ def main() -> None:
     stub = types.ModuleType("sentinel")
     stub.__path__ = [str(package)]
     sys.modules["sentinel"] = stub
+    if sys.argv[1] == CONTAINED:
+        from sentinel.worker.contained import run
+
+        run(sys.argv[2], sys.argv[3:])
     from sentinel.worker.zygote import serve
 
     serve(int(sys.argv[1]))

@@ -6,6 +6,7 @@ The controller decides and the worker only measures; nothing here looks at what 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -25,6 +26,7 @@ from typing import Any
 from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError
 from sentinel.worker import protocol, syscalls
+from sentinel.worker.bootstrap import CONTAINED
 from sentinel.worker.processes import Leader
 
 #: What results may depend on, set for every worker and recorded in the evidence.
@@ -493,6 +495,25 @@ _CREDENTIALS = struct.Struct("3i")
 
 def _byte_code_of(checkout: Checkout) -> str:
     return str(checkout.path.parent / f"{checkout.path.name}.pycache")
+
+
+def contained_command(command: Sequence[str], folder: Path, *readable: Path, memory: int = Options.memory) -> list[str]:
+    """The command that runs another one strictly contained: with the standard streams, and with the environment but for
+    ``HOME`` and ``TMPDIR``.
+
+    :param command: beginning with the path of a Python interpreter.
+    :param folder: a folder of the caller's, which it may read; its working folder is one in memory, at ``scratch``
+        below it.
+    :param readable: what else it may read beside that interpreter.
+    """
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    for place in (folder, *folder.rglob("*")):  # it may be another user
+        place.chmod(0o755 if place.is_dir() else 0o644)
+    visible = [str(place) for place in (folder, *readable)]
+    settings = {"readable": visible, "scratch": str(scratch), "system_calls": _filter(), "memory": memory}
+    bootstrap = str(Path(__file__).resolve().parent / "bootstrap.py")
+    return [command[0], bootstrap, CONTAINED, json.dumps(settings), *command]
 
 
 def _filter() -> str | None:

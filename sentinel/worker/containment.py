@@ -52,6 +52,7 @@ def contain(
     scratch: str,
     ready: Callable[[int], None],
     system_calls: str | None = None,
+    wait: bool = False,
 ) -> None:
     """Go on as the first process of a contained world; whoever called ends.
 
@@ -60,6 +61,7 @@ def contain(
     :param scratch: the one folder that can be written; it starts empty and ends with the process.
     :param ready: called in the caller's own namespaces with the process id, there, of the process that goes on.
     :param system_calls: a filter of system calls, as :func:`sentinel.worker.syscalls.program` gives it, in hexadecimal.
+    :param wait: whether whoever called ends with the process that goes on, and as that does, instead of at once.
     :raises ContainmentError: in the process that goes on, or before there is one.
     """
     if sys.platform != "linux":
@@ -73,6 +75,9 @@ def contain(
     if pid:
         os.close(gone)
         ready(pid)
+        if wait:
+            os.close(alive)
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF)
         os._exit(0)
     os.close(alive)
     os.read(gone, 1)  # until the process that forked is gone: the zygote is the parent from here on
