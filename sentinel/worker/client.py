@@ -6,6 +6,7 @@ The controller decides and the worker only measures; nothing here looks at what 
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import secrets
@@ -142,7 +143,11 @@ class Zygote:
 
         :raises WorkerError: as :meth:`hello`.
         """
-        return self.options.sandbox or ("basic" if self.hello()["uncontained"] else "strict")
+        if (
+            self.options.sandbox or self.options.device != "cpu"
+        ):  # strict on a GPU was not tried yet: only where asked for
+            return self.options.sandbox or "basic"
+        return "basic" if self.hello()["uncontained"] else "strict"
 
     def hello(self) -> Mapping[str, Any]:
         """Versions of the interpreter, torch, numpy and the preloaded packages; ``uncontained``: why processes cannot
@@ -264,6 +269,7 @@ class Zygote:
             own = str(Path(__file__).resolve().parent.parent)
             visible = [own, *self.places.readable, *checkout, *filter(os.path.isdir, [spec["pycache"]])]
             spec["contain"] = {"readable": visible, "hidden": self.places.hidden, "system_calls": _filter()}
+            spec["contain"]["devices"] = [] if self.options.device == "cpu" else glob.glob("/dev/nvidia*")
         with self._lock:
             for last in (False, True):
                 if self._process is None:

@@ -52,6 +52,7 @@ def contain(
     scratch: str,
     ready: Callable[[int], None],
     system_calls: str | None = None,
+    devices: Sequence[str] = (),
     wait: bool = False,
 ) -> None:
     """Go on as the first process of a contained world; whoever called ends.
@@ -61,6 +62,7 @@ def contain(
     :param scratch: the one folder that can be written; it starts empty and ends with the process.
     :param ready: called in the caller's own namespaces with the process id, there, of the process that goes on.
     :param system_calls: a filter of system calls, as :func:`sentinel.worker.syscalls.program` gives it, in hexadecimal.
+    :param devices: what to have of ``/dev`` beside the harmless ones: a GPU's.
     :param wait: whether whoever called ends with the process that goes on, and as that does, instead of at once.
     :raises ContainmentError: in the process that goes on, or before there is one.
     """
@@ -84,7 +86,7 @@ def contain(
     os.close(gone)
     if not own_user:
         user = USERS[outside % len(USERS)]
-    _build_root([*_interpreter(), *readable], hidden, scratch, user)
+    _build_root([*_interpreter(), *readable], hidden, scratch, user, (*_DEVICES, *devices))
     _rule_out_capabilities()
     if not own_user:
         os.setgroups([])
@@ -181,7 +183,7 @@ def _interpreter() -> list[str]:
     return [place for place in (*places, *_SYSTEM) if os.path.exists(place)]
 
 
-def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int) -> None:
+def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int, devices: Iterable[str]) -> None:
     """A tmpfs with bind mounts in it, made this process's root; the old one is let go."""
     os.umask(0o022)  # whatever the user's is: another user has to find the way
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
@@ -193,7 +195,7 @@ def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, use
     _mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
     for place in _outermost(visible):
         _bind(place, root)
-    for device in _DEVICES:
+    for device in devices:
         _bind(device, root, flags=_MS_NOSUID | _MS_NOEXEC)
     for folder in hidden:
         if os.path.isdir(root + folder):

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from attacks import ATTACKS, SECRETS, Attack
 from demo_kit import Lab, returned
 
 from sentinel.catalog import bundled
-from sentinel.worker import syscalls
+from sentinel.worker import client, syscalls
 from sentinel.worker.cgroups import Groups
+from sentinel.worker.client import Options, Zygote
 from sentinel.worker.limits import USERS
 
 #: No such file, read-only file system, permission denied, no such process, not a folder.
@@ -87,6 +89,26 @@ def test_the_root_holds_little(strict: Attack) -> None:
     assert strict("listed", path="/dev") == ["null", "random", "urandom", "zero"]
     assert set(strict("listed", path="/etc")) <= {"ld.so.cache", "passwd"}
     assert strict("device") in ("PermissionError 1", "PermissionError 13")
+
+
+def test_a_gpus_devices_are_there_where_they_are_asked_for(
+    lab: Lab, strict: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client.glob, "glob", lambda pattern: ["/dev/full"] if pattern == "/dev/nvidia*" else [])
+    process = lab.open(lab.folder / "tree", sandbox="strict", device="cuda")
+    process._options = replace(process._options, device="cpu")  # there is no GPU to settle on
+    assert returned(lab.probe(process, "pkg.attacks.listed", path="/dev")) == [
+        "full",
+        "null",
+        "random",
+        "urandom",
+        "zero",
+    ]
+
+
+def test_on_a_gpu_strict_has_to_be_asked_for() -> None:
+    levels = [Zygote(Options(device="cuda", sandbox=level)).sandbox for level in ("", "strict", "off")]
+    assert levels == ["basic", "strict", "off"]
 
 
 # -- the network -------------------------------------------------------------------------------------------------------
