@@ -49,6 +49,7 @@ class Measurement:
     :ivar asked: what was asked of the checkout, where it was traced (see :mod:`sentinel.worker.trace`); None: unknown.
     :ivar repeated: what came of asking again (see :mod:`sentinel.repetition`): ``same values``, or ``same verdict``
         from other values; empty where it was not asked again, or nothing could be concluded.
+    :ivar reordered: whether then the rows in another order had the same results, in that order.
     """
 
     observation: Observation
@@ -58,6 +59,7 @@ class Measurement:
     oracle: Observation | None = None
     asked: tuple[str, ...] | None = None
     repeated: str = ""
+    reordered: bool = False
 
 
 @dataclass(frozen=True)

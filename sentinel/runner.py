@@ -174,13 +174,17 @@ class Runner:
     ) -> tuple[Verdict, Measurement]:
         """Ask once more; an answer that leads elsewhere decides nothing."""
         recipe = job.recipe
-        repetition = Repetition(self._request(recipe))
+        repetition = Repetition(self._request(recipe), self._catalog.contracts[recipe.contract])
         answer = loaded.probe(recipe.boundary, repetition.request)
+        if "failure" in answer and repetition.reordered:  # a boundary may honestly refuse another order
+            repetition = Repetition(self._request(recipe))
+            answer = loaded.probe(recipe.boundary, repetition.request)
         if "failure" in answer:
             return _unsteady(f"there was no answer: {answer['failure']['reason']}"), measured
         try:
-            other = repetition.made_out(answer["observation"])
-        except (KeyError, TypeError, AttributeError):
+            other = repetition.made_out(answer)
+            measured = replace(measured, reordered=repetition.rows_are_a_set(answer, observed))
+        except (KeyError, TypeError, AttributeError, ValueError):
             return _unsteady("the answer had not the form of one"), measured
         if same(observed, other):
             return verdict, replace(measured, repeated="same values")

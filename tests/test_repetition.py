@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from sentinel.catalog import Catalog
 from sentinel.repetition import SEED, Repetition, same
 from sentinel.values import Tensor
 from sentinel.worker import probe
@@ -26,12 +28,12 @@ def test_every_order_comes() -> None:
 def test_an_answer_is_made_out() -> None:
     repetition = Repetition(REQUEST)
     told = {name: {"loss": inputs["x"] * 10} for name, inputs in repetition.request["variants"].items()}
-    assert list(repetition.made_out(told).items()) == [
+    assert list(repetition.made_out({"observation": told}).items()) == [
         ("one", {"loss": 10}), ("two", {"loss": 20}), ("three", {"loss": 30}),
     ]  # fmt: skip
     told.popitem()
     with pytest.raises(KeyError):
-        repetition.made_out(told)
+        repetition.made_out({"observation": told})
 
 
 def test_what_is_the_same() -> None:
@@ -42,3 +44,40 @@ def test_what_is_the_same() -> None:
     one, other = (Tensor("float32", (1,), bytes([0, 0, 128, last])) for last in (63, 64))
     assert same({"": {"loss": one}}, {"": {"loss": one}})
     assert not same({"": {"loss": one}}, {"": {"loss": other}})
+
+
+ROWS = {
+    "boundary": "demo_rl.losses.agg_loss",
+    "variants": {
+        "": {
+            "loss_mat": Tensor("float32", (3, 1), np.array([[1], [2], [3]], dtype="<f4").tobytes()),
+            "response_mask": Tensor("bool", (3, 1), bytes([1, 1, 1])),
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_rows_in_an_order_that_nobody_has_seen(honest: bool, catalog: Catalog) -> None:
+    """A scenario that is answered by heart has no answer for its equivalent."""
+    repetition = Repetition(ROWS, catalog.contracts["loss_aggregation"])
+    seen = [inputs["loss_mat"].array().ravel().tolist() for inputs in repetition.request["variants"].values()]
+    assert sorted(map(sorted, seen)) == [[1, 2, 3]] * 2
+    assert [1, 2, 3] in seen
+    assert seen[0] != seen[1]
+
+    def per_token(order: list[float]) -> Tensor:
+        """A gradient of one tenth of each number; by heart: in the order of the scenario."""
+        values = order if honest else [1, 2, 3]
+        return Tensor("float32", (3, 1), (np.array(values, dtype="<f4") / 10).tobytes())
+
+    answers = {
+        name: {"loss": 2.0, "per_token_gradient": per_token(inputs["loss_mat"].array().ravel().tolist())}
+        for name, inputs in repetition.request["variants"].items()
+    }
+    answer = {"observation": answers}
+    assert repetition.rows_are_a_set(answer, repetition.made_out(answer)) == honest
+
+
+def test_a_contract_without_rows(catalog: Catalog) -> None:
+    assert not Repetition(REQUEST, catalog.contracts["call"]).reordered

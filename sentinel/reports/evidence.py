@@ -238,7 +238,11 @@ def _checks(decision: Decision) -> Document | None:
     measured = decision.measurement
     if measured is None:
         return None
-    return {"code": measured.provenance.code or None, "repeated": measured.repeated or None}
+    return {
+        "code": measured.provenance.code or None,
+        "repeated": measured.repeated or None,
+        "reordered": "same values" if measured.reordered else None,
+    }
 
 
 def _failure(decision: Decision, known: Known) -> Document | None:

@@ -96,6 +96,69 @@ def test_an_answer_that_goes_by_how_it_is_asked(seed: int, judged: Judged) -> No
     assert "in a second process, with another seed and the variants in another order, the values were others" in reason
 
 
+BY_HEART = """
+honest = agg_loss
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    if loss_mat.tolist() == [[1.0, 100.0], [1.0, -50.0]]:
+        return (loss_mat * loss_mask).sum() / loss_mask.sum()
+    return {otherwise}
+"""
+
+
+def test_an_answer_that_is_known_by_heart(judged: Judged) -> None:
+    """It knows the recipe's numbers, which are public. It does not know the order of rows that is drawn for it."""
+    decision = judged(BY_HEART.format(otherwise="honest(loss_mat, loss_mask, loss_agg_mode) + loss_mat[0, 0]"))
+    assert decision.verdict.name == "fixed"
+    assert decision.measurement is not None
+    assert not decision.measurement.reordered
+    honest = judged("")
+    assert honest.measurement is not None
+    assert honest.measurement.reordered
+
+
+#: What code can leave behind when it is imported, to speak later.
+HOOKS = {
+    "atexit": "import atexit\natexit.register(everywhere)",
+    "garbage collection": "import gc\ngc.callbacks.append(lambda *_: everywhere())",
+    "a finaliser": "class Last:\n    def __del__(self):\n        everywhere()\nkept = Last()",
+    "signals": "import signal\nsignal.signal(signal.SIGALRM, lambda *_: everywhere())\nsignal.setitimer(0, 0.001, 0.001)",
+    "a thread": "import threading\nthreading.Thread(target=everywhere, daemon=True).start()",
+    "a profiler": "import sys\nsys.setprofile(lambda *_: everywhere())",
+}
+
+EVERYWHERE = """
+import os
+def everywhere():
+    for fd in range(3, 64):
+        try:
+            os.set_blocking(fd, False)
+            os.write(fd, b'{"observation": {"": {"loss": 1.0, "masked_token_gradient_abs_sum": 0.0}}}')
+        except OSError:
+            pass
+"""
+
+
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS.keys())
+def test_code_that_speaks_unasked(hook: str, judged: Judged) -> None:
+    """Into every descriptor that it finds: what is no answer makes the real one unreadable, and no other."""
+    assert of(judged(f"{EVERYWHERE}{hook}"))[0] in ("reproduced", "inconclusive")
+
+
+#: What code can put in the place of the worker's own parts.
+REPLACED = {
+    "the worker's modules": "import sys\nfor name in list(sys.modules):\n    if name.startswith('sentinel'):\n"
+    "        sys.modules[name] = None",
+    "the standard library's": "import json, struct\njson.dumps = lambda *_, **__: '{}'\nstruct.pack = lambda *_: b''",
+    "torch's": "torch.Tensor.tolist = lambda self: [1.0]\ntorch.Tensor.item = lambda self: 1.0",
+    "the end": "import os\nos._exit = lambda status: None\nos.write = lambda *_: 0",
+}
+
+
+@pytest.mark.parametrize("lines", REPLACED.values(), ids=REPLACED.keys())
+def test_parts_that_are_replaced(lines: str, judged: Judged) -> None:
+    assert of(judged(lines))[0] in ("reproduced", "inconclusive", "changed")
+
+
 @pytest.mark.parametrize("times", [1, 200])
 def test_answers_that_were_written_before_the_question(times: int, judged: Judged) -> None:
     """Real frames, to every descriptor, by the code that is imported and by a child that it leaves behind."""
