@@ -121,7 +121,7 @@ HOOKS = {
     "atexit": "import atexit\natexit.register(everywhere)",
     "garbage collection": "import gc\ngc.callbacks.append(lambda *_: everywhere())",
     "a finaliser": "class Last:\n    def __del__(self):\n        everywhere()\nkept = Last()",
-    "signals": "import signal\nsignal.signal(signal.SIGALRM, lambda *_: everywhere())\nsignal.setitimer(0, 0.001, 0.001)",
+    "signals": "import signal\nsignal.signal(14, lambda *_: everywhere())\nsignal.setitimer(0, 0.001, 0.001)",
     "a thread": "import threading\nthreading.Thread(target=everywhere, daemon=True).start()",
     "a profiler": "import sys\nsys.setprofile(lambda *_: everywhere())",
 }
@@ -150,7 +150,7 @@ REPLACED = {
     "        sys.modules[name] = None",
     "the standard library's": "import json, struct\njson.dumps = lambda *_, **__: '{}'\nstruct.pack = lambda *_: b''",
     "torch's": "torch.Tensor.tolist = lambda self: [1.0]\ntorch.Tensor.item = lambda self: 1.0",
-    "the end": "import os\nos._exit = lambda status: None\nos.write = lambda *_: 0",
+    "the end": "import os\nos._exit = lambda status: None",
 }
 
 
