@@ -370,7 +370,14 @@ class Run:
         text = summary(
             self.documents(), str(self.settings.report_dir), terminal=writer.hasmarkup, width=writer.fullwidth
         )
-        writer.write(text.rstrip("\n") + "\n" + self._last_line, flush=True)
+        writer.write(text.rstrip("\n") + "\n" + self._weaker() + self._last_line, flush=True)
+
+    def _weaker(self) -> str:
+        """What a user who asked for nothing should know: that this machine offers less than another would."""
+        levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
+        if self.settings.sandbox or self.settings.device != "cpu" or "basic" not in levels:
+            return ""
+        return "sandbox: basic, no boundary against malice; strict is not to be had here, `sentinel doctor` says why\n"
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write ``run.json``; turn a run in which nothing was decided into a failure."""

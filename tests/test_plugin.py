@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 
+from sentinel.worker.client import Zygote
+
 pytestmark = pytest.mark.usefixtures("warm_runs")
 
 PUBLISHED = Path(__file__).parent / "recipes" / "data" / "published" / "ROLL-AGGLOSS-TOKENMEAN-MASK.json"
@@ -45,6 +47,18 @@ def evidence(pytester: pytest.Pytester, pattern: str = "*/*/*.json") -> dict[str
 
 def short(pins: list[dict[str, str]], index: int) -> str:
     return pins[index]["ref"][: len("git:") + 7]
+
+
+def test_a_machine_that_offers_less_says_so(
+    pytester: pytest.Pytester, recipes: Path, warm_runs: Zygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "sandbox: basic, no boundary against malice; strict is not to be had here, `sentinel doctor` says why"
+    monkeypatch.setitem(warm_runs.hello(), "uncontained", "namespaces are not to be had")
+    options = ["--sentinel-target=demo", "--sentinel-recipes=mine"]
+    assert words in run(pytester, *options).stdout.str()
+    assert words not in run(pytester, *options, "--sentinel-sandbox=basic").stdout.str()
+    monkeypatch.setitem(warm_runs.hello(), "uncontained", None)
+    assert words not in run(pytester, *options).stdout.str()
 
 
 # -- what runs ---------------------------------------------------------------------------------------------------------
