@@ -223,7 +223,8 @@ def _permalink(catalog: Catalog, decision: Decision, file: str, first: int, last
     place = f"{message(file)}, lines {first} to {last}"
     if checkout is None or not checkout.commit or not repository.startswith("https://github.com/"):
         return code(place)
-    return f"[{code(place)}]({repository.removesuffix('.git')}/blob/{checkout.commit}/{urllib.parse.quote(file)}#L{first}-L{last})"
+    blob = f"{repository.removesuffix('.git')}/blob/{checkout.commit}/{urllib.parse.quote(file)}"
+    return f"[{code(place)}]({blob}#L{first}-L{last})"
 
 
 def _checks(bundle: Bundle, shown: bool) -> Iterable[str]:

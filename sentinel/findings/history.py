@@ -76,7 +76,8 @@ def _log(git_dir: Path, arguments: Sequence[str]) -> str:
 
 
 def _commit(line: str, why: str) -> Touch:
-    commit, ref, subject = line[1:].split("\t", 2)
+    commit, _, rest = line[1:].partition("\t")
+    ref, _, subject = rest.partition("\t")
     return Touch(commit, ref, subject, why)
 
 

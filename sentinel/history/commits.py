@@ -95,7 +95,9 @@ def releases(mirror: Path) -> list[Tag]:
     shape = "%(refname)%00%(objecttype) %(objectname)%00%(*objecttype) %(*objectname)"
     out = run_checked(mirror, "for-each-ref", f"--format={shape}", "refs/tags")
     named: dict[str, str] = {}
-    for line in out.decode("utf-8", "replace").split("\n")[:-1]:
+    for line in out.decode("utf-8", "replace").split("\n"):
+        if line.count("\0") != 2:
+            continue
         name, tag, peeled = line.split("\0")
         name = name.removeprefix("refs/tags/")
         kind, _, sha = (peeled.strip() or tag).partition(" ")

@@ -19,7 +19,7 @@ _HIDDEN = re.compile(
     "\ud800-\udfff\U00013430-\U0001345f\U0001bca0-\U0001bcaf\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _HIDDEN_IN_A_LINE = re.compile(f"[\t\n]|{_HIDDEN.pattern}")
-#: What a hosted runner obeys in whatever is printed: ``::command::`` at the beginning of a line, ``##[command]`` anywhere.
+#: What a hosted runner obeys in whatever is printed: ``::command::`` where a line begins, ``##[command]`` anywhere.
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 

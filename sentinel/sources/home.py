@@ -116,7 +116,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file, or None where there is no such file or it is not what we write."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -54,6 +54,8 @@ def listing(
         description, tab, path = record.partition("\t")
         if not tab or ignored(path):
             continue
+        if description.count(" ") != 2:
+            raise GitError(f"git lists {record[:80]!r}, which is no entry of a tree")
         mode, _, blob = description.split(" ")
         if mode == SUBMODULE:
             submodules.append(checked_path(path))

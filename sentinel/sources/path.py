@@ -59,7 +59,7 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
 
     :raises Unavailable: where the directory is not there, or has none of the target's package roots.
     """
-    top = Path(ref.name).expanduser().absolute()
+    top = Path(os.path.expanduser(ref.name)).absolute()
     if not top.is_dir():
         raise Unavailable(f"{target.name}: {top} is not a directory")
     roots = {root.path: top / root.path for root in target.roots if _real_directory(top, root.path)}
