@@ -70,6 +70,7 @@ FOUND = (
     b"\3" + b"refs/tags/v1\xe2\x80\xa8x\0commit " + SHA + b"\0 \n",
     b"\4" + b"\x01" + SHA + b"\tref\tsubject\n@@ -1 +1 @@ def loss\n+a\x0c\x01b\n",
     b"\5" + b"100644 without an end", b"\5" + b"xx name\0" + bytes(20),
+    b"\5" + b"7" * 40 + b" name\0" + bytes(20),
 )  # fmt: skip
 
 

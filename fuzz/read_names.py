@@ -28,7 +28,7 @@ def seeds() -> Iterator[bytes]:
 
 
 def one(data: bytes) -> None:
-    text = data.decode("utf-8", "surrogatepass" if data[:1] == b"\xed" else "replace")
+    text = data.decode("utf-8", "surrogateescape")
     for reader in (Ref.parse, checked_url, checked_path, lambda name: parse_address(name, ("baseline", "outlier"))):
         try:
             reader(text)

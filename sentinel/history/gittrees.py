@@ -128,7 +128,7 @@ class GitTrees:
 
 def _mode(written: bytes) -> str:
     """As git reads it: what is no file, link or folder is another repository's commit."""
-    return _MODES.get(written) or (FILE if stat.S_ISREG(int(written, 8)) else SUBMODULE)
+    return _MODES.get(written) or (FILE if stat.S_IFMT(int(written, 8) & 0o177777) == stat.S_IFREG else SUBMODULE)
 
 
 def _parsed(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:

@@ -83,10 +83,17 @@ def too_large(path: str, size: int) -> str | None:
 
 
 def streamed_blob_id(file: IO[bytes], size: int) -> str:
-    """The name that git gives a file of this size, read in pieces."""
+    """The name that git gives a file of this size, read in pieces.
+
+    :raises Unavailable: where the file has another size.
+    """
     digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    found = 0
     while piece := file.read(1 << 20):
         digest.update(piece)
+        found += len(piece)
+    if found != size:
+        raise Unavailable(f"a file has {found} bytes where {size} were announced: it changed, or is damaged")
     return digest.hexdigest()
 
 

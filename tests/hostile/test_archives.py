@@ -208,6 +208,11 @@ def test_a_bomb_that_says_it_is_small(release: Release, name: str) -> None:
     assert most < NEVER_ENDING // 4
 
 
+def test_a_file_that_is_shorter_than_it_says(release: Release) -> None:
+    with pytest.raises(Unavailable, match="has 3 bytes where 10 were announced"):
+        release((_header("demo_rl/short.py", way=zipfile.ZIP_STORED), b"abc"), change=_saying(10, b"demo_rl/short.py"))
+
+
 @pytest.mark.parametrize("name", ["demo_rl/bomb.py", "elsewhere/bomb.py"])
 def test_a_bomb_that_says_it_is_large(release: Release, name: str) -> None:
     with pytest.raises(Unavailable, match="unpacks to more than"):
