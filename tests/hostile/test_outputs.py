@@ -34,6 +34,9 @@ LINES = f"{PAYLOAD}\n::error title=forged::forged\n  ::stop-commands::forged\n##
 #: In Python source: what would close a string and go on as code.
 CODE = '"""\nimport os; os.forged()\n"""\' \\" \\'
 
+#: A name of a value; none that a recipe can expect, and it stands in what was observed.
+KEY = "$\\frac{$ \x1b[31m\u202e<script>alert(1)</script>$"
+
 HEAD = f"""
 TEXT = {LINES!r}
 
@@ -47,7 +50,8 @@ def inner():
 
 
 def told(value):
-    return {{"text": TEXT, "number": value}}
+    import torch
+    return {{"text": TEXT, {KEY!r}: torch.tensor([[1.0, value]])}}
 """
 #: A function that says that it is called otherwise and stands elsewhere; of the boundary itself that is looked into.
 HEAD += "inner.__code__ = inner.__code__.replace(co_filename='/x/' + TEXT, co_name=TEXT, co_qualname=TEXT)\n"
@@ -107,10 +111,9 @@ def foreign_html(text: str) -> list[str]:
     for tag, attributes in _Tags(text).found:
         values = " ".join(value or "" for value in attributes.values())
         acting = any(name.startswith("on") for name in attributes) or "evil" in values or "javascript:" in values
-        ours = tag == "script" and str(attributes.get("src", "")).endswith(".js")
-        if acting or (tag in ("script", "img", "iframe", "object", "form", "base") and not ours and tag != "img"):
-            bad.append(f"{tag} {attributes}")
-        if tag == "img" and re.match(r"(?i)[a-z]+:|//", str(attributes.get("src"))):
+        elsewhere = any(re.match(r"(?i)[a-z]+:|//", attributes.get(name) or "") for name in ("src", "action"))
+        ours = tag not in ("script", "iframe", "object", "base") or (attributes.get("src") or "").endswith(".js")
+        if acting or elsewhere or not ours:
             bad.append(f"{tag} {attributes}")
     return bad
 
@@ -238,6 +241,19 @@ def test_a_run_and_what_it_writes(run: str, recipes: Path, pytester: pytest.Pyte
     summary = (pytester.path / "summary.md").read_text(encoding="utf-8")
     clean(summary)
     assert foreign_markdown(summary) == []
+
+
+def test_the_pages_of_a_run(run: str, sentinel_says: Said, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("matplotlib")
+    clean(sentinel_says("site", "--reports", "sentinel-reports", "--out", "site", "--exports", "nothing", *OURS))
+    pages = [file for file in (pytester.path / "site").rglob("*") if file.suffix in (".html", ".svg", ".json")]
+    assert any("DEMO-TELLS" in file.name for file in pages)
+    for file in pages:
+        text = file.read_text(encoding="utf-8")
+        assert hidden(text) == [], file
+        assert file.suffix == ".json" or foreign_html(text) == [], file
+        if file.suffix == ".svg":
+            xml.etree.ElementTree.fromstring(text)
 
 
 def _strings(value: Any) -> Iterator[str]:

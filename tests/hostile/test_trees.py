@@ -613,6 +613,7 @@ def where(names, first):
 def test_the_interpreters_own_modules_are_found(planted: Path, ran: Path, lab: Lab, store: MirrorStore) -> None:
     """A checkout has the package roots only, so there is nothing beside them that could be found first."""
     (planted / "demo_rl" / "asking.py").write_text(WHERE)
+    (planted / "demo_rl" / "colorsys.py").write_text("")
     made = open_checkout(bundled_catalog().targets["demo"], Ref("path", str(planted)), store=store)
     process = lab.zygote.target(made, ("demo_rl",))
     lab.processes.append(process)
