@@ -9,7 +9,8 @@ from pathlib import Path
 from sentinel.errors import SentinelError
 from sentinel.reports import baseline, markdown, page, sarif, store, summary
 
-FILE = Path(tempfile.mkdtemp()) / "evidence.json"
+_KEPT = tempfile.TemporaryDirectory()  # until the process ends
+FILE = Path(_KEPT.name) / "evidence.json"
 DATA = Path(__file__).resolve().parents[1] / "reports"
 
 FOUND = (

@@ -12,7 +12,8 @@ from sentinel.findings import history
 from sentinel.history import commits, gittrees
 from sentinel.sources import gitbinary, gitrefs, objects, origins
 
-FOLDER = Path(tempfile.mkdtemp())
+_KEPT = tempfile.TemporaryDirectory()  # until the process ends
+FOLDER = Path(_KEPT.name)
 (FOLDER / "objects" / "info").mkdir(parents=True)
 SHA = b"0123456789abcdef0123456789abcdef01234567"
 

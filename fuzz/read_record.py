@@ -9,7 +9,8 @@ from pathlib import Path
 from sentinel.errors import SentinelError
 from sentinel.history import record
 
-FILE = Path(tempfile.mkdtemp()) / "git-main.json"
+_KEPT = tempfile.TemporaryDirectory()  # until the process ends
+FILE = Path(_KEPT.name) / "git-main.json"
 DATA = Path(__file__).resolve().parents[1] / "reports" / "history"
 
 FOUND = (b"[" * 100_000, b"{}", b'{"schema_version": ' + b"9" * 5000 + b"}", b"\xff")

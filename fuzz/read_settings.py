@@ -9,7 +9,8 @@ from pathlib import Path
 from sentinel.errors import SentinelError
 from sentinel.settings import KEYS, read_file, settle
 
-FOLDER = Path(tempfile.mkdtemp())
+_KEPT = tempfile.TemporaryDirectory()  # until the process ends
+FOLDER = Path(_KEPT.name)
 
 FOUND = (
     b"timeout = " + b"9" * 400, b"timeout = " + b"9" * 5000, b"timeout = nan", b"timeout = 1e999",

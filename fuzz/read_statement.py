@@ -11,7 +11,8 @@ from pathlib import Path
 from sentinel.errors import SentinelError
 from sentinel.export.attestation import ENVELOPE, PREDICATE, STATEMENT, attested
 
-FOLDER = Path(tempfile.mkdtemp())
+_KEPT = tempfile.TemporaryDirectory()  # until the process ends
+FOLDER = Path(_KEPT.name)
 (FOLDER / "evidence.json").write_text(
     '{"recipe": {"digest": "sha256:00"}, "adapter": "", "checkout": null, "verdict": ""}'
 )

@@ -12,7 +12,8 @@ from sentinel.errors import SentinelError
 from sentinel.sources.home import remove_tree
 from sentinel.sources.origins import open_tar
 
-FOLDER = Path(tempfile.mkdtemp())
+_KEPT = tempfile.TemporaryDirectory()  # until the process ends
+FOLDER = Path(_KEPT.name)
 
 FOUND = (b"", b"\x1f\x8b", b"BZh9", b"\xfd7zXZ\0", bytes(10_240))
 

@@ -15,7 +15,8 @@ from sentinel.refs import Ref
 from sentinel.sources import Home, checkouts, pypi
 from sentinel.targets import PackageRoot, Target
 
-FOLDER = Path(tempfile.mkdtemp())
+_KEPT = tempfile.TemporaryDirectory()  # until the process ends
+FOLDER = Path(_KEPT.name)
 TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),), pypi="demo-dist")
 
 FOUND = (b"", b"PK\5\6" + bytes(18), b"PK\5\6" + b"\xff" * 18)

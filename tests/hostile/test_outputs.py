@@ -283,6 +283,17 @@ def test_reports_of_a_run(run: str, head: Repository, sentinel_says: Said, pytes
     for file in folder.rglob("DEMO-*/*.json"):
         clean(sentinel_says("verify", file, "--repo", head.path))
     clean(sentinel_says("changes", "--from", folder, "--baseline", folder))
+    nothing = pytester.path / "nothing"
+    nothing.mkdir()
+    changed = sentinel_says("changes", "--from", folder, "--baseline", nothing, "--format", "markdown", "--no-bisect")
+    clean(changed)
+    assert "DEMO-TELLS" in changed
+    assert foreign_markdown(changed) == []
+    clean(sentinel_says("findings", "--from", folder, "--to", "findings"))
+    for file in (pytester.path / "findings").rglob("*.md"):
+        clean(file.read_text(encoding="utf-8"))
+        assert foreign_markdown(file.read_text(encoding="utf-8")) == []
+    clean(sentinel_says("audit", "demo", "--repo", head.path))
 
 
 @pytest.mark.parametrize(
