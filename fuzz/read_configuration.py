@@ -16,9 +16,10 @@ _BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
     b"%c: &%c [%s]\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 9)) for name in range(ord("b"), ord("k"))
 )
 FOUND = (
-    _BOMB, b"a: &a {b: *a}\n", b"a: &a [*a]\n", b"a: " + b"[" * 5000, b"a: 2026-99-99",
+    _BOMB, b"a: &a {b: *a}\n", b"a: &a [*a]\n", b"a: " + b"[" * 100_000, b"a: 2026-99-99",
     b"a: 9999-12-31T23:59:59-12:00", b"a: !!set {x, y}", b"a: !!binary x",
-    b"? [a]\n: b", b"a: 0x" + b"f" * 5000, b"a: " + b"9" * 5000, b"a: !!python/object/apply:os.system [x]", b"a: 1:99:99",
+    b"? [a]\n: b", b"a: 0x" + b"f" * 5000, b"a: " + b"9" * 5000,
+    b"a: !!python/object/apply:os.system [x]", b"a: 1:99:99",
 )  # fmt: skip
 
 

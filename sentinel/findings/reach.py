@@ -50,7 +50,15 @@ def read(file: Path) -> dict[str, str]:
     import yaml
 
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        depth = 0
+        for event in yaml.parse(
+            text, Loader=yaml.SafeLoader
+        ):  # the loader itself takes a minute for ten thousand levels
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise SentinelError(f"{file} is nested deeper than {_DEEPEST} levels; none of it is read")
+        data = yaml.safe_load(text)
     except OSError as error:
         raise SentinelError(f"{file}: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # a day that is none; too deep
