@@ -54,7 +54,11 @@ def told(value):
     return {{"text": TEXT, {KEY!r}: torch.tensor([[1.0, value]])}}
 """
 #: A function that says that it is called otherwise and stands elsewhere; of the boundary itself that is looked into.
-HEAD += "inner.__code__ = inner.__code__.replace(co_filename='/x/' + TEXT, co_name=TEXT, co_qualname=TEXT)\n"
+HEAD += """
+import sys
+qualified = {"co_qualname": TEXT} if sys.version_info >= (3, 11) else {}
+inner.__code__ = inner.__code__.replace(co_filename="/x/" + TEXT, co_name=TEXT, **qualified)
+"""
 
 RAISES: dict[str, Any] = {
     "recipe_version": 1, "bug_id": "DEMO-RAISES", "title": f"it raises {LINES} {CODE}", "target": "demo",
