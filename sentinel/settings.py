@@ -100,7 +100,7 @@ def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
             continue
         try:
             values: Any = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        except (ValueError, OSError, RecursionError) as error:  # not TOML, or no number that Python would read
             if file is project:
                 return {}, None  # pytest itself reports a broken pyproject.toml
             raise SentinelError(f"{file.name}: {error}") from None
@@ -141,21 +141,21 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
     refs = [_ref(text, known_targets) for text in _split(raw["ref"])]
     for text in _each(raw["repo"]):
         name, path = assigned(text)
-        refs.append((name, Ref("path", os.path.abspath(_folder(Path(path).expanduser())))))
+        refs.append((name, Ref("path", os.path.abspath(_folder(_path(path))))))
     return Settings(
         targets=targets,
         bugs=tuple(_split(raw["bug"])),
         refs=tuple(refs),
-        recipes=tuple(_folder(Path(path).expanduser()) for path in _each(raw["recipes"])),
-        report_dir=Path(raw["report-dir"] or os.environ.get("OUTPUT_DIR") or "sentinel-reports").expanduser(),
-        baseline=_folder(Path(raw["baseline"]).expanduser()) if raw["baseline"] else None,
+        recipes=tuple(_folder(_path(path)) for path in _each(raw["recipes"])),
+        report_dir=_path(raw["report-dir"] or os.environ.get("OUTPUT_DIR") or "sentinel-reports"),
+        baseline=_folder(_path(raw["baseline"])) if raw["baseline"] else None,
         device=_device(str(raw["device"] or "cpu")),
         timeout=_timeout(raw["timeout"]),
         sandbox=_choice("sandbox", str(raw["sandbox"]), SANDBOXES) if raw["sandbox"] else "",
         pythons={name: _interpreter(path) for name, path in map(assigned, _each(raw["python"]))},
         repo_urls={name: _repo_url(url) for name, url in map(assigned, _each(raw["repo-url"]))},
         laws=_choice("level of laws", str(raw["laws"]), LAWS) if raw["laws"] else "",
-        sarif=Path(raw["sarif"]).expanduser() if raw["sarif"] else None,
+        sarif=_path(raw["sarif"]) if raw["sarif"] else None,
     )
 
 
@@ -221,6 +221,11 @@ def _repo_url(text: str) -> str:
     return checked_url(text)
 
 
+def _path(text: str) -> Path:
+    """``~`` of a user who is not there stays: that no such file is there is said in a moment."""
+    return Path(os.path.expanduser(text))
+
+
 def _folder(path: Path) -> Path:
     if not path.is_dir():
         raise SentinelError(f"no such folder: {path}")
@@ -243,7 +248,7 @@ def _device(text: str) -> str:
 def _timeout(value: Any) -> float:
     try:
         seconds = float(60 if value is None else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SentinelError(f"the timeout is a number of seconds, not {value!r}") from None
     if not 0 < seconds < 86400:
         raise SentinelError(f"the timeout must lie between 0 and a day, not {value!r}")

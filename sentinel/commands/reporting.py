@@ -102,7 +102,7 @@ def _outcomes(folder: Path) -> dict[str, str]:
     try:
         items = json.loads(file.read_text(encoding="utf-8"))["items"]
         return {str(item["evidence"]): str(item["outcome"]) for item in items if item["evidence"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         complain(f"{file} cannot be read; outcomes are left out")
         return {}
 

@@ -115,14 +115,14 @@ def attested(file: Path) -> Attested | None:
         return Attested(evidence, tuple(_problems(document, first, evidence.name, content)), signed)
     except OSError as error:
         raise SentinelError(f"{file}: its evidence {evidence} is not there ({error.strerror})") from None
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise SentinelError(f"{file}: a statement that names no evidence ({error!r})") from None
 
 
 def _opened(file: Path, envelope: Mapping[str, Any]) -> Any:
     try:
         return json.loads(base64.b64decode(str(envelope["payload"]), validate=True))
-    except (KeyError, ValueError, binascii.Error):
+    except (KeyError, ValueError, binascii.Error, RecursionError):
         raise SentinelError(f"{file}: an envelope without a readable payload") from None
 
 

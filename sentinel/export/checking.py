@@ -50,7 +50,7 @@ def run(script: str, checkout: Checkout, python: str | None = None, contained: b
     printed = finished.stdout[max(finished.stdout.rfind('{\n  "bug_id"'), 0) :]  # the target may have printed before
     try:
         status = str(json.loads(printed)["status"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return _broken(finished)
     return Tried(status, printed)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from sentinel.refs import Ref
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import dumps, evidence
 from sentinel.reports.explain import scenario_lines, show
-from sentinel.reports.markdown import LIMIT
+from sentinel.reports.markdown import LIMIT, unlinked
 from sentinel.reports.rows import MEANING
 
 #: What only a person can write.
@@ -222,7 +223,8 @@ def _permalink(catalog: Catalog, decision: Decision, file: str, first: int, last
     place = f"{message(file)}, lines {first} to {last}"
     if checkout is None or not checkout.commit or not repository.startswith("https://github.com/"):
         return code(place)
-    return f"[{code(place)}]({repository.removesuffix('.git')}/blob/{checkout.commit}/{file}#L{first}-L{last})"
+    blob = f"{repository.removesuffix('.git')}/blob/{checkout.commit}/{urllib.parse.quote(file)}"
+    return f"[{code(place)}]({blob}#L{first}-L{last})"
 
 
 def _checks(bundle: Bundle, shown: bool) -> Iterable[str]:
@@ -334,7 +336,7 @@ def prose(text: str) -> str:
     """Foreign prose: its `code` stays code, and no other character is obeyed by Markdown, HTML or GitHub."""
     parts = re.split(r"`([^`]*)`", message(text))
     return "".join(
-        code(part) if index % 2 else _ACTIVE.sub(lambda m: f"&#{ord(m.group())};", part).replace("`", "&#96;")
+        code(part) if index % 2 else unlinked(_ACTIVE.sub(lambda m: f"&#{ord(m.group())};", part).replace("`", "&#96;"))
         for index, part in enumerate(parts)
     )
 
@@ -347,7 +349,7 @@ def sentence(text: str) -> str:
 def code(text: str) -> str:
     """Foreign text as code, in a table too; GitHub links nothing inside it."""
     shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
-    return f"<code>{shown}</code>" if shown else ""
+    return f"<code>{unlinked(shown)}</code>" if shown else ""
 
 
 def fenced(text: str, language: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel.export.program import Merged, Node, ProgramError, inputs, variables
+from sentinel.reports.escaping import visible
 from sentinel.values import FLOATS, Array, Attribute, Device, Namespace, New, Tensor, Tuple
 
 WIDTH = 120
@@ -441,7 +442,8 @@ def scalar(value: Any) -> str:
 
 
 def _string(value: str) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r") + '"'
+    """With Python's escapes for what a reader of the program would not see, or would see in another order."""
+    return '"' + visible(value.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def nested(values: Any, short: bool = False) -> str:

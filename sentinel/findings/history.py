@@ -55,7 +55,7 @@ def touching(git_dir: Path, names: Sequence[str], files: Sequence[str], revision
     :raises Unavailable: where the mirror does not have the revisions.
     """
     log = _log(git_dir, ["-p", "-U0", "--no-renames", *revisions, "--", *files])
-    return list(_touched(log.splitlines(), re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")))
+    return list(_touched(log.split("\n"), re.compile(rf"\b({'|'.join(map(re.escape, names))})\b")))
 
 
 def named(git_dir: Path, words: Sequence[str], revisions: Sequence[str]) -> list[Touch]:
@@ -65,18 +65,19 @@ def named(git_dir: Path, words: Sequence[str], revisions: Sequence[str]) -> list
     """
     greps = [f"--grep={word}" for word in words]
     log = _log(git_dir, ["--fixed-strings", "--regexp-ignore-case", *greps, *revisions])
-    return [_commit(line, "subject") for line in log.splitlines() if line.startswith("\x01")]
+    return [_commit(line, "subject") for line in log.split("\n") if line.startswith("\x01")]
 
 
 def _log(git_dir: Path, arguments: Sequence[str]) -> str:
     done = gitbinary.run(git_dir, "log", "--format=%x01%H%x09%S%x09%s", "--no-ext-diff", *arguments, settings=_PYTHON)
     if done.status:
         raise Unavailable(done.reason)
-    return done.out.decode("utf-8", "replace")
+    return done.out.decode("utf-8", "replace")  # split it at "\n" only: a patch may hold other ends of lines
 
 
 def _commit(line: str, why: str) -> Touch:
-    commit, ref, subject = line[1:].split("\t", 2)
+    commit, _, rest = line[1:].partition("\t")
+    ref, _, subject = rest.partition("\t")
     return Touch(commit, ref, subject, why)
 
 

@@ -97,7 +97,7 @@ def load(file: Path) -> Finding | None:
         return Finding(str(data["bug_id"]), str(data["target"]), str(data["title"]), data["upstream"], steps)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise SentinelError(f"{file} is no finding: {error}; remove it to begin anew") from None
 
 

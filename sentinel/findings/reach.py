@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from sentinel.errors import SentinelError
 _SETTING = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)=([\w.+-]+)")
 
 ANSWERS = ("reached", "not known", "not reached")
+
+#: What of a configuration is read: the longest that people train with has some thousand settings.
+_MOST = 100_000
+_DEEPEST = 50
 
 
 def flattened(data: Any, prefix: str = "") -> dict[str, str]:
@@ -32,11 +37,9 @@ def flattened(data: Any, prefix: str = "") -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    return (
-        {None: "null", True: "true", False: "false"}.get(value, str(value))
-        if not isinstance(value, list)
-        else str(value)
-    )
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def read(file: Path) -> dict[str, str]:
@@ -47,14 +50,39 @@ def read(file: Path) -> dict[str, str]:
     import yaml
 
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        depth = 0
+        for event in yaml.parse(
+            text, Loader=yaml.SafeLoader
+        ):  # the loader itself takes a minute for ten thousand levels
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise SentinelError(f"{file} is nested deeper than {_DEEPEST} levels; none of it is read")
+        data = yaml.safe_load(text)
     except OSError as error:
         raise SentinelError(f"{file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # a day that is none; too deep
         raise SentinelError(f"{file} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
         raise SentinelError(f"{file} holds no mapping of options")
-    return flattened(data)
+    _bounded(file, data)
+    try:
+        return flattened(data)
+    except ValueError as error:  # a number with more digits than Python writes
+        raise SentinelError(f"{file} cannot be read: {error}") from None
+
+
+def _bounded(file: Path, data: Any) -> None:
+    """A few aliases of aliases are a thousand million settings, and one inside itself never ends."""
+    left, depth = [(data, 0)], 0
+    for count in range(_MOST):
+        if not left or depth > _DEEPEST:
+            break
+        value, depth = left.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ()
+        left += [(item, depth + 1) for item in islice(inner, _MOST - count)]
+    if left:
+        raise SentinelError(f"{file} holds more than {_MOST} settings, or deeper ones than {_DEEPEST}; none is read")
 
 
 def reach(affects: Sequence[str], configuration: Mapping[str, str]) -> tuple[str, str]:

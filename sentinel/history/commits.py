@@ -95,7 +95,9 @@ def releases(mirror: Path) -> list[Tag]:
     shape = "%(refname)%00%(objecttype) %(objectname)%00%(*objecttype) %(*objectname)"
     out = run_checked(mirror, "for-each-ref", f"--format={shape}", "refs/tags")
     named: dict[str, str] = {}
-    for line in out.decode("utf-8", "replace").splitlines():
+    for line in out.decode("utf-8", "replace").split("\n"):
+        if line.count("\0") != 2:
+            continue
         name, tag, peeled = line.split("\0")
         name = name.removeprefix("refs/tags/")
         kind, _, sha = (peeled.strip() or tag).partition(" ")
@@ -127,7 +129,7 @@ def _commit(fields: Sequence[str]) -> Commit:
 
 def _utc(text: str) -> str:
     try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:  # git takes any number for a date
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+    except (ValueError, OverflowError):  # git takes any number for a date
         moment = datetime.fromtimestamp(0, timezone.utc)
-    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import IO
 
 from sentinel.sources.gitbinary import GitError, conversation
-from sentinel.sources.trees import FILE, LINK, SUBMODULE, ignored
+from sentinel.sources.trees import FILE, LINK, SOURCE_LIMIT, SUBMODULE, ignored
 
 #: As :class:`~sentinel.sources.trees.Entry` has it: whether a file is executable means nothing to an import.
 TREE = "040000"
-_MODES = {b"40000": TREE, b"120000": LINK, b"160000": SUBMODULE}
+_MODES = {b"40000": TREE, b"120000": LINK}
 
 #: What a folder holds: name -> (mode, object name).
 Folder = Mapping[str, tuple[str, str]]
@@ -22,10 +23,22 @@ Folder = Mapping[str, tuple[str, str]]
 _EMPTY: Folder = {}
 #: Folders that are remembered, a few kB each. Commits near each other share nearly all of theirs.
 _REMEMBERED = 8192
+_PIECE = 1 << 20
 
 
 class MissingObjectError(GitError):
     """The mirror does not have an object: it is shallow, was made without large files, or is damaged."""
+
+
+class LargeObjectError(MissingObjectError):
+    """A file too large to be looked into: as good as absent.
+
+    :ivar size: its bytes.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(f"object {name} is larger than {SOURCE_LIMIT} bytes")
+        self.size = size
 
 
 class GitTrees:
@@ -54,7 +67,10 @@ class GitTrees:
         with self._lock:
             known = self._folders.get(tree)
             if known is None:
-                known = dict(_parsed(self._read(tree, b"tree")))
+                try:
+                    known = dict(_parsed(self._read(tree, b"tree")))
+                except ValueError as error:
+                    raise MissingObjectError(f"object {tree} in {self._mirror.name} is no tree") from error
                 self._folders[tree] = known
                 if len(self._folders) > _REMEMBERED:
                     self._folders.popitem(last=False)
@@ -97,12 +113,22 @@ class GitTrees:
             raise GitError(f"git ended while {self._mirror.name} was read: {error}") from error
         if not header:
             raise GitError(f"git ended while {self._mirror.name} was read; it may be damaged")
-        content = answering.read(int(header[2])) if len(header) == 3 else b""
+        size = int(header[2]) if len(header) == 3 else 0
+        if size > SOURCE_LIMIT:
+            for at in range(0, size + 1, _PIECE):
+                answering.read(min(_PIECE, size + 1 - at))
+            raise LargeObjectError(name, size)
+        content = answering.read(size)
         if len(header) == 3:
             answering.read(1)
         if len(header) != 3 or header[1] != kind:
             raise MissingObjectError(f"object {name} is absent from {self._mirror.name}")
         return content
+
+
+def _mode(written: bytes) -> str:
+    """As git reads it: what is no file, link or folder is another repository's commit."""
+    return _MODES.get(written) or (FILE if stat.S_IFMT(int(written, 8) & 0o177777) == stat.S_IFREG else SUBMODULE)
 
 
 def _parsed(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -113,5 +139,5 @@ def _parsed(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
         end = content.index(b"\0", space)
         name = content[space + 1 : end].decode("utf-8", "surrogateescape")
         if not ignored(name):
-            yield name, (_MODES.get(content[at:space], FILE), content[end + 1 : end + 21].hex())
+            yield name, (_mode(content[at:space]), content[end + 1 : end + 21].hex())
         at = end + 21

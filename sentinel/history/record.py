@@ -170,7 +170,7 @@ def load(file: Path) -> dict[str, Any]:
     """:raises SentinelError: where the file is no record."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SentinelError(f"{file}: no record of a history: {error}") from None
     if not isinstance(document, dict) or not document.keys() >= _NAMES:
         raise SentinelError(f"{file}: no record of a history; `sentinel sweep` writes them")

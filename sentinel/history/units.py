@@ -166,7 +166,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
             value = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # cut off while it was written
         if isinstance(value, dict) and "basis" not in value:
             yield value

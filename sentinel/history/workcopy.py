@@ -14,13 +14,22 @@ from pathlib import Path
 
 from sentinel.checkout import Checkout, LeftOut
 from sentinel.errors import Unavailable
-from sentinel.history.gittrees import TREE, Folder, GitTrees, MissingObjectError
+from sentinel.history.gittrees import TREE, Folder, GitTrees, LargeObjectError, MissingObjectError
 from sentinel.refs import Ref
 from sentinel.sources.checkouts import make_links
-from sentinel.sources.gitsource import too_large
 from sentinel.sources.home import remove_tree
-from sentinel.sources.transfers import BLOB_LIMIT
-from sentinel.sources.trees import FILE, LINK, SUBMODULE, Entry, checked_path, is_source, tree_hash
+from sentinel.sources.trees import (
+    FILE,
+    LINK,
+    MOST_BYTES,
+    MOST_FILES,
+    SUBMODULE,
+    Entry,
+    checked_path,
+    is_source,
+    too_large,
+    tree_hash,
+)
 from sentinel.targets import Target
 
 
@@ -73,6 +82,7 @@ class WorkCopy:
 
     def _write(self, roots: Sequence[tuple[str, str]]) -> None:
         self._unlink()
+        self._visited = self._written = 0
         wanted = dict(roots)
         for path in {*self._roots, *wanted}:
             self._sync(path, self._roots.get(path), wanted.get(path))
@@ -109,7 +119,10 @@ class WorkCopy:
             was, now = before.get(name), after.get(name)
             if was == now:
                 continue
-            inner = f"{path}/{name}"
+            inner = checked_path(f"{path}/{name}")  # before anything is done there: a folder may be called ``..``
+            self._visited += 1
+            if self._visited > MOST_FILES:
+                raise Unavailable(f"{self._target.name}: a commit has more than {MOST_FILES} files; it is not used")
             tree_was = was[1] if was and was[0] == TREE else None
             tree_now = now[1] if now and now[0] == TREE else None
             if was and not tree_was:
@@ -128,12 +141,15 @@ class WorkCopy:
             (self._top / path).unlink(missing_ok=True)
 
     def _put(self, path: str, mode: str, blob: str) -> None:
-        checked_path(path)
         if mode == SUBMODULE:
             self._left_out[path] = LeftOut(path, None, "a submodule")
             return
         try:
             content = self._trees.blob(blob)
+        except LargeObjectError as error:
+            self._entries[path] = Entry(path, mode, blob, error.size)
+            self._left_out[path] = LeftOut(path, error.size, too_large(path, error.size) or str(error))
+            return
         except MissingObjectError:
             if mode == LINK or is_source(path):
                 raise Unavailable(
@@ -146,9 +162,12 @@ class WorkCopy:
         self._entries[path] = Entry(path, mode, blob, len(content))
         if mode == LINK:
             self._links[path] = os.fsdecode(content)
-        elif len(content) > BLOB_LIMIT and not is_source(path):
-            self._left_out[path] = LeftOut(path, len(content), too_large())
+        elif (reason := too_large(path, len(content))) is not None:
+            self._left_out[path] = LeftOut(path, len(content), reason)
         else:
+            self._written += len(content)
+            if self._written > MOST_BYTES:
+                raise Unavailable(f"{self._target.name}: a commit has more than {MOST_BYTES} bytes; it is not used")
             place = self._top / path
             handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
             with os.fdopen(handle, "wb") as file:

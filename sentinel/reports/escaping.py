@@ -16,9 +16,11 @@ import sentinel
 #: zero-width and tag characters, lone surrogates. Line feed and tab are left to :func:`visible`.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e0fff]"
+    "\ud800-\udfff\U00013430-\U0001345f\U0001bca0-\U0001bcaf\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _HIDDEN_IN_A_LINE = re.compile(f"[\t\n]|{_HIDDEN.pattern}")
+#: What a hosted runner obeys in whatever is printed: ``::command::`` where a line begins, ``##[command]`` anywhere.
+_COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 #: Text longer than this is cut in the middle: a recursion error's traceback must not make a report of megabytes.
@@ -41,9 +43,8 @@ def visible(text: str, *, lines: bool = False) -> str:
 
     :param lines: keep line feeds and tabs.
     """
-    if lines:
-        return _HIDDEN.sub(_escape, text.replace("\r\n", "\n"))
-    return _HIDDEN_IN_A_LINE.sub(_escape, text)
+    shown = _HIDDEN.sub(_escape, text.replace("\r\n", "\n")) if lines else _HIDDEN_IN_A_LINE.sub(_escape, text)
+    return _COMMAND.sub(lambda found: f"{found[1]}\\x3a" if found[0].endswith(":") else "\\x23", shown)
 
 
 def _escape(match: re.Match[str]) -> str:

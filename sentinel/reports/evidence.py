@@ -87,7 +87,8 @@ def dumps(document: Mapping[str, Any]) -> str:
 
     :raises ValueError: where a float is not finite; :func:`evidence` writes those as tagged strings.
     """
-    return _text(document, "") + "\n"
+    # In whatever is printed a hosted runner obeys ``##[command]``; in JSON it can stand in a string only.
+    return _text(document, "").replace("##[", "#\\u0023[") + "\n"
 
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend,
 LIMIT = 65_536
 _LEAST_BLOCK = 2_000  # no evidence is shorter
 _NOTE = 200  # room for the two lines that say what was left out
+
+#: What GitHub's Markdown makes links of without being asked.
+_LINKED = re.compile(r"(?i)\bwww\.|:/(?=/)")
 
 Document = Mapping[str, Any]
 
@@ -71,4 +75,9 @@ def _code(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Every character that Markdown or HTML could obey, as an entity."""
-    return "".join(c if c.isalnum() or c in " -.:,;≤…" else f"&#{ord(c)};" for c in text)
+    return unlinked("".join(c if c.isalnum() or c in " -.:,;≤…" else f"&#{ord(c)};" for c in text))
+
+
+def unlinked(text: str) -> str:
+    """Text of which GitHub makes no link by itself; a link is as good a place for a lie as any other."""
+    return _LINKED.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", text)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sentinel.reports.escaping import visible
 from sentinel.site.pictures import INK, settings, svg
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def heat_maps(pairs: Sequence[Pair], after: str) -> str:
         for line, pair in zip(axes, pairs, strict=True):
             for place, (name, side) in zip(line, (("with the bug", pair.before), (after, pair.after)), strict=True):
                 _draw(place, side, Normalize(-most, most))
-                place.set_title(f"{pair.key}\n{name}" if name == "with the bug" else f"\n{name}", loc="left")
+                place.set_title(f"{visible(pair.key)}\n{name}" if name == "with the bug" else f"\n{name}", loc="left")
         figure.subplots_adjust(
             left=0.35 / figure.get_figwidth(), right=0.98, top=1 - 0.42 / sum(heights), bottom=0.05 / sum(heights),
             wspace=0.15, hspace=0.75 / (sum(heights) / len(heights)),

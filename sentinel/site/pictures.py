@@ -27,6 +27,7 @@ _SETTINGS = {
     "svg.fonttype": "none",  # words stay words, a tenth of the size of outlines
     "font.family": "sans-serif",
     "font.size": 9,
+    "text.parse_math": False,  # a name of somebody's may hold dollar signs
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
+from sentinel.reports.escaping import visible
 from sentinel.site.lifetimes import Life
 from sentinel.site.pictures import COLOURS, INK, settings, svg
 
@@ -101,7 +102,13 @@ def _tags(axes: Axes, lives: Sequence[Life]) -> None:
         x = dates.date2num(last)
         axes.axvline(x, color=INK, linewidth=0.4, alpha=0.35, zorder=0)
         axes.annotate(
-            name, (x, -0.6), (0, 3), textcoords="offset points", rotation=28, fontsize=6.5, annotation_clip=True
+            visible(name),
+            (x, -0.6),
+            (0, 3),
+            textcoords="offset points",
+            rotation=28,
+            fontsize=6.5,
+            annotation_clip=True,
         )
 
 

@@ -22,7 +22,7 @@ from sentinel.errors import Unavailable
 from sentinel.refs import Ref
 from sentinel.sources import leases
 from sentinel.sources.home import Home, read_json, remove_tree, safe_name, write_atomically, writing
-from sentinel.sources.trees import LINK, Entry, blob_id, present, tree_hash
+from sentinel.sources.trees import LINK, MOST_BYTES, MOST_FILES, Entry, blob_id, present, tree_hash
 from sentinel.targets import PackageRoot, Target
 
 #: Gives the content of each of some entries (of a link: where it points).
@@ -71,6 +71,7 @@ def materialise(
     :raises SentinelError: where the disk is full or cannot be written.
     """
     roots = present(target.roots, entries)
+    _check_amount(target.name, ref, entries, {gone.path for gone in left_out})
     if not roots:
         looked = ", ".join(root.path for root in target.roots)
         raise Unavailable(f"{target.name}: {ref} has none of its package roots; looked for {looked}")
@@ -104,6 +105,13 @@ def files(checkout: Checkout) -> dict[str, str]:
     if known is None:
         raise Unavailable(f"the checkout {checkout.path.parent.name} was removed while it was used; run again")
     return {path: blob for path, _, blob, _ in known["files"]}
+
+
+def _check_amount(target: str, ref: Ref, entries: Sequence[Entry], left_out: set[str]) -> None:
+    if len(entries) > MOST_FILES:
+        raise Unavailable(f"{target}: {ref} has more than {MOST_FILES} files; it is not used")
+    if sum(entry.size or 0 for entry in entries if entry.path not in left_out) > MOST_BYTES:
+        raise Unavailable(f"{target}: the files of {ref} have more than {MOST_BYTES} bytes; it is not used")
 
 
 def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> Checkout | None:
@@ -179,10 +187,14 @@ def _fill(
             links[entry.path] = os.fsdecode(content)
             continue
         path = top / entry.path
-        if path.parent not in folders:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            folders.add(path.parent)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o444)
+        try:
+            if path.parent not in folders:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                folders.add(path.parent)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o444)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError, UnicodeEncodeError) as error:
+            # Twice the same name, or names that are one to this file system; no tool that writes trees writes such.
+            raise Unavailable(f"{target}: {entry.path!r} is in the way of another file of the revision") from error
         with os.fdopen(handle, "wb") as file:
             file.write(content)
     top.mkdir(exist_ok=True)

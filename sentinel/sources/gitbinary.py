@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sentinel.errors import SentinelError
-from sentinel.sources.home import Progress
+from sentinel.sources.home import Progress, small_text
 from sentinel.sources.urls import redacted
 
 _SETTINGS = {
@@ -32,14 +33,15 @@ _SETTINGS = {
     "fetch.unpackLimit": "1",
     "fetch.writeCommitGraph": "false",
     "credential.helper": "",
-    "protocol.allow": "never",
-    "protocol.ext.allow": "never",
 }
 _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_NO_LAZY_FETCH": "1",
+    # None, whatever a repository's own configuration allows: a working tree of a stranger's may name a remote, and a
+    # program to be run for it. What fetches names the one protocol that its URL has.
+    "GIT_ALLOW_PROTOCOL": "",
     # refs/replace of an origin could put other content in place of a commit's.
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_LITERAL_PATHSPECS": "1",
@@ -54,6 +56,7 @@ _NEUTRAL = {
     "GIT_ALTERNATE_OBJECT_DIRECTORIES": "",
     "GIT_NAMESPACE": "",
     "GIT_TRACE": "0",
+    "GIT_GRAFT_FILE": os.devnull,
     "GIT_EXTERNAL_DIFF": "",
     "GIT_PROTOCOL_FROM_USER": "0",
 }
@@ -102,8 +105,8 @@ def _git() -> Any:
 _MISSING = "git is not installed (or not on PATH); install git 2.30 or newer, or use refs that need none, such as pypi:"
 
 
-def _command(arguments: Sequence[str], settings: Mapping[str, str]) -> list[str]:
-    options = [part for key, value in {**_SETTINGS, **settings}.items() for part in ("-c", f"{key}={value}")]
+def _command(arguments: Sequence[str], settings: Mapping[str, str] | None = None) -> list[str]:
+    options = [part for key, value in {**_SETTINGS, **(settings or {})}.items() for part in ("-c", f"{key}={value}")]
     return [_git().Git.GIT_PYTHON_GIT_EXECUTABLE or "git", "--no-pager", *options, *arguments]
 
 
@@ -121,11 +124,8 @@ def _environment(git_dir: Path, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _common_dir(git_dir: Path) -> Path:
-    try:
-        named = (git_dir / "commondir").read_text().strip()
-    except OSError:
-        return git_dir
-    return Path(os.path.normpath(git_dir / named))
+    named = small_text(git_dir / "commondir")
+    return git_dir if named is None else Path(os.path.normpath(git_dir / named.strip()))
 
 
 @contextmanager
@@ -145,18 +145,22 @@ def run(
     data: bytes | None = None,
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
 ) -> Finished:
     """Run git on a git directory and wait for it; a status that is not zero is the caller's to judge.
 
+    :param seconds: end it after that long, for a directory that nobody vouches for: a pipe in the place of a file
+        would keep it for ever.
     :raises GitMissingError: where there is no git.
     """
     git = _git()
     with _input(data) as stdin:
         try:
             status, out, err = git.Git().execute(
-                _command(arguments, settings or {}),
+                _command(arguments, settings),
                 istream=stdin,
                 env=_environment(git_dir, environment or {}),
+                kill_after_timeout=seconds,
                 with_extended_output=True,
                 with_exceptions=False,
                 stdout_as_string=False,
@@ -178,6 +182,36 @@ def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> by
     return finished.out
 
 
+def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = None) -> bytes:
+    """Like :func:`run_checked`, for what a stranger decides the length of.
+
+    :param seconds: as :func:`run` has it.
+    :raises GitError: where it does not succeed, or says more than ``most`` bytes.
+    """
+    git = _git()
+    try:
+        process = git.Git().execute(_command(arguments), env=_environment(git_dir, {}), as_process=True)
+    except git.exc.GitCommandNotFound as error:
+        raise GitMissingError(_MISSING) from error
+    alarm = threading.Timer(seconds or 0, process.proc.kill)
+    if seconds is not None:
+        alarm.start()
+    try:
+        out: bytes = process.stdout.read(most + 1)
+        if len(out) > most:
+            raise GitError(f"git {arguments[0]} lists more than any revision that Sentinel knows has")
+        said = process.stderr.read().decode("utf-8", "replace")
+        if process.proc.wait():
+            raise GitError(reason(said))
+        return out
+    finally:
+        alarm.cancel()
+        process.proc.terminate()
+        process.proc.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
 @contextmanager
 def stream(git_dir: Path, *arguments: str, data: bytes) -> Iterator[IO[bytes]]:
     """Run git and read its output while it is written."""
@@ -185,7 +219,7 @@ def stream(git_dir: Path, *arguments: str, data: bytes) -> Iterator[IO[bytes]]:
     with _input(data) as stdin:
         try:
             process = git.Git().execute(
-                _command(arguments, {}), istream=stdin, env=_environment(git_dir, {}), as_process=True
+                _command(arguments), istream=stdin, env=_environment(git_dir, {}), as_process=True
             )
         except git.exc.GitCommandNotFound as error:
             raise GitMissingError(_MISSING) from error
@@ -203,7 +237,7 @@ def conversation(git_dir: Path, *arguments: str) -> Iterator[tuple[IO[bytes], IO
     git = _git()
     try:
         process = git.Git().execute(
-            _command(arguments, {}), istream=subprocess.PIPE, env=_environment(git_dir, {}), as_process=True
+            _command(arguments), istream=subprocess.PIPE, env=_environment(git_dir, {}), as_process=True
         )
     except git.exc.GitCommandNotFound as error:
         raise GitMissingError(_MISSING) from error
@@ -221,9 +255,9 @@ def run_with_progress(
     git_dir: Path,
     *arguments: str,
     data: bytes | None,
-    settings: Mapping[str, str],
     environment: Mapping[str, str],
     progress: Progress | None,
+    settings: Mapping[str, str] | None = None,
 ) -> None:
     """Run a transfer, and hand each line of its progress on.
 

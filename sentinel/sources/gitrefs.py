@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.sources.home import write_atomically
+from sentinel.sources.home import small_text, write_atomically
 
 _SHA = re.compile(r"[0-9a-f]{40}")
 _PACKED = re.compile(r"([0-9a-f]{40}) (refs/\S+)")
 #: What git-check-ref-format forbids: a name from elsewhere must not lead out of the directory or confuse git.
-_BAD_NAME = re.compile(r"\.\.|//|@\{|[\x00-\x20\x7f~^:?*\[\\]|/\.|^\.|\.$|/$|\.lock(/|$)")
+_BAD_NAME = re.compile(r"\.\.|//|@\{|[\x00-\x20\x7f~^:?*\[\\]|/\.|^\.|\.$|/$|\.lock(/|$)|[\ud800-\udfff]")
 #: Refs that are about one work tree, or that would change what other names mean.
 _NOT_TAKEN = ("refs/replace/", "refs/bisect/", "refs/worktree/", "refs/rewritten/", "refs/stash")
 
@@ -31,7 +31,8 @@ def read_refs(git_dir: Path) -> dict[str, str]:
     refs: dict[str, str] = {}
     packed = git_dir / "packed-refs"
     if packed.is_file():
-        for line in packed.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        # At line feeds only, as git does: behind another end of a line a name could go on as a line of its own.
+        for line in packed.read_bytes().decode("utf-8", "surrogateescape").split("\n"):
             match = _PACKED.fullmatch(line)
             if match:
                 refs[match.group(2)] = match.group(1)
@@ -42,7 +43,7 @@ def read_refs(git_dir: Path) -> dict[str, str]:
             if path.is_symlink() or not path.is_file():
                 continue
             name = path.relative_to(git_dir).as_posix()
-            text = path.read_text(encoding="utf-8", errors="replace").strip()
+            text = (small_text(path) or "").strip()
             if is_sha(text):
                 refs[name] = text
             elif text.startswith("ref: "):
@@ -76,17 +77,15 @@ def write_refs(git_dir: Path, refs: dict[str, str]) -> None:
 
 def head_branch(git_dir: Path) -> str | None:
     """The branch that ``HEAD`` names."""
-    try:
-        text = (git_dir / "HEAD").read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+    text = (small_text(git_dir / "HEAD") or "").strip()
     return text[5:].strip() if text.startswith("ref: refs/heads/") and not _BAD_NAME.search(text[5:].strip()) else None
 
 
 def read_shallow(git_dir: Path) -> set[str]:
     """The commits whose parents the directory does not have."""
+    path = git_dir / "shallow"
     try:
-        return {line for line in (git_dir / "shallow").read_text(encoding="ascii").split() if is_sha(line)}
+        return {line for line in path.read_text(encoding="ascii").split() if is_sha(line)} if path.is_file() else set()
     except (OSError, UnicodeDecodeError):
         return set()
 

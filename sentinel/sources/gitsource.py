@@ -12,8 +12,7 @@ from sentinel.sources.gitbinary import GitError
 from sentinel.sources.gitrefs import is_sha
 from sentinel.sources.home import Progress
 from sentinel.sources.mirrors import MirrorStore
-from sentinel.sources.transfers import BLOB_LIMIT
-from sentinel.sources.trees import Entry, is_source
+from sentinel.sources.trees import Entry, is_source, too_large
 from sentinel.sources.urls import redacted
 from sentinel.targets import Target
 
@@ -57,8 +56,8 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
     for entry in entries:
         if entry.size is None:
             left_out.append(LeftOut(entry.path, None, "absent from the mirror"))
-        elif entry.size > BLOB_LIMIT and not is_source(entry.path):
-            left_out.append(LeftOut(entry.path, entry.size, too_large()))
+        elif (reason := too_large(entry.path, entry.size)) is not None:
+            left_out.append(LeftOut(entry.path, entry.size, reason))
 
     def contents(asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
         places: dict[str, list[Entry]] = {}
@@ -69,10 +68,6 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
                 yield entry, content
 
     return checkouts.materialise(store.home, target, ref, entries, contents, left_out, commit=commit)
-
-
-def too_large() -> str:
-    return f"larger than {BLOB_LIMIT} bytes and not source code"
 
 
 def _with(entries: Sequence[Entry], sizes: dict[str, int | None]) -> list[Entry]:

@@ -21,6 +21,7 @@ from sentinel.errors import SentinelError
 #: Called with one short line each time there is something to tell.
 Progress = Callable[[str], None]
 
+_SMALL = 1 << 16
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -115,9 +116,23 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The object in a file, or None where there is no such file or it is not what we write."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def small_text(path: Path) -> str | None:
+    """What stands in a small file of a folder that nobody vouches for; None where there is no such regular file.
+
+    A pipe in its place would be waited on for ever, a device never end.
+    """
+    try:
+        if not path.is_file():
+            return None
+        with path.open(encoding="utf-8", errors="surrogateescape") as file:
+            return file.read(_SMALL)
+    except (OSError, ValueError):
+        return None
 
 
 def remove_tree(path: Path) -> None:

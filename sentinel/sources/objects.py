@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from sentinel.sources.gitbinary import GitError, run, run_checked, stream
-from sentinel.sources.trees import FILE, LINK, SUBMODULE, Entry, blob_id, checked_path, ignored
+from sentinel.sources.gitbinary import GitError, bounded, run, run_checked, stream
+from sentinel.sources.trees import FILE, LINK, MOST_FILES, SUBMODULE, Entry, blob_id, checked_path, ignored
+
+#: Bytes of a listing: what git says of the most files that a revision may have, with long names.
+_MOST_LISTED = MOST_FILES * 200
 
 
 def commit_of(mirror: Path, name: str) -> str | None:
@@ -28,22 +32,36 @@ def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry],
     """The files under some folders of a commit (or tree), and the submodules among them.
 
     :returns: entries with the sizes of the blobs that are there (None: absent), and the paths of submodules.
-    :raises GitError: where the commit's trees are not all in the mirror.
+    :raises GitError: where the commit's trees are not all in the mirror, or list more than any revision has.
     """
-    listed = run_checked(mirror, "ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, "--", *paths)
-    found: list[tuple[str, str, str]] = []
+    found, submodules = listing(mirror, tree, paths)
+    size = sizes(mirror, [entry.blob for entry in found])
+    return [replace(entry, size=size[entry.blob]) for entry in found], submodules
+
+
+def listing(
+    mirror: Path, tree: str, paths: Sequence[str], seconds: float | None = None
+) -> tuple[list[Entry], list[str]]:
+    """Like :func:`entries`, without looking for the blobs: no size is known.
+
+    :param seconds: as :func:`~sentinel.sources.gitbinary.run` has it.
+    """
+    ask = ("ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, "--", *paths)
+    listed = bounded(mirror, *ask, most=_MOST_LISTED, seconds=seconds)
+    found: list[Entry] = []
     submodules: list[str] = []
     for record in listed.decode("utf-8", "surrogateescape").split("\0"):
         description, tab, path = record.partition("\t")
         if not tab or ignored(path):
             continue
+        if description.count(" ") != 2:
+            raise GitError(f"git lists {record[:80]!r}, which is no entry of a tree")
         mode, _, blob = description.split(" ")
         if mode == SUBMODULE:
             submodules.append(checked_path(path))
         else:
-            found.append((checked_path(path), LINK if mode == LINK else FILE, blob))
-    size = sizes(mirror, [blob for _, _, blob in found])
-    return [Entry(path, mode, blob, size[blob]) for path, mode, blob in found], submodules
+            found.append(Entry(checked_path(path), LINK if mode == LINK else FILE, blob, None))
+    return found, submodules
 
 
 def sizes(mirror: Path, blobs: Iterable[str]) -> dict[str, int | None]:

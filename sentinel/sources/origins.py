@@ -5,20 +5,28 @@ Cloning is no way in: ``git clone`` refuses a directory that lacks its largest b
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import lzma
 import os
 import re
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sentinel.errors import SentinelError
 from sentinel.sources.gitbinary import GitError, run_checked
+from sentinel.sources.home import small_text
 
 _PACK = re.compile(r"pack-[0-9a-f]{40,64}\.pack")
 _FANOUT = re.compile(r"[0-9a-f]{2}")
 _LOOSE = re.compile(r"[0-9a-f]{38}")
+_PIECE = 1 << 20
+#: What a disk or its owner refuses with; any other complaint is about the tar.
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 _MAX_TAR_FILES = 200_000
 _MAX_TAR_BYTES = 20 << 30
 
@@ -46,7 +54,7 @@ def open_directory(path: Path) -> Origin:
             f"{path} is not a git directory (no HEAD and objects in it, and no .git); "
             "give a clone, a bare repository, or a tar of one"
         )
-    if "objectformat" in _config(git_dir).lower().replace(" ", ""):
+    if "objectformat" in (small_text(git_dir / "config") or "").lower().replace(" ", ""):
         raise SentinelError(f"{path} is not a sha1 repository; only those are supported")
     return Origin(git_dir, tuple(_object_directories(git_dir / "objects")), "directory")
 
@@ -54,7 +62,7 @@ def open_directory(path: Path) -> Origin:
 def open_tar(path: Path, scratch: Path) -> Origin:
     """Unpack a tar, which is not trusted, into a scratch folder, and find the git directory in it.
 
-    Its pack indexes are made anew: an index that came along could call one object by another's name.
+    Its pack indexes are made anew, and its loose objects looked into: else one object could have another's name.
 
     :raises SentinelError: where the tar is cut off, holds anything but files and folders, or no git directory.
     """
@@ -73,6 +81,9 @@ def open_tar(path: Path, scratch: Path) -> Origin:
             run_checked(git_dir, "index-pack", str(pack))
         except GitError as error:
             raise SentinelError(f"{path}: {pack.name} is damaged or cut off: {error}") from error
+    for loose in _loose(git_dir / "objects"):
+        if not _is_what_its_name_says(loose):
+            raise SentinelError(f"{path}: object {loose.parent.name}{loose.name} is damaged: its name is another one's")
     return Origin(git_dir, (git_dir / "objects",), "tar")
 
 
@@ -81,33 +92,30 @@ def _git_dir(path: Path) -> Path | None:
     if dot.is_dir():
         path = dot
     elif dot.is_file():
-        text = dot.read_text(encoding="utf-8", errors="replace").strip()
+        text = (small_text(dot) or "").strip()
         path = Path(os.path.normpath(path / text.removeprefix("gitdir:").strip()))
-        common = path / "commondir"
-        if common.is_file():
-            path = Path(os.path.normpath(path / common.read_text(encoding="utf-8").strip()))
-    return path if (path / "HEAD").is_file() and (path / "objects").is_dir() else None
-
-
-def _config(git_dir: Path) -> str:
+        common = small_text(path / "commondir")
+        if common is not None:
+            path = Path(os.path.normpath(path / common.strip()))
     try:
-        return (git_dir / "config").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+        return path if (path / "HEAD").is_file() and (path / "objects").is_dir() else None
+    except OSError:  # a name longer than any file's
+        return None
 
 
-def _object_directories(objects: Path, depth: int = 5) -> Iterator[Path]:
-    yield objects
-    alternates = objects / "info" / "alternates"
-    if not alternates.is_file():
-        return
-    for line in alternates.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        other = Path(os.path.normpath(objects / line))
-        if not line or line.startswith("#"):
-            continue
-        if not other.is_dir() or not depth:
-            raise SentinelError(f"{objects.parent} borrows objects from {other}, which is not there")
-        yield from _object_directories(other, depth - 1)
+def _object_directories(objects: Path) -> list[Path]:
+    """An object directory and those that it borrows from, each once."""
+    found = [objects]
+    for borrower in found:  # which grows meanwhile
+        lines = (small_text(borrower / "info" / "alternates") or "").split("\n")
+        for line in lines:
+            other = Path(os.path.normpath(borrower / line))
+            if not line or line.startswith("#") or other in found:
+                continue
+            if not other.is_dir():
+                raise SentinelError(f"{borrower.parent} borrows objects from {other}, which is not there")
+            found.append(other)
+    return found
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:
@@ -131,7 +139,12 @@ def _extract(path: Path, scratch: Path) -> None:
                 total += member.size
                 if member.isdir() and name == PurePosixPath("."):
                     continue
-                if name.is_absolute() or ".." in name.parts or "\\" in member.name or ":" in name.parts[0]:
+                if (
+                    not name.parts
+                    or name.is_absolute()
+                    or {"..", "\0"} & {*name.parts, *member.name}
+                    or ("\\" in member.name or ":" in name.parts[0])
+                ):
                     raise SentinelError(f"{path}: {member.name!r} leads out of the tar; it is not taken")
                 if not member.isreg() and not member.isdir():
                     raise SentinelError(f"{path}: {member.name!r} is a link or a device; a git directory needs none")
@@ -146,8 +159,32 @@ def _extract(path: Path, scratch: Path) -> None:
                 assert content is not None
                 with content, place.open("xb") as file:
                     shutil.copyfileobj(content, file)
-    except (tarfile.TarError, EOFError, FileExistsError, NotADirectoryError) as error:
+    except OSError as error:
+        if error.errno in _OF_THE_DISK:
+            raise
         raise SentinelError(f"{path} is not a whole tar: {error}") from error
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError) as error:
+        raise SentinelError(f"{path} is not a whole tar: {error}") from error
+
+
+def _loose(objects: Path) -> Iterator[Path]:
+    """The loose objects of an object directory."""
+    for folder in sorted(objects.iterdir()):
+        if _FANOUT.fullmatch(folder.name) and folder.is_dir():
+            yield from (file for file in sorted(folder.iterdir()) if _LOOSE.fullmatch(file.name) and file.is_file())
+
+
+def _is_what_its_name_says(loose: Path) -> bool:
+    """As git does for packs alone: of a loose tree or commit it reads whatever is in the file."""
+    digest, unpacked = hashlib.sha1(usedforsecurity=False), zlib.decompressobj()
+    with loose.open("rb") as file:
+        piece = b""
+        while not unpacked.eof and (piece := unpacked.unconsumed_tail or file.read(_PIECE)):
+            try:
+                digest.update(unpacked.decompress(piece, _PIECE))
+            except zlib.error:
+                return False
+    return digest.hexdigest() == loose.parent.name + loose.name
 
 
 def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
@@ -161,7 +198,7 @@ def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
     (into / "pack").mkdir(parents=True, exist_ok=True)
     for objects in sources:
         for pack in sorted((objects / "pack").glob("*.pack")):
-            if _PACK.fullmatch(pack.name) and pack.with_suffix(".idx").is_file():
+            if _PACK.fullmatch(pack.name) and pack.is_file() and pack.with_suffix(".idx").is_file():
                 _check_whole(pack)
                 promisor = into / "pack" / pack.with_suffix(".promisor").name
                 if not promisor.exists():
@@ -170,12 +207,9 @@ def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
                 for suffix in (".pack", ".rev", ".idx"):
                     if pack.with_suffix(suffix).is_file():
                         _link(pack.with_suffix(suffix), into / "pack" / pack.with_suffix(suffix).name)
-        for folder in sorted(objects.iterdir()):
-            if _FANOUT.fullmatch(folder.name) and folder.is_dir():
-                for loose in sorted(folder.iterdir()):
-                    if _LOOSE.fullmatch(loose.name) and loose.is_file():
-                        (into / folder.name).mkdir(exist_ok=True)
-                        _link(loose, into / folder.name / loose.name)
+        for loose in _loose(objects):
+            (into / loose.parent.name).mkdir(exist_ok=True)
+            _link(loose, into / loose.parent.name / loose.name)
 
 
 def _check_whole(pack: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -16,11 +15,22 @@ from sentinel.errors import SentinelError, Unavailable
 from sentinel.refs import Ref
 from sentinel.sources import checkouts, objects
 from sentinel.sources.gitbinary import run
-from sentinel.sources.gitsource import too_large
-from sentinel.sources.home import Home
-from sentinel.sources.transfers import BLOB_LIMIT
-from sentinel.sources.trees import FILE, LINK, Entry, blob_id, checked_path, ignored, is_source, tree_hash
+from sentinel.sources.home import Home, small_text
+from sentinel.sources.trees import (
+    FILE,
+    LINK,
+    Entry,
+    blob_id,
+    checked_path,
+    ignored,
+    streamed_blob_id,
+    too_large,
+    tree_hash,
+)
 from sentinel.targets import Target
+
+#: Seconds in which git says on which commit a work tree stands.
+_PATIENCE = 20.0
 
 #: Runs in the interpreter that is asked about: where each package lies, without importing it.
 _FIND = """
@@ -49,7 +59,7 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
 
     :raises Unavailable: where the directory is not there, or has none of the target's package roots.
     """
-    top = Path(ref.name).expanduser().absolute()
+    top = Path(os.path.expanduser(ref.name)).absolute()
     if not top.is_dir():
         raise Unavailable(f"{target.name}: {top} is not a directory")
     roots = {root.path: top / root.path for root in target.roots if _real_directory(top, root.path)}
@@ -125,9 +135,11 @@ class _Files:
             self._content[name] = content
         elif not stat.S_ISREG(status.st_mode):
             self.left_out.append(LeftOut(name, None, "neither a file nor a link"))
-        elif status.st_size > BLOB_LIMIT and not is_source(name):
-            self.entries.append(Entry(name, FILE, _streamed_blob_id(path, status.st_size), status.st_size))
-            self.left_out.append(LeftOut(name, status.st_size, too_large()))
+        elif (reason := too_large(name, status.st_size)) is not None:
+            with path.open("rb") as file:
+                blob = streamed_blob_id(file, status.st_size)
+            self.entries.append(Entry(name, FILE, blob, status.st_size))
+            self.left_out.append(LeftOut(name, status.st_size, reason))
         else:
             content = path.read_bytes()
             self.entries.append(Entry(name, FILE, blob_id(content), len(content)))
@@ -148,14 +160,6 @@ def _walk(folder: Path, name: str, follow: bool) -> Iterator[tuple[str, Path]]:
             yield checked_path(path), Path(item.path)
 
 
-def _streamed_blob_id(path: Path, size: int) -> str:
-    digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
     """The commit that a work tree stands on, and the tree hash of the package roots in it.
 
@@ -168,14 +172,14 @@ def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
         return None, None
     try:
         git_dir = _git_dir(above)
-        finished = run(git_dir, "rev-parse", "--verify", "HEAD^{commit}")
+        finished = run(git_dir, "rev-parse", "--verify", "HEAD^{commit}", seconds=_PATIENCE)
         if finished.status:
             return None, None
         commit = finished.out.decode("ascii").strip()
         prefix = top.relative_to(above).as_posix()
         tree = commit if prefix == "." else f"{commit}:{prefix}"
-        entries, _ = objects.entries(git_dir, tree, [root.path for root in target.roots])
-    except (SentinelError, OSError):
+        entries, _ = objects.listing(git_dir, tree, [root.path for root in target.roots], _PATIENCE)
+    except (SentinelError, OSError, ValueError):
         return None, None
     return (commit, tree_hash(entries)) if entries else (None, None)
 
@@ -184,5 +188,5 @@ def _git_dir(top: Path) -> Path:
     dot = top / ".git"
     if dot.is_dir():
         return dot
-    named = dot.read_text(encoding="utf-8").strip().removeprefix("gitdir:").strip()
+    named = (small_text(dot) or "").strip().removeprefix("gitdir:").strip()
     return Path(os.path.normpath(top / named))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,14 +21,25 @@ from sentinel.checkout import Checkout, LeftOut
 from sentinel.errors import Unavailable
 from sentinel.refs import Ref
 from sentinel.sources import checkouts
-from sentinel.sources.gitsource import too_large
 from sentinel.sources.home import Home, Progress, remove_tree, safe_name, writing
-from sentinel.sources.transfers import BLOB_LIMIT
-from sentinel.sources.trees import FILE, Entry, blob_id, checked_path, ignored, is_source
+from sentinel.sources.trees import (
+    FILE,
+    MOST_BYTES,
+    MOST_FILES,
+    Entry,
+    checked_path,
+    ignored,
+    streamed_blob_id,
+    too_large,
+)
 from sentinel.sources.urls import redacted
 from sentinel.targets import Target
 
-_MAX_BYTES = 2 << 30
+#: What is said of a file that is no zip archive, or one that was made to break readers of such.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, LookupError, ValueError, OverflowError)
+#: The ways in which wheels are compressed. Of the others Python's reader cannot be told to stop.
+_WAYS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_LONGEST_METADATA = 1 << 20
 _OPTIONS = (
     "--no-deps",
     "--only-binary=:all:",
@@ -53,7 +67,9 @@ def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = 
     wheel = _wheel(target.pypi, ref.name, home, progress)
     try:
         made = _unpack(target, ref, home, wheel)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, KeyError) as error:
+    except (*_DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # to seek before the beginning
+            raise
         wheel.unlink(missing_ok=True)
         raise Unavailable(f"{target.name}: {wheel.name} is not a whole wheel ({error}); run again") from error
     if ref.name != "latest":
@@ -129,12 +145,16 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
     left_out: list[LeftOut] = []
     members: dict[str, zipfile.ZipInfo] = {}
     with zipfile.ZipFile(wheel) as archive:
-        if sum(info.file_size for info in archive.infolist()) > _MAX_BYTES:
-            raise Unavailable(f"{target.name}: {wheel.name} unpacks to more than {_MAX_BYTES} bytes; it is not used")
+        if sum(info.file_size for info in archive.infolist()) > MOST_BYTES:
+            raise Unavailable(f"{target.name}: {wheel.name} unpacks to more than {MOST_BYTES} bytes; it is not used")
+        if len(archive.infolist()) > MOST_FILES:
+            raise Unavailable(f"{target.name}: {wheel.name} holds more than {MOST_FILES} files; it is not used")
         for info in archive.infolist():
+            if info.compress_type not in _WAYS:
+                raise Unavailable(f"{target.name}: {info.filename!r} in {wheel.name} is compressed in an unusual way")
+            checked_path(info.orig_filename.rstrip("/"))  # the whole of it: Python's reader cuts a name at a NUL
             top, _, rest = info.filename.partition("/")
             if info.is_dir() or top not in places or not rest:
-                checked_path(info.filename.rstrip("/"))
                 continue
             path = checked_path(f"{places[top]}/{rest}")
             if ignored(path):
@@ -145,22 +165,31 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
                 left_out.append(LeftOut(path, None, "a symbolic link in a wheel"))
                 continue
             members[path] = info
-            entries.append(Entry(path, FILE, blob_id(archive.read(info)), info.file_size))
-            if info.file_size > BLOB_LIMIT and not is_source(path):
-                left_out.append(LeftOut(path, info.file_size, too_large()))
+            with archive.open(info) as file:
+                entries.append(Entry(path, FILE, streamed_blob_id(file, info.file_size), info.file_size))
+            if (reason := too_large(path, info.file_size)) is not None:
+                left_out.append(LeftOut(path, info.file_size, reason))
 
         def contents(asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
-            return ((entry, archive.read(members[entry.path])) for entry in asked)
+            return ((entry, _content(archive, members[entry.path])) for entry in asked)
 
         return checkouts.materialise(
             home, target, ref, entries, contents, left_out, version=_version(archive, wheel), digest=_digest(wheel)
         )
 
 
+def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """No more than the archive's directory says: ``read()`` makes room for two gigabytes where the data go on."""
+    with archive.open(info) as file:
+        return file.read(info.file_size + 1)
+
+
 def _version(archive: zipfile.ZipFile, wheel: Path) -> str:
     for name in archive.namelist():
         if re.fullmatch(r"[^/]+\.dist-info/METADATA", name):
-            said = re.search(r"^Version: *(\S+)", archive.read(name).decode("utf-8", "replace"), re.MULTILINE)
+            with archive.open(name) as file:
+                text = file.read(_LONGEST_METADATA).decode("utf-8", "replace")
+            said = re.search(r"^Version: *(\S+)", text, re.MULTILINE)
             if said:
                 return said.group(1)
     return wheel.name.split("-")[1]

@@ -17,14 +17,13 @@ from sentinel.sources.gitrefs import is_sha, read_refs, read_shallow, write_refs
 from sentinel.sources.home import Progress, remove_tree
 from sentinel.sources.urls import checked_url, protocol, redacted
 
-BLOB_LIMIT = 1 << 20
 FILTER = "blob:limit=1m"
 BRANCHES_AND_TAGS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 _HAVE = "refs/have/"
 
 
 @contextmanager
-def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str, str], dict[str, str]]]:
+def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str, str]]]:
     checked_url(url)
     folder = Path(tempfile.mkdtemp(prefix=f".fetch-{mirror.name}-", dir=mirror.parent))
     try:
@@ -39,9 +38,14 @@ def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str
         known = sorted(set(read_refs(mirror).values()))
         write_refs(folder, {f"{_HAVE}{number:07d}": sha for number, sha in enumerate(known)})
         write_shallow(folder, read_shallow(mirror))
-        settings = {f"protocol.{protocol(url)}.allow": "always"}
-        environment = {"GIT_OBJECT_DIRECTORY": str(mirror / "objects"), "GIT_NO_LAZY_FETCH": "0"}
-        yield folder, settings, environment
+        yield (
+            folder,
+            {
+                "GIT_OBJECT_DIRECTORY": str(mirror / "objects"),
+                "GIT_NO_LAZY_FETCH": "0",
+                "GIT_ALLOW_PROTOCOL": protocol(url),
+            },
+        )
     finally:
         remove_tree(folder)
 
@@ -52,14 +56,14 @@ def fetch(mirror: Path, url: str, refspecs: Sequence[str], progress: Progress | 
     :returns: the refs that came, under the names that the refspecs give them.
     :raises GitError: where the remote cannot be reached or does not have them.
     """
-    with _transfer_directory(mirror, url) as (folder, settings, environment):
+    with _transfer_directory(mirror, url) as (folder, environment):
         if progress:
             progress(f"fetching from {redacted(url)}")
         run_with_progress(
             folder, "fetch", "--progress", f"--filter={FILTER}", "--no-tags", "--no-write-fetch-head",
             "--no-recurse-submodules", "--stdin", "origin",
             data="".join(f"{refspec}\n" for refspec in refspecs).encode(),
-            settings=settings, environment=environment, progress=progress,
+            environment=environment, progress=progress,
         )  # fmt: skip
         write_shallow(mirror, read_shallow(folder))
         return {name: sha for name, sha in read_refs(folder).items() if not name.startswith(_HAVE)}
@@ -70,7 +74,7 @@ def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progres
 
     :raises GitError: where the remote cannot be reached or does not give them.
     """
-    with _transfer_directory(mirror, url) as (folder, settings, environment):
+    with _transfer_directory(mirror, url) as (folder, environment):
         if progress:
             progress(f"fetching {len(oids)} file{'s' * (len(oids) != 1)} from {redacted(url)}")
         # As git itself fetches a missing object: nothing is negotiated, nothing that hangs on them comes along.
@@ -78,7 +82,7 @@ def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progres
             folder, "fetch", "--progress", "--filter=blob:none", "--no-tags", "--no-write-fetch-head",
             "--no-recurse-submodules", "--stdin", "origin",
             data="".join(f"{oid}\n" for oid in oids).encode(),
-            settings={**settings, "fetch.negotiationAlgorithm": "noop"}, environment=environment, progress=progress,
+            settings={"fetch.negotiationAlgorithm": "noop"}, environment=environment, progress=progress,
         )  # fmt: skip
 
 
@@ -87,13 +91,13 @@ def remote_refs(mirror: Path, url: str) -> tuple[dict[str, str], str | None]:
 
     :raises GitError: where it cannot be reached.
     """
-    with _transfer_directory(mirror, url) as (folder, settings, environment):
-        finished = run(folder, "ls-remote", "--symref", "origin", settings=settings, environment=environment)
+    with _transfer_directory(mirror, url) as (folder, environment):
+        finished = run(folder, "ls-remote", "--symref", "origin", environment=environment)
     if finished.status:
         raise GitError(finished.reason)
     refs: dict[str, str] = {}
     head = None
-    for line in finished.out.decode("utf-8", "replace").splitlines():
+    for line in finished.out.decode("utf-8", "replace").split("\n"):
         value, _, name = line.partition("\t")
         if name == "HEAD" and value.startswith("ref: "):
             head = value[5:]

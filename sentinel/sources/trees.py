@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import IO
 
 from sentinel.errors import Unavailable
 from sentinel.targets import PackageRoot
@@ -16,6 +17,16 @@ SUBMODULE = "160000"
 
 #: A file of these kinds is always had, whatever its size: the target's code reads it.
 SOURCE_SUFFIXES = (".py", ".pyi", ".yaml", ".yml", ".json", ".toml")
+#: Files larger than this are left out, unless they are source code, and sources larger than that: no honest one is.
+BLOB_LIMIT = 1 << 20
+SOURCE_LIMIT = 64 << 20
+#: What a revision may have below its package roots. The five frameworks have some thousand files of a few megabytes; a
+#: tree of ten trees of ten trees ... has as many files as its author likes, in a commit of a kilobyte.
+MOST_FILES = 100_000
+MOST_BYTES = 2 << 30
+#: Bytes of a path and of its parts: what file systems take, with room for the store's own folders.
+_LONGEST_PATH = 1000
+_LONGEST_NAME = 255
 _IGNORED_NAMES = frozenset(
     {"__pycache__", ".git", ".hg", ".svn", ".DS_Store", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 )
@@ -62,15 +73,45 @@ def is_source(path: str) -> bool:
     return path.lower().endswith(SOURCE_SUFFIXES)
 
 
+def too_large(path: str, size: int) -> str | None:
+    """Why a file of this size is left out of checkouts; None where it is not."""
+    if size > SOURCE_LIMIT:
+        return f"larger than {SOURCE_LIMIT} bytes"
+    if size > BLOB_LIMIT and not is_source(path):
+        return f"larger than {BLOB_LIMIT} bytes and not source code"
+    return None
+
+
+def streamed_blob_id(file: IO[bytes], size: int) -> str:
+    """The name that git gives a file of this size, read in pieces.
+
+    :raises Unavailable: where the file has another size.
+    """
+    digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    found = 0
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+        found += len(piece)
+    if found != size:
+        raise Unavailable(f"a file has {found} bytes where {size} were announced: it changed, or is damaged")
+    return digest.hexdigest()
+
+
 def checked_path(path: str) -> str:
-    """A path from elsewhere, proven to stay inside the folder it will be written in.
+    """A path from elsewhere, proven to stay inside the folder it will be written in, and that it can be written there.
 
     :raises Unavailable: where it would not.
     """
     parts = path.split("/")
+    if len(_bytes(path)) > _LONGEST_PATH or any(len(_bytes(part)) > _LONGEST_NAME for part in parts):
+        raise Unavailable(f"the revision holds a file whose name is too long: {path[:80]!r}...; it is not used")
     if not path or "\0" in path or "\\" in path or any(part in ("", ".", "..") for part in parts) or ":" in parts[0]:
         raise Unavailable(f"the revision holds a file whose name leads out of its folder: {path!r}; it is not used")
     return path
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
 
 
 def present(roots: Sequence[PackageRoot], entries: Iterable[Entry]) -> tuple[PackageRoot, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -61,4 +62,4 @@ def redacted(text: str) -> str:
 
 
 def local_path(text: str) -> Path:
-    return Path(text).expanduser().absolute()
+    return Path(os.path.expanduser(text)).absolute()

@@ -164,7 +164,7 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
         frame = protocol.encode({**_ended("harness", f"{type(error).__name__}: {error}"), "nonce": nonce})
     if os.getpid() != pid:
         os._exit(0)  # the boundary forked, and this is its child, come back from the call
-    if len(frame) > protocol.MAX_FRAME:
+    if not protocol.fits(frame):
         frame = protocol.encode({**_TOO_LONG, "nonce": nonce})
     view = memoryview(frame)
     while view:
@@ -220,4 +220,7 @@ def _ended(kind: str, reason: str) -> dict[str, Any]:
     return {"failure": {"kind": kind, "reason": reason, "traceback": "", "provenance": None}}
 
 
-_TOO_LONG = _ended("crash", f"its answer is larger than {protocol.MAX_FRAME >> 20} MiB")
+_TOO_LONG = _ended(
+    "crash",
+    f"its answer is larger than {protocol.MAX_FRAME >> 20} MiB, or than {protocol.MAX_TEXT >> 20} MiB without tensors",
+)

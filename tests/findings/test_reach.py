@@ -41,3 +41,9 @@ def test_a_file_that_is_no_configuration_is_told(tmp_path: Path) -> None:
             read(file)
     with pytest.raises(SentinelError, match="No such file"):
         read(tmp_path / "gone.yaml")
+
+
+def test_one_is_not_true(tmp_path: Path) -> None:
+    file = tmp_path / "training.yaml"
+    file.write_text("lr: 1\nclip: 0.0\nflag: true\nnone:\n")
+    assert read(file) == {"lr": "1", "clip": "0.0", "flag": "true", "none": "null"}

@@ -186,6 +186,36 @@ def test_the_action_guards_a_working_tree(with_recipe: Runner, tmp_path: Path) -
     assert guard(with_recipe, **wanted)[1].returncode == 1
 
 
+def test_a_heads_own_configuration_is_not_the_users(with_recipe: Runner, tmp_path: Path) -> None:
+    """Files that pytest and Sentinel look for where they are started; the head has its say about none of it."""
+    working_tree(with_recipe)
+    attack = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+    for name in (
+        "conftest.py",
+        "tests/conftest.py",
+        "sitecustomize.py",
+        "evil.py",
+        "sentinel.py",
+        "pytest.py",
+        "torch.py",
+    ):
+        (with_recipe.folder / name).parent.mkdir(exist_ok=True)
+        (with_recipe.folder / name).write_text(attack)
+    (with_recipe.folder / "pytest.ini").write_text("[pytest]\naddopts = -p evil\npythonpath = .\n")
+    (with_recipe.folder / "sentinel.toml").write_text('bug = "NO-SUCH"\npython = "./evil"\nlaws = "off"\n')
+    wanted = {"sentinel-target": "demo", "bugs": "DEMO-MASKED-TOKENS"}
+    done = guard(with_recipe, **wanted)
+    assert [step.returncode for step in done] == [0, 1, 0], done[1].stdout + done[1].stderr
+    assert "reproduced" in done[1].stdout
+    job = read(".github/workflows/guard.yml")["jobs"]["guard"]
+    with_recipe.values.update({"inputs.laws": "off", "inputs.install": "rl-sentinel"})
+    steps = [step for step in job["steps"] if step.get("name") in ("Check the branch", "Summary")]
+    done = [with_recipe.step(step, job["env"]) for step in steps]
+    assert [step.returncode for step in done] == [1, 0], done[0].stdout + done[0].stderr
+    assert "reproduced" in done[0].stdout
+    assert not (tmp_path / "ran").exists()
+
+
 def test_with_a_base_the_action_fails_for_what_is_worse_alone(with_recipe: Runner) -> None:
     working_tree(with_recipe)
     wanted = {"sentinel-target": "demo", "base": "main", "bugs": "DEMO-*"}

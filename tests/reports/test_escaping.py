@@ -64,6 +64,13 @@ def test_a_very_long_text_keeps_its_beginning_and_its_end() -> None:
     assert "characters left out" in text
 
 
+def test_what_a_hosted_runner_obeys_is_shown() -> None:
+    assert visible("::error::x") == "\\x3a:error::x"
+    assert visible("a\n \t::add-mask::x", lines=True) == "a\n \t\\x3a:add-mask::x"
+    assert visible("a ##[error]x ###[group]") == "a \\x23#[error]x #\\x23#[group]"
+    assert visible("a::b [::2] # [x]") == "a::b [::2] # [x]", "and nothing else"
+
+
 def test_a_message_is_one_line() -> None:
     assert message("  a\nb  ") == "a\\nb"
 

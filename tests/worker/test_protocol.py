@@ -169,3 +169,18 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
         ours.sendall(struct.pack(">QQ", protocol.MAX_FRAME, 1))
         with pytest.raises(protocol.ProtocolError, match="size limit"):
             protocol.receive(theirs)
+
+
+def test_structure_costs_more_than_its_text() -> None:
+    """Lists in lists: fifty times their text as objects. Tensors may be large all the same."""
+    assert protocol.fits(protocol.encode(Tensor("uint8", (64 << 20,), bytes(64 << 20))))
+    bomb = b"[" + b"[]," * (protocol.MAX_TEXT // 3) + b"[]]"
+    frame = struct.pack(">QQ", len(bomb), 0) + bomb
+    assert not protocol.fits(frame)
+    with pytest.raises(protocol.ProtocolError, match="more structure than any answer has"):
+        protocol.decode(frame)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(frame[:16])
+        with pytest.raises(protocol.ProtocolError, match="size limit"):
+            protocol.receive(theirs)

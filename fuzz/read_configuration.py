@@ -1,0 +1,39 @@
+"""A training configuration, as ``sentinel audit --config`` reads it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sentinel.errors import SentinelError
+from sentinel.findings.reach import reach, read
+
+_KEPT = tempfile.TemporaryDirectory()  # until the process ends
+FILE = Path(_KEPT.name) / "training.yaml"
+
+_BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
+    b"%c: &%c [%s]\n" % (name, name, b",".join([b"*%c" % (name - 1)] * 9)) for name in range(ord("b"), ord("k"))
+)
+FOUND = (
+    _BOMB, b"a: &a {b: *a}\n", b"a: &a [*a]\n", b"a: " + b"[" * 100_000, b"a: 2026-99-99",
+    b"a: 9999-12-31T23:59:59-12:00", b"a: !!set {x, y}", b"a: !!binary x",
+    b"? [a]\n: b", b"a: 0x" + b"f" * 5000, b"a: " + b"9" * 5000,
+    b"a: !!python/object/apply:os.system [x]", b"a: 1:99:99",
+)  # fmt: skip
+
+
+def seeds() -> Iterator[bytes]:
+    yield from FOUND
+    yield b"actor: {loss_agg_mode: token-mean, lr: 1e-6, on: yes, layers: [1, 2], none: ~}\n"
+    yield b"defaults: &d {lr: 1.0}\nactor: {<<: *d, name: x}\n"
+    yield b'{"critic": {"loss_agg_mode": "token-sum"}}'
+
+
+def one(data: bytes) -> None:
+    FILE.write_bytes(data)
+    try:
+        settings = read(FILE)
+    except SentinelError:
+        return
+    reach(["loss_agg_mode=token-mean together with lr=1"], settings)

@@ -1,0 +1,88 @@
+"""The readers of foreign bytes, on their seeds and on what Hypothesis makes of them; the long runs are in ``fuzz/``."""
+
+from __future__ import annotations
+
+import tracemalloc
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sentinel.loading import load_file
+
+FUZZ = Path(__file__).parents[2] / "fuzz"
+READERS = sorted(file.stem.removeprefix("read_") for file in FUZZ.glob("read_*.py"))
+#: What one input may cost: a bomb of a few kilobytes that unpacks has cost more.
+MOST = 300 << 20
+
+
+@cache
+def _reader(name: str) -> ModuleType:
+    return load_file(FUZZ / f"read_{name}.py")
+
+
+@cache
+def _seeds(name: str) -> tuple[bytes, ...]:
+    return tuple(_reader(name).seeds())
+
+
+@st.composite
+def mutations(draw: st.DrawFn, name: str) -> bytes:
+    """A seed with some pieces cut out, doubled or replaced; or any bytes at all."""
+    seed = draw(st.sampled_from(_seeds(name)))
+    for _ in range(draw(st.integers(0, 3))):
+        start = draw(st.integers(0, len(seed)))
+        end = min(len(seed), start + draw(st.integers(0, 40)))
+        piece = draw(st.one_of(st.binary(max_size=12), st.just(seed[start:end] * 2), st.sampled_from(_TOKENS)))
+        seed = seed[:start] + piece + seed[end:]
+    return draw(st.one_of(st.just(seed), st.binary(max_size=200)))
+
+
+_TOKENS = (
+    b"null",
+    b"-1",
+    b"1e400",
+    b'"\\u0000"',
+    b"[]",
+    b"{}",
+    b"\xff" * 8,
+    b"\0" * 8,
+    b"9" * 30,
+    b"\xe2\x80\xa8",
+    b"~",
+)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_seeds(name: str) -> None:
+    for seed in _seeds(name):
+        _reader(name).one(seed)
+    tracemalloc.start()  # now that everything is imported
+    try:
+        for seed in _reader(name).FOUND:
+            _reader(name).one(seed)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert _seeds(name)
+    assert most < MOST
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_mutations(name: str) -> None:
+    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+    @given(mutations(name))
+    def tried(data: bytes) -> None:
+        _reader(name).one(data)
+
+    tried()
+
+
+def test_a_broken_reader_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness lets documented errors pass, and nothing else."""
+    monkeypatch.setattr("sentinel.sources.gitrefs._BAD_NAME", __import__("re").compile("$^"))
+    with pytest.raises(UnicodeEncodeError):
+        _reader("git").one(_reader("git").FOUND[1])

@@ -1,0 +1,357 @@
+"""Releases and tars made to harm who unpacks them: what leads out, what never ends, what is two things at once."""
+
+from __future__ import annotations
+
+import io
+import stat
+import struct
+import subprocess
+import sys
+import tarfile
+import tracemalloc
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from demo_kit import Repository
+
+from sentinel.checkout import Checkout
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.refs import Ref
+from sentinel.sources import Home, MirrorStore, open_checkout, pypi
+from sentinel.targets import PackageRoot, Target
+
+TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),), pypi="demo-dist")
+
+#: A member of a wheel: its name or its header, and its content.
+Member = tuple[str | zipfile.ZipInfo, bytes]
+#: ``release(members...)``: the checkout of a release that holds them.
+Release = Callable[..., Checkout]
+
+NEVER_ENDING = 64 << 20
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(folder), "CONFIG_FILE": "/dev/null"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setattr(pypi, "_answers", {})
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MirrorStore:
+    return MirrorStore(Home(tmp_path / "home"))
+
+
+def _write_wheel(folder: Path, *members: Member, change: Callable[[bytes], bytes] = bytes) -> Path:
+    info = "demo_dist-1.0.dist-info"
+    path = folder / "demo_dist-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("demo_rl/__init__.py", "VALUE = 1\n")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: demo-dist\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+        for header, content in members:
+            archive.writestr(header, content)
+    path.write_bytes(change(path.read_bytes()))
+    return path
+
+
+@pytest.fixture
+def release(store: MirrorStore) -> Release:
+    """As pip has downloaded it: pip itself refuses some of what is tried here, and need not."""
+
+    def make(*members: Member, change: Callable[[bytes], bytes] = bytes) -> Checkout:
+        folder = store.home.wheels / "demo-dist"
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_wheel(folder, *members, change=change)
+        return open_checkout(TARGET, Ref.parse("pypi:1.0"), store=store)
+
+    return make
+
+
+def _header(name: str, mode: int = stat.S_IFREG | 0o644, way: int = zipfile.ZIP_DEFLATED) -> zipfile.ZipInfo:
+    header = zipfile.ZipInfo("x")
+    header.filename = name  # the constructor would cut it at a NUL
+    header.external_attr = mode << 16
+    header.compress_type = way
+    return header
+
+
+def _files(made: Checkout) -> list[str]:
+    return sorted(path.relative_to(made.path).as_posix() for path in made.path.rglob("*") if not path.is_dir())
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("../out.py", "leads out"),
+        ("demo_rl/../../out.py", "leads out"),
+        ("/out.py", "leads out"),
+        ("demo_rl//out.py", "leads out"),
+        ("demo_rl/./out.py", "leads out"),
+        ("demo_rl\\..\\..\\out.py", "leads out"),
+        ("C:/out.py", "leads out"),
+        ("demo_rl/out.py\0.txt", "leads out"),
+        ("demo_rl/" + "x" * 300 + ".py", "too long"),
+        ("demo_rl/" + "x/" * 600 + "out.py", "too long"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_name_that_leads_out_or_nowhere(release: Release, tmp_path: Path, name: str, says: str) -> None:
+    with pytest.raises(Unavailable, match=says):
+        release((_header(name), b"harm = True\n"))
+    assert list(tmp_path.rglob("out.py")) == []
+
+
+@pytest.mark.parametrize("names", [("demo_rl/a.py", "demo_rl/a.py"), ("demo_rl/a", "demo_rl/a/b.py")])
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_files_in_one_place(release: Release, names: tuple[str, str], order: int) -> None:
+    with pytest.raises(Unavailable, match=r"twice|in the way of another file"):
+        release(*((_header(name), b"1") for name in names[::order]))
+
+
+def test_names_that_differ_in_case_or_in_composition_alone_are_two_files(release: Release, tmp_path: Path) -> None:
+    """Where the file system tells them apart, as Linux's do; elsewhere the release is not used."""
+    (tmp_path / "a").touch()
+    names = ["demo_rl/A.py", "demo_rl/a.py", "demo_rl/e\u0301.py", "demo_rl/\u00e9.py", "demo_rl/\u202egnp.py"]
+    if (tmp_path / "A").exists():
+        with pytest.raises(Unavailable, match="in the way of another file"):
+            release(*((name, b"") for name in names))
+    else:
+        assert _files(release(*((name, b"") for name in names))) == sorted(["demo_rl/__init__.py", *names])
+
+
+def test_what_lies_beside_the_package_is_not_there(release: Release) -> None:
+    beside = ["torch.py", "numpy.py", "json.py", "sitecustomize.py", "evil.pth", "conftest.py", "pytest.ini"]
+    scripts = ["demo_dist-1.0.data/scripts/git", "demo_dist-1.0.data/purelib/demo_rl/late.py"]
+    assert _files(release(*((name, b"raise SystemExit") for name in [*beside, *scripts]))) == ["demo_rl/__init__.py"]
+
+
+# -- what is no file ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK], ids=oct)
+def test_a_device_in_a_wheel_is_a_file(release: Release, kind: int) -> None:
+    made = release((_header("demo_rl/device.py", kind | 0o6777), b"1"))
+    status = (made.path / "demo_rl" / "device.py").lstat()
+    assert stat.S_ISREG(status.st_mode)
+    assert stat.S_IMODE(status.st_mode) == 0o444
+
+
+@pytest.mark.parametrize("points", ["/etc/passwd", "../../../../etc/passwd", "__init__.py"])
+def test_a_link_in_a_wheel_is_left_out(release: Release, points: str) -> None:
+    made = release((_header("demo_rl/link.py", stat.S_IFLNK | 0o777), points.encode()))
+    assert _files(made) == ["demo_rl/__init__.py"]
+    assert [gone.path for gone in made.left_out] == ["demo_rl/link.py"]
+
+
+def test_a_source_distribution_is_neither_built_nor_read(store: MirrorStore, index: Path, tmp_path: Path) -> None:
+    """To build one is to run its ``setup.py``."""
+    ran = tmp_path / "ran"
+    with tarfile.open(index / "demo-dist-1.0.tar.gz", "w:gz") as tar:
+        for name, text in {"setup.py": f"open({str(ran)!r}, 'w')\n", "demo_rl/__init__.py": ""}.items():
+            member = tarfile.TarInfo(f"demo-dist-1.0/{name}")
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    with pytest.raises(Unavailable, match="cannot be had"):
+        open_checkout(TARGET, Ref.parse("pypi:1.0"), store=store)
+    assert not ran.exists()
+
+
+def test_an_archive_in_a_wheel_stays_closed(release: Release) -> None:
+    inner = b""
+    for _ in range(10):
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w") as archive:
+            archive.writestr("demo_rl/inner.zip", inner)
+        inner = whole.getvalue()
+    made = release(("demo_rl/inner.zip", inner))
+    assert (made.path / "demo_rl" / "inner.zip").read_bytes() == inner
+
+
+# -- what never ends ---------------------------------------------------------------------------------------------------
+
+
+def _saying(size: int, name: bytes) -> Callable[[bytes], bytes]:
+    """A wheel whose directory (and header) says that a member has another size."""
+
+    def change(wheel: bytes) -> bytes:
+        changed = bytearray(wheel)
+        local, central = wheel.index(b"PK\3\4" + wheel[4:6], wheel.index(name) - 30), wheel.rindex(name) - 46
+        struct.pack_into("<I", changed, local + 22, size)
+        struct.pack_into("<I", changed, central + 24, size)
+        return bytes(changed)
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["demo_rl/bomb.py", "demo_rl/bomb.bin"])
+def test_a_bomb_that_says_it_is_small(release: Release, name: str) -> None:
+    content = bytes(NEVER_ENDING)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Unavailable, match="is not a whole wheel"):
+            release((name, content), change=_saying(10, name.encode()))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < NEVER_ENDING // 4
+
+
+def test_a_file_that_is_shorter_than_it_says(release: Release) -> None:
+    with pytest.raises(Unavailable, match="has 3 bytes where 10 were announced"):
+        release((_header("demo_rl/short.py", way=zipfile.ZIP_STORED), b"abc"), change=_saying(10, b"demo_rl/short.py"))
+
+
+@pytest.mark.parametrize("name", ["demo_rl/bomb.py", "elsewhere/bomb.py"])
+def test_a_bomb_that_says_it_is_large(release: Release, name: str) -> None:
+    with pytest.raises(Unavailable, match="unpacks to more than"):
+        release((name, b"1"), change=_saying(0xFFFF_FFF0, name.encode()))
+
+
+def test_a_source_file_of_no_honest_size_is_left_out(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.sources.trees.SOURCE_LIMIT", 2 << 20)
+    made = release(("demo_rl/large.py", bytes(3 << 20)), ("demo_rl/tables.py", bytes(1 << 20) + b"1"))
+    assert _files(made) == ["demo_rl/__init__.py", "demo_rl/tables.py"]
+    assert [(gone.path, gone.size) for gone in made.left_out] == [("demo_rl/large.py", 3 << 20)]
+
+
+@pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_ways_of_compression_that_cannot_be_stopped_are_not_taken(release: Release, way: int) -> None:
+    with pytest.raises(Unavailable, match="compressed in an unusual way"):
+        release((_header("demo_rl/bomb.py", way=way), bytes(1 << 20)))
+
+
+def test_more_files_than_any_release_has(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pypi, "MOST_FILES", 10)
+    with pytest.raises(Unavailable, match="holds more than 10 files"):
+        release(*((f"demo_rl/{number}.py", b"") for number in range(20)))
+
+
+# -- what is broken ----------------------------------------------------------------------------------------------------
+
+
+def _encrypted(wheel: bytes) -> bytes:
+    changed = bytearray(wheel)
+    changed[wheel.rindex(b"PK\1\2") + 8] |= 1
+    return bytes(changed)
+
+
+def _deflated_nonsense(wheel: bytes) -> bytes:
+    start = wheel.index(b"demo_rl/last.py") + len("demo_rl/last.py")
+    return wheel[:start] + b"\xff" * 20 + wheel[start + 20 :]
+
+
+def _wrongly_encoded(wheel: bytes) -> bytes:
+    at = wheel.rindex(b"PK\1\2")
+    changed = bytearray(wheel.replace(b"demo_rl/last.py", b"demo_rl/\xff\xfe\xff\xfe.py"))
+    struct.pack_into("<H", changed, at + 8, 0x800)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_encrypted, _deflated_nonsense, _wrongly_encoded, lambda wheel: wheel[:-30], lambda wheel: wheel[200:]],
+    ids=["encrypted", "nonsense", "not utf-8", "cut at its end", "cut at its beginning"],
+)
+def test_a_wheel_that_is_none(release: Release, store: MirrorStore, change: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(Unavailable, match="is not a whole wheel"):
+        release(("demo_rl/last.py", b"VALUE = 1\n" * 20), change=change)
+    assert list(store.home.wheels.rglob("*.whl")) == [], "it is not met again"
+
+
+# -- tars of mirrors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    repository = Repository(tmp_path / "upstream")
+    (repository.path / "demo_rl").mkdir(parents=True)
+    repository.git("init", "--quiet", "--initial-branch=main")
+    repository.commit("one", {"demo_rl/__init__.py": "VALUE = 1\n"})
+    return repository
+
+
+def _tar(git_dir: Path, path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        tar.add(git_dir, "demo.git")
+        for member, content in members:
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **pax: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname, member.pax_headers = kind, link, pax
+    return member
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        _member("demo.git/" + "x" * 300),
+        _member("demo.git/" + "x/" * 3000),
+        _member(".", tarfile.REGTYPE),
+        _member("x", path="demo.git/x\0y"),
+        _member("demo.git/HEAD/x"),
+        _member("demo.git/objects"),
+        _member("demo.git/link", tarfile.LNKTYPE, "../../outside"),
+        _member("demo.git/link", tarfile.SYMTYPE, "HEAD"),
+        _member("demo.git/pipe", tarfile.FIFOTYPE),
+        _member("demo.git/device", tarfile.BLKTYPE),
+    ],
+    ids=lambda member: f"{member.name[:20]}-{member.type.decode()}",
+)
+def test_a_tar_that_holds_more_than_a_mirror(
+    store: MirrorStore, repository: Repository, tmp_path: Path, member: tarfile.TarInfo
+) -> None:
+    tar = _tar(repository.path / ".git", tmp_path / "bad.tar", (member, b""))
+    with pytest.raises(SentinelError, match=r"is not a whole tar|leads out of the tar|is a link or a device"):
+        store.add(TARGET, str(tar))
+    assert store.list() == []
+
+
+@pytest.mark.parametrize("kind", ["tree", "commit", "blob"])
+def test_no_loose_object_has_the_name_of_another(
+    store: MirrorStore, repository: Repository, tmp_path: Path, kind: str
+) -> None:
+    """git does not look: whoever makes the tar could show other code under the sha of an honest commit."""
+    honest = {name: repository.git("rev-parse", f"main{name}") for name in ("", "^{tree}", ":demo_rl/__init__.py")}
+    (repository.path / "demo_rl" / "__init__.py").write_text("VALUE = 666\n")
+    repository.commit("forged", {})
+    name = {"commit": "", "tree": "^{tree}", "blob": ":demo_rl/__init__.py"}[kind]
+    forged, objects = repository.git("rev-parse", f"main{name}"), repository.path / ".git" / "objects"
+    place = objects / honest[name][:2] / honest[name][2:]
+    place.chmod(0o644)
+    place.write_bytes((objects / forged[:2] / forged[2:]).read_bytes())
+    (repository.path / ".git" / "refs" / "heads" / "main").write_text(honest[""])
+    with pytest.raises(SentinelError, match=f"object {honest[name]} is damaged: its name is another one's"):
+        store.add(TARGET, str(_tar(repository.path / ".git", tmp_path / "forged.tar")))
+    assert store.list() == []
+
+
+def test_an_object_that_is_no_object(store: MirrorStore, repository: Repository, tmp_path: Path) -> None:
+    loose = next((repository.path / ".git" / "objects").glob("??/*"))
+    for content in (b"", b"nonsense", zlib.compress(b"blob 99999999999\0")):
+        loose.chmod(0o644)
+        loose.write_bytes(content)
+        with pytest.raises(SentinelError, match="is damaged"):
+            store.add(TARGET, str(_tar(repository.path / ".git", tmp_path / "bad.tar")))
+
+
+def test_the_honest_tar_is_taken(store: MirrorStore, repository: Repository, tmp_path: Path) -> None:
+    store.add(TARGET, str(_tar(repository.path / ".git", tmp_path / "good.tar")))
+    made = open_checkout(TARGET, Ref.parse("git:main"), store=store)
+    assert subprocess.run([sys.executable, made.path / "demo_rl" / "__init__.py"], check=False).returncode == 0
+    assert _files(made) == ["demo_rl/__init__.py"]

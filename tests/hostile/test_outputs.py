@@ -1,0 +1,353 @@
+"""What an attacker writes into names, values, tracebacks and commits, looked for in everything that Sentinel says."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import re
+import unicodedata
+import xml.etree.ElementTree
+from collections.abc import Callable, Iterator, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import Repository, copy_demo, write_recipe
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from sentinel.cli import main
+from sentinel.reports.escaping import message, passage, visible
+from sentinel.reports.store import load
+
+#: One of each: terminal (colour, title, link, C1), direction, line ends of all kinds, Markdown, HTML, runner commands.
+PAYLOAD = (
+    "\x1b[31m\x1b]0;owned\x07\x1b]8;;http://evil.invalid\x1b\\\x9b2J\x85\u2028\u202egnp.\u2066\u200b\ufeff\r\b\x7f"
+    "<script>alert(1)</script><img src=http://evil.invalid/i onerror=alert(1)></code></td></details>"
+    "[link](http://evil.invalid) ![image](http://evil.invalid/i.png) <http://evil.invalid> http://evil.invalid "
+    "www.evil.invalid @everyone #1 `tick` ``` ~~~ | cell |"
+)
+LINES = f"{PAYLOAD}\n::error title=forged::forged\n  ::stop-commands::forged\n##[error]forged\n```\n# forged\n</pre>\n"
+#: In Python source: what would close a string and go on as code.
+CODE = '"""\nimport os; os.forged()\n"""\' \\" \\'
+
+#: A name of a value; none that a recipe can expect, and it stands in what was observed.
+KEY = "$\\frac{$ \x1b[31m\u202e<script>alert(1)</script>$"
+
+HEAD = f"""
+TEXT = {LINES!r}
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode=TEXT):
+    '''{PAYLOAD.encode("unicode_escape").decode()}'''
+    return inner()
+
+
+def inner():
+    raise type("Forged\\x1b[31m<script>" + TEXT, (Exception,), {{}})(TEXT)
+
+
+def told(value):
+    import torch
+    return {{"text": TEXT, {KEY!r}: torch.tensor([[1.0, value]])}}
+"""
+#: A function that says that it is called otherwise and stands elsewhere; of the boundary itself that is looked into.
+HEAD += """
+import sys
+qualified = {"co_qualname": TEXT} if sys.version_info >= (3, 11) else {}
+inner.__code__ = inner.__code__.replace(co_filename="/x/" + TEXT, co_name=TEXT, **qualified)
+"""
+
+RAISES: dict[str, Any] = {
+    "recipe_version": 1, "bug_id": "DEMO-RAISES", "title": f"it raises {LINES} {CODE}", "target": "demo",
+    "contract": "loss_aggregation", "boundary": "demo_rl.losses.agg_loss",
+    "story": f"{LINES} {CODE}", "effect": LINES, "root_cause": LINES, "fix": LINES, "affects": [LINES],
+    "invariant": "masked_values_have_no_influence",
+    "scenario": {"loss_mat": [[1.0, 100.0]], "response_mask": [[1, 0]], "loss_agg_mode": "token-mean"},
+    "expected_unpatched": {"loss": 26.0}, "expected_fixed": {"loss": 1.0},
+}  # fmt: skip
+TELLS: dict[str, Any] = {
+    **RAISES, "bug_id": "DEMO-TELLS", "contract": "call", "boundary": "demo_rl.losses.told",
+    "scenario": {"arguments": {"value": 1.0}},
+    "expected_unpatched": {"returned.text": LINES}, "expected_fixed": {"returned.text": f"{LINES}{CODE}"},
+}  # fmt: skip
+TELLS.pop("invariant")
+
+
+#: Where a command finds the recipes above.
+OURS = ("--recipes", "recipes")
+
+
+# -- what must not be there --------------------------------------------------------------------------------------------
+
+
+_ACTING = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+#: Signs that stand over or before others in some scripts are sorted as formats, and seen.
+_SEEN = "\n\t\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
+
+
+def hidden(text: str) -> list[str]:
+    """Characters that act or cannot be seen: controls and formats, as Unicode sorts them, and line separators."""
+    return sorted({repr(c) for c in text if unicodedata.category(c) in _ACTING and c not in _SEEN})
+
+
+def commands(text: str) -> list[str]:
+    """Lines that a hosted runner obeys; Sentinel's own annotations say so."""
+    lines = [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
+    return [line for line in lines if not re.match(r"::error (file=[^:]*,)?title=DEMO-[A-Z]+%3A ", line)]
+
+
+class _Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def foreign_html(text: str) -> list[str]:
+    """Elements that no template of ours has, and attributes that act or lead away."""
+    bad = []
+    for tag, attributes in _Tags(text).found:
+        values = " ".join(value or "" for value in attributes.values())
+        acting = any(name.startswith("on") for name in attributes) or "evil" in values or "javascript:" in values
+        elsewhere = any(re.match(r"(?i)[a-z]+:|//", attributes.get(name) or "") for name in ("src", "action"))
+        ours = tag not in ("script", "iframe", "object", "base") or (attributes.get("src") or "").endswith(".js")
+        if acting or elsewhere or not ours:
+            bad.append(f"{tag} {attributes}")
+    return bad
+
+
+#: The inline HTML of our own Markdown.
+_OURS = re.compile(r"</?(details|summary|sub|code|br)>")
+
+
+def foreign_markdown(text: str) -> list[str]:
+    """Links, images, headings and HTML that the text of somebody else became."""
+    bad = []
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    for block in parser.parse(text):
+        for token in (block, *(block.children or ())):
+            if token.type in ("html_inline", "html_block"):
+                bad += [tag for tag in re.findall(r"<[^>]*>?", token.content) if not _OURS.fullmatch(tag)]
+            if token.type in ("image", "hr"):
+                bad.append(token.type)
+            if token.type == "link_open" and not str(token.attrs["href"]).startswith("https://github.com/"):
+                bad.append(f"link {token.attrs['href']}")
+        if block.type == "inline" and block.content.strip() == "forged":
+            bad.append("heading")
+    quotes = [block for block in parser.parse(text) if block.type == "blockquote_open"]
+    bad += ["quote"] * (len(quotes) - text.count("> **To be written by a person:**"))
+    return bad + _LINKED.findall(_outside_fences(text, parser))
+
+
+#: What GitHub makes links and mentions of by itself, in the source: an entity in the place of a sign is none.
+_LINKED = re.compile(r"(?i)\bwww\.\w+|https?://(?!github\.com/)\S+|@everyone|(?<![&\w])#1\b")
+
+
+def _outside_fences(text: str, parser: MarkdownIt) -> str:
+    lines = text.split("\n")
+    for block in parser.parse(text):
+        if block.type == "fence" and block.map:
+            lines[slice(*block.map)] = [""] * (block.map[1] - block.map[0])
+    return "\n".join(lines)
+
+
+def clean(text: str) -> None:
+    assert hidden(text) == []
+    assert commands(text) == []
+
+
+# -- the tests of the tests --------------------------------------------------------------------------------------------
+
+
+def test_what_is_looked_for_is_found() -> None:
+    assert len(hidden(PAYLOAD)) >= 10
+    assert len(commands(LINES)) == 3
+    assert len(foreign_html(LINES)) >= 2
+    assert len(foreign_markdown(LINES)) >= 5
+
+
+@given(st.text(), st.booleans())
+def test_escaped_text_is_escaped(text: str, lines: bool) -> None:
+    clean(visible(text, lines=lines))
+    clean(message(text))
+    clean(passage(text))
+    assert visible(visible(text, lines=lines), lines=lines) == visible(text, lines=lines)
+
+
+# -- the outputs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Repository:
+    """A repository of the demo framework whose newest commit is an attacker's."""
+    repository = Repository(tmp_path / "head")
+    copy_demo(repository.path)
+    repository.git("init", "--quiet", "--initial-branch=main")
+    repository.commit("one", {})
+    (repository.path / "demo_rl" / "losses.py").write_text(HEAD, encoding="utf-8")
+    name = re.sub(r"[/\\]", "", PAYLOAD)[:80]
+    (repository.path / "demo_rl" / f"{name}.py").write_text("")
+    repository.commit(LINES.replace("\n", " "), {})
+    return repository
+
+
+@pytest.fixture
+def recipes(pytester: pytest.Pytester) -> Path:
+    for document in (RAISES, TELLS):
+        write_recipe(pytester.path / "recipes", document)
+    return pytester.path / "recipes"
+
+
+Said = Callable[..., str]
+
+
+@pytest.fixture
+def sentinel_says(recipes: Path, capsys: pytest.CaptureFixture[str]) -> Said:
+    """A command's whole output; the demo repository has a mirror."""
+
+    def run(*arguments: object) -> str:
+        capsys.readouterr()
+        with contextlib.suppress(SystemExit):  # argparse's own
+            main([str(argument) for argument in arguments])
+        return "".join(capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def run(head: Repository, recipes: Path, pytester: pytest.Pytester, warm_runs: Any, monkeypatch) -> Iterator[str]:
+    """The output of a run at the attacker's head, on a hosted runner; what else it wrote lies in the current folder."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(head.path))
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
+    options = ["--sentinel-target=demo", f"--sentinel-recipes={recipes}", "--sentinel-laws=off", "-rA", "-v"]
+    options += [f"--sentinel-repo={head.path}", "--junitxml=junit.xml", "--sentinel-sarif=run.sarif"]
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
+    result.assert_outcomes(failed=2)
+    return result.stdout.str() + result.stderr.str()
+
+
+def test_a_run_and_what_it_writes(run: str, recipes: Path, pytester: pytest.Pytester) -> None:
+    assert "upstream's traceback" in run
+    assert "forged" in run, "it is shown"
+    clean(run)
+    for file in (pytester.path / "sentinel-reports").rglob("*"):
+        if file.is_file():
+            clean(file.read_text(encoding="utf-8"))
+    junit = (pytester.path / "junit.xml").read_text(encoding="utf-8")
+    clean(junit)
+    xml.etree.ElementTree.fromstring(junit)
+    sarif = json.loads((pytester.path / "run.sarif").read_text(encoding="utf-8"))
+    for text in _strings(sarif):
+        clean(text)
+    summary = (pytester.path / "summary.md").read_text(encoding="utf-8")
+    clean(summary)
+    assert foreign_markdown(summary) == []
+
+
+def test_the_pages_of_a_run(run: str, sentinel_says: Said, pytester: pytest.Pytester) -> None:
+    pytest.importorskip("matplotlib")
+    clean(sentinel_says("site", "--reports", "sentinel-reports", "--out", "site", "--exports", "nothing", *OURS))
+    pages = [file for file in (pytester.path / "site").rglob("*") if file.suffix in (".html", ".svg", ".json")]
+    assert any("DEMO-TELLS" in file.name for file in pages)
+    for file in pages:
+        text = file.read_text(encoding="utf-8")
+        assert hidden(text) == [], file
+        assert file.suffix == ".json" or foreign_html(text) == [], file
+        if file.suffix == ".svg":
+            xml.etree.ElementTree.fromstring(text)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (*_strings(key), *_strings(item))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+def test_reports_of_a_run(run: str, head: Repository, sentinel_says: Said, pytester: pytest.Pytester) -> None:
+    folder = pytester.path / "sentinel-reports"
+    documents = [load(file) for file in folder.rglob("DEMO-*/*.json")]
+    assert any("forged" in str(document["failure"]) for document in documents)
+    for kind in ("text", "markdown", "html"):
+        said = sentinel_says("report", "--from", folder, "--format", kind)
+        clean(said)
+        assert foreign_markdown(said) == [] or kind != "markdown"
+        assert foreign_html(said) == [] or kind != "html"
+    for file in folder.rglob("DEMO-*/*.json"):
+        clean(sentinel_says("verify", file, "--repo", head.path))
+    clean(sentinel_says("changes", "--from", folder, "--baseline", folder))
+    nothing = pytester.path / "nothing"
+    nothing.mkdir()
+    changed = sentinel_says("changes", "--from", folder, "--baseline", nothing, "--format", "markdown", "--no-bisect")
+    clean(changed)
+    assert "DEMO-TELLS" in changed
+    assert foreign_markdown(changed) == []
+    clean(sentinel_says("findings", "--from", folder, "--to", "findings"))
+    for file in (pytester.path / "findings").rglob("*.md"):
+        clean(file.read_text(encoding="utf-8"))
+        assert foreign_markdown(file.read_text(encoding="utf-8")) == []
+    clean(sentinel_says("audit", "demo", "--repo", head.path))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "DEMO-RAISES", *OURS), ("list", "recipes", *OURS), ("list", "recipes", "--markdown", *OURS),
+        ("recipe", "check", "recipes/demo/DEMO-RAISES.yaml"), ("recipe", "check", "recipes/demo/DEMO-TELLS.yaml"),
+        ("show", PAYLOAD), ("list", "recipes", "--law", PAYLOAD), ("list", PAYLOAD), ("recipe", "check", PAYLOAD),
+        ("report", "--from", PAYLOAD), ("mirror", "update", PAYLOAD), ("verify", PAYLOAD), (PAYLOAD,),
+        ("boundaries", "demo", "--ref", f"git:{PAYLOAD}"), ("query", "--bug", PAYLOAD), ("history", "--from", PAYLOAD),
+        ("export", PAYLOAD), ("mirror", "add", "demo", "--from", PAYLOAD),
+        ("mirror", "add", "demo", "--repo-url", PAYLOAD),
+    ],
+    ids=lambda arguments: " ".join(arguments)[:25].encode("ascii", "replace").decode(),
+)  # fmt: skip
+def test_what_a_command_says(sentinel_says: Said, recipes: Path, arguments: tuple[str, ...]) -> None:
+    clean(sentinel_says(*arguments))
+
+
+def test_a_mirror_of_an_attackers(head: Repository, sentinel_says: Said, warm_runs: Any) -> None:
+    """Commit subjects, names of branches and what cannot be resolved."""
+    clean(sentinel_says("mirror", "add", "demo", "--from", head.path))
+    clean(sentinel_says("mirror", "list"))
+    clean(sentinel_says("duplicates", "DEMO-RAISES", *OURS))
+    clean(sentinel_says("bisect", "DEMO-RAISES", "--good", head.commits["one"], "--bad", "main", *OURS))
+    clean(sentinel_says("sweep", "demo", "--bug", "DEMO-RAISES", *OURS))
+    clean(sentinel_says("sweep", "demo", "--markdown", *OURS))
+    clean(sentinel_says("history"))
+    clean(sentinel_says("history", "DEMO-RAISES"))
+
+
+def test_what_is_exported(
+    head: Repository,
+    broken_tree: Path,
+    fixed_tree: Path,
+    sentinel_says: Said,
+    warm_runs: Any,
+    pytester: pytest.Pytester,
+) -> None:
+    """Pages as Markdown, programs as Python: prose of a recipe is never code."""
+    out = pytester.path / "export"
+    for name, tree in (("DEMO-RAISES", fixed_tree), ("DEMO-TELLS", head.path)):
+        clean(sentinel_says("export", name, "--base", f"path:{tree}", "--out", out, "--no-check", "--comment", *OURS))
+    made = [file for file in out.rglob("*") if file.is_file()]
+    assert {file.suffix for file in made} >= {".md", ".py"}
+    for file in made:
+        text = file.read_text(encoding="utf-8")
+        assert hidden(text) == [], file
+        if file.suffix == ".md":
+            assert foreign_markdown(text) == []
+        if file.suffix == ".py":
+            calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+            assert not any("forged" in call for call in calls)

@@ -1,0 +1,657 @@
+"""Trees, repositories and working trees made to harm who looks into them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, returned, write_recipe
+
+from sentinel.catalog import bundled_catalog
+from sentinel.checkout import Checkout
+from sentinel.cli import main
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.history.gittrees import GitTrees
+from sentinel.history.workcopy import WorkCopy
+from sentinel.refs import Ref
+from sentinel.sources import Home, MirrorStore, checkouts, gitbinary, gitrefs, open_checkout, path
+from sentinel.sources.origins import open_directory
+from sentinel.targets import PackageRoot, Target
+
+TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),))
+MAIN = Ref.parse("git:main")
+BLOB, LINK, TREE = "100644", "120000", "40000"
+
+
+class Raw(Repository):
+    """A repository whose objects are written byte by byte: git itself would refuse to."""
+
+    def write(self, kind: str, content: bytes) -> str:
+        command = ["git", "-C", str(self.path), "hash-object", "-t", kind, "-w", "--literally", "--stdin"]
+        return subprocess.run(command, input=content, capture_output=True, check=True).stdout.decode().strip()
+
+    def tree(self, *entries: tuple[str, str, str]) -> str:
+        """:param entries: mode, name and object of each, in this order, whatever git thinks of it."""
+        lines = (f"{mode} ".encode() + os.fsencode(name) + b"\0" + bytes.fromhex(sha) for mode, name, sha in entries)
+        return self.write("tree", b"".join(lines))
+
+    def head(self, package: str, branch: str = "main") -> str:
+        """Commit a tree as the package root of a branch."""
+        commit = self.git("commit-tree", self.tree((TREE, "demo_rl", package)), "-m", "raw")
+        self.git("update-ref", f"refs/heads/{branch}", commit)
+        return commit
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Raw:
+    repository = Raw(tmp_path / "upstream")
+    repository.path.mkdir()
+    repository.git("init", "--quiet", "--initial-branch=main")
+    return repository
+
+
+@pytest.fixture
+def code(raw: Raw) -> str:
+    return raw.write("blob", b"VALUE = 1\n")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MirrorStore:
+    return MirrorStore(Home(tmp_path / "home"))
+
+
+@pytest.fixture
+def mirrored(raw: Raw, store: MirrorStore) -> Callable[[], Checkout]:
+    """The checkout of the repository's main, by way of a mirror."""
+
+    def make() -> Checkout:
+        store.add(TARGET, str(raw.path))
+        return open_checkout(TARGET, MAIN, store=store)
+
+    return make
+
+
+@pytest.fixture
+def ran(tmp_path: Path) -> Path:
+    """The file that ``program`` makes."""
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def program(tmp_path: Path, ran: Path) -> str:
+    file = tmp_path / "program.sh"
+    file.write_text(f"#!/bin/sh\necho ran >> {ran}\nexit 1\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def _files(made: Checkout) -> list[str]:
+    return sorted(path.relative_to(made.path).as_posix() for path in made.path.rglob("*") if not path.is_dir())
+
+
+# -- names in a tree ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("..", "leads out"), ("../out.py", "leads out"), ("/out.py", "leads out"), ("a/../out.py", "leads out"),
+        (".", "leads out"), ("a\\..\\out.py", "leads out"), ("x" * 300, "too long"),
+        ("x/" * 600 + "out.py", "too long"),
+    ],
+    ids=lambda value: repr(value)[:20],
+)  # fmt: skip
+def test_a_name_that_leads_out_or_nowhere(raw: Raw, code: str, mirrored, tmp_path: Path, name: str, says: str) -> None:
+    raw.head(raw.tree((BLOB, name, code)))
+    with pytest.raises(Unavailable, match=says):
+        mirrored()
+    assert list(tmp_path.rglob("out.py")) == []
+
+
+@pytest.mark.parametrize("kinds", [(BLOB, BLOB), (BLOB, TREE), (TREE, BLOB)])
+def test_two_files_in_one_place(raw: Raw, code: str, mirrored, kinds: tuple[str, str]) -> None:
+    objects = {BLOB: code, TREE: raw.tree((BLOB, "inner.py", code))}
+    raw.head(raw.tree(*((kind, "same", objects[kind]) for kind in kinds)))
+    with pytest.raises(Unavailable, match="in the way of another file"):
+        mirrored()
+
+
+def test_names_that_show_as_another_are_taken_as_they_are(raw: Raw, code: str, mirrored) -> None:
+    names = [
+        "A.py",
+        "a.py",
+        "a\nb.py",
+        "\x1b[2J.py",
+        "\u202egnp.py",
+        os.fsdecode(b"\xff.py"),
+        "-rf",
+        "e\u0301",
+        "\u00e9",
+    ]
+    raw.head(raw.tree(*((BLOB, name, code) for name in sorted(names, key=os.fsencode))))
+    assert _files(mirrored()) == sorted(f"demo_rl/{name}" for name in names)
+
+
+def test_modes_that_git_does_not_write(raw: Raw, code: str, mirrored, move) -> None:
+    """What is neither a file, a link nor a folder is to git another repository's commit."""
+    modes = {"setuid.py": "104777", "fifo.py": "010644", "device.py": "060666", "none.py": "0"}
+    package = raw.tree(*((mode, name, code) for name, mode in sorted(modes.items())))
+    raw.head(package)
+    for made in (mirrored(), move(package)):
+        status = (made.path / "demo_rl" / "setuid.py").lstat()
+        assert (stat.S_ISREG(status.st_mode), stat.S_IMODE(status.st_mode)) == (True, 0o444)
+        gone = {Path(item.path).name: item.reason for item in made.left_out}
+        assert gone == dict.fromkeys(["fifo.py", "device.py", "none.py"], "a submodule")
+
+
+def test_a_file_that_is_a_folder(raw: Raw, code: str, mirrored) -> None:
+    raw.head(raw.tree((BLOB, "folder.py", raw.tree((BLOB, "x.py", code)))))
+    with pytest.raises(Unavailable):
+        mirrored()
+
+
+@pytest.mark.parametrize("points", ["/etc/passwd", "../../../../secret", "/proc/self/environ", "../../upstream/x", "."])
+def test_links_lead_nowhere_else(raw: Raw, code: str, mirrored, tmp_path: Path, points: str) -> None:
+    (tmp_path / "secret").write_text("key")
+    link = raw.write("blob", os.fsencode(points))
+    raw.head(raw.tree((BLOB, "__init__.py", code), (LINK, "link", link)))
+    made = mirrored()
+    link_there = made.path / "demo_rl" / "link"
+    assert not link_there.is_symlink() or link_there.resolve().is_relative_to(made.path.resolve())
+    assert link_there.is_symlink() == (points == ".")
+
+
+# -- how much there is -------------------------------------------------------------------------------------------------
+
+
+def test_a_tree_of_trees_of_trees(raw: Raw, code: str, mirrored) -> None:
+    """Ten objects, ten thousand million files."""
+    tree = raw.tree(*((BLOB, f"{number}.py", code) for number in range(10)))
+    for _ in range(9):
+        tree = raw.tree(*((TREE, str(number), tree) for number in range(10)))
+    raw.head(tree)
+    began = time.process_time()
+    with pytest.raises(Unavailable, match="lists more than any revision"):
+        mirrored()
+    assert time.process_time() - began < 10
+
+
+def test_more_than_any_revision_has(raw: Raw, code: str, mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = raw.write("blob", bytes(1 << 20))
+    raw.head(raw.tree(*((BLOB, f"{number}.py", large) for number in range(5))))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkouts, "MOST_BYTES", 4 << 20)
+        with pytest.raises(Unavailable, match="have more than 4194304 bytes"):
+            mirrored()
+        patch.setattr(checkouts, "MOST_FILES", 4)
+        with pytest.raises(Unavailable, match="has more than 4 files"):
+            mirrored()
+    assert len(_files(mirrored())) == 5
+
+
+def test_a_source_file_of_no_honest_size(raw: Raw, code: str, mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.sources.trees.SOURCE_LIMIT", 2 << 20)
+    raw.head(raw.tree((BLOB, "__init__.py", code), (BLOB, "large.py", raw.write("blob", bytes(3 << 20)))))
+    made = mirrored()
+    assert _files(made) == ["demo_rl/__init__.py"]
+    assert [(gone.path, gone.size) for gone in made.left_out] == [("demo_rl/large.py", 3 << 20)]
+
+
+# -- the working copy of a sweep ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def move(raw: Raw, tmp_path: Path) -> Iterator[Callable[[str], Checkout]]:
+    """Move a sweep's working copy to a package root's tree."""
+    trees = GitTrees(raw.path / ".git")
+    copy = WorkCopy(tmp_path / "user" / "copy", TARGET, trees)
+    yield lambda package: copy.move("0" * 40, [("demo_rl", package)])
+    trees.close()
+
+
+def test_a_folder_that_leads_out_is_neither_made_nor_removed(raw: Raw, code: str, move, tmp_path: Path) -> None:
+    (tmp_path / "user" / "documents").mkdir()
+    (tmp_path / "user" / "documents" / "thesis").write_text("years")
+    nothing = raw.tree()
+    for name in ("documents", "made"):
+        tree = raw.tree((TREE, name, nothing))
+        for _ in range(3):  # from demo_rl over tree and copy to the user's own folder
+            tree = raw.tree((TREE, "..", tree))
+        with pytest.raises(Unavailable, match="leads out"):
+            move(tree)
+        move(raw.tree((BLOB, "__init__.py", code)))
+    assert (tmp_path / "user" / "documents" / "thesis").read_text() == "years"
+    assert not (tmp_path / "user" / "made").exists()
+
+
+def test_a_sweep_meets_a_tree_of_trees(raw: Raw, move) -> None:
+    tree = raw.tree()
+    for _ in range(10):
+        tree = raw.tree(*((TREE, str(number), tree) for number in range(10)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sentinel.history.workcopy.MOST_FILES", 1000)
+        with pytest.raises(Unavailable, match="more than 1000 files"):
+            move(tree)
+
+
+def test_a_sweep_meets_what_is_too_deep_too_large_or_no_tree(raw: Raw, code: str, move, monkeypatch) -> None:
+    monkeypatch.setattr("sentinel.history.gittrees.SOURCE_LIMIT", 2 << 20)
+    monkeypatch.setattr("sentinel.sources.trees.SOURCE_LIMIT", 2 << 20)
+    deep = raw.tree()
+    for _ in range(6):
+        deep = raw.tree((TREE, "x" * 200, deep))
+    with pytest.raises(Unavailable, match="too long"):
+        move(deep)
+    with pytest.raises(Unavailable, match="is no tree"):
+        move(raw.write("tree", b"100644 without an end"))
+    made = move(raw.tree((BLOB, "__init__.py", code), (BLOB, "large.py", raw.write("blob", bytes(3 << 20)))))
+    assert _files(made) == ["demo_rl/__init__.py"]
+    assert [(gone.path, gone.size) for gone in made.left_out] == [("demo_rl/large.py", 3 << 20)]
+
+
+# -- what a repository tells git to run --------------------------------------------------------------------------------
+
+
+def _config(program: str, path: Path) -> str:
+    """Every setting by which a repository's own configuration can have a program run."""
+    hooks = path / "hooks"
+    hooks.mkdir(exist_ok=True)
+    names = ("post-checkout", "pre-auto-gc", "reference-transaction", "fsmonitor-watchman", "post-index-change")
+    for name in names:
+        shutil.copy(program, hooks / name)
+    (path / "included").write_text(f'[core]\n\tpager = {program}\n[alias]\n\trev-parse = "!{program}"\n')
+    return f"""
+[core]
+\trepositoryformatversion = 1
+\thooksPath = {hooks}
+\tfsmonitor = {program}
+\tsshCommand = {program}
+\tgitProxy = {program}
+\taskPass = {program}
+\tpager = {program}
+\teditor = {program}
+\talternateRefsCommand = {program}
+\tattributesFile = {path}/attributes
+[extensions]
+\tpartialClone = origin
+[remote "origin"]
+\turl = file://{path}
+\tpromisor = true
+\tpartialclonefilter = blob:none
+\tuploadpack = {program}
+\tvcs = ext
+[protocol]
+\tallow = always
+[protocol "file"]
+\tallow = always
+[protocol "ext"]
+\tallow = always
+[protocol "ssh"]
+\tallow = always
+[url "ext::{program} "]
+\tinsteadOf = https://
+\tinsteadOf = file://
+[credential]
+\thelper = "!{program}"
+[uploadpack]
+\tpackObjectsHook = {program}
+[filter "evil"]
+\tsmudge = {program}
+\tclean = {program}
+\tprocess = {program}
+\trequired = true
+[diff "evil"]
+\ttextconv = {program}
+\tcommand = {program}
+[alias]
+\tls-tree = "!{program}"
+[include]
+\tpath = {path}/included
+"""
+
+
+@pytest.fixture
+def armed(raw: Raw, program: str) -> Raw:
+    """A repository of the demo framework that wants a program run at every turn; one file is not in it, so that a
+    reader who would fetch it has a reason to."""
+    copy_demo(raw.path)
+    raw.commit("broken", {"demo_rl/sub.py": "$Id$\n"})
+    attributes = b"* filter=evil diff=evil export-subst working-tree-encoding=UTF-16 eol=crlf ident\n"
+    modules = f'[submodule "x"]\n\tpath = demo_rl/x\n\turl = ext::{program}\n\tupdate = !{program}\n'.encode()
+    planted = {".gitattributes": attributes, "demo_rl/.gitattributes": attributes, ".gitmodules": modules}
+    for name, content in planted.items():
+        (raw.path / name).write_bytes(content)
+        raw.git("update-index", "--add", "--cacheinfo", f"100644,{raw.write('blob', content)},{name}")
+    raw.git("update-index", "--add", "--cacheinfo", f"160000,{raw.commits['broken']},demo_rl/x")
+    raw.commits["armed"] = raw.git("commit-tree", raw.git("write-tree"), "-p", "HEAD", "-m", "armed")
+    raw.git("update-ref", "refs/heads/main", raw.commits["armed"])
+    gone = raw.git("rev-parse", "HEAD:demo_rl/rejection.py")
+    (raw.path / ".git" / "objects" / gone[:2] / gone[2:]).unlink()
+    git_dir = raw.path / ".git"
+    (git_dir / "attributes").write_text("* filter=evil\n")
+    (git_dir / "config").write_text(_config(program, git_dir))
+    return raw
+
+
+@pytest.fixture(params=["git", "an older git"])
+def git_of_some_age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.45 (and what it was brought back to) git knows no variable that forbids a lazy fetch."""
+    if request.param == "an older git":
+        monkeypatch.delitem(gitbinary._ENVIRONMENT, "GIT_NO_LAZY_FETCH")
+
+
+#: A remote that wants a program to be run for whoever fetches from it.
+REMOTES = {
+    "a program in the place of git's": "url = file://{path}\n\tuploadpack = {program}",
+    "a transport that is a program": "url = ext::{program}",
+}
+
+
+@pytest.fixture(params=REMOTES.values(), ids=REMOTES.keys())
+def promising(request: pytest.FixtureRequest, raw: Raw, program: str) -> Raw:
+    """A working tree whose own trees are to be fetched, so that git has a reason to."""
+    copy_demo(raw.path)
+    raw.commit("broken", {})
+    gone = raw.git("rev-parse", "HEAD:demo_rl")
+    (raw.path / ".git" / "objects" / gone[:2] / gone[2:]).unlink()
+    remote = request.param.format(path=raw.path, program=program)
+    allowed = "".join(f'[protocol "{name}"]\n\tallow = always\n' for name in ("file", "ext", "ssh"))
+    (raw.path / ".git" / "config").write_text(
+        "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tpartialClone = origin\n"
+        f'[remote "origin"]\n\t{remote}\n\tpromisor = true\n{allowed}'
+    )
+    return raw
+
+
+@pytest.mark.usefixtures("git_of_some_age")
+def test_a_working_tree_fetches_nothing(promising: Raw, store: MirrorStore, ran: Path) -> None:
+    made = open_checkout(TARGET, Ref("path", str(promising.path)), store=store)
+    assert (made.commit, made.roots) == (None, ("demo_rl",))
+    assert not ran.exists()
+
+
+def test_plain_git_would_have(promising: Raw, ran: Path) -> None:
+    """The test before this one can fail: a git that obeys its repository runs the program."""
+    command = ["git", "-C", str(promising.path), "ls-tree", "-r", "HEAD"]
+    subprocess.run(command, check=False, capture_output=True, env={"PATH": os.environ["PATH"]}, timeout=30)
+    assert ran.exists()
+
+
+@pytest.mark.usefixtures("git_of_some_age")
+def test_a_working_tree_runs_nothing(armed: Raw, store: MirrorStore, ran: Path) -> None:
+    made = open_checkout(TARGET, Ref("path", str(armed.path)), store=store)
+    assert made.commit == armed.commits["armed"]
+    assert not ran.exists()
+
+
+@pytest.mark.usefixtures("git_of_some_age")
+def test_a_mirror_takes_no_configuration_along(armed: Raw, store: MirrorStore, ran: Path) -> None:
+    store.add(TARGET, str(armed.path))
+    assert "program" not in (store.path("demo") / "config").read_text()
+    assert not (store.path("demo") / "hooks").exists()
+    with pytest.raises(Unavailable, match="which the mirror was made without"):
+        open_checkout(TARGET, MAIN, store=store)
+    with pytest.raises(SentinelError):
+        store.update(TARGET)
+    assert not ran.exists()
+
+
+def test_attributes_change_no_content(armed: Raw, store: MirrorStore) -> None:
+    armed.write("blob", (armed.path / "demo_rl" / "rejection.py").read_bytes())  # the one that was taken away
+    store.add(TARGET, str(armed.path))
+    made = open_checkout(TARGET, MAIN, store=store)
+    assert (made.path / "demo_rl" / "sub.py").read_text() == "$Id$\n"
+    assert [gone.path for gone in made.left_out] == ["demo_rl/x"]
+    assert made.tree == open_checkout(TARGET, Ref("path", str(armed.path)), store=store).tree
+
+
+def test_the_environment_decides_nothing(
+    armed: Raw, store: MirrorStore, program: str, ran: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = {"core.fsmonitor": program, "core.hooksPath": str(tmp_path), "protocol.allow": "always"}
+    for number, (key, value) in enumerate(settings.items()):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", key)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", value)
+    named = {
+        "CONFIG_COUNT": "3", "CONFIG_PARAMETERS": f"'core.fsmonitor={program}'", "ALLOW_PROTOCOL": "ext:file",
+        "NO_LAZY_FETCH": "0", "EXTERNAL_DIFF": program, "PAGER": program, "ASKPASS": program, "DIR": "/",
+        "WORK_TREE": "/", "GRAFT_FILE": str(tmp_path / "grafts"), "OBJECT_DIRECTORY": "/",
+        "ALTERNATE_OBJECT_DIRECTORIES": "/", "NAMESPACE": "x", "SHALLOW_FILE": "/dev/null", "TEMPLATE_DIR": "/",
+    }  # fmt: skip
+    for name, value in named.items():
+        monkeypatch.setenv(f"GIT_{name}", value)
+    made = open_checkout(TARGET, Ref("path", str(armed.path)), store=store)
+    assert made.commit == armed.commits["armed"]
+    assert not ran.exists()
+
+
+# -- a git directory that is something else ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def work_tree(tmp_path: Path) -> Path:
+    tree = copy_demo(tmp_path / "tree")
+    subprocess.run(["git", "init", "-q", str(tree)], check=True)
+    return tree
+
+
+def _pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "what", ["HEAD", "config", "commondir", "packed-refs", "objects/info/alternates", "shallow", "refs/heads/main"]
+)
+def test_a_pipe_in_a_git_directory_keeps_nobody(
+    work_tree: Path, store: MirrorStore, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(path, "_PATIENCE", 1.0)
+    (work_tree / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (work_tree / ".git" / what).parent.mkdir(parents=True, exist_ok=True)
+    _pipe(work_tree / ".git" / what)
+
+    def read() -> None:
+        made = open_checkout(TARGET, Ref("path", str(work_tree)), store=store)
+        assert (made.commit, made.roots) == (None, ("demo_rl",))
+        with pytest.raises(SentinelError):
+            store.add(TARGET, str(work_tree))
+
+    _within(15, read)
+
+
+def _within(seconds: float, act: Callable[[], None]) -> None:
+    """Let it be done in a thread, which a hang does not take along."""
+    told: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            act()
+        except BaseException as error:
+            told.append(error)
+        else:
+            told.append(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert told, "it hangs"
+    if told[0] is not None:
+        raise told[0]
+
+
+@pytest.mark.parametrize(
+    "content", [b"gitdir: /dev", b"gitdir: ../tree", b"\xff\0\xff", b"", b"gitdir: \0", b"x" * 1000]
+)
+def test_a_git_file_that_leads_elsewhere(tmp_path: Path, store: MirrorStore, content: bytes) -> None:
+    tree = copy_demo(tmp_path / "tree")
+    (tree / ".git").write_bytes(content)
+    made = open_checkout(TARGET, Ref("path", str(tree)), store=store)
+    assert (made.commit, made.roots) == (None, ("demo_rl",))
+    with pytest.raises(SentinelError, match="is not a git directory"):
+        open_directory(tree)
+
+
+def test_a_git_file_that_is_a_pipe_a_socket_or_a_device(tmp_path: Path, store: MirrorStore) -> None:
+    tree = copy_demo(tmp_path / "tree")
+    os.mkfifo(tree / ".git")
+    _within(10, lambda: _plain(tree, store))
+    (tree / ".git").unlink()
+    (tree / ".git").symlink_to("/dev/zero")
+    _within(10, lambda: _plain(tree, store))
+
+
+def _plain(tree: Path, store: MirrorStore) -> None:
+    assert open_checkout(TARGET, Ref("path", str(tree)), store=store).commit is None
+
+
+def test_alternates_that_go_in_circles(work_tree: Path, store: MirrorStore) -> None:
+    objects = work_tree / ".git" / "objects"
+    (objects / "info" / "alternates").write_text(f"{objects}\n../../.git/objects\n" * 500)
+    assert open_directory(work_tree).objects == (objects,)
+
+
+def test_no_ref_takes_the_name_of_another(raw: Raw, code: str, store: MirrorStore) -> None:
+    """Python ends a line where git does not: behind U+2028 the rest of a name would be another line."""
+    honest = raw.head(raw.tree((BLOB, "__init__.py", code)))
+    forged = raw.head(raw.tree((BLOB, "evil.py", code)), "other")
+    lines = f"# pack-refs with: peeled fully-peeled sorted \n{honest} refs/tags/v1.0\n"
+    lines += "".join(f"{forged} refs/tags/v1.0{end}x\n" for end in ("\u2028", "\x85", "\x0c", "\x1c", "\r"))
+    (raw.path / ".git" / "packed-refs").write_text(lines, newline="")
+    assert gitrefs.read_refs(raw.path / ".git")["refs/tags/v1.0"] == honest
+    store.add(TARGET, str(raw.path))
+    assert store.resolve(TARGET, "v1.0") == honest
+
+
+# -- files of a working tree -------------------------------------------------------------------------------------------
+
+
+def test_pipes_sockets_devices_and_links_out_are_left_out(tmp_path: Path, store: MirrorStore) -> None:
+    tree = copy_demo(tmp_path / "tree")
+    package = tree / "demo_rl"
+    (tmp_path / "secret.py").write_text("key")
+    os.mkfifo(package / "pipe.py")
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.open(package, os.O_RDONLY)  # the whole path may be longer than a socket's may be
+        server.bind(f"/proc/self/fd/{here}/socket.py")
+        os.close(here)
+        for name, points in {
+            "out.py": "../../secret.py",
+            "zero.py": "/dev/zero",
+            "round": ".",
+            "self.py": "self.py",
+        }.items():
+            (package / name).symlink_to(points)
+        made: list[Checkout] = []
+        _within(10, lambda: made.append(open_checkout(TARGET, Ref("path", str(tree)), store=store)))
+    gone = {Path(item.path).name for item in made[0].left_out}
+    assert gone == {"pipe.py", "socket.py", "out.py", "zero.py", "self.py"}
+    assert not any("key" in Path(made[0].path / file).read_text() for file in _files(made[0]))
+
+
+# -- names given by a user who was told to -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "--upload-pack=touch ran",
+        "-x",
+        "--output=ran",
+        "ext::touch ran",
+        "main --",
+        "@{upstream}",
+        "main:demo_rl",
+        "main^{/x}",
+    ],
+)
+def test_a_ref_is_a_name_and_no_option(armed: Raw, store: MirrorStore, name: str, monkeypatch, ran: Path) -> None:
+    monkeypatch.chdir(ran.parent)
+    store.add(TARGET, str(armed.path))
+    with pytest.raises(SentinelError):
+        open_checkout(TARGET, Ref.parse(f"git:{name}"), store=store)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["ext::touch ran", "--upload-pack=touch ran", "ssh://-oProxyCommand=touch ran/x", "file:///x;touch ran", "fd::1"],
+)
+def test_a_url_is_no_command(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["mirror", "add", "demo", f"--repo-url={url}"]) != 0
+    assert main(["mirror", "add", "demo", f"--from={url}"]) != 0
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+
+
+# -- files that Python and pytest look for -----------------------------------------------------------------------------
+
+PLANTED = (
+    "sitecustomize.py", "usercustomize.py", "conftest.py", "torch.py", "numpy.py", "json.py", "colorsys.py",
+    "sentinel.py", "pytest.py", "pip.py", "git.py", "evil.pth", "setup.py",
+)  # fmt: skip
+
+
+@pytest.fixture
+def planted(broken_tree: Path, ran: Path) -> Path:
+    """The demo framework with files that others would run, beside the package and in it."""
+    for folder in (broken_tree, broken_tree / "demo_rl"):
+        for name in PLANTED:
+            (folder / name).write_text(f"import os; open({str(ran)!r}, 'a').write({name!r} + ' ' + __name__ + '\\n')\n")
+        (folder / "pytest.ini").write_text("[pytest]\naddopts = -p demo_rl.conftest --nonsense\n")
+        (folder / "tox.ini").write_text("[pytest]\naddopts = --nonsense\n")
+        (folder / "pyproject.toml").write_text(
+            "[tool.pytest.ini_options]\naddopts = '--nonsense'\n[tool.sentinel]\nx = 1\n"
+        )
+        (folder / "sentinel.toml").write_text("nonsense = 1\n")
+    return broken_tree
+
+
+def test_nobody_runs_what_lies_in_a_checkout(planted: Path, ran: Path, decide: Decide) -> None:
+    assert decide(MASKED_TOKENS, planted).verdict.name == "reproduced"
+    assert not ran.exists()
+
+
+def test_nor_does_pytest(planted: Path, ran: Path, pytester: pytest.Pytester, warm_runs: Any) -> None:
+    write_recipe(pytester.path / "good", MASKED_TOKENS)
+    options = ["--sentinel-target=demo", "--sentinel-recipes=good", "--sentinel-laws=off"]
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *options, f"--sentinel-repo={planted}")
+    result.assert_outcomes(failed=1)
+    assert "reproduced" in result.stdout.str()
+    assert not ran.exists()
+
+
+WHERE = """
+import sys
+def where(names, first):
+    if first:
+        sys.path.insert(0, __file__.rpartition("/")[0])
+    return {name: str(getattr(__import__(name), "__file__", None)) for name in names}
+"""
+
+
+def test_the_interpreters_own_modules_are_found(planted: Path, ran: Path, lab: Lab, store: MirrorStore) -> None:
+    """A checkout has the package roots only, so there is nothing beside them that could be found first."""
+    (planted / "demo_rl" / "asking.py").write_text(WHERE)
+    (planted / "demo_rl" / "colorsys.py").write_text("")
+    made = open_checkout(bundled_catalog().targets["demo"], Ref("path", str(planted)), store=store)
+    process = lab.zygote.target(made, ("demo_rl",))
+    lab.processes.append(process)
+    names = ["torch", "numpy", "json", "colorsys", "sentinel"]
+    found = returned(lab.probe(process, "demo_rl.asking.where", names=names, first=False))
+    assert [name for name in names if str(made.path) in found[name]] == []
+    assert not ran.exists()
+    # A head that puts its own folder first gets what it asks for, in its own process: the modules that the worker had
+    # loaded before stay what they are.
+    found = returned(lab.probe(process, "demo_rl.asking.where", names=names, first=True))
+    assert [name for name in names if str(made.path) in found[name]] == ["colorsys"]

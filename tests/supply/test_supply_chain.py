@@ -1,0 +1,182 @@
+"""What Sentinel is made of and built by: workflows, requirements with hashes, a wheel that anybody can build again."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+#: The jobs that may write somewhere: they run nothing of the repository's.
+MAY_WRITE = {("pages.yml", "deploy"), ("release.yml", "publish")}
+_PINNED = re.compile(r"[\w./-]+@[0-9a-f]{40}")
+_VERSION = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
+
+
+# -- workflows ---------------------------------------------------------------------------------------------------------
+
+
+def complaints(name: str, workflow: dict[Any, Any]) -> Iterator[str]:
+    """What a pull request's head could use."""
+    triggers = workflow[True]  # YAML 1.1 reads the key `on` as true
+    named = {triggers} if isinstance(triggers, str) else set(triggers)
+    if named & {"pull_request_target", "workflow_run", "issue_comment", "issues"}:
+        yield "a stranger's event runs with this repository's token"
+    if workflow.get("permissions") != {"contents": "read"}:
+        yield "permissions are not the least"
+    for key, job in workflow["jobs"].items():
+        granted = {what for what, how in job.get("permissions", {}).items() if how != "read"}
+        if granted and (name, key) not in MAY_WRITE:
+            yield f"{key} may write: {granted}"
+        for step in job["steps"]:
+            yield from _complaints_of_step(key, step, bool(granted))
+
+
+def _complaints_of_step(job: str, step: dict[str, Any], writes: bool) -> Iterator[str]:
+    run, uses = step.get("run", ""), step.get("uses", "")
+    if "${{" in run:
+        yield f"{job}: an expression in a shell text: {run}"
+    if "secrets." in str(step):
+        yield f"{job}: a secret: {step}"
+    if writes and (uses.startswith("actions/checkout") or (run and not run.startswith("gh release create"))):
+        yield f"{job} may write and runs {uses or run}"
+    if uses.startswith("actions/checkout") and step.get("with", {}).get("persist-credentials") is not False:
+        yield f"{job}: the checkout keeps its token"
+    if uses and not _PINNED.fullmatch(uses) and uses.partition("@")[0] not in _excused():
+        yield f"{job}: {uses} is not pinned by its commit"
+
+
+def _excused() -> set[str]:
+    """The actions of which no commit is known yet; the list is there to become empty."""
+    rules = yaml.safe_load((ROOT / ".github" / "zizmor.yml").read_text())["rules"]
+    policies = rules["unpinned-uses"]["config"]["policies"]
+    named = {name for name, policy in policies.items() if policy == "ref-pin"}
+    return named | {"actions/cache/restore"} if "actions/cache/*" in named else named
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
+def test_a_heads_author_gets_nothing_of_a_workflow(file: Path) -> None:
+    assert list(complaints(file.name, yaml.safe_load(file.read_text()))) == []
+
+
+def test_a_bad_workflow_is_found() -> None:
+    bad = {
+        True: {"pull_request_target": None},
+        "jobs": {
+            "x": {
+                "permissions": {"contents": "write"},
+                "steps": [
+                    {"uses": "actions/checkout@v4"},
+                    {"run": "echo ${{ github.head_ref }}", "env": {"TOKEN": "${{ secrets.TOKEN }}"}},
+                    {"uses": "somebody/action@main"},
+                ],
+            }
+        },
+    }
+    assert len(list(complaints("bad.yml", bad))) == 10
+
+
+def test_no_action_but_githubs_own_is_excused() -> None:
+    assert all(name.startswith("actions/") for name in _excused())
+
+
+def _zizmor(*places: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("zizmor")
+    if not program.exists():
+        pytest.skip("the extra `supply` is not installed")
+    command = [str(program), "--offline", "--no-progress", "--quiet", *map(str, places)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_zizmor_finds_nothing() -> None:
+    done = _zizmor(ROOT / ".github", ROOT / "action.yml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_zizmor_finds_what_is_there(tmp_path: Path) -> None:
+    file = tmp_path / ".github" / "workflows" / "bad.yml"
+    file.parent.mkdir(parents=True)
+    step = "- run: echo ${{ github.event.pull_request.title }}"
+    file.write_text(f"on: pull_request_target\njobs:\n  x:\n    runs-on: ubuntu-latest\n    steps:\n      {step}\n")
+    assert _zizmor(file).returncode > 10
+
+
+# -- requirements ------------------------------------------------------------------------------------------------------
+
+
+def _versions(text: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for name, version in _VERSION.findall(text):
+        found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), set()).add(version)
+    return found
+
+
+@pytest.mark.parametrize("name", ["test", "dev", "release"])
+def test_every_requirement_has_a_hash_and_the_version_that_is_tested(name: str) -> None:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    lines = text.replace("\\\n", " ").splitlines()
+    requirements = [line for line in lines if line and not line.lstrip().startswith("#")]
+    assert requirements
+    assert [line for line in requirements if "==" not in line or "--hash=sha256:" not in line] == []
+    assert "://" not in re.sub(r"#.*", "", text), "no index, and no other place"
+    tested, here = _versions((ROOT / "constraints.txt").read_text()), _versions(text)
+    assert {package: (versions, tested[package]) for package, versions in here.items()
+            if package in tested and not versions & tested[package]} == {}  # fmt: skip
+
+
+def test_what_is_tested_is_there() -> None:
+    """All of ``constraints.txt``, but what belongs to extras that the workflows do not install."""
+    apart = {"atheris"}
+    here = _versions((ROOT / "requirements" / "dev.txt").read_text())
+    assert _versions((ROOT / "constraints.txt").read_text()).keys() - here.keys() <= apart
+
+
+# -- the wheel ---------------------------------------------------------------------------------------------------------
+
+
+def _source(folder: Path) -> Path:
+    """A copy of what a wheel is made of, as another checkout has it: other times, other modes."""
+    for name in ("sentinel", "adapters", "recipes"):
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copy
+        )
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def _built(folder: Path) -> Path:
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1787270400"}
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "dist")]
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    [wheel] = (folder / "dist").glob("*.whl")
+    return wheel
+
+
+def test_a_wheel_that_is_built_twice_is_one_wheel(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="the extra `supply` is not installed")
+    before = os.umask(0o077)
+    try:
+        one = _built(_source(tmp_path / "one"))
+    finally:
+        os.umask(before)
+    other = _built(_source(tmp_path / "a longer name" / "other"))
+    assert one.name == other.name
+    assert one.read_bytes() == other.read_bytes()
+    with zipfile.ZipFile(one) as archive:
+        names = archive.namelist()
+        texts = b"".join(archive.read(name) for name in names)
+    assert {name.split("/")[0] for name in names} == {"sentinel", one.name.rsplit("-", 3)[0] + ".dist-info"}
+    assert "sentinel/_bundled/adapters/demo.py" in names
+    assert str(tmp_path).encode() not in texts
