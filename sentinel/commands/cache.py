@@ -68,10 +68,13 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    from sentinel.sources import Home
+    from sentinel.history.executors import sweep_leftovers
+    from sentinel.sources import Home, MirrorStore
     from sentinel.sources.cache import prune
 
     gone = prune(Home.default(), older_than=None if arguments.all else arguments.older_than * _DAY)
+    MirrorStore().sweep()
+    sweep_leftovers(Home.default().path / "history" / "copies")
     for entry in gone:
         say(f"removed {entry.kind} {entry.owner} {entry.name}")
     say(f"{counted(len(gone), 'thing')} removed, {size(sum(entry.size for entry in gone))} freed")

@@ -148,9 +148,13 @@ def _stamp(folder: Path, files: Sequence[Path]) -> str:
 
 
 def _told(place: Path) -> tuple[int, str] | None:
+    """The version and the stamp of an index; None where there is none that is whole, in its last page too."""
     try:
         with closing(sqlite3.connect(f"file:{place}?mode=ro", uri=True)) as database:
+            (state,) = database.execute("pragma quick_check(1)").fetchone()
             version, stamp = database.execute("select version, stamp from about").fetchone()
+            if state != "ok":
+                return None
             return int(version), str(stamp)
     except (sqlite3.Error, TypeError, ValueError):
         return None

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import platform
 import re
-import secrets
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +24,7 @@ from sentinel.errors import SentinelError
 from sentinel.outcomes import Decision
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import SCHEMA_VERSION, Document, dumps, evidence, validate
+from sentinel.sources import atomic
 
 RUN = "run.json"
 
@@ -100,7 +101,7 @@ def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
     if before is not None:
         if before == text.encode():
             return file
-        if not _looks_like_evidence(before):
+        if before and not _looks_like_evidence(before):  # an empty file is what a machine leaves that went down
             raise SentinelError(
                 f"{visible(str(file))} is not Sentinel evidence and is not overwritten; move it away, "
                 "or choose another --sentinel-report-dir"
@@ -115,18 +116,26 @@ def prepare(report_dir: Path) -> None:
     :raises SentinelError: where it cannot be made.
     """
     try:
-        if report_dir.is_dir():
-            return
-        report_dir.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            report_dir.mkdir()
-        except FileExistsError:  # another process was first, or a file is in the way
-            if not report_dir.is_dir():
-                raise
-            return
-        (report_dir / ".gitignore").write_text("# made by Sentinel\n*\n", encoding="utf-8")
+        if not report_dir.is_dir():
+            report_dir.parent.mkdir(parents=True, exist_ok=True)
+            _make(report_dir)
     except OSError as error:
         raise _cannot_write(report_dir, error) from error
+
+
+def _make(report_dir: Path) -> None:
+    """Make a folder that has its ``.gitignore`` from the beginning: a run that is killed between the two would leave
+    one that looks like the user's own."""
+    if os.path.lexists(report_dir):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    part = report_dir.with_name(f".{report_dir.name}.new")  # one for all, so that a leftover is made use of
+    try:
+        part.mkdir(exist_ok=True)
+        (part / ".gitignore").write_text("# made by Sentinel\n*\n", encoding="utf-8")
+        part.rename(report_dir)
+    except OSError:
+        if not report_dir.is_dir():  # else another process was first
+            raise
 
 
 _CHOOSE = "choose another with --sentinel-report-dir"
@@ -138,17 +147,9 @@ def write_atomically(file: Path, text: str, otherwise: str = _CHOOSE) -> None:
     :param otherwise: what else the user can do where the folder cannot be written.
     :raises SentinelError: naming the folder and what to do.
     """
-    # A name of its own for each writer: two runs may write one file at once.
-    temporary = file.with_name(f".{file.stem[:40]}-{secrets.token_hex(6)}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "x", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
-            os.replace(temporary, file)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        atomic.replace(file, text)
     except OSError as error:
         raise _cannot_write(file.parent, error, otherwise) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from sentinel.errors import SentinelError
@@ -71,6 +72,9 @@ def _remove(folder: Path, name: str) -> None:
         return
     file.unlink(missing_ok=True)
     for parent in file.parents:
-        if parent == folder or any(parent.iterdir()):
+        if parent == folder:
             break
-        parent.rmdir()
+        with suppress(FileNotFoundError):  # a build that was killed had come that far
+            if any(parent.iterdir()):
+                break
+            parent.rmdir()

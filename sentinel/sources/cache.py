@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -38,7 +39,7 @@ def entries(home: Home) -> list[CacheEntry]:
 
 
 def prune(home: Home, *, older_than: float | None = None, now: float | None = None) -> list[CacheEntry]:
-    """Remove what was not used for so many seconds (None: everything that no live run uses).
+    """Remove what was not used for so many seconds (None: everything that no live run uses), and every leftover.
 
     :returns: what was removed.
     :raises SentinelError: where the cache cannot be written.
@@ -51,13 +52,15 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
     with writing(home.path), leases.alone(home.checkouts):
         leases.in_use(home.checkouts, forget_dead=True)
         for entry in entries(home):
-            if entry.in_use or (limit is not None and entry.last_used > limit):
+            recent = limit is not None and entry.last_used > limit
+            if entry.in_use or (recent and entry.kind != "leftover"):
                 continue
             # Moved first, which is one step: nobody ever sees half a checkout.
             hidden = entry.path.with_name(f".gone-{os.urandom(4).hex()}")
-            entry.path.rename(hidden)
-            doomed.append(hidden)
-            gone.append(entry)
+            with suppress(FileNotFoundError):  # another prune, or the download that it belongs to, was faster
+                entry.path.rename(hidden)
+                doomed.append(hidden)
+                gone.append(entry)
     for path in doomed:
         if path.is_dir():
             remove_tree(path)
@@ -75,17 +78,29 @@ def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:
             busy = path.relative_to(home.checkouts).as_posix() in used
             record = path / "checkout.json"
             if record.is_file() and not path.name.startswith("."):
-                last_used = record.stat().st_mtime
-                yield CacheEntry("checkout", target.name, path.name, path, size_of(path), last_used, busy)
+                yield from _entry("checkout", path, record, busy=busy)
             elif path.name != "refs":
-                last_used = path.stat().st_mtime
-                yield CacheEntry("leftover", target.name, path.name, path, size_of(path), last_used, busy)
+                yield from _entry("leftover", path, path, busy=busy)
     for owner in _children(home.wheels):
         for path in _children(owner):
-            kind: Literal["wheel", "leftover"] = "wheel" if path.suffix == ".whl" else "leftover"
-            # A download's folder belongs to a live pip for minutes at most; a wheel is read whole when it is opened.
-            busy = time.time() - path.stat().st_mtime < (60 if kind == "wheel" else 3600)
-            yield CacheEntry(kind, owner.name, path.name, path, size_of(path), path.stat().st_mtime, busy)
+            if path.suffix == ".whl":  # read whole when it is opened
+                yield from _entry("wheel", path, path, busy_for=60)
+            else:  # a download's folder belongs to a live pip for minutes at most
+                yield from _entry("leftover", path, path, busy_for=3600)
+
+
+def _entry(
+    kind: Literal["checkout", "wheel", "leftover"], path: Path, touched: Path, busy: bool = False, busy_for: float = 0
+) -> Iterator[CacheEntry]:
+    """What a path is; nothing where it has gone meanwhile.
+
+    :param busy_for: it is in use for so many seconds after it was touched. The difference counts, whichever sign it
+        has: a clock that was set back must not make a leftover live for years.
+    """
+    with suppress(FileNotFoundError):
+        last_used = touched.stat().st_mtime
+        busy = busy or abs(time.time() - last_used) < busy_for
+        yield CacheEntry(kind, path.parent.name, path.name, path, size_of(path), last_used, busy)
 
 
 def _children(folder: Path) -> list[Path]:

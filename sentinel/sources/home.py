@@ -9,14 +9,14 @@ import re
 import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
+from sentinel.sources import atomic
 
 #: Called with one short line each time there is something to tell.
 Progress = Callable[[str], None]
@@ -101,15 +101,7 @@ def writing(path: Path) -> Iterator[None]:
 def write_atomically(path: Path, text: str) -> None:
     """Write a small file so that a reader sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    atomic.replace(path, text)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -138,7 +130,8 @@ def small_text(path: Path) -> str | None:
 def remove_tree(path: Path) -> None:
     """Remove a folder, read-only ones inside it too; nothing happens where it is not there."""
     for folder, _, _ in os.walk(path):
-        os.chmod(folder, stat.S_IRWXU)
+        with suppress(FileNotFoundError):  # somebody else removes it too
+            os.chmod(folder, stat.S_IRWXU)
     if sys.platform == "win32":
         for folder, _, files in os.walk(path):
             for name in files:

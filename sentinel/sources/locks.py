@@ -11,14 +11,14 @@ from pathlib import Path
 if sys.platform == "win32":
     import msvcrt
 
-    def _lock(handle: int, shared: bool, wait: bool) -> None:
+    def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
         # Windows has no shared form here; openers then wait for each other, which is slower and as right.
         msvcrt.locking(handle, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
 
 else:
     import fcntl
 
-    def _lock(handle: int, shared: bool, wait: bool) -> None:
+    def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
@@ -30,7 +30,7 @@ def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        _lock(handle, shared, wait)
+        lock(handle, shared, wait)
     except OSError as error:
         os.close(handle)
         raise error if wait else BlockingIOError(str(error)) from error

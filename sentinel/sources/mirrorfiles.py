@@ -47,6 +47,11 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     write_atomically(path / RECORD, json.dumps({**record, "updated": now}, indent=1, sort_keys=True) + "\n")
 
 
+def is_whole(path: Path) -> bool:
+    """Whether a mirror was finished: its record is there, and is one. A machine that goes down may leave it empty."""
+    return read_json(path / RECORD) is not None
+
+
 def describe(target: str, path: Path) -> Mirror:
     """What ``mirror list`` shows of a mirror, whole or not."""
     record = read_json(path / RECORD)
@@ -71,6 +76,17 @@ def make_blank(path: Path) -> None:
         (path / folder).mkdir(parents=True)
     (path / "HEAD").write_text("ref: refs/heads/main\n")
     (path / "config").write_text(_CONFIG)
+
+
+def remove_half_packs(path: Path) -> None:
+    """Remove what a transfer or a copy that was cut off has left among a mirror's objects.
+
+    A pack is there when its index is: that comes last. A ``.keep`` is git's own lock for the length of a fetch.
+    """
+    packs = path / "objects" / "pack"
+    for file in [*path.glob("objects/*/tmp_*"), *packs.glob("pack-*")]:
+        if file.suffix == ".keep" or not file.with_suffix(".idx").exists():
+            file.unlink(missing_ok=True)
 
 
 def references(path: Path) -> list[Path]:

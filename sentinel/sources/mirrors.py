@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,14 +13,16 @@ from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import gitrefs, objects, transfers
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, write_atomically, writing
-from sentinel.sources.locks import locked
+from sentinel.sources.locks import hold, locked
 from sentinel.sources.mirrorfiles import (
     ABSENT,
     RECORD,
     Mirror,
     describe,
+    is_whole,
     make_blank,
     references,
+    remove_half_packs,
     write_record,
     write_references,
 )
@@ -44,7 +47,7 @@ class MirrorStore:
     def get(self, target: str) -> Mirror | None:
         """The whole mirror of a target, or None."""
         path = self.home.mirror(target)
-        return describe(target, path) if (path / RECORD).is_file() else None
+        return describe(target, path) if is_whole(path) else None
 
     def path(self, target: str) -> Path:
         """The git directory of a target's mirror.
@@ -52,7 +55,7 @@ class MirrorStore:
         :raises Unavailable: where there is none that can be used.
         """
         path = self.home.mirror(target)
-        if not (path / RECORD).is_file():
+        if not is_whole(path):
             half = " (what is there was cut off half-way)" if path.exists() else ""
             raise Unavailable(f"no mirror of {target}{half}; run `sentinel mirror add {target}`")
         for reference in references(path):
@@ -174,6 +177,22 @@ class MirrorStore:
 
         return resolve(self, target, name, pull=pull, progress=progress)
 
+    def sweep(self) -> None:
+        """Remove what runs that were cut off left behind, of every target that nobody is at work on.
+
+        :raises SentinelError: where the store cannot be written.
+        """
+        with writing(self.home.path):
+            for lock in self.home.mirrors.glob(".*.lock"):
+                try:
+                    handle = hold(lock, wait=False)
+                except BlockingIOError:
+                    continue
+                try:
+                    self._sweep(lock.name[1:].removesuffix(".lock"))
+                finally:
+                    os.close(handle)
+
     @contextmanager
     def _locked(self, target: str) -> Iterator[None]:
         with locked(self.home.mirrors / f".{safe_name(target)}.lock"):
@@ -185,9 +204,8 @@ class MirrorStore:
             for leftover in self.home.mirrors.glob(pattern):
                 remove_tree(leftover)
         path = self.home.mirror(target)
-        for temporary in path.glob("objects/pack/tmp_*"):
-            temporary.unlink(missing_ok=True)
-        if path.exists() and not (path / RECORD).is_file():
+        remove_half_packs(path)
+        if path.exists() and not is_whole(path):
             remove_tree(path)
 
     def _from_url(self, part: Path, url: str, progress: Progress | None) -> str | None:

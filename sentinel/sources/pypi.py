@@ -48,6 +48,8 @@ _OPTIONS = (
     "--disable-pip-version-check",
     "--progress-bar=off",
 )
+#: Seconds. pip gives up on a connection that says nothing, but not on one that says a byte now and then.
+_PATIENCE = 3600.0
 #: What pip said to a question, for this run: ten recipes on one release ask the index once.
 _answers: dict[tuple[str, str, Path], Path | str] = {}
 
@@ -111,9 +113,11 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
             capture_output=True,
             stdin=subprocess.DEVNULL,
             cwd=part,  # ``-m`` looks in the current folder first: nobody's pip.py may lie there.
+            env={**os.environ, "TMPDIR": str(part)},  # what a pip that is killed leaves goes with the folder
             text=True,
             errors="replace",
             check=False,
+            timeout=_PATIENCE,
         )
         wheels = list(part.glob("*.whl"))
         if finished.returncode or len(wheels) != 1:
@@ -121,6 +125,10 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
         place = folder / wheels[0].name
         os.replace(wheels[0], place)
         return place
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(
+            f"pypi:{version} of {distribution} cannot be had: pip did not end within {_PATIENCE:g} s"
+        ) from error
     finally:
         remove_tree(part)
 
@@ -129,7 +137,9 @@ def _complaint(said: str) -> str:
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines() if line.strip()]
     if any("No module named pip" in line for line in lines):
         return f"this environment has no pip; run `{Path(sys.executable).name} -m ensurepip`"
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")] or lines[-1:]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    if not errors or errors[-1] == "Exception:":  # a mistake of pip's own, whose traceback ends with what it is
+        errors = lines[-1:]
     reason = errors[-1] if errors else "pip gave no reason"
     if any("Retrying (" in line or "connection" in line.lower() for line in lines):
         reason += " (the package index could not be reached)"

@@ -50,6 +50,22 @@ def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str
         remove_tree(folder)
 
 
+def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -> None:
+    """Prove that a web server speaks git's own protocol, and does not only give out the files of a repository.
+
+    For plain files (the "dumb" protocol) git's helper looks at every object whether it is here; what is not, it asks of
+    the promisor, which is the same server: git starts git starts git, until the machine has no process left.
+
+    :raises GitError: where it does not.
+    """
+    if protocol(url) not in ("http", "https"):
+        return
+    packets = folder / "packets"  # what is said in git's own protocol
+    run(folder, "ls-remote", "origin", "HEAD", environment={**environment, "GIT_TRACE_PACKET": str(packets)})
+    if not packets.exists() or not packets.stat().st_size:
+        raise GitError("it does not speak git's protocol; a server that gives out a repository's files is not enough")
+
+
 def fetch(mirror: Path, url: str, refspecs: Sequence[str], progress: Progress | None) -> dict[str, str]:
     """Fetch refs, and the objects they need under the size limit, into a mirror whose lock the caller holds.
 
@@ -59,6 +75,7 @@ def fetch(mirror: Path, url: str, refspecs: Sequence[str], progress: Progress | 
     with _transfer_directory(mirror, url) as (folder, environment):
         if progress:
             progress(f"fetching from {redacted(url)}")
+        _require_a_git_server(folder, url, environment)
         run_with_progress(
             folder, "fetch", "--progress", f"--filter={FILTER}", "--no-tags", "--no-write-fetch-head",
             "--no-recurse-submodules", "--stdin", "origin",
@@ -77,6 +94,7 @@ def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progres
     with _transfer_directory(mirror, url) as (folder, environment):
         if progress:
             progress(f"fetching {len(oids)} file{'s' * (len(oids) != 1)} from {redacted(url)}")
+        _require_a_git_server(folder, url, environment)
         # As git itself fetches a missing object: nothing is negotiated, nothing that hangs on them comes along.
         run_with_progress(
             folder, "fetch", "--progress", "--filter=blob:none", "--no-tags", "--no-write-fetch-head",

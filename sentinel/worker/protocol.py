@@ -15,8 +15,9 @@ from sentinel.values import Array, Attribute, Device, Namespace, New, Tensor, Tu
 #: A frame is this header (length of the JSON part, length of the bytes part) and the two parts.
 _HEADER = struct.Struct(">QQ")
 
-#: No honest observation on small tensors comes near this; a longer frame is refused before it is read.
-MAX_FRAME = 256 * 1024 * 1024
+#: A thousand times what any shipped recipe observes; a longer frame is refused before it is read. As evidence, which is
+#: text, the numbers of such a frame take half a gigabyte of the controller's memory and half a minute.
+MAX_FRAME = 8 * 1024 * 1024
 
 #: Of that, structure: as objects it takes fifty times the room that it takes as text.
 MAX_TEXT = 8 * 1024 * 1024

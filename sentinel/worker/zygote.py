@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import platform
+import shutil
 import signal
 import socket
 from typing import Any
@@ -58,6 +59,7 @@ def serve(fd: int) -> None:
             _compile(channel, message)
     processes.kill_children()
     groups.remove()
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # ours; the controller, if it was killed, cannot
     os._exit(0)
 
 

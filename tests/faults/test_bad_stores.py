@@ -1,0 +1,233 @@
+"""What is there is damaged, empty, from another time, or used by others just now."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import killing
+import pytest
+from demo_kit import MASKED_TOKENS, Decide, Repository
+from stores import PRUNE, add, opened, said, target
+from wheels import wheel
+
+from sentinel.catalog import bundled_catalog
+from sentinel.cli import main
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.history import index
+from sentinel.refs import Ref
+from sentinel.reports import store as evidence
+from sentinel.sources import Home, MirrorStore, cache, checkouts, open_checkout, pypi
+from sentinel.sources.gitbinary import run_checked
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    monkeypatch.setenv("SENTINEL_HOME", str(folder))
+    monkeypatch.setattr(pypi, "_answers", {})
+    bundled_catalog()
+    return folder
+
+
+def flip(file: Path, at: int, count: int = 16) -> None:
+    """Turn some bytes of a file over."""
+    file.chmod(0o644)
+    content = bytearray(file.read_bytes())
+    content[at : at + count] = bytes(byte ^ 0xFF for byte in content[at : at + count])
+    file.write_bytes(content)
+
+
+# -- damaged ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut off", "empty"])
+def test_a_pack_of_a_mirror(damage: str, home: Path, demo_repository: Repository) -> None:
+    """No code comes out of it; made anew, the mirror is whole."""
+    bare = home.parent / "packed.git"  # one pack, as a clone has it
+    demo_repository.git("clone", "-q", "--bare", "--no-local", str(demo_repository.path), str(bare))
+    assert main(["mirror", "add", "demo", "--from", str(bare)]) == 0
+    (pack,) = home.glob("mirrors/demo.git/objects/pack/*.pack")
+    content = pack.read_bytes()
+    pack.unlink()  # not the origin's, which it may be a link to
+    pack.write_bytes({"flipped": content, "cut off": content[: len(content) // 2], "empty": b""}[damage])
+    if damage == "flipped":
+        for at in range(100, len(content) - 60, 50):
+            flip(pack, at, 4)
+    with pytest.raises(Unavailable):
+        open_checkout(target(), Ref.parse(f"git:{demo_repository.commits['fixed']}"), store=MirrorStore())
+    assert list((home / "checkouts" / "demo").glob("*/tree")) == []
+    pack.unlink()
+    assert main(["mirror", "add", "demo", "--from", str(bare)]) == 0
+    assert opened(f"git:{demo_repository.commits['fixed']}")() == 0
+
+
+def test_a_wheel_whose_bytes_are_others(
+    home: Path, fixed_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compressed ones do not unpack, others do not have their checksum: it goes, and is fetched again."""
+    (tmp_path / "index").mkdir()
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path / "index"), "CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    kept = wheel(tmp_path / "index", fixed_tree)
+    place = home / "wheels" / "demo-dist" / kept.name
+    place.parent.mkdir(parents=True)
+    with zipfile.ZipFile(kept) as whole, zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as other:
+        for name in whole.namelist():
+            other.writestr(name, whole.read(name))
+    flip(place, 200, 200)
+    with pytest.raises(Unavailable, match="is not a whole wheel"):
+        opened("pypi:1.0")()
+    assert opened("pypi:1.0")() == 0
+
+
+def test_the_record_of_a_mirror_that_is_empty(home: Path, demo_repository: Repository) -> None:
+    """As a machine leaves it that went down: as good as none."""
+    assert add(demo_repository)() == 0
+    (home / "mirrors" / "demo.git" / "sentinel.json").write_bytes(b"")
+    with pytest.raises(Unavailable, match="cut off half-way"):
+        opened("git:main")()
+    assert add(demo_repository)() == 0
+    assert opened("git:main")() == 0
+
+
+@pytest.mark.parametrize("file", ["files.json", "checkout.json"])
+def test_a_checkout_whose_record_is_empty(file: str, home: Path, fixed_tree: Path) -> None:
+    made = open_checkout(target(), Ref("path", str(fixed_tree)), store=MirrorStore())
+    (made.path.parent / file).write_bytes(b"")
+    again = open_checkout(target(), Ref("path", str(fixed_tree)), store=MirrorStore())
+    assert again == made
+    assert checkouts.files(again)
+
+
+def test_evidence_that_is_empty(decide: Decide, fixed_tree: Path, tmp_path: Path) -> None:
+    """It is written over by what a run decides; where it is read, it is named."""
+    decision = decide(MASKED_TOKENS, fixed_tree)
+    reports = tmp_path / "reports"
+    place = evidence.write(reports, decision)
+    whole = place.read_bytes()
+    place.write_bytes(b"")
+    with pytest.raises(SentinelError, match=rf"{place.name}:1:1: not JSON"):
+        evidence.load(place)
+    evidence.write(reports, decision)
+    assert place.read_bytes() == whole
+
+
+@pytest.fixture
+def histories(home: Path) -> Path:
+    """A folder with one record, and its index."""
+    folder = home / "history"
+    source = Path(__file__).resolve().parents[2] / "reports" / "history"
+    for file in sorted(source.glob("*/*/*.json"))[:30]:
+        copy = folder / file.relative_to(source)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    return folder
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda file: file.write_bytes(b""),
+    "cut off": lambda file: os.truncate(file, file.stat().st_size // 2),
+    "garbage": lambda file: file.write_bytes(b"\0garbage" * 999),
+    "a page of garbage": lambda file: flip(file, 4096, 4096),
+    "garbage but for its first and last page": lambda file: flip(file, 4096, file.stat().st_size - 8192),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_the_index_of_histories(damage: Callable[[Path], object], histories: Path) -> None:
+    usual = index.ask(histories, index.Question())
+    assert len(usual) > 20
+    damage(histories / index.NAME)
+    assert index.ask(histories, index.Question()) == usual
+    with sqlite3.connect(histories / index.NAME) as database:
+        assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
+
+
+# -- clocks -----------------------------------------------------------------------------------------------------------
+
+YEAR = 365 * 86400.0
+
+
+@pytest.mark.parametrize("jump", [-YEAR, YEAR], ids=["set back", "set forward"])
+def test_a_clock_that_jumps(jump: float, home: Path, fixed_tree: Path, broken_tree: Path) -> None:
+    """What a live run uses is kept, and what a dead one has left goes, whatever the clock says."""
+    mine = open_checkout(target(), Ref("path", str(fixed_tree)), store=MirrorStore())
+    assert killing.apart(opened(f"path:{broken_tree}")).status == 0
+    leftover = home / "checkouts" / "demo" / ".new-killed"
+    leftover.mkdir()
+    download = home / "wheels" / "demo-dist" / ".new-killed"
+    download.mkdir(parents=True)
+    for place in (mine.path.parent / "checkout.json", leftover, download):
+        os.utime(place, (time.time() + jump, time.time() + jump))
+    gone = cache.prune(Home(home), older_than=30 * 86400.0, now=time.time())
+    assert sorted(entry.path for entry in gone) == sorted([leftover, download])
+    assert len(cache.prune(Home(home))) == 1, "the other tree's, which nobody uses"
+    assert (mine.path / "demo_rl").is_dir()
+
+
+# -- others at the same time ------------------------------------------------------------------------------------------
+
+
+def at_once(actions: Sequence[Callable[[], int]]) -> list[int]:
+    """Run each action in a process of its own, all of them from one moment on."""
+    ready, begin = os.pipe()
+    pids = []
+    for action in actions:
+        pid = os.fork()
+        if not pid:
+            os.close(begin)
+            os.read(ready, 1)  # the end of the pipe
+            done = killing.apart(action)
+            if done.status:
+                os.write(2, done.said.encode())
+            os._exit(done.status if done.status is not None else 99)
+        pids.append(pid)
+    os.close(begin)
+    os.close(ready)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+@pytest.mark.parametrize("runs", [2, 16])
+def test_many_on_one_cold_cache(runs: int, home: Path, demo_repository: Repository) -> None:
+    """Each adds the mirror and opens two checkouts: in the end there is one of each."""
+    refs = [f"git:{demo_repository.commits[name]}" for name in ("broken", "fixed")]
+
+    def one() -> int:
+        return add(demo_repository)() or opened(refs[0])() or opened(refs[1])()
+
+    assert at_once([one] * runs) == [0] * runs
+    run_checked(home / "mirrors" / "demo.git", "fsck", "--strict")
+    assert sorted(place.name for place in (home / "mirrors").iterdir()) == [".demo.lock", "demo.git"]
+    made = sorted(place.name for place in (home / "checkouts" / "demo").iterdir())
+    assert len(made) == 3
+    assert made[-1] == "refs"
+    assert not [name for name in made if name.startswith(".")]
+    assert len(list(home.glob("mirrors/demo.git/objects/pack/*.pack"))) <= 1
+
+
+def test_pruning_beside_runs(home: Path, fixed_tree: Path, broken_tree: Path) -> None:
+    """What a run has opened stays until it ends, however often others prune; and pruning is at peace with pruning."""
+
+    def run() -> int:
+        for _ in range(8):
+            for tree in (fixed_tree, broken_tree):
+                made = open_checkout(target(), Ref("path", str(tree)), store=MirrorStore())
+                assert (made.path / "demo_rl" / "losses.py").read_bytes() == (tree / "demo_rl/losses.py").read_bytes()
+                assert len(checkouts.files(made)) == len(list(made.path.rglob("*.py")))
+        return 0
+
+    def again_and_again() -> int:
+        return sum(said("cache", "prune", "--all")() for _ in range(8))
+
+    def briefly() -> int:
+        return sum(killing.apart(opened(f"path:{tree}")).status or 0 for tree in (fixed_tree, broken_tree) * 4)
+
+    actions = [run, again_and_again, briefly, again_and_again, run, again_and_again, briefly]
+    assert at_once(actions) == [0] * len(actions)
+    assert killing.apart(lambda: PRUNE() or again_and_again()).status == 0
+    assert list((home / "checkouts" / "demo").iterdir()) == []

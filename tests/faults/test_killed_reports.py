@@ -1,0 +1,234 @@
+"""Kill -9 between any two effects of what writes evidence, records and pages."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import killing
+import pytest
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, write_recipe
+from walking import Command, listing, load_everything, needs_tracing, walk
+
+import sentinel.catalog
+import sentinel.run
+from sentinel.catalog import Catalog, bundled_catalog
+from sentinel.cli import main
+from sentinel.export.exporting import Bundle, Side
+from sentinel.export.writing import write as write_export
+from sentinel.history import index
+from sentinel.history import record as records
+from sentinel.outcomes import Decision
+from sentinel.reports import store
+from sentinel.runner import Job
+from sentinel.site import folder as site
+
+pytestmark = needs_tracing
+
+Decided = Mapping[tuple[str, str], Decision]
+
+
+class Known:
+    """A runner that has decided everything before: what is walked is what a run writes, not what a worker does.
+
+    What a checkout decides goes by what is in its file, so one that is not whole decides nothing.
+    """
+
+    decided: Decided
+
+    def __init__(self, catalog: Catalog, open_checkout: Callable[..., Any], *options: Any, **more: Any) -> None:
+        self._open = open_checkout
+        self._targets = catalog.targets
+
+    def __getattr__(self, name: str) -> Any:
+        assert name in ("start", "plan", "close", "discard"), name
+        return lambda *arguments: None
+
+    def decide(self, job: Job) -> Decision:
+        checkout = self._open(self._targets[job.recipe.target], job.ref, None)
+        code = _code(checkout.path)
+        usual = self.decided[job.recipe.bug_id, code]
+        return replace(usual, recipe=job.recipe, ref=job.ref, expect=job.expect, checkout=checkout)
+
+
+def _code(tree: Path) -> str:
+    return "\n".join(f"{file.name}: {file.read_text()}" for file in sorted((tree / "demo_rl").glob("*.py")))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which is walked; two recipes of the demo framework are beside it."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    write_recipe(tmp_path / "mine", MASKED_TOKENS)
+    write_recipe(tmp_path / "mine", REJECTED_ROW)
+    load_everything(monkeypatch)
+    bundled = bundled_catalog()
+    catalog = replace(bundled, adapters={"demo": bundled.adapters["demo"]}, recipe_folders=(tmp_path / "mine",))
+    for module in (sentinel.catalog, sentinel.run):
+        monkeypatch.setattr(module, "bundled_catalog", lambda: catalog)
+    monkeypatch.setattr("sentinel.run.Runner", Known)
+    monkeypatch.setattr("sentinel.history.executors.Runner", Known)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def decided(
+    here: Path, decide: Decide, broken_tree: Path, fixed_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> Decided:
+    """(bug, code) -> what a real worker decided."""
+    made = {
+        (document["bug_id"], _code(tree)): decide(document, tree, trace=True)
+        for document in (MASKED_TOKENS, REJECTED_ROW)
+        for tree in (broken_tree, fixed_tree)
+    }
+    assert sorted({decision.verdict.name for decision in made.values()}) == ["fixed", "reproduced"]
+    monkeypatch.setattr(Known, "decided", made, raising=False)
+    return made
+
+
+def run_of(*trees: Path, report_dir: str = "sentinel-reports") -> Callable[[], int]:
+    """A run of pytest. That a bug is there is no fault of the run's."""
+    repos = [f"--sentinel-repo={tree}" for tree in trees]
+    options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-laws=off"]
+
+    def action() -> int:
+        status = int(pytest.main([*options, *repos, f"--sentinel-report-dir={report_dir}"]))
+        return 0 if status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) else status
+
+    return action
+
+
+def written(folder: Path) -> Callable[[], Any]:
+    """What is in a folder; of ``run.json`` what was decided, and not when. Whatever has an evidence's name is whole."""
+
+    def same(name: str, content: bytes) -> Any:
+        return json.loads(content)["totals"] if name.endswith(store.RUN) else content
+
+    def outcome() -> Any:
+        for file in store.files(folder):
+            store.load(file)
+        return listing(folder, same)
+
+    return outcome
+
+
+def test_a_run(here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
+    act, reports = run_of(broken_tree, fixed_tree), here / "sentinel-reports"
+    assert walk(Command(act, written(reports), 8, whole=written(reports)), here)
+
+
+def test_a_run_on_other_code(here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
+    """Evidence of an earlier run stays what it is until that of this one is whole."""
+    reports = here / "sentinel-reports"
+    act = Command(run_of(fixed_tree), written(reports), 5, before=run_of(broken_tree), whole=written(reports))
+    assert walk(act, here)
+
+
+def test_updating_a_baseline(here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
+    """One file is new, one stays, and one that is not decided any more goes."""
+
+    def ready() -> int:
+        return run_of(broken_tree)() or main(["baseline", "update"]) or _other(run_of(fixed_tree))
+
+    def _other(run: Callable[[], int]) -> int:
+        for file in (here / "sentinel-reports").rglob("DEMO-MASKED-TOKENS/*.json"):
+            file.unlink()
+        return run()
+
+    act = Command(lambda: main(["baseline", "update", "--prune"]), written(here / "reports"), 3, before=ready)
+    assert walk(replace(act, whole=written(here / "reports")), here)
+
+
+def test_findings(here: Path, decided: Decided, broken_tree: Path) -> None:
+    ready = run_of(broken_tree, report_dir="reports")
+    act = Command(lambda: main(["findings"]), lambda: listing(here / "findings"), 5, before=ready)
+    assert walk(act, here)
+
+
+def test_an_export(here: Path, decided: Decided) -> None:
+    """What an earlier export left there and this one has not goes."""
+    sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]
+    bundle = Bundle(sides[0].decision.recipe, tuple(sides), script="print('runner')\n", test="assert True\n")
+    catalog = sentinel.catalog.bundled_catalog()
+
+    def export(comment: bool) -> int:
+        return 0 if write_export(here / "export", bundle, catalog, comment) else 1
+
+    assert walk(Command(lambda: export(False), lambda: listing(here), 8, before=lambda: export(True)), here)
+
+
+def test_a_site(here: Path) -> None:
+    """Pages that stay, change, come and go."""
+    first = {"index.html": "1", "bugs/a.html": "a", "bugs/b.html": "b", "evidence/demo/a.json": "{}"}
+    then = {"index.html": "2", "bugs/a.html": "a", "bugs/c/c.html": "c" * 20_000}
+
+    def build(files: Mapping[str, str]) -> int:
+        site.write(here / "site", files.items())
+        return 0
+
+    assert walk(Command(lambda: build(then), lambda: listing(here), 3, before=lambda: build(first)), here)
+
+
+@pytest.fixture
+def swept(
+    here: Path, decided: Decided, decide: Decide, demo_repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """``SENTINEL_HOME``, inside of what is walked, with a mirror; what every commit decides is known."""
+    home = here / "home"
+    monkeypatch.setenv("SENTINEL_HOME", str(home))
+    add = ["mirror", "add", "demo", "--from", str(demo_repository.path)]
+    assert killing.apart(lambda: main(add)).status == 0
+    every = dict(decided)
+    for name in ("early", "broken", "fixed"):
+        for document in (MASKED_TOKENS, REJECTED_ROW):
+            made = decide(document, f"git:{demo_repository.commits[name]}", trace=True)
+            assert made.checkout is not None
+            every[document["bug_id"], _code(made.checkout.path)] = made
+    monkeypatch.setattr(Known, "decided", every)
+    return home
+
+
+def histories(home: Path) -> Callable[[], Any]:
+    """What a sweep keeps: the records, and the lines of units in whatever order."""
+
+    def same(name: str, content: bytes) -> Any:
+        if "/objects/" in name or "mirrors/" in name:
+            return None
+        return sorted(set(content.splitlines())) if name.endswith(".jsonl") else content
+
+    return lambda: listing(home / "history", same)
+
+
+def prune() -> int:
+    return main(["cache", "prune"])
+
+
+def sweep() -> int:
+    return main(["sweep", "demo", "--jobs", "1"])
+
+
+def test_a_sweep(here: Path, swept: Path) -> None:
+    assert walk(Command(sweep, histories(swept), 25, prune, whole=lambda: _records(swept)), here)
+
+
+def _records(home: Path) -> None:
+    for file in records.files(home / "history"):
+        records.load(file)
+
+
+def test_the_index_of_histories(here: Path, swept: Path) -> None:
+    """It is made anew where it is not whole; what SQLite leaves beside it goes."""
+
+    def rows() -> Any:
+        names = {file.name for file in (swept / "history").iterdir()}
+        return names, index.ask(swept / "history", index.Question())
+
+    act = Command(lambda: main(["query", "--target", "demo"]), rows, 15, before=sweep)
+    assert walk(act, here)
+    assert os.path.getsize(swept / "history" / index.NAME)

@@ -1,0 +1,66 @@
+"""Small files that are written whole, and what becomes of writers that are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from sentinel.sources import atomic
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "folder"
+    made.mkdir()
+    return made
+
+
+def killed_writer(file: Path) -> None:
+    """A writer that is killed when its temporary file is there."""
+    pid = os.fork()
+    if not pid:
+        atomic._own(file)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_one(folder: Path) -> None:
+    killed_writer(folder / "a.json")
+    assert len(list(folder.iterdir())) == 1
+    atomic.replace(folder / "b.json", "b")
+    assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("b.json", "b")]
+
+
+def test_what_a_live_writer_is_at_stays(folder: Path) -> None:
+    temporary, handle = atomic._own(folder / "a.json")
+    atomic.replace(folder / "b.json", "b")
+    assert temporary.exists()
+    os.close(handle)
+    atomic.remove_leftovers(folder)
+    assert not temporary.exists()
+
+
+def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between making its file and locking it, it looks like one."""
+    usual, taken = atomic.lock, []
+
+    def lock(handle: int) -> None:
+        if not taken:
+            taken.extend(folder.iterdir())
+            taken[0].unlink()
+        usual(handle)
+
+    monkeypatch.setattr(atomic, "lock", lock)
+    atomic.replace(folder / "a.json", "a")
+    assert [file.name for file in folder.iterdir()] == ["a.json"]
+    assert len(taken) == 1
+
+
+def test_files_of_others_stay(folder: Path) -> None:
+    for name in (".mine.tmp", "mine-0123456789ab.tmp", ".mine-0123456789ab.json"):
+        (folder / name).touch()
+    atomic.replace(folder / "a.json", "a")
+    assert len(list(folder.iterdir())) == 4
