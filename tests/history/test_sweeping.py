@@ -110,7 +110,9 @@ def test_a_package_root_that_moves_and_a_module_that_becomes_a_package(
          {"tiny/inner.py": FIXED}),
         ({"tiny/losses.py": INDIRECT, "tiny/inner.py": BUGGY}, {"tiny/inner/__init__.py": FIXED}),
         ({"tiny/losses.py": "import subprocess, sys\n"
-          "text = subprocess.run(['cat', __file__[:-9] + 'divisor'], capture_output=True).stdout\n"
+          "show = 'import sys; print(open(sys.argv[1]).read())'\n"  # a strictly contained root has no `cat`
+          "ask = [sys.executable, '-S', '-c', show, __file__[:-9] + 'divisor']\n"
+          "text = subprocess.run(ask, capture_output=True).stdout\n"
           + BUGGY.replace("/ loss_mask.sum()", "/ float(text)"), "tiny/divisor": "2"},
          {"tiny/divisor": "4"}),
     ],
