@@ -49,6 +49,7 @@ class WorkCopy:
         remove_tree(self._folder)
         self._top = self._folder / "tree"
         self._top.mkdir(parents=True)
+        os.chmod(self._top, 0o755)
         self._roots: dict[str, str] = {}
         self._entries: dict[str, Entry] = {}
         self._left_out: dict[str, LeftOut] = {}
@@ -115,6 +116,7 @@ class WorkCopy:
         place = self._top / path
         if new and not old:
             place.mkdir(parents=True, exist_ok=True)
+            os.chmod(place, 0o755)  # whatever the user's umask is: contained processes are another user's
         for name in {*before, *after}:
             was, now = before.get(name), after.get(name)
             if was == now:
@@ -172,6 +174,7 @@ class WorkCopy:
             handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
+            os.chmod(place, 0o444)  # as for folders
             # Python knows byte code that is out of date by time and size. A time that goes by the content makes that
             # exact, also where a copy moves back and forth within a second.
             os.utime(place, (_time(blob), _time(blob)))

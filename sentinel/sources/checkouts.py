@@ -197,6 +197,7 @@ def _fill(
             raise Unavailable(f"{target}: {entry.path!r} is in the way of another file of the revision") from error
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+            os.chmod(path, 0o444)  # whatever the user's umask is: contained processes are another user's
     top.mkdir(exist_ok=True)
     refused = make_links(top, links)
     out = [*left_out, *(LeftOut(path, None, "a symbolic link that leads out of the checkout") for path in refused)]

@@ -1,0 +1,25 @@
+"""A user whose new files nobody else may read: contained processes are another user's where root runs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from demo_kit import MASKED_TOKENS, Decide, Repository
+
+pytestmark = pytest.mark.usefixtures("_strict_is_to_be_had")
+
+
+@pytest.fixture(autouse=True)
+def _secretive() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def test_checkouts_can_be_read(decide: Decide, demo_home: None, demo_repository: Repository) -> None:
+    decision = decide(MASKED_TOKENS, f"git:{demo_repository.commits['broken']}", sandbox="strict")
+    assert decision.verdict.name == "reproduced", decision.verdict.reason
+    assert decision.checkout is not None
+    assert all(path.stat().st_mode & 0o444 == 0o444 for path in decision.checkout.path.rglob("*"))
