@@ -20,7 +20,7 @@ _HEADER = struct.Struct(">QQ")
 MAX_FRAME = 8 * 1024 * 1024
 
 #: Of that, structure: as objects it takes fifty times the room that it takes as text.
-MAX_TEXT = 8 * 1024 * 1024
+MAX_TEXT = 4 * 1024 * 1024
 
 _TAG = "$"
 

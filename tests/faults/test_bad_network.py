@@ -70,7 +70,7 @@ INDEXES: dict[str, tuple[str, Way, str]] = {
     "a file that ends early": (FILE, misbehaving.closes_early, "DO NOT MATCH THE HASHES|IncompleteRead|bytes missing"),
     "a file whose length is a lie": (FILE, misbehaving.says_too_little, "DO NOT MATCH THE HASHES"),
     "a file that is another": (FILE, misbehaving.is_damaged, "DO NOT MATCH THE HASHES"),
-    "a page that redirects for ever": (PAGE, misbehaving.redirects_for_ever, "could not be reached"),
+    "a page that redirects for ever": (PAGE, misbehaving.redirects_for_ever, "redirects|could not be reached"),
     "a file that redirects for ever": (FILE, misbehaving.redirects_for_ever, "redirects|could not be reached"),
     "a page that fails": (PAGE, misbehaving.fails, "no release of it, or could not be reached"),
     "a file that hangs after its headers": (FILE, misbehaving.hangs, "timed out"),

@@ -15,7 +15,6 @@ import pytest
 from demo_kit import MASKED_TOKENS, copy_demo, write_recipe
 
 from sentinel.catalog import bundled_catalog
-from sentinel.outcomes import Verdict
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.refs import Ref
 from sentinel.reports import store
@@ -92,7 +91,6 @@ def test_recipes_probes_and_refs(runner: Runner, tmp_path: Path) -> None:
         decision = runner.decide(Job(recipes[0], ref))
         assert decision.verdict.name == ("fixed" if number % 2 else "reproduced")
         runner.discard("demo", ref)
-    assert here()["processes"] == 1, "the zygote"
 
 
 def test_an_observation_that_is_far_too_large(runner: Runner, tmp_path: Path) -> None:
@@ -104,7 +102,8 @@ def test_an_observation_that_is_far_too_large(runner: Runner, tmp_path: Path) ->
     large = recipe(tmp_path / "mine", bug_id="DEMO-LARGE", **call, **values)
     before = resident()
     decision = runner.decide(Job(large, Ref("path", str(tree))))
-    assert decision.verdict == Verdict("inconclusive", "its answer is larger than 8 MiB", "crash")
+    assert (decision.verdict.name, decision.verdict.kind) == ("inconclusive", "crash"), decision.verdict
+    assert decision.verdict.reason.startswith("its answer is larger than 8 MiB")
     assert resident() - before < 16 << 20
     assert store.write(tmp_path / "reports", decision).stat().st_size < 20_000
     after = runner.decide(Job(recipe(tmp_path / "mine"), Ref("path", str(tree))))
