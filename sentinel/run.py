@@ -69,6 +69,8 @@ class Run:
         self._known_recipes: dict[str, list[Recipe]] = {}
         self._invited: list[Path] = []
         self._collected: set[Path] = set()
+        self._places: dict[Path, Path] = {}
+        self._bundled = bundled("recipes").resolve()
         self._last_line = ""
         self._runner: Runner | None = None
         self._started = time.monotonic()
@@ -182,12 +184,14 @@ class Run:
         return [*pins, *map(Ref.parse, others)]
 
     def collector(self, path: Path, parent: pytest.Collector) -> RecipeFile:
-        self._collected.add(path.resolve())
-        folder = bundled("recipes").resolve()
-        nodeid = None
-        if path.resolve().is_relative_to(folder):
-            nodeid = f"recipes/{path.resolve().relative_to(folder).as_posix()}"
-        return RecipeFile.make(parent, path, nodeid, self, self.recipes.get(path.resolve()))
+        # pytest asks about every file of a folder again for each of them that was given.
+        if path not in self._places:
+            self._places[path] = path.resolve()
+        place = self._places[path]
+        self._collected.add(place)
+        inside = str(place).startswith(f"{self._bundled}{os.sep}")
+        nodeid = f"recipes/{place.relative_to(self._bundled).as_posix()}" if inside else None
+        return RecipeFile.make(parent, path, nodeid, self, self.recipes.get(place))
 
     def load(self, path: Path) -> Recipe:
         """Load a file that was given by its path.
