@@ -147,7 +147,8 @@ def test_ctrl_c_in_the_middle(times: int, folder: Path, tmp_path: Path, monkeypa
     os.mkfifo(pipe)
     (tree / "demo_rl" / "losses.py").write_text(WAITING.format(pipe=str(pipe)))
     scratch = own_scratch(tmp_path, monkeypatch)
-    process = start(folder, "--sentinel-recipes=mine", f"--sentinel-repo={tree}", "-v")
+    seen = "--sentinel-sandbox=basic"  # strictly contained it would find no pipe, and know other process ids
+    process = start(folder, "--sentinel-recipes=mine", f"--sentinel-repo={tree}", "-v", seen)
     pids = []
     own = os.open(pipe, os.O_RDWR)  # does not wait for a probe that never comes
     while len(pids) < 2:  # the probe says who it is, and then waits for ever
