@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,19 @@ def zygote() -> Iterator[Zygote]:
     warm = Zygote(Options(timeout=30), [], contained_places(bundled_catalog()))
     yield warm
     warm.stop()
+
+
+@pytest.fixture
+def offered(zygote: Zygote) -> Callable[[str], str]:
+    """``offered(level)``: that level of containment; the test is skipped where this machine does not offer it."""
+
+    def level(name: str) -> str:
+        reason = zygote.hello()["uncontained"]
+        if name == "strict" and reason:
+            pytest.skip(f"strict containment is not to be had here: {reason}")
+        return name
+
+    return level
 
 
 @pytest.fixture

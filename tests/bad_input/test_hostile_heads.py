@@ -58,8 +58,15 @@ def head(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.parametrize("level", ["basic", "strict"])
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_that_misbehaves(
-    name: str, level: str, head: Callable[[str], Path], demo: Run, fixed_tree: Path, here: Path
+    name: str,
+    level: str,
+    head: Callable[[str], Path],
+    demo: Run,
+    fixed_tree: Path,
+    here: Path,
+    offered: Callable[[str], str],
 ) -> None:
+    offered(level)
     lines, verdict, reason = {**HEADS, **(CONTAINED if level == "strict" else {})}[name]
     tree = head(lines)
     before = _contents(tree)
@@ -93,12 +100,15 @@ def test_a_head_that_deletes_its_files(head: Callable[[str], Path], demo: Run, h
     assert demo(f"--sentinel-repo={tree}").says("reproduced").status == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_head_that_rewrites_its_boundary(head: Callable[[str], Path], demo: Run, here: Path) -> None:
+@pytest.mark.parametrize(
+    ("level", "reason"), [("basic", "is not what the checkout was made with"), ("strict", "OSError")]
+)
+def test_a_head_that_rewrites_its_boundary(
+    level: str, reason: str, head: Callable[[str], Path], demo: Run, here: Path, offered: Callable[[str], str]
+) -> None:
     """What ran is not what its commit says, so nothing is proven; under strict it cannot."""
     lines = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('# other code')"
-    tree = f"--sentinel-repo={head(lines)}"
-    demo(tree, "--sentinel-sandbox=basic").says("inconclusive", "is not what the checkout was made with")
-    demo(tree, "--sentinel-sandbox=strict").says("inconclusive", "OSError")
+    demo(f"--sentinel-repo={head(lines)}", f"--sentinel-sandbox={offered(level)}").says("inconclusive", reason)
 
 
 def _contents(tree: Path) -> dict[str, bytes]:

@@ -25,12 +25,13 @@ def lie(loss_mat, loss_mask, loss_agg_mode="token-mean", **others):
 
 
 @pytest.fixture(params=["basic", "strict"])
-def judged(request: pytest.FixtureRequest, decide: Decide, tmp_path: Path) -> Judged:
+def judged(request: pytest.FixtureRequest, decide: Decide, tmp_path: Path, offered: Callable[[str], str]) -> Judged:
+    level = offered(request.param)
 
     def run(lines: str) -> Decision:
         tree = copy_demo(tmp_path / "head")
         (tree / LOSSES).write_text(f"{(tree / LOSSES).read_text()}\n{lines}\n")
-        return decide(MASKED_TOKENS, tree, sandbox=request.param)
+        return decide(MASKED_TOKENS, tree, sandbox=level)
 
     return run
 

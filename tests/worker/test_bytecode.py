@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from demo_kit import Lab, gone, returned
 
 from sentinel.checkout import Checkout
@@ -42,10 +42,10 @@ def test_byte_code_of_the_checkout_alone_is_moved(tmp_path: Path) -> None:
     assert [file.name.partition(".")[0] for file in elsewhere.rglob("*.pyc")] == ["outside"]
 
 
-def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(lab: Lab) -> None:
-    if lab.zygote.hello()["uncontained"]:
-        pytest.skip("strict containment is not to be had here")
-    lab.sandbox = "strict"
+def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(
+    lab: Lab, offered: Callable[[str], str]
+) -> None:
+    lab.sandbox = offered("strict")
     tree = lab.write({"mod.py": "def f():\n    return 7\n", "broken.py": "def f(:\n"})
     checkout = Checkout("demo", Ref("path", str(tree)), tree, ("pkg",), (tree,), "0" * 64)
     first = lab.open(tree)
