@@ -267,6 +267,7 @@ def _sandbox(chosen: str) -> Iterator[Check]:
     if reason is None:
         yield Check("strict sandbox", "ok", "to be had")
         yield _system_calls()
+        yield _control_groups()
     else:
         level = "missing" if chosen == "strict" else "note"
         fix = "run heads that you do not trust on another machine; `basic` is no boundary against malice"
@@ -282,6 +283,18 @@ def _system_calls() -> Check:
         fix = "pip install pyseccomp, and the system's libseccomp (Debian: libseccomp2): strict does without until then"
         return Check("system call filter", "note", f"not to be had: {error}", fix)
     return Check("system call filter", "ok", f"{len(syscalls.REFUSED) + len(syscalls.ABSENT)} calls are refused")
+
+
+def _control_groups() -> Check:
+    from sentinel.worker.cgroups import Groups
+
+    groups = Groups()
+    bounded = groups.make(1, 1 << 30).bounds
+    groups.remove()
+    if bounded == {"pids", "memory"}:
+        return Check("control groups", "ok", "processes and memory of a target are bounded together")
+    missing = " and ".join(sorted({"pids", "memory"} - bounded))
+    return Check("control groups", "note", f"none for {missing}", "each process is bounded by itself, as ever")
 
 
 def _ask_for_devices() -> subprocess.Popen[str]:

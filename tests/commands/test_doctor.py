@@ -51,6 +51,7 @@ def test_all_is_well(run_sentinel: Any, mirrored: None, tmp_path: Path) -> None:
     assert found["SENTINEL_HOME"]["found"].startswith(str(tmp_path / "home"))
     strict = found["strict sandbox"]["found"] == "to be had"
     assert found["sandbox"]["found"].startswith("strict (default)" if strict else "basic (default)")
+    assert ("control groups" in found) == ("system call filter" in found) == strict
     assert found["git"]["found"].startswith("git version")
     text = run_sentinel("doctor")
     assert text.status == 0

@@ -30,6 +30,7 @@ def test_version_one_has_a_folder_a_controller(tmp_path: Path) -> None:
     assert (pids.parent, memory.parent) == (tmp_path / "root" / "pids", tmp_path / "root" / "memory" / "job")
     assert (pids / "pids.max").read_text() == "64"
     assert (memory / "memory.limit_in_bytes").read_text() == str(1 << 30)
+    assert group.bounds == {"pids", "memory"}
     group.add(7)
     assert {(folder / "cgroup.procs").read_text() for folder in group.folders} == {"7"}
 
@@ -38,6 +39,7 @@ def test_a_path_of_the_hosts_in_a_container(tmp_path: Path) -> None:
     groups = hierarchy(tmp_path, "4:pids:/docker/0123\n", "pids")
     (folder,) = groups.make(64, 0).folders
     assert folder.parent == tmp_path / "root" / "pids"
+    assert groups.make(64, 0).bounds == {"pids"}
 
 
 def test_version_two_has_one_folder_for_both(tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_version_two_has_one_folder_for_both(tmp_path: Path) -> None:
 @pytest.mark.parametrize("membership", ["", "0::/\n", "4:pids:/none\n", "9:name=systemd:/\n"])
 def test_where_there_is_no_place_for_groups(membership: str, tmp_path: Path) -> None:
     group = hierarchy(tmp_path, membership).make(64, 1)
-    assert group.folders == ()
+    assert (group.folders, group.bounds) == ((), frozenset())
     group.add(os.getpid())
 
 
