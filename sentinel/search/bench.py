@@ -10,7 +10,7 @@ from sentinel.contracts.contract import Contract
 from sentinel.invariants.invariant import Case, DoesNotApply, Inputs, Invariant, Violation
 from sentinel.targets import Binding
 from sentinel.values import FLOATS, Tensor, tensor
-from sentinel.worker.client import Session, TargetProcess
+from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 
 class Undecidable(Exception):
@@ -177,7 +177,12 @@ class Bench:
         another one may answer: something on this machine took it away."""
         for last in (False, True):
             if self._consulting is None or self._consulting.dead:
-                self._consulting = self._oracle().session()
+                try:
+                    self._consulting = self._oracle().session()
+                except WorkerError:
+                    if last:
+                        raise
+                    continue
             self._consulting.send(request)
             reference = self._consulting.receive()
             if "failure" not in reference:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 from typing import Any
 
@@ -28,6 +29,18 @@ def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends, so that none can slip away by a double fork."""
     if _prctl is not None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def await_end(pid: int) -> None:
+    """Wait until a child has ended, and what it forked has another parent; it is reaped by the kernel."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([handle], [], [])  # readable once its children have been handed over
+    finally:
+        os.close(handle)
 
 
 class Leader:

@@ -91,20 +91,30 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
     spec = message["spec"]
     group = groups.make(limits.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None
     told, tell = os.pipe()
+    adopted, adopt = os.pipe()
     pid = os.fork()
     if pid:
         os.close(fds[0])
         os.close(tell)
-        protocol.send(channel, _born(pid, told))
+        os.close(adopted)
+        born = _born(pid, told)
+        if born["pid"] != pid:
+            processes.await_end(pid)
+        os.close(adopt)
+        protocol.send(channel, born)
         return
     try:
         channel.close()
         os.close(told)
+        os.close(adopt)
         if group is not None:
             _contain(spec, group, tell)
         if spec["limited"]:
             limits.limit(spec["memory"], group is not None)
         os.close(tell)
+        # Contained, it was forked by a process that ends; to ask any earlier could mean to die with that one.
+        os.read(adopted, 1)
+        os.close(adopted)
         processes.die_with_parent()
         from sentinel.worker.target_process import serve as serve_target
 

@@ -51,6 +51,16 @@ def test_a_reference_that_was_taken_away_is_asked_again(open_ground: OpenGround)
     assert ground.bench._consulting is not consulting
 
 
+def test_a_references_process_that_was_taken_away_is_asked_again(open_ground: OpenGround) -> None:
+    ground, found = open_ground("right")
+    oracle = ground.bench._oracle()
+    oracle._leader.kill()
+    hunt = Hunt(ground.bench, found["right"], 1)
+    hunt.run(3)
+    assert [tally.spoken for tally in hunt.tallies.values()] == [3]
+    assert oracle.dead is not None
+
+
 def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_ground: OpenGround) -> None:
     ground, found = open_ground("unmasked")
     subject = found["unmasked"]
