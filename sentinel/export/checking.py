@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.checkout import Checkout
-from sentinel.worker.client import contained_command
+from sentinel.worker.client import Options
+from sentinel.worker.contained import contained_command
 
 #: Seconds for one script; importing a framework with its packages takes most of it.
 TIMEOUT = 120.0
@@ -85,7 +86,8 @@ def _process(
     environment |= {"PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
     if contained:
         git = shutil.which("git")  # a runner asks it for the commit
-        command = contained_command(command, Path(folder), checkout.path, *([Path(git)] if git else []))
+        readable = [checkout.path, *([Path(git)] if git else [])]
+        command = contained_command(command, Path(folder), *readable, memory=Options.memory)
     try:
         return subprocess.run(
             command,

@@ -87,8 +87,11 @@ class Group:
     @property
     def bounds(self) -> frozenset[str]:
         """What it bounds: ``pids``, ``memory``, both or nothing."""
-        there = {name for name, limits in _LIMITS.items() for folder in self.folders if _has_any(folder, limits)}
-        return frozenset(there)
+        return frozenset(
+            controller
+            for controller, files in _LIMITS.items()
+            if any((folder / file).exists() for folder in self.folders for file in files)
+        )
 
     def add(self, pid: int) -> None:
         """Move a process here; its children will be here too."""
@@ -114,10 +117,6 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
                 folders = (root / name / own[1:], root / name)
                 found[name] += [(1, folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
     return found
-
-
-def _has_any(folder: Path, names: Sequence[str]) -> bool:
-    return any((folder / name).exists() for name in names)
 
 
 def _delegated(folder: Path) -> set[str]:

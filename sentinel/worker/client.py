@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import secrets
 import shutil
@@ -27,7 +26,6 @@ from typing import Any
 from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError
 from sentinel.worker import protocol, syscalls
-from sentinel.worker.bootstrap import CONTAINED
 from sentinel.worker.processes import Leader
 
 #: What results may depend on, set for every worker and recorded in the evidence.
@@ -143,10 +141,10 @@ class Zygote:
 
         :raises WorkerError: as :meth:`hello`.
         """
-        if (
-            self.options.sandbox or self.options.device != "cpu"
-        ):  # strict on a GPU was not tried yet: only where asked for
-            return self.options.sandbox or "basic"
+        if self.options.sandbox:
+            return self.options.sandbox
+        if self.options.device != "cpu":  # strict on a GPU was not tried yet: only where it is asked for
+            return "basic"
         return "basic" if self.hello()["uncontained"] else "strict"
 
     def hello(self) -> Mapping[str, Any]:
@@ -268,7 +266,11 @@ class Zygote:
         if self.sandbox == "strict":
             own = str(Path(__file__).resolve().parent.parent)
             visible = [own, *self.places.readable, *checkout, *filter(os.path.isdir, [spec["pycache"]])]
-            spec["contain"] = {"readable": visible, "hidden": self.places.hidden, "system_calls": _filter()}
+            spec["contain"] = {
+                "readable": visible,
+                "hidden": self.places.hidden,
+                "system_calls": syscalls.hexadecimal(),
+            }
             spec["contain"]["devices"] = [] if self.options.device == "cpu" else glob.glob("/dev/nvidia*")
         with self._lock:
             for last in (False, True):
@@ -501,32 +503,6 @@ _CREDENTIALS = struct.Struct("3i")
 
 def _byte_code_of(checkout: Checkout) -> str:
     return str(checkout.path.parent / f"{checkout.path.name}.pycache")
-
-
-def contained_command(command: Sequence[str], folder: Path, *readable: Path, memory: int = Options.memory) -> list[str]:
-    """The command that runs another one strictly contained: with the standard streams, and with the environment but for
-    ``HOME`` and ``TMPDIR``.
-
-    :param command: beginning with the path of a Python interpreter.
-    :param folder: a folder of the caller's, which it may read; its working folder is one in memory, at ``scratch``
-        below it.
-    :param readable: what else it may read beside that interpreter.
-    """
-    scratch = folder / "scratch"
-    scratch.mkdir()
-    for place in (folder, *folder.rglob("*")):  # it may be another user
-        place.chmod(0o755 if place.is_dir() else 0o644)
-    visible = [str(place) for place in (folder, *readable)]
-    settings = {"readable": visible, "scratch": str(scratch), "system_calls": _filter(), "memory": memory}
-    bootstrap = str(Path(__file__).resolve().parent / "bootstrap.py")
-    return [command[0], bootstrap, CONTAINED, json.dumps(settings), *command]
-
-
-def _filter() -> str | None:
-    try:
-        return syscalls.program().hex()
-    except syscalls.NoFilterError:
-        return None
 
 
 def flags() -> dict[str, str]:

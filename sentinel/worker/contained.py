@@ -1,4 +1,7 @@
-"""One command, strictly contained, by the interpreter that is to run it; see :mod:`sentinel.worker.bootstrap`."""
+"""One command, strictly contained, by the interpreter that is to run it: how to ask for it, and what is then done.
+
+What is done runs in that interpreter, so nothing here needs more than Python's own library.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,38 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
-from sentinel.worker import containment, limits, processes
+from sentinel.worker import bootstrap, containment, limits, processes, syscalls
 
 #: How a command ends that could not be contained, and so was not started.
 REFUSED = 125
 
 
+def contained_command(command: Sequence[str], folder: Path, *readable: Path, memory: int) -> list[str]:
+    """The command that runs another one strictly contained: with the standard streams, and with the environment but for
+    ``HOME`` and ``TMPDIR``.
+
+    :param command: beginning with the path of a Python interpreter.
+    :param folder: a folder of the caller's, which it may read; its working folder is one in memory, at ``scratch``
+        below it.
+    :param readable: what else it may read beside that interpreter.
+    :param memory: bytes of address space of each of its processes, 0 for no limit.
+    """
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    for place in (folder, *folder.rglob("*")):  # it may be another user
+        place.chmod(0o755 if place.is_dir() else 0o644)
+    visible = [str(place) for place in (folder, *readable)]
+    settings = {"readable": visible, "scratch": str(scratch), "system_calls": syscalls.hexadecimal(), "memory": memory}
+    return [command[0], str(Path(bootstrap.__file__).resolve()), bootstrap.CONTAINED, json.dumps(settings), *command]
+
+
 def run(settings: str, command: Sequence[str]) -> NoReturn:
     """Become a command that sees what is named, and nothing else; the caller's process waits for it.
 
-    :param settings: JSON: ``readable``, ``scratch``, ``system_calls``, as :func:`~sentinel.worker.containment.contain`
-        has them, and ``memory`` (bytes).
+    :param settings: as :func:`contained_command` writes them.
     """
     wanted = json.loads(settings)
     memory = wanted.pop("memory")

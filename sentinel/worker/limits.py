@@ -15,6 +15,9 @@ MOST_PROCESSES = 256
 #: Processes that the user may have beside those at the start, where they cannot be told apart: a fork bomb ends there.
 SPARE_PROCESSES = 4096
 
+#: The users that root becomes under strict containment: as systemd has them for services without a user of their own.
+USERS = range(61184, 65520)
+
 #: Bytes of one file.
 LARGEST_FILE = 1 << 30
 
@@ -44,10 +47,6 @@ def limit(memory: int, contained: bool) -> None:
 def limit_time(seconds: float) -> None:
     """End this process when it has computed for so long, should nobody else end it."""
     _lower(resource.RLIMIT_CPU, math.ceil(seconds * (os.cpu_count() or 1)) + _GRACE)
-
-
-#: The users that root becomes under strict containment: as systemd has them for services without a user of their own.
-USERS = range(61184, 65520)
 
 
 def _lower(name: int, most: int) -> None:

@@ -31,14 +31,19 @@ def adopt_orphans() -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def await_end(pid: int) -> None:
-    """Wait until a child has ended, and what it forked has another parent; it is reaped by the kernel."""
+def await_end(pid: int, seconds: float | None = None) -> None:
+    """Wait until a process has ended, and what it forked has another parent.
+
+    :param seconds: the longest to wait; None: as long as it takes.
+    """
     try:
         handle = os.pidfd_open(pid)
-    except ProcessLookupError:
+    except ProcessLookupError:  # the kernel has reaped it already
         return
     try:
-        select.select([handle], [], [])  # readable once its children have been handed over
+        poller = select.poll()
+        poller.register(handle, select.POLLIN)
+        poller.poll(None if seconds is None else seconds * 1000)
     finally:
         os.close(handle)
 

@@ -80,3 +80,11 @@ def program() -> bytes:
         filter_.export_bpf(file)
         file.seek(0)
         return file.read()
+
+
+def hexadecimal() -> str | None:
+    """The filter as it travels to whoever is contained; None where there is none."""
+    try:
+        return program().hex()
+    except NoFilterError:
+        return None

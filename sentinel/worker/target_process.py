@@ -132,7 +132,7 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float, non
     frame, cut_short = _drain(read, timeout)
     os.close(read)
     if cut_short is None and protocol.frame_length(frame) != len(frame):
-        _await_exit(pid, 1.0)  # so that the status says how the leaf ended by itself
+        processes.await_end(pid, 1.0)  # so that the status says how the leaf ended by itself
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)  # the leaf leads a session of its own
     with contextlib.suppress(ProcessLookupError):
@@ -156,16 +156,20 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
     # Deaths by a signal must look like that from outside, whatever handlers the target installed while it was imported.
     for number in (signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT):
         signal.signal(number, signal.SIG_DFL)
+
+    def framed(answer: Mapping[str, Any]) -> bytes:
+        return protocol.encode({**answer, "nonce": nonce})
+
     try:
-        frame = protocol.encode({**work(), "nonce": nonce})
+        frame = framed(work())
     except MemoryError:  # it ran out again while what had happened was written down
-        frame = protocol.encode({**_ended("memory", "out of memory"), "nonce": nonce})
+        frame = framed(_ended("memory", "out of memory"))
     except BaseException as error:
-        frame = protocol.encode({**_ended("harness", f"{type(error).__name__}: {error}"), "nonce": nonce})
+        frame = framed(_ended("harness", f"{type(error).__name__}: {error}"))
     if os.getpid() != pid:
         os._exit(0)  # the boundary forked, and this is its child, come back from the call
     if not protocol.fits(frame):
-        frame = protocol.encode({**_TOO_LONG, "nonce": nonce})
+        frame = framed(_TOO_LONG)
     view = memoryview(frame)
     while view:
         view = view[os.write(write, view[: 1 << 16]) :]
@@ -191,16 +195,6 @@ def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
                 return b"", _TOO_LONG
             if _complete(parts):
                 return bytes(parts), None
-
-
-def _await_exit(pid: int, seconds: float) -> None:
-    handle = os.pidfd_open(pid)
-    try:
-        poller = select.poll()
-        poller.register(handle, select.POLLIN)
-        poller.poll(seconds * 1000)
-    finally:
-        os.close(handle)
 
 
 def _complete(parts: bytearray) -> bool:

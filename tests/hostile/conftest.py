@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from demo_kit import Lab, returned
 from sentinel.catalog import bundled_catalog
 from sentinel.processes import contained_places
 from sentinel.worker.client import Options, Zygote
-from sentinel.worker.containment import reason_against
 
 
 @pytest.fixture(scope="session")
@@ -27,11 +26,9 @@ def _zygote() -> Iterator[Zygote]:
     zygote.stop()
 
 
-@pytest.fixture(scope="session")
-def _strict_is_to_be_had() -> None:
-    reason = reason_against()
-    if reason is not None:
-        pytest.skip(f"strict containment is not to be had here: {reason}")
+@pytest.fixture
+def _strict_is_to_be_had(offered: Callable[[str], str]) -> None:
+    offered("strict")
 
 
 @pytest.fixture

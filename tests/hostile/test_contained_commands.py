@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.worker.client import contained_command
+from sentinel.worker.client import Options
+from sentinel.worker.contained import contained_command
 
 pytestmark = pytest.mark.usefixtures("_strict_is_to_be_had")
 
@@ -18,7 +19,7 @@ def run(folder: Path, program: str, *readable: Path) -> subprocess.CompletedProc
     own = folder / "own"
     own.mkdir(mode=0o700)
     (own / "program.py").write_text(program)
-    command = contained_command([sys.executable, str(own / "program.py")], own, *readable)
+    command = contained_command([sys.executable, str(own / "program.py")], own, *readable, memory=Options.memory)
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
