@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def clock(action: Callable[[], Any]) -> tuple[float, float, Any]:
     return time.perf_counter() - start, time.process_time() - own - below.watching + below.seconds, result
 
 
-class Watch:
+class Watch(ABC):
     """Looks at something again and again while a block lasts."""
 
     every = 1.0
@@ -83,8 +84,8 @@ class Watch:
         while not self._stop.wait(self.every):
             self.look()
 
-    def look(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def look(self) -> None: ...
 
 
 class CpuTime(Watch):

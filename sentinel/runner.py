@@ -148,7 +148,7 @@ class Runner:
         comparisons: Any = ()
         if isinstance(outcome, Failure):
             verdict = verdicts.of_failure(outcome)
-        elif recipe.expected_unpatched or recipe.expected_fixed:
+        elif recipe.has_values:
             verdict, comparisons = verdicts.by_expectation(recipe, outcome.observation)
         else:
             law = str(recipe.invariant)
@@ -189,7 +189,7 @@ class Runner:
         if same(observed, other):
             return verdict, replace(measured, repeated="same values")
         again = replace(measured, observation=other)
-        if recipe.expected_unpatched or recipe.expected_fixed:
+        if recipe.has_values:
             told = verdicts.by_expectation(recipe, other)[0]
         else:
             invariant = self._catalog.invariants[str(recipe.invariant)]

@@ -52,9 +52,8 @@ def read(file: Path) -> dict[str, str]:
     try:
         text = file.read_text(encoding="utf-8")
         depth = 0
-        for event in yaml.parse(
-            text, Loader=yaml.SafeLoader
-        ):  # the loader itself takes a minute for ten thousand levels
+        # Looked at first: the loader itself takes a minute for ten thousand levels.
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST:
                 raise SentinelError(f"{file} is nested deeper than {_DEEPEST} levels; none of it is read")

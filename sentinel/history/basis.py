@@ -66,7 +66,7 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
     return Basis(
         _meaning(recipe),
         adapter.digest,
-        _digest((*_worker_files(), *_reached(contract), *(_laws() if not _has_values(recipe) else ()))),
+        _digest((*_worker_files(), *_reached(contract), *(_laws() if not recipe.has_values else ()))),
         {
             **{name: version for name, version in versions.items() if version},
             "platform": f"{platform.system()}-{platform.machine()}",
@@ -92,10 +92,6 @@ def _meaning(recipe: Recipe) -> str:
         recipe.requires,
     )
     return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
-
-
-def _has_values(recipe: Recipe) -> bool:
-    return bool(recipe.expected_unpatched or recipe.expected_fixed)
 
 
 @cache

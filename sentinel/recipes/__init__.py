@@ -109,6 +109,11 @@ class Recipe:
     notes: tuple[str, ...] = ()
 
     @property
+    def has_values(self) -> bool:
+        """Whether expected values decide; else the law does."""
+        return bool(self.expected_unpatched or self.expected_fixed)
+
+    @property
     def laws(self) -> tuple[str, ...]:
         """Every law that the bug breaks, as far as the recipe says."""
         return tuple(name for name in (self.invariant, *self.also_breaks) if name)

@@ -114,16 +114,17 @@ def _environment(git_dir: Path, more: Mapping[str, str]) -> dict[str, str]:
     environment = {**_ENVIRONMENT, **{key: value for key, value in _NEUTRAL.items() if key in os.environ}}
     environment["GIT_DIR"] = str(git_dir)
     # A relative or foreign value of these would be taken from the caller's environment otherwise.
-    environment["GIT_COMMON_DIR"] = str(_common_dir(git_dir))
-    environment["GIT_OBJECT_DIRECTORY"] = str(_common_dir(git_dir) / "objects")
+    environment["GIT_COMMON_DIR"] = str(common_dir(git_dir))
+    environment["GIT_OBJECT_DIRECTORY"] = str(common_dir(git_dir) / "objects")
     if "GIT_SHALLOW_FILE" in os.environ:
-        environment["GIT_SHALLOW_FILE"] = str(_common_dir(git_dir) / "shallow")
+        environment["GIT_SHALLOW_FILE"] = str(common_dir(git_dir) / "shallow")
     if "GIT_SSH_COMMAND" not in os.environ and "GIT_SSH" not in os.environ:
         environment["GIT_SSH_COMMAND"] = "ssh -oBatchMode=yes"
     return {**environment, **more}
 
 
-def _common_dir(git_dir: Path) -> Path:
+def common_dir(git_dir: Path) -> Path:
+    """Where a git directory has its objects and refs: elsewhere, where it is a further work tree's."""
     named = small_text(git_dir / "commondir")
     return git_dir if named is None else Path(os.path.normpath(git_dir / named.strip()))
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sentinel.errors import SentinelError
-from sentinel.sources.gitbinary import GitError, run_checked
+from sentinel.sources.gitbinary import GitError, common_dir, run_checked
 from sentinel.sources.home import small_text
 
 _PACK = re.compile(r"pack-[0-9a-f]{40,64}\.pack")
@@ -93,10 +93,7 @@ def _git_dir(path: Path) -> Path | None:
         path = dot
     elif dot.is_file():
         text = (small_text(dot) or "").strip()
-        path = Path(os.path.normpath(path / text.removeprefix("gitdir:").strip()))
-        common = small_text(path / "commondir")
-        if common is not None:
-            path = Path(os.path.normpath(path / common.strip()))
+        path = common_dir(Path(os.path.normpath(path / text.removeprefix("gitdir:").strip())))
     try:
         return path if (path / "HEAD").is_file() and (path / "objects").is_dir() else None
     except OSError:  # a name longer than any file's
@@ -178,7 +175,6 @@ def _is_what_its_name_says(loose: Path) -> bool:
     """As git does for packs alone: of a loose tree or commit it reads whatever is in the file."""
     digest, unpacked = hashlib.sha1(usedforsecurity=False), zlib.decompressobj()
     with loose.open("rb") as file:
-        piece = b""
         while not unpacked.eof and (piece := unpacked.unconsumed_tail or file.read(_PIECE)):
             try:
                 digest.update(unpacked.decompress(piece, _PIECE))
