@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from sentinel.worker.limits import USERS
@@ -46,6 +47,34 @@ class ContainmentError(Exception):
     """A namespace, a mount or a limit that this machine does not grant; says which."""
 
 
+def fork() -> tuple[int, bool]:
+    """Fork; where that can be had, as the first process of a PID namespace.
+
+    :func:`contain` need not fork again then, and each fork of a loaded worker costs milliseconds.
+
+    It can be had by root. Anybody else has to enter a user namespace before, and no process can leave one again.
+
+    :returns: as ``os.fork``; and whether the child is the first of its namespace.
+    """
+    _interpreter()  # looked up once, for all that are forked
+    if os.geteuid() != 0 or sys.platform != "linux":
+        return os.fork(), False
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    try:
+        # Who is root in a user namespace alone could leave its PID namespace, and not come back: tried before.
+        if _libc().setns(own, _CLONE_NEWPID) != 0 or _libc().unshare(_CLONE_NEWPID) != 0:
+            return os.fork(), False
+        pid = -1
+        try:
+            pid = os.fork()
+        finally:
+            if pid != 0:
+                _call("the worker's own PID namespace is not to be had again", _libc().setns(own, _CLONE_NEWPID))
+        return pid, True
+    finally:
+        os.close(own)
+
+
 def contain(
     readable: Sequence[str],
     hidden: Sequence[str],
@@ -53,37 +82,32 @@ def contain(
     ready: Callable[[int], None],
     system_calls: str | None = None,
     devices: Sequence[str] = (),
+    first: bool = False,
     wait: bool = False,
 ) -> None:
-    """Go on as the first process of a contained world; whoever called ends.
+    """Go on as the first process of a contained world; unless it was that already, whoever called ends.
 
     :param readable: files and folders that stay visible, read-only, at their own paths; beside the interpreter's.
     :param hidden: folders below those that are empty from now on.
     :param scratch: the one folder that can be written; it starts empty and ends with the process.
-    :param ready: called in the caller's own namespaces with the process id, there, of the process that goes on.
+    :param ready: called with the process id, as whoever called knows it, of another process that goes on.
     :param system_calls: a filter of system calls, as :func:`sentinel.worker.syscalls.program` gives it, in hexadecimal.
     :param devices: what to have of ``/dev`` beside the harmless ones: a GPU's.
+    :param first: whether the caller is the first process of a PID namespace; see :func:`fork`.
     :param wait: whether whoever called ends with the process that goes on, and as that does, instead of at once.
     :raises ContainmentError: in the process that goes on, or before there is one.
     """
     if sys.platform != "linux":
         raise ContainmentError("strict containment needs Linux")
-    own_user, user, group, outside = os.geteuid() != 0, os.geteuid(), os.getegid(), os.getpid()
-    _unshare(own_user)
+    own_user, user, group = os.geteuid() != 0, os.geteuid(), os.getegid()
+    outside = int(os.readlink("/proc/self"))  # its number where that /proc is from: in its own namespace it may be 1
+    _unshare(_CLONE_NEWUSER if own_user else 0, 0 if first else _CLONE_NEWPID)
     if own_user:
         _map_to_itself(user, group)
-    gone, alive = os.pipe()
-    pid = os.fork()
+    pid = 0 if first else os.fork()
     if pid:
-        os.close(gone)
         ready(pid)
-        if wait:
-            os.close(alive)
-            os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF)
-        os._exit(0)
-    os.close(alive)
-    os.read(gone, 1)  # until the process that forked is gone: the zygote is the parent from here on
-    os.close(gone)
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) & 0xFF if wait else 0)
     if not own_user:
         user = USERS[outside % len(USERS)]
     _build_root([*_interpreter(), *readable], hidden, scratch, user, (*_DEVICES, *devices))
@@ -103,11 +127,11 @@ def reason_against() -> str | None:
     needed = [os.path.dirname(__file__), os.__file__, *filter(None, map(_place_of, ("numpy", "torch")))]
     read, write = os.pipe()
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
-        pid = os.fork()
+        pid, first = fork()
         if pid == 0:
             os.close(read)
             try:
-                contain(needed, [], scratch, lambda inner: None)
+                contain(needed, [], scratch, lambda inner: None, first=first)
                 for place in needed:
                     if not os.access(place, os.R_OK):
                         raise ContainmentError(f"no other user may read {place}, and there the user is another one")
@@ -152,16 +176,16 @@ def _call(what: str, result: int) -> None:
         raise ContainmentError(f"{what}: {os.strerror(number)}")
 
 
-def _unshare(own_user: bool) -> None:
-    spaces = _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWIPC | _CLONE_NEWUTS | _CLONE_NEWNET
+def _unshare(user: int, numbers: int) -> None:
+    spaces = _CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWUTS | _CLONE_NEWNET | user | numbers
     hint = ""
     with contextlib.suppress(OSError):
-        if own_user and Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").read_text().strip() == "1":
+        if user and Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").read_text().strip() == "1":
             hint = " (sysctl kernel.apparmor_restrict_unprivileged_userns is 1)"
     with contextlib.suppress(OSError):
-        if own_user and Path("/proc/sys/kernel/unprivileged_userns_clone").read_text().strip() == "0":
+        if user and Path("/proc/sys/kernel/unprivileged_userns_clone").read_text().strip() == "0":
             hint = " (sysctl kernel.unprivileged_userns_clone is 0)"
-    _call(f"namespaces are not to be had{hint}", _libc().unshare(spaces | (_CLONE_NEWUSER if own_user else 0)))
+    _call(f"namespaces are not to be had{hint}", _libc().unshare(spaces))
 
 
 def _map_to_itself(user: int, group: int) -> None:
@@ -174,7 +198,8 @@ def _map_to_itself(user: int, group: int) -> None:
 # -- the root ----------------------------------------------------------------------------------------------------------
 
 
-def _interpreter() -> list[str]:
+@cache
+def _interpreter() -> Sequence[str]:
     """What this interpreter may still want to read: its own folders, and those of packages that lie elsewhere."""
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, sysconfig.get_paths().values())]
     # What .pth files add, but not a working tree of Sentinel's own: recipes and evidence lie in it.

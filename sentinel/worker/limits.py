@@ -41,7 +41,7 @@ def limit(memory: int, contained: bool) -> None:
         _lower(resource.RLIMIT_AS, memory)
     # Before Linux 5.14 all of a user's processes counted, those outside of a user namespace too.
     alone = contained and (os.geteuid() in USERS or _kernel() >= (5, 14))
-    _lower(resource.RLIMIT_NPROC, MOST_PROCESSES if alone else _tasks() + SPARE_PROCESSES)
+    _lower(resource.RLIMIT_NPROC, MOST_PROCESSES if alone else tasks() + SPARE_PROCESSES)
 
 
 def limit_time(seconds: float) -> None:
@@ -56,8 +56,8 @@ def _lower(name: int, most: int) -> None:
 
 
 @cache
-def _tasks() -> int:
-    """How many processes and threads this user has."""
+def tasks() -> int:
+    """How many processes and threads this user had when it was asked first."""
     count = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:

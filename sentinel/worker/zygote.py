@@ -17,7 +17,7 @@ import socket
 from typing import Any
 
 from sentinel.worker import bytecode, containment, limits, processes, protocol
-from sentinel.worker.cgroups import Group, Groups
+from sentinel.worker.cgroups import Groups
 
 
 def serve(fd: int) -> None:
@@ -32,6 +32,7 @@ def serve(fd: int) -> None:
     processes.adopt_orphans()
     groups = Groups()
     uncontained = containment.reason_against()  # while little is loaded: it takes a fork
+    limits.tasks()  # counted once, for all that are forked
     import numpy
     import torch
 
@@ -92,7 +93,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
     group = groups.make(limits.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None
     told, tell = os.pipe()
     adopted, adopt = os.pipe()
-    pid = os.fork()
+    pid, first = containment.fork() if spec["contain"] else (os.fork(), False)
     if pid:
         os.close(fds[0])
         os.close(tell)
@@ -100,6 +101,8 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         born = _born(pid, told)
         if born["pid"] != pid:
             processes.await_end(pid)
+        if group is not None:
+            group.add(born["pid"])
         os.close(adopt)
         protocol.send(channel, born)
         return
@@ -108,11 +111,11 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         os.close(told)
         os.close(adopt)
         if group is not None:
-            _contain(spec, group, tell)
+            _contain(spec, first, tell)
         if spec["limited"]:
             limits.limit(spec["memory"], group is not None)
         os.close(tell)
-        # Contained, it was forked by a process that ends; to ask any earlier could mean to die with that one.
+        # Contained, it may have been forked by a process that ends; to ask any earlier could mean to die with that one.
         os.read(adopted, 1)
         os.close(adopted)
         processes.die_with_parent()
@@ -137,15 +140,12 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
     protocol.send(channel, {"pid": pid})
 
 
-def _contain(spec: dict[str, Any], group: Group, tell: int) -> None:
+def _contain(spec: dict[str, Any], first: bool, tell: int) -> None:
     """Enter the containment that is asked for. What it tells: the process id of who goes on; what is refused."""
-
-    def ready(pid: int) -> None:
-        group.add(pid)
-        _tell(tell, pid=pid)
-
     try:
-        containment.contain(**spec["contain"], scratch=spec["scratch"], ready=ready)
+        containment.contain(
+            **spec["contain"], scratch=spec["scratch"], first=first, ready=lambda pid: _tell(tell, pid=pid)
+        )
     except (containment.ContainmentError, OSError) as error:
         _tell(tell, refused=str(error))
         os._exit(1)

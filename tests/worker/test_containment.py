@@ -1,0 +1,53 @@
+"""The fork that a contained process begins with: by root into a PID namespace of its own, by others not yet."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+FORKS = """
+import os
+from sentinel.worker.containment import fork
+
+for _ in range(2):  # the second shows that whoever forked is where it was
+    read, write = os.pipe()
+    pid, first = fork()
+    if pid == 0:
+        os.write(write, str(os.getpid()).encode())
+        os._exit(0)
+    print(first, {b"1": "first", str(pid).encode(): "as outside"}[os.read(read, 20)])
+    os.waitpid(pid, 0)
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if os.getpid() > 1 else 1)
+print(os.waitpid(pid, 0)[1])
+"""
+
+IN_A_USER_NAMESPACE = ("unshare", "--user", "--map-root-user")
+
+
+def told(*wrapped: str) -> list[str]:
+    done = subprocess.run([*wrapped, sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def is_offered(*flags: str) -> bool:
+    return subprocess.run(["unshare", *flags, "true"], capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not is_offered("--pid", "--fork"), reason="only root may do so")
+def test_root_forks_into_a_namespace_and_stays_outside() -> None:
+    assert told() == ["True first", "True first", "0"]
+
+
+@pytest.mark.skipif(not is_offered("--user", "--map-root-user"), reason="no user namespaces here")
+def test_who_is_root_in_a_user_namespace_alone_stays_able_to_fork() -> None:
+    assert told(*IN_A_USER_NAMESPACE) == ["False as outside", "False as outside", "0"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="for those who are not root")
+def test_anybody_else_forks_as_ever() -> None:
+    assert told() == ["False as outside", "False as outside", "0"]
