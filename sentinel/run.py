@@ -16,7 +16,7 @@ import pytest
 
 from sentinel.catalog import Catalog, bundled, bundled_catalog
 from sentinel.errors import RecipeError, SentinelError
-from sentinel.items import RecipeFile, RecipeItem
+from sentinel.items import RecipeFile, RecipeFolder, RecipeItem
 from sentinel.law_items import LawBoundary, LawId, LawItem
 from sentinel.outcomes import Decision
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
@@ -110,9 +110,8 @@ class Run:
         config.args[:] = [
             self._bundled_id(arg) for arg in config.args if not arg.startswith("laws/") or self._exists(arg)
         ]
-        if self.settings.asked and alone and not config.option.file_or_dir:
-            config.args[:] = [str(recipe.path) for recipe in selected]
-        if not config.args and (self.law_ids or self._has_laws):
+        ours = self.settings.asked and alone and not config.option.file_or_dir
+        if ours or (not config.args and (self.law_ids or self._has_laws)):
             config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
         given = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
         self._invited = list(dict.fromkeys([*given, *(recipe.path for recipe in selected)]))
@@ -134,17 +133,20 @@ class Run:
     # -- collecting ---------------------------------------------------------------------------------------------------
 
     def collect_the_rest(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Add the recipes that pytest's own walk did not come by.
+        """Add the selected recipes that pytest's own walk did not come by.
 
         Beside a folder pytest drops the arguments that lie in it, and then does not enter a virtual environment there.
         """
         items += self._law_items(session)
         ids = {item.nodeid for item in items}
         by_id = {arg.partition("::")[0] for arg in self.config.args if "::" in arg}
+        folders: dict[Path, list[Path]] = {}
         for path in self._invited:
             if path.resolve() not in self._collected or str(path) in by_id:
-                found = session.genitems(self.collector(path.absolute(), session))
-                items += [item for item in found if item.nodeid not in ids]
+                folders.setdefault(path.absolute().parent, []).append(path.absolute())
+        for folder, recipes in folders.items():
+            found = session.genitems(RecipeFolder.make(session, folder, self, recipes))
+            items += [item for item in found if item.nodeid not in ids]
 
     @property
     def _has_laws(self) -> bool:

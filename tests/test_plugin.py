@@ -49,6 +49,22 @@ def short(pins: list[dict[str, str]], index: int) -> str:
     return pins[index]["ref"][: len("git:") + 7]
 
 
+def test_a_folder_of_recipes_is_gone_through_once_with_its_conftest(pytester: pytest.Pytester, recipes: Path) -> None:
+    (recipes / "conftest.py").write_text("def pytest_itemcollected(item):\n    item.add_marker('of_this_folder')\n")
+    pytester.makeini("[pytest]\nmarkers = of_this_folder")
+    gone_through: list[str] = []
+
+    class Watch:
+        def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+            gone_through.append(report.nodeid)
+
+    options = ["--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only", "-m", "of_this_folder"]
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *options, plugins=[Watch()])
+    result.stdout.fnmatch_lines(["collected 4 items", "*<RecipeFolder mine/demo>"])
+    assert gone_through.count("mine/demo") == 1
+    assert "mine" not in gone_through
+
+
 def test_a_machine_that_offers_less_says_so(
     pytester: pytest.Pytester, recipes: Path, warm_runs: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
