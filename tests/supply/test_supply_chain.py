@@ -53,16 +53,8 @@ def _complaints_of_step(job: str, step: dict[str, Any], writes: bool) -> Iterato
         yield f"{job} may write and runs {uses or run}"
     if uses.startswith("actions/checkout") and step.get("with", {}).get("persist-credentials") is not False:
         yield f"{job}: the checkout keeps its token"
-    if uses and not _PINNED.fullmatch(uses) and uses.partition("@")[0] not in _excused():
+    if uses and not _PINNED.fullmatch(uses):
         yield f"{job}: {uses} is not pinned by its commit"
-
-
-def _excused() -> set[str]:
-    """The actions of which no commit is known yet; the list is there to become empty."""
-    rules = yaml.safe_load((ROOT / ".github" / "zizmor.yml").read_text())["rules"]
-    policies = rules["unpinned-uses"]["config"]["policies"]
-    named = {name for name, policy in policies.items() if policy == "ref-pin"}
-    return named | {"actions/cache/restore"} if "actions/cache/*" in named else named
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.name)
@@ -85,10 +77,6 @@ def test_a_bad_workflow_is_found() -> None:
         },
     }
     assert len(list(complaints("bad.yml", bad))) == 10
-
-
-def test_no_action_but_githubs_own_is_excused() -> None:
-    assert all(name.startswith("actions/") for name in _excused())
 
 
 def _zizmor(*places: Path) -> subprocess.CompletedProcess[str]:
