@@ -3,7 +3,7 @@
 Run by the zygote, before a line of the target's code is. The process that calls :func:`contain` becomes the first of
 new mount, PID, IPC, UTS and network namespaces, sees a root of read-only bind mounts and its scratch folder, and has no
 capability, no way to get one, and no network, not even loopback. As root it changes to an unprivileged user first; as
-anybody else it enters a user namespace.
+anybody else, and as a root without other users, it enters a user namespace.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def contain(
     """
     if sys.platform != "linux":
         raise ContainmentError("strict containment needs Linux")
-    own_user, user, group = os.geteuid() != 0, os.geteuid(), os.getegid()
+    own_user, user, group = not may_be_others(), os.geteuid(), os.getegid()
     outside = int(os.readlink("/proc/self"))  # its number where that /proc is from: in its own namespace it may be 1
     _unshare(_CLONE_NEWUSER if own_user else 0, 0 if first else _CLONE_NEWPID)
     if own_user:
@@ -186,6 +186,15 @@ def _unshare(user: int, numbers: int) -> None:
         if user and Path("/proc/sys/kernel/unprivileged_userns_clone").read_text().strip() == "0":
             hint = " (sysctl kernel.unprivileged_userns_clone is 0)"
     _call(f"namespaces are not to be had{hint}", _libc().unshare(spaces))
+
+
+def may_be_others() -> bool:
+    """Whether this process can become each of :data:`~sentinel.worker.limits.USERS`: as root, but for one that is root
+    in a user namespace with hardly anybody else in it."""
+    if os.geteuid() != 0:
+        return False
+    known = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return any(first <= USERS.start and USERS.stop <= first + count for first, _, count in known)
 
 
 def _map_to_itself(user: int, group: int) -> None:

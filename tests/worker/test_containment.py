@@ -48,6 +48,13 @@ def test_who_is_root_in_a_user_namespace_alone_stays_able_to_fork() -> None:
     assert told(*IN_A_USER_NAMESPACE) == ["False as outside", "False as outside", "0"]
 
 
+@pytest.mark.skipif(not is_offered("--user", "--map-root-user"), reason="no user namespaces here")
+def test_who_is_root_in_a_user_namespace_alone_can_be_contained() -> None:
+    asked = "from sentinel.worker import containment; print(containment.reason_against(), containment.may_be_others())"
+    command = [*IN_A_USER_NAMESPACE, sys.executable, "-c", asked]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.split() == ["None", "False"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="for those who are not root")
 def test_anybody_else_forks_as_ever() -> None:
     assert told() == ["False as outside", "False as outside", "0"]
