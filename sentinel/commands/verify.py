@@ -314,19 +314,12 @@ def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 
 
 def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
-    import json
-    import tempfile
+    from sentinel.recipes import load_copy
 
-    from sentinel.recipes import load_recipe
-
-    with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
-        file = Path(folder) / "recipe.json"
-        file.write_text(json.dumps(recorded["recipe"]["document"]), encoding="utf-8")
-        try:
-            recipe = load_recipe(file, catalog)
-        except SentinelError as error:
-            said = str(error).replace(str(file), "the recipe inside")
-            raise CouldNotError(f"the recipe inside the evidence does not load here:\n{said}") from None
+    try:
+        recipe = load_copy(recorded["recipe"]["document"], catalog)
+    except SentinelError as error:
+        raise CouldNotError(f"the recipe inside the evidence does not load here:\n{error}") from None
     if (recipe.bug_id if recorded["bug_id"] else "", recipe.target) != (recorded["bug_id"], recorded["target"]):
         raise CouldNotError(
             f"the recipe inside the evidence is of {recipe.target} {recipe.bug_id}, not of what it says"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -134,6 +136,20 @@ def load_recipe(path: Path, catalog: Catalog) -> Recipe:
     if recipe is None:
         raise RecipeError("\n".join(str(problem) for problem in problems if problem.severity == "error"))
     return recipe
+
+
+def load_copy(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
+    """Load a recipe that is no file: the copy inside an evidence document.
+
+    :raises RecipeError: where it is no good recipe.
+    """
+    with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
+        file = Path(folder) / "recipe.json"
+        file.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            return load_recipe(file, catalog)
+        except RecipeError as error:
+            raise RecipeError(str(error).replace(str(file), "the recipe inside")) from None
 
 
 def recipe_files(folder: Path) -> list[Path]:

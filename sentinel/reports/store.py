@@ -59,11 +59,14 @@ def evidence_path(decision: Decision) -> PurePosixPath:
     """
     recipe, checkout = decision.recipe, decision.checkout
     key = checkout.key if checkout is not None else decision.ref.key("") + ("" if _keyed(decision) else "absent")
-    if recipe.bug_id or not decision.law:
-        folders = [recipe.target, recipe.bug_id]
-    else:
-        folders = [recipe.target, "laws", decision.subject or recipe.boundary, decision.law]
-    return PurePosixPath(*map(file_name, folders), file_name(key) + ".json")
+    if decision.law and not recipe.bug_id:
+        return law_folder(recipe.target, decision.subject or recipe.boundary, decision.law) / f"{file_name(key)}.json"
+    return PurePosixPath(*map(file_name, (recipe.target, recipe.bug_id)), file_name(key) + ".json")
+
+
+def law_folder(target: str, boundary: str, law: str) -> PurePosixPath:
+    """Where the evidence of a law without a recipe lies, at whatever ref."""
+    return PurePosixPath(*map(file_name, (target, "laws", boundary, law)))
 
 
 def _keyed(decision: Decision) -> bool:

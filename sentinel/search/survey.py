@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sentinel.search.bench import Bench
     from sentinel.search.ground import Ground
     from sentinel.search.hunt import Finding, Hunt, Tally
+    from sentinel.search.recorded import Recorded
 
 #: Scenarios for each boundary, and calls that shrinking one finding may take.
 LEVELS: Mapping[str, tuple[int, int]] = {"quick": (12, 25), "deep": (400, 600)}
@@ -55,6 +56,7 @@ class Survey:
     :param level: ``quick`` or ``deep``.
     :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
         shrinking.
+    :param recorded: scenarios that an earlier run recorded; they are looked at next.
     :param hunters: boundaries that are hunted at the same time: the one asked for, and those planned after it. What a
         hunt finds does not depend on it.
     """
@@ -67,11 +69,13 @@ class Survey:
         seed: int = 0,
         recipes_of: Callable[[str], Sequence[Recipe]] = lambda target: (),
         hunters: int = 1,
+        recorded: Recorded | None = None,
     ) -> None:
         self._catalog, self._runner = catalog, runner
         self._examples, self._shrinking = LEVELS[level]
         self._seed = seed
         self._recipes_of = recipes_of
+        self._recorded = recorded
         self._hunters = hunters
         self._pool = ThreadPoolExecutor(max_workers=hunters, thread_name_prefix="sentinel-hunt")
         self._hunts: dict[_Place, Future[None]] = {}
@@ -144,6 +148,9 @@ class Survey:
         hunt = Hunt(bench, subject, self._seed, laws, self._shrinking)
         try:
             hunt.begin(examples(subject, self._recipes_of(target)))
+            if self._recorded is not None:
+                for law, variants in self._recorded.variants(target, subject, laws, ref).items():
+                    hunt.replay(law, variants)
             hunt.run(self._examples)
             self._wait_for_dialects(bench, hunt)
         except Undecidable as error:

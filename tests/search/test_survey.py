@@ -9,8 +9,11 @@ import pytest
 
 from sentinel.catalog import Catalog
 from sentinel.refs import Ref
+from sentinel.reports.baseline import difference
+from sentinel.reports.store import evidence_path, load, write
 from sentinel.runner import Runner
-from sentinel.search.survey import LawJob, Survey, law_jobs
+from sentinel.search.recorded import Recorded
+from sentinel.search.survey import LEVELS, LawJob, Survey, law_jobs
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options, WorkerError, Zygote
 
@@ -38,6 +41,46 @@ def test_how_many_hunt_makes_no_difference(
         survey.close()
     assert told[0] == told[1]
     assert {verdict.name for _, verdict, _ in told[0]} >= {"reproduced", "fixed"}
+
+
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_what_was_recorded_is_found_again_without_luck(
+    seen_before: bool,
+    catalog: Catalog,
+    runner: Runner,
+    broken_tree: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    survey = Survey(catalog, runner, "quick")
+    jobs = [job for job in jobs_of(catalog, broken_tree) if job.boundary == "demo_rl.losses.agg_loss"]
+    first = {job: survey.decide(job) for job in jobs}
+    survey.close()
+    for decision in first.values():
+        write(tmp_path, decision)
+    monkeypatch.setitem(LEVELS, "quick", (0, 0))  # no scenario is drawn
+    again = Survey(catalog, runner, "quick", recorded=Recorded(tmp_path, catalog) if seen_before else None)
+    broken = [job for job, decision in first.items() if decision.verdict.name == "reproduced"]
+    assert broken
+    for job in broken:
+        if not seen_before:
+            assert again.decide(job).verdict.name == "unavailable"
+        else:
+            assert difference(load(tmp_path / evidence_path(first[job])), again.decide(job)) == []
+    again.close()
+
+
+def test_a_record_that_cannot_be_read_is_none(
+    catalog: Catalog, runner: Runner, broken_tree: Path, tmp_path: Path
+) -> None:
+    survey = Survey(catalog, runner, "quick")
+    job = next(job for job in jobs_of(catalog, broken_tree) if survey.decide(job).verdict.name == "reproduced")
+    file = write(tmp_path, survey.decide(job))
+    survey.close()
+    file.write_text("{")
+    again = Survey(catalog, runner, "quick", recorded=Recorded(tmp_path, catalog))
+    assert again.decide(job).verdict == survey.decide(job).verdict
+    again.close()
 
 
 def test_a_law_asked_for_after_its_boundary_was_hunted_is_decided_too(

@@ -18,8 +18,8 @@ from sentinel.search.examples import example
 from sentinel.search.ground import Ground
 from sentinel.search.hunt import TAPES, Drawn, Hunt
 
-#: Scenarios that may be needed to flag a bug; most need fewer than thirty.
-ENOUGH = 400
+#: Scenarios that may be needed to flag a bug: most need fewer than thirty, what overflows alone several hundred.
+ENOUGH = 1000
 
 #: What laws can look at: the generic contract has none.
 GIT = [job for job in PINS if job.ref.kind == "git" and bundled_catalog().contracts[job.recipe.contract].laws]

@@ -1,0 +1,44 @@
+"""Scenarios that a baseline records of laws, for a search to look at again.
+
+What a short search finds is a matter of luck, and of the release of the library that draws. Whether what was found is
+still there must not be: a nightly run would call a bug fixed that nobody has touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from sentinel.catalog import Catalog
+from sentinel.errors import SentinelError
+from sentinel.invariants.invariant import Inputs, Invariant
+from sentinel.recipes import load_copy
+from sentinel.refs import Ref
+from sentinel.reports.evidence import ref_text
+from sentinel.reports.store import law_folder, load
+from sentinel.search.bench import Subject
+from sentinel.search.examples import example
+
+
+class Recorded:
+    """:param baseline: a folder of evidence."""
+
+    def __init__(self, baseline: Path, catalog: Catalog) -> None:
+        self._baseline, self._catalog = baseline, catalog
+
+    def variants(
+        self, target: str, subject: Subject, laws: Iterable[Invariant], ref: Ref
+    ) -> dict[Invariant, Mapping[str, Inputs]]:
+        """The scenarios that broke laws at this ref when they were recorded; without the laws of which none is."""
+        found = {law: self._scenario(target, subject, law, ref) for law in laws}
+        return {law: variants for law, variants in found.items() if variants is not None}
+
+    def _scenario(self, target: str, subject: Subject, law: Invariant, ref: Ref) -> Mapping[str, Inputs] | None:
+        for file in sorted((self._baseline / law_folder(target, subject.name, law.name)).glob("*.json")):
+            try:
+                document = load(file)
+                if document["verdict"] == "reproduced" and document["ref"] == ref_text(ref):
+                    return example(subject, load_copy(document["recipe"]["document"], self._catalog)).variants
+            except SentinelError:  # who compares with the baseline says what is wrong with it
+                continue
+        return None
