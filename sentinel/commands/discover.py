@@ -135,27 +135,27 @@ def _discover(arguments: argparse.Namespace) -> int:
             found = recognised(runner, ground, grouped(done.findings, ground.bench), recipes)
         finally:
             runner.close()
-    saved = _save(arguments.save, found, ground)
-    if arguments.json:
-        say_json(_json(found, done, ground, seed, saved))
-    else:
-        _show(found, done, ground, seed, saved)
-        say(f"\nagain: {_command(arguments, seed, done.tried)}")
+    saved: dict[int, Path] = {}
+    try:
+        if arguments.save is not None:
+            _save(arguments.save, found, ground, saved)
+    finally:  # what could not be saved is shown all the same
+        if arguments.json:
+            say_json(_json(found, done, ground, seed, saved))
+        else:
+            _show(found, done, ground, seed, saved)
+            say(f"\nagain: {_command(arguments, seed, done.tried)}")
     if not done.hunts:
         return 2
     return 1 if found or done.stale else 0
 
 
-def _save(folder: Path | None, found: Sequence[Discovered], ground: Ground) -> dict[int, Path]:
+def _save(folder: Path, found: Sequence[Discovered], ground: Ground, saved: dict[int, Path]) -> None:
     from sentinel.search.saving import finding_document, save
 
-    if folder is None:
-        return {}
-    return {
-        id(item): save(folder, finding_document(item.finding, ground.target, ground.checkout))
-        for item in found
-        if not item.known_as
-    }
+    for item in found:
+        if not item.known_as:
+            saved[id(item)] = save(folder, finding_document(item.finding, ground.target, ground.checkout))
 
 
 def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:

@@ -125,11 +125,13 @@ class Run:
     :ivar effects: those that took place, in order: ``rename mirrors/demo.git``.
     :ivar status: what the action returned; None where it was killed.
     :ivar said: what it printed.
+    :ivar failed: whether a call failed that was to fail.
     """
 
     effects: tuple[str, ...]
     status: int | None
     said: str
+    failed: bool = False
 
     @property
     def killed(self) -> bool:
@@ -176,7 +178,7 @@ def _forked(
         text = answer.read()
     os.waitpid(tracer, 0)
     told = json.loads(text)
-    return Run(tuple(told["effects"]), told["status"], told["said"])
+    return Run(tuple(told["effects"]), told["status"], told["said"], told["failed"])
 
 
 class _Tracer:
@@ -220,6 +222,7 @@ class _Tracer:
             "effects": self._effects,
             "status": None if self._ended and self._error is None else status,
             "said": text,
+            "failed": self._ended and self._error is not None,
         }
 
     def _act(self, action: Callable[[], int], said: int) -> None:
