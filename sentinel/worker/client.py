@@ -169,7 +169,7 @@ class Zygote:
                     hello["packages"] = {**hello["packages"], **protocol.receive(self._open)}
                     self._preload += missing
                 except (EOFError, OSError, protocol.ProtocolError):
-                    raise WorkerError(self._last_words()) from None
+                    raise WorkerError(self._bury()) from None
             return hello
 
     def _greet(self) -> dict[str, Any]:
@@ -179,9 +179,17 @@ class Zygote:
                 self._command({"op": "preload", "modules": self._preload})
                 hello["packages"] = protocol.receive(self._open)
             except (EOFError, OSError, protocol.ProtocolError):
-                raise WorkerError(self._last_words()) from None
+                raise WorkerError(self._bury()) from None
             self._hello = hello
         return self._hello
+
+    def _bury(self) -> str:
+        """Why there is no answer. One that was killed makes room for another, which the next question starts; one that
+        ended by itself would do so again."""
+        words, killed = self._last_words(), self._killed_by()
+        if killed:
+            self._dismantle()
+        return words
 
     @property
     def _open(self) -> socket.socket:
@@ -207,7 +215,21 @@ class Zygote:
                     "or name another interpreter with --sentinel-python"
                 )
         what = "ended" if self._hello is not None else "did not start"
+        killed = self._killed_by()
+        if killed:
+            return (
+                f"the worker ({python}) {what}: it was killed by {killed}{' (out of memory?)' * (killed == 'SIGKILL')}"
+            )
         return f"the worker ({python}) {what}: {lines[-1] if lines else 'it printed nothing'}"
+
+    def _killed_by(self) -> str:
+        """The signal that ended the zygote; empty where none did."""
+        if self._process is None or self._stopped:
+            return ""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = self._process.wait(timeout=_GRACE)
+            return signal.Signals(-status).name if status < 0 else ""
+        return ""
 
     def _environment(self) -> dict[str, str]:
         base = (

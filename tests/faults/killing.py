@@ -91,7 +91,7 @@ _SET_REGISTER, _NUMBER, _ANSWER = 6, 15 * 8, 10 * 8
 _ANY_THREAD = 0x40000000
 
 
-class _CallInfo(ctypes.Structure):
+class CallInfo(ctypes.Structure):
     _fields_ = [
         ("op", ctypes.c_uint8),
         ("padding", ctypes.c_uint8 * 3),
@@ -284,7 +284,7 @@ class _Tracer:
 
     def _effect(self, pid: int) -> str:
         """The effect on the folder that a process is about to have; empty where it has none."""
-        info = _CallInfo()
+        info = CallInfo()
         self._ptrace(_CALL_INFO, pid, ctypes.sizeof(info), ctypes.addressof(info))
         call = CALLS.get(info.number) if info.op == 1 else None  # 1: going in, 2: coming out
         if call is None or (call.flags is not None and not info.arguments[call.flags] & _WRITES):
