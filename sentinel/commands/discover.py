@@ -234,9 +234,10 @@ def _described(number: int, item: Discovered, place: Path | None, ground: Ground
 def _json(
     found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path]
 ) -> dict[str, Any]:
-    def finding_json(item: Discovered) -> dict[str, Any]:
-        from sentinel.values import typed
+    from sentinel.reports.escaping import message
+    from sentinel.values import typed
 
+    def finding_json(item: Discovered) -> dict[str, Any]:
         finding: Finding = item.finding
         place = saved.get(id(item))
         return {
@@ -246,7 +247,7 @@ def _json(
             "scenario": typed(finding.trial.variants),
             "observed": {violation.key: typed(violation.observed) for violation in finding.violations},
             "demanded": {violation.key: typed(violation.demanded) for violation in finding.violations},
-            "detail": [violation.detail for violation in finding.violations],
+            "detail": [message(violation.detail) for violation in finding.violations],
             "confirmed": True,
             "replayed": finding.replayed,
             "known_as": list(item.known_as),
@@ -256,7 +257,7 @@ def _json(
         }
 
     def omitted_json(item: Omitted) -> dict[str, str]:
-        return {"boundary": item.boundary, "law": item.law, "reason": item.reason}
+        return {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)}
 
     return {
         "target": ground.target,
@@ -279,7 +280,7 @@ def _json(
                 "laws": {
                     law.name: {
                         "spoken": tally.spoken,
-                        "refused": dict(tally.refused),
+                        "refused": {message(reason): count for reason, count in tally.refused.items()},
                         "rounding": tally.rounding,
                         "dialects": [hunt.subject.binding.dialects[place].reason for place in tally.dialects],
                     }
