@@ -99,8 +99,8 @@ def honest(told: Verdict | str, question: str) -> bool:
 
 
 def moments(calls: Mapping[Place, int], most: int) -> Sequence[Moment]:
-    """Every call of each process; or so many, the first and the last among them."""
-    steps = max(calls.values()) if ALL else most - 1
+    """Every call of each process (or every so manieth); by default so many, the first and the last among them."""
+    steps = max(calls.values()) // ALL if ALL else most - 1
     return sorted(
         {Moment(place, 1 + (total - 1) * step // steps) for place, total in calls.items() for step in range(steps + 1)}
     )

@@ -22,8 +22,9 @@ import sentinel
 from sentinel.catalog import bundled_catalog
 from sentinel.errors import SentinelError
 
-#: Every effect of every command is walked where this is set (an hour); else one in so many, the last one always.
-ALL = "SENTINEL_ALL_FAULTS" in os.environ  # read now: no test sees a variable of this name
+#: Where this is set, every so manieth effect of every command is walked, which takes hours where it is 1; else one in
+#: as many as the command says. The last one always.
+ALL = int(os.environ.get("SENTINEL_ALL_FAULTS", "0"))  # read now: no test sees a variable of this name
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Command:
 GROWS = frozenset({"open", "write", "mkdir", "symlink", "link", "rename", "truncate"})
 #: A disk that is full from some effect on, and a user's part of one.
 FULL = (Error(errno.ENOSPC, GROWS), Error(errno.EDQUOT, GROWS))
+#: One that becomes full in the middle of a write.
+PARTLY = Error(errno.ENOSPC, GROWS, partly=True)
 #: One that is full, or bad, at one effect alone.
 ONCE = tuple(Error(number, GROWS, once=True) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO))
 #: What a command says then: one of these, Sentinel's own or git's, which does not always say why.
@@ -151,7 +154,7 @@ def _chosen(effects: Sequence[str], step: int, errors: tuple[killing.Error, ...]
     """The effects to disturb, by their numbers; where calls are to fail, those of calls that can."""
     assert effects, "a command without an effect is no command"
     can = [number for number, effect in enumerate(effects) if not errors or effect.split()[0] in errors[0].calls]
-    return sorted({*can[:: 1 if ALL else step], can[-1]})
+    return sorted({*can[:: ALL or step], can[-1]})
 
 
 def _differ(found: Any, wanted: Any) -> str:
@@ -228,9 +231,13 @@ def _without_room(*errors: Error) -> Walk:
 WALKS: dict[str, Walk] = {
     "killed": walk,
     **(
-        {"full from there on": _without_room(*FULL), "full for once": _without_room(*ONCE)}
+        {
+            "full from there on": _without_room(*FULL),
+            "full in the middle": _without_room(PARTLY),
+            "full for once": _without_room(*ONCE),
+        }
         if ALL
-        else {"without room": _without_room(FULL[0], ONCE[1], FULL[1], *ONCE[::2])}
+        else {"without room": _without_room(FULL[0], ONCE[1], PARTLY, FULL[1], *ONCE[::2])}
     ),
 }
 
