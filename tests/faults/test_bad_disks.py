@@ -10,13 +10,11 @@ import pytest
 from demo_kit import Repository
 from killing import Error
 from stores import PRUNE, add, contents, opened, said
-from walking import GROWS, Command, load_everything, put_up_with, unwalkable
+from walking import GROWS, Command, interrupted, load_everything, put_up_with, unwalkable
 
 pytestmark = pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "it can be had")
 
 READ_ONLY = Error(errno.EROFS, GROWS | {"unlink", "rmdir", "chmod", "utime"})
-#: Calls that a signal may interrupt.
-INTERRUPTED = Error(errno.EINTR, frozenset({"open", "write", "lock"}), once=True)
 
 
 @pytest.fixture
@@ -40,7 +38,7 @@ def test_making_a_checkout_on_a_disk_that_is_read_only(home: Path, fixed_tree: P
 def test_calls_that_are_interrupted(home: Path, demo_repository: Repository) -> None:
     """EINTR is no error: whoever is interrupted does it again."""
     act = said("mirror", "add", "demo", "--from", str(demo_repository.path))
-    assert put_up_with(Command(act, contents(home), 40, PRUNE), home, INTERRUPTED, sentences=())
+    assert interrupted(Command(act, contents(home), 40, PRUNE), home)
 
 
 def test_a_cache_that_is_there_and_read_only(home: Path, demo_repository: Repository) -> None:

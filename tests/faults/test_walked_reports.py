@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import killing
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, write_recipe
-from walking import Command, Walk, listing, load_everything
+from walking import FULL, Command, Walk, interrupted, listing, load_everything, unwalkable
 
 import sentinel.catalog
 import sentinel.run
@@ -129,6 +130,25 @@ def test_a_run(walked: Walk, here: Path, decided: Decided, broken_tree: Path, fi
 
     reports = written(here / "sentinel-reports")
     assert walked(Command(act, outcome, 8, whole=reports, refusals=RUN), here)
+
+
+@pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "room can be taken")
+def test_a_run_that_cannot_write_its_summary(here: Path, decided: Decided, broken_tree: Path) -> None:
+    """What it has decided is shown all the same."""
+    act = run_of(broken_tree)
+    effects = killing.run(act, here).effects
+    (number,) = (n for n, effect in enumerate(effects) if effect.startswith("open sentinel-reports/.run-"))
+    shutil.rmtree(here / "sentinel-reports")
+    done = killing.run(act, here, number, error=FULL[0])
+    assert done.status == pytest.ExitCode.USAGE_ERROR
+    assert "2 reproduced" in done.said
+    assert "sentinel: cannot write reports to sentinel-reports: No space left on device; make it a" in done.said
+
+
+@pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "calls can be interrupted")
+def test_a_run_that_is_interrupted(here: Path, decided: Decided, fixed_tree: Path) -> None:
+    reports = here / "sentinel-reports"
+    assert interrupted(Command(run_of(fixed_tree), written(reports), 3), here)
 
 
 def test_a_run_on_other_code(walked: Walk, here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:

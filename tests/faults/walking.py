@@ -51,6 +51,8 @@ class Command:
 GROWS = frozenset({"open", "write", "mkdir", "symlink", "link", "rename", "truncate"})
 #: A disk that is full from some effect on, and a user's part of one.
 FULL = (Error(errno.ENOSPC, GROWS), Error(errno.EDQUOT, GROWS))
+#: Calls that a signal interrupts: that is no error, and they are made again.
+INTERRUPTED = Error(errno.EINTR, frozenset({"open", "write", "lock"}), once=True)
 #: One that becomes full in the middle of a write.
 PARTLY = Error(errno.ENOSPC, GROWS, partly=True)
 #: One that is full, or bad, at one effect alone.
@@ -59,7 +61,7 @@ ONCE = tuple(Error(number, GROWS, once=True) for number in (errno.ENOSPC, errno.
 SENTENCES = (
     *("no space left on the disk that holds", "cannot write"),
     *("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error"),
-    *("Out of diskspace", "could not write", "unable to write"),
+    *("Out of diskspace", "could not write", "couldn't write", "unable to write", "unable to create directory"),
 )
 
 
@@ -227,6 +229,10 @@ def _without_room(*errors: Error) -> Walk:
     return lambda command, folder: put_up_with(command, folder, *errors)
 
 
+def interrupted(command: Command, folder: Path) -> int:
+    return put_up_with(command, folder, INTERRUPTED, sentences=())
+
+
 #: Name -> what can befall a command. Where not all effects are walked, all the errors share those that are.
 WALKS: dict[str, Walk] = {
     "killed": walk,
@@ -235,6 +241,7 @@ WALKS: dict[str, Walk] = {
             "full from there on": _without_room(*FULL),
             "full in the middle": _without_room(PARTLY),
             "full for once": _without_room(*ONCE),
+            "interrupted": interrupted,
         }
         if ALL
         else {"without room": _without_room(FULL[0], ONCE[1], PARTLY, FULL[1], *ONCE[::2])}
