@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,10 @@ class Zygote:
     def _launch(self) -> None:
         if self._stopped:
             raise WorkerError("the worker has been stopped")
+        self._scratch = _folder("sentinel-")
+        with _room():
+            self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
         ours, theirs = socket.socketpair()
-        self._scratch = tempfile.mkdtemp(prefix="sentinel-")
-        self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
         bootstrap = Path(__file__).resolve().parent / "bootstrap.py"
         try:
             self._process = subprocess.Popen(
@@ -313,7 +314,7 @@ class Zygote:
         memory = self.options.memory if self.options.device == "cpu" and limited else 0
         ours, theirs = socket.socketpair()
         try:
-            scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
+            scratch = _folder("target-", self._scratch)
             own = {"scratch": scratch, "memory": memory, "limited": limited}
             self._command({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
             born = protocol.receive(self._open)
@@ -359,6 +360,23 @@ class Zygote:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
         self._channel = self._process = self._hello = self._log = self._scratch = None
+
+
+def _folder(prefix: str, inside: str | None = None) -> str:
+    """:raises WorkerError: where there is no room for it."""
+    with _room():
+        return tempfile.mkdtemp(prefix=prefix, dir=inside)
+
+
+@contextlib.contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WorkerError(
+            f"the worker has no place for its temporary files: {error.strerror or error}; free some space in "
+            f"{os.environ.get('TMPDIR') or 'the temporary folder'}, or set TMPDIR to a folder on another disk"
+        ) from error
 
 
 class TargetProcess:

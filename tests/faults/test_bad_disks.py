@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import tempfile
 from pathlib import Path
 
 import killing
 import pytest
-from demo_kit import Repository
+from demo_kit import Lab, Repository, returned
 from killing import Error
 from stores import PRUNE, add, contents, opened, said
-from walking import GROWS, Command, interrupted, load_everything, put_up_with, unwalkable
+from walking import FULL, GROWS, Command, interrupted, load_everything, put_up_with, unwalkable
+
+from sentinel.worker.client import Options, WorkerError, Zygote
 
 pytestmark = pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "it can be had")
 
@@ -49,3 +52,38 @@ def test_a_cache_that_is_there_and_read_only(home: Path, demo_repository: Reposi
     assert killing.run(warm, home, 0, error=READ_ONLY).status == 0
     cold = killing.run(opened(f"git:{other}"), home, 0, error=READ_ONLY)
     assert f"SentinelError: cannot write to {home}: Read-only file system; set SENTINEL_HOME" in cold.said
+
+
+def test_a_worker_without_a_place_for_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left, and it says where it needs room."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+
+    def act() -> int:
+        zygote = Zygote(Options())
+        try:
+            zygote.start()
+        finally:
+            zygote.stop()
+        return 0
+
+    for number in (0, 1):  # the folder, and the first file in it
+        done = killing.run(act, scratch, number, error=FULL[0])
+        assert "WorkerError: the worker has no place for its temporary files: No space left on device" in done.said
+        assert list(scratch.iterdir()) == []
+
+
+def test_a_target_process_without_a_place_for_its_files(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zygote is not to blame, and serves on."""
+    tree, pid = lab.write({"mod.py": "def f():\n    return 7\n"}), lab.zygote.hello()["pid"]
+
+    def full(**place: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkdtemp", full)
+        with pytest.raises(WorkerError, match="no place for its temporary files: No space left on device"):
+            lab.open(tree)
+    assert returned(lab.probe(lab.open(tree), "pkg.mod.f")) == 7
+    assert lab.zygote.hello()["pid"] == pid
