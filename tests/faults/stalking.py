@@ -113,9 +113,9 @@ class _Stalker:
         self._moment = moment
         self._places: dict[int, Place] = {}
         self._forks: Counter[Place] = Counter()
-        self._ptrace: Callable[..., int] = ctypes.CDLL(None, use_errno=True).ptrace
-        self._ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]  # type: ignore[attr-defined]
-        self._ptrace.restype = ctypes.c_long  # type: ignore[attr-defined]
+        self._ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+        self._ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        self._ptrace.restype = ctypes.c_long
 
     def follow(self, pid: int, ready: Callable[[], object]) -> None:
         if self._ptrace(_SEIZE, pid, None, _FOLLOW) < 0:
