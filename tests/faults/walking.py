@@ -57,11 +57,12 @@ INTERRUPTED = Error(errno.EINTR, frozenset({"open", "write", "lock"}), once=True
 PARTLY = Error(errno.ENOSPC, GROWS, partly=True)
 #: One that is full, or bad, at one effect alone.
 ONCE = tuple(Error(number, GROWS, once=True) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO))
-#: What a command says then: one of these, Sentinel's own or git's, which does not always say why.
+#: What git says when it cannot write, and not why.
+SENTENCES_OF_GIT = ("could not write", "couldn't write", "unable to write", "nable to create")
+#: What a command says then: one of these.
 SENTENCES = (
-    *("no space left on the disk that holds", "cannot write"),
+    *("no space left on the disk that holds", "cannot write", "Out of diskspace", *SENTENCES_OF_GIT),
     *("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error"),
-    *("Out of diskspace", "could not write", "couldn't write", "unable to write", "unable to create directory"),
 )
 
 
@@ -230,7 +231,8 @@ def _without_room(*errors: Error) -> Walk:
 
 
 def interrupted(command: Command, folder: Path) -> int:
-    return put_up_with(command, folder, INTERRUPTED, sentences=())
+    """Only git gives up then: its disks are not interrupted."""
+    return put_up_with(command, folder, INTERRUPTED, sentences=SENTENCES_OF_GIT)
 
 
 #: Name -> what can befall a command. Where not all effects are walked, all the errors share those that are.
