@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -80,7 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as the shell reports SIGPIPE
     except OSError as error:  # a disk or a folder that is in no state that a command foresaw
-        complain(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        where = f": {error.filename}" if error.filename else ""
+        advice = "; free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        complain(f"{error.strerror or error}{where}{advice}")
         return 2
     return status
 

@@ -168,10 +168,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     run = session.config.stash.get(_RUN, None)
     if run is not None:
         run.finish(session, exitstatus)
-        _for_others(run)
+        _for_others(run, session)
 
 
-def _for_others(run: Run) -> None:
+def _for_others(run: Run, session: pytest.Session) -> None:
     """What other programs read of the run."""
     if run.is_worker or not run.results:
         return
@@ -189,7 +189,7 @@ def _for_others(run: Run) -> None:
         try:
             write_atomically(file, sarif(results, repositories), "name another file with --sentinel-sarif")
         except SentinelError as error:
-            raise pytest.UsageError(f"sentinel: {error}") from None
+            run.could_not_write(session, error)
 
 
 @pytest.hookimpl(trylast=True)

@@ -72,6 +72,7 @@ class Run:
         self._places: dict[Path, Path] = {}
         self._bundled = bundled("recipes").resolve()
         self._last_line = ""
+        self._unwritten: list[str] = []
         self._runner: Runner | None = None
         self._started = time.monotonic()
         self._when = datetime.now(timezone.utc)
@@ -370,7 +371,14 @@ class Run:
     def _below_reports(self, evidence: Path) -> str:
         return evidence.resolve().relative_to(self.settings.report_dir.resolve()).as_posix()
 
+    def could_not_write(self, session: pytest.Session, error: SentinelError) -> None:
+        """Say so at the end, and in the exit status; an error raised here would hide what the run has decided."""
+        self._unwritten.append(str(error))
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
     def summarise(self, reporter: pytest.TerminalReporter) -> None:
+        for sentence in self._unwritten:
+            reporter.write_line(f"sentinel: {sentence}", red=True)
         if not self.results or self.config.get_verbosity() < -1:
             return
         from sentinel.reports.summary import summary
@@ -401,13 +409,17 @@ class Run:
             RunItem(nodeid, outcome, document["verdict"], duration, self._below_reports(evidence))
             for (document, _), (evidence, outcome, duration, nodeid) in zip(documents, self.results)
         ]
-        write_run(
-            self.settings.report_dir,
-            items,
-            started=self._when,
-            duration=time.monotonic() - self._started,
-            command=["pytest", *map(str, self.config.invocation_params.args)],
-        )
+        try:
+            write_run(
+                self.settings.report_dir,
+                items,
+                started=self._when,
+                duration=time.monotonic() - self._started,
+                command=["pytest", *map(str, self.config.invocation_params.args)],
+            )
+        except SentinelError as error:
+            self.could_not_write(session, error)
+            return
         decided = any(document["verdict"] not in ("unavailable", "inconclusive") for document, _ in documents)
         expected = any(outcome == "passed" for _, outcome in documents)
         if exitstatus == pytest.ExitCode.OK and not decided and not expected:

@@ -135,27 +135,27 @@ def _discover(arguments: argparse.Namespace) -> int:
             found = recognised(runner, ground, grouped(done.findings, ground.bench), recipes)
         finally:
             runner.close()
-    saved = _save(arguments.save, found, ground)
-    if arguments.json:
-        say_json(_json(found, done, ground, seed, saved))
-    else:
-        _show(found, done, ground, seed, saved)
-        say(f"\nagain: {_command(arguments, seed, done.tried)}")
+    saved: dict[int, Path] = {}
+    try:
+        if arguments.save is not None:
+            _save(arguments.save, found, ground, saved)
+    finally:  # what could not be saved is shown all the same
+        if arguments.json:
+            say_json(_json(found, done, ground, seed, saved))
+        else:
+            _show(found, done, ground, seed, saved)
+            say(f"\nagain: {_command(arguments, seed, done.tried)}")
     if not done.hunts:
         return 2
     return 1 if found or done.stale else 0
 
 
-def _save(folder: Path | None, found: Sequence[Discovered], ground: Ground) -> dict[int, Path]:
+def _save(folder: Path, found: Sequence[Discovered], ground: Ground, saved: dict[int, Path]) -> None:
     from sentinel.search.saving import finding_document, save
 
-    if folder is None:
-        return {}
-    return {
-        id(item): save(folder, finding_document(item.finding, ground.target, ground.checkout))
-        for item in found
-        if not item.known_as
-    }
+    for item in found:
+        if not item.known_as:
+            saved[id(item)] = save(folder, finding_document(item.finding, ground.target, ground.checkout))
 
 
 def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
@@ -234,9 +234,10 @@ def _described(number: int, item: Discovered, place: Path | None, ground: Ground
 def _json(
     found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path]
 ) -> dict[str, Any]:
-    def finding_json(item: Discovered) -> dict[str, Any]:
-        from sentinel.values import typed
+    from sentinel.reports.escaping import message
+    from sentinel.values import typed
 
+    def finding_json(item: Discovered) -> dict[str, Any]:
         finding: Finding = item.finding
         place = saved.get(id(item))
         return {
@@ -246,7 +247,7 @@ def _json(
             "scenario": typed(finding.trial.variants),
             "observed": {violation.key: typed(violation.observed) for violation in finding.violations},
             "demanded": {violation.key: typed(violation.demanded) for violation in finding.violations},
-            "detail": [violation.detail for violation in finding.violations],
+            "detail": [message(violation.detail) for violation in finding.violations],
             "confirmed": True,
             "replayed": finding.replayed,
             "known_as": list(item.known_as),
@@ -256,7 +257,7 @@ def _json(
         }
 
     def omitted_json(item: Omitted) -> dict[str, str]:
-        return {"boundary": item.boundary, "law": item.law, "reason": item.reason}
+        return {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)}
 
     return {
         "target": ground.target,
@@ -279,7 +280,7 @@ def _json(
                 "laws": {
                     law.name: {
                         "spoken": tally.spoken,
-                        "refused": dict(tally.refused),
+                        "refused": {message(reason): count for reason, count in tally.refused.items()},
                         "rounding": tally.rounding,
                         "dialects": [hunt.subject.binding.dialects[place].reason for place in tally.dialects],
                     }

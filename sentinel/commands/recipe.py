@@ -107,6 +107,8 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
 def _create(file: Path, text: str) -> None:
     """Write a file that is not there yet, whole or not at all."""
     try:
+        if file.is_file() and not file.stat().st_size:  # of one who was killed before a word was written
+            file.unlink()
         with file.open("x", encoding="utf-8") as stream:
             try:
                 stream.write(text)
@@ -117,7 +119,7 @@ def _create(file: Path, text: str) -> None:
     except FileExistsError:
         raise SentinelError(f"{file} is already there and is not overwritten; choose another with -o") from None
     except OSError as error:
-        raise SentinelError(f"cannot write {file}: {error.strerror}") from error
+        raise SentinelError(f"cannot write {file}: {error.strerror}; choose another with -o") from error
 
 
 def _schema(arguments: argparse.Namespace) -> int:

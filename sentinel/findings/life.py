@@ -113,7 +113,6 @@ def save(file: Path, finding: Finding) -> bool:
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         return False
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, text, "name another folder with --to")
     return True
 

@@ -147,7 +147,9 @@ class UnitStore:
                     text = json.dumps(head, sort_keys=True) + "\n" + text
                 elif not _ends_with_line_feed(stream, end):
                     text = "\n" + text  # a run was killed in the middle of a line
-                os.write(stream.fileno(), text.encode())
+                left = text.encode()
+                while left:  # a disk that becomes full takes a part without an error, and says so at the rest
+                    left = left[os.write(stream.fileno(), left) :]
 
     def _closure_file(self, target: str, name: str) -> Path:
         return self.folder / file_name(target) / "closures" / f"{file_name(name)}.json"

@@ -10,6 +10,7 @@ from sentinel.checkout import Checkout
 from sentinel.closeness import agree
 from sentinel.contracts.contract import Input
 from sentinel.invariants.invariant import Inputs, Invariant, Violation
+from sentinel.reports.store import write_atomically
 from sentinel.search.bench import Subject
 from sentinel.search.hunt import Finding
 from sentinel.values import Tensor, plain
@@ -125,6 +126,7 @@ def save(folder: Path, document: Mapping[str, Any]) -> Path:
     """Write ``<folder>/<BUG-ID>.yaml``; a file that is there already is another's, and keeps its place.
 
     :returns: the file.
+    :raises SentinelError: where the folder cannot be written.
     """
     import yaml
 
@@ -135,8 +137,7 @@ def save(folder: Path, document: Mapping[str, Any]) -> Path:
         number += 1
     shown = {**document, "bug_id": place.stem}
     text = yaml.dump(shown, Dumper=_dumper(), sort_keys=False, allow_unicode=False, default_flow_style=None, width=118)
-    folder.mkdir(parents=True, exist_ok=True)
-    place.write_text("# Found and shrunk by sentinel discover.\n" + text, encoding="utf-8")
+    write_atomically(place, "# Found and shrunk by sentinel discover.\n" + text, "name another folder with --save")
     return place
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sentinel.errors import SentinelError
-from sentinel.sources.home import Progress, small_text
+from sentinel.sources.home import MORE_ROOM, Progress, small_text
 from sentinel.sources.urls import redacted
 
 _SETTINGS = {
@@ -87,9 +87,15 @@ class Finished:
 def reason(text: str) -> str:
     """The line of git's complaint that says why, without its ``fatal:`` and without a password."""
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
-    telling = [line for line in lines if re.match(r"(fatal|error|remote: (fatal|error)|ERROR)[: ]", line)] or lines[-1:]
+    full = [line for line in lines if _FULL.search(line)]
+    telling = full or [line for line in lines if _TELLING.match(line)] or lines[-1:]
     said = re.sub(r"^(fatal|error|remote): ", "", telling[0]) if telling else "git gave no reason"
-    return redacted(said)
+    return redacted(f"{said}; {MORE_ROOM}" if full else said)
+
+
+_TELLING = re.compile(r"(fatal|error|remote: (fatal|error)|ERROR)[: ]")
+#: How git says that a disk is full; other lines only tell what did not work without it.
+_FULL = re.compile(r"No space left on device|Out of diskspace|Disk quota exceeded")
 
 
 def _git() -> Any:

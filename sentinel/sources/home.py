@@ -21,6 +21,9 @@ from sentinel.sources import atomic
 #: Called with one short line each time there is something to tell.
 Progress = Callable[[str], None]
 
+#: What a user can do about a disk that is full.
+MORE_ROOM = "free some (`sentinel cache prune` removes old checkouts), or set SENTINEL_HOME to a folder on another disk"
+
 _SMALL = 1 << 16
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -79,7 +82,7 @@ def safe_name(name: str) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the errors of a disk that is full or cannot be written into sentences.
+    """Turn the errors of a disk that is full, bad or cannot be written into sentences.
 
     :raises SentinelError: in place of the :class:`OSError`.
     """
@@ -87,13 +90,15 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise SentinelError(
-                f"no space left on the disk that holds {path}; free some (`sentinel cache prune` removes old "
-                "checkouts), or set SENTINEL_HOME to a folder on another disk"
-            ) from error
+            raise SentinelError(f"no space left on the disk that holds {path}; {MORE_ROOM}") from error
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
             raise SentinelError(
                 f"cannot write to {path}: {error.strerror}; set SENTINEL_HOME to a folder that you can write"
+            ) from error
+        if error.errno == errno.EIO:
+            raise SentinelError(
+                f"cannot write to {path}, or read what is there: {error.strerror}; look after that disk, or set "
+                "SENTINEL_HOME to a folder on another one"
             ) from error
         raise
 

@@ -43,6 +43,11 @@ def keep_beside(roots: tuple[str, ...], folder: str) -> list[str]:
             before, sys.pycache_prefix = sys.pycache_prefix, folder
             try:
                 return super().get_code(fullname)
+            except (EOFError, ValueError, TypeError):
+                # Before 3.14 Python takes a write that a full disk has cut short for whole. (What is wrong with the
+                # source itself is said again.)
+                compiled.append(self.path)
+                return self.source_to_code(self.get_data(self.path), self.path)
             finally:
                 sys.pycache_prefix = before
 

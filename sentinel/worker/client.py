@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,10 @@ class Zygote:
     def _launch(self) -> None:
         if self._stopped:
             raise WorkerError("the worker has been stopped")
+        self._scratch = _folder("sentinel-")
+        with _room():
+            self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
         ours, theirs = socket.socketpair()
-        self._scratch = tempfile.mkdtemp(prefix="sentinel-")
-        self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
         bootstrap = Path(__file__).resolve().parent / "bootstrap.py"
         try:
             self._process = subprocess.Popen(
@@ -169,7 +170,7 @@ class Zygote:
                     hello["packages"] = {**hello["packages"], **protocol.receive(self._open)}
                     self._preload += missing
                 except (EOFError, OSError, protocol.ProtocolError):
-                    raise WorkerError(self._last_words()) from None
+                    raise WorkerError(self._bury()) from None
             return hello
 
     def _greet(self) -> dict[str, Any]:
@@ -179,9 +180,17 @@ class Zygote:
                 self._command({"op": "preload", "modules": self._preload})
                 hello["packages"] = protocol.receive(self._open)
             except (EOFError, OSError, protocol.ProtocolError):
-                raise WorkerError(self._last_words()) from None
+                raise WorkerError(self._bury()) from None
             self._hello = hello
         return self._hello
+
+    def _bury(self) -> str:
+        """Why there is no answer. One that was killed makes room for another, which the next question starts; one that
+        ended by itself would do so again."""
+        words, killed = self._last_words(), self._killed_by()
+        if killed:
+            self._dismantle()
+        return words
 
     @property
     def _open(self) -> socket.socket:
@@ -207,7 +216,21 @@ class Zygote:
                     "or name another interpreter with --sentinel-python"
                 )
         what = "ended" if self._hello is not None else "did not start"
+        killed = self._killed_by()
+        if killed:
+            return (
+                f"the worker ({python}) {what}: it was killed by {killed}{' (out of memory?)' * (killed == 'SIGKILL')}"
+            )
         return f"the worker ({python}) {what}: {lines[-1] if lines else 'it printed nothing'}"
+
+    def _killed_by(self) -> str:
+        """The signal that ended the zygote; empty where none did."""
+        if self._process is None or self._stopped:
+            return ""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = self._process.wait(timeout=_GRACE)
+            return signal.Signals(-status).name if status < 0 else ""
+        return ""
 
     def _environment(self) -> dict[str, str]:
         base = (
@@ -291,7 +314,7 @@ class Zygote:
         memory = self.options.memory if self.options.device == "cpu" and limited else 0
         ours, theirs = socket.socketpair()
         try:
-            scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
+            scratch = _folder("target-", self._scratch)
             own = {"scratch": scratch, "memory": memory, "limited": limited}
             self._command({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
             born = protocol.receive(self._open)
@@ -337,6 +360,23 @@ class Zygote:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
         self._channel = self._process = self._hello = self._log = self._scratch = None
+
+
+def _folder(prefix: str, inside: str | None = None) -> str:
+    """:raises WorkerError: where there is no room for it."""
+    with _room():
+        return tempfile.mkdtemp(prefix=prefix, dir=inside)
+
+
+@contextlib.contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WorkerError(
+            f"the worker has no place for its temporary files: {error.strerror or error}; free some space in "
+            f"{os.environ.get('TMPDIR') or 'the temporary folder'}, or set TMPDIR to a folder on another disk"
+        ) from error
 
 
 class TargetProcess:

@@ -86,12 +86,14 @@ CALLS = {int(number): {**_AT, **_PLAIN}[name] for name, number in zip(_WORDS[::2
 _TRACEME, _CONT_TO_CALL, _SET_OPTIONS, _CALL_INFO = 0, 24, 0x4200, 0x420E
 #: Mark stops at calls; follow fork, vfork and clone; see exec; take every process along when the tracer ends.
 _FOLLOW = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x100000
-#: Of x86-64 only: where a stopped process has the number of its call, and its answer.
-_SET_REGISTER, _NUMBER, _ANSWER = 6, 15 * 8, 10 * 8
+#: Of x86-64 only: where a stopped process has the number of its call, its third argument, and its answer.
+_SET_REGISTER, _NUMBER, _THIRD, _ANSWER = 6, 15 * 8, 12 * 8, 10 * 8
+#: There too, the calls whose third argument says how many bytes to write.
+_COUNTED = (1, 18)
 _ANY_THREAD = 0x40000000
 
 
-class _CallInfo(ctypes.Structure):
+class CallInfo(ctypes.Structure):
     _fields_ = [
         ("op", ctypes.c_uint8),
         ("padding", ctypes.c_uint8 * 3),
@@ -111,11 +113,13 @@ class Error:
     :ivar number: of :mod:`errno`.
     :ivar calls: the names of the calls that say so.
     :ivar once: only this one; else each one from then on, as on a disk that is full.
+    :ivar partly: where the first one is a write, half of it is still written, and no error said.
     """
 
     number: int
     calls: frozenset[str]
     once: bool = False
+    partly: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,11 +129,13 @@ class Run:
     :ivar effects: those that took place, in order: ``rename mirrors/demo.git``.
     :ivar status: what the action returned; None where it was killed.
     :ivar said: what it printed.
+    :ivar failed: whether a call failed that was to fail.
     """
 
     effects: tuple[str, ...]
     status: int | None
     said: str
+    failed: bool = False
 
     @property
     def killed(self) -> bool:
@@ -176,7 +182,7 @@ def _forked(
         text = answer.read()
     os.waitpid(tracer, 0)
     told = json.loads(text)
-    return Run(tuple(told["effects"]), told["status"], told["said"])
+    return Run(tuple(told["effects"]), told["status"], told["said"], told["failed"])
 
 
 class _Tracer:
@@ -220,6 +226,7 @@ class _Tracer:
             "effects": self._effects,
             "status": None if self._ended and self._error is None else status,
             "said": text,
+            "failed": self._ended and self._error is not None,
         }
 
     def _act(self, action: Callable[[], int], said: int) -> None:
@@ -258,7 +265,7 @@ class _Tracer:
         self._ptrace(_CONT_TO_CALL, pid, None, pass_on)  # fails for one that was killed meanwhile: nothing is lost
 
     def _fail(self, pid: int, effect: str) -> None:
-        """Let a call go to a number that no call has, and say on its way out what it is to say."""
+        """Let a call go to a number that no call has, and say on its way out what it is to say; or let it do half."""
         assert self._error is not None
         if pid in self._failing:
             self._failing.discard(pid)
@@ -266,9 +273,13 @@ class _Tracer:
         elif effect:
             reached = self._before is not None and len(self._effects) >= self._before
             if reached and effect.split()[0] in self._error.calls and not (self._error.once and self._ended):
+                info = self._info(pid)
+                if self._error.partly and not self._ended and info.number in _COUNTED:
+                    self._ptrace(_SET_REGISTER, pid, _THIRD, ctypes.c_void_p(info.arguments[2] // 2))
+                else:
+                    self._failing.add(pid)
+                    self._ptrace(_SET_REGISTER, pid, _NUMBER, ctypes.c_void_p(-1))
                 self._ended = True
-                self._failing.add(pid)
-                self._ptrace(_SET_REGISTER, pid, _NUMBER, ctypes.c_void_p(-1))
             self._effects.append(effect)
 
     def _end(self) -> None:
@@ -279,10 +290,14 @@ class _Tracer:
             except ProcessLookupError:
                 continue
 
+    def _info(self, pid: int) -> CallInfo:
+        info = CallInfo()
+        self._ptrace(_CALL_INFO, pid, ctypes.sizeof(info), ctypes.addressof(info))
+        return info
+
     def _effect(self, pid: int) -> str:
         """The effect on the folder that a process is about to have; empty where it has none."""
-        info = _CallInfo()
-        self._ptrace(_CALL_INFO, pid, ctypes.sizeof(info), ctypes.addressof(info))
+        info = self._info(pid)
         call = CALLS.get(info.number) if info.op == 1 else None  # 1: going in, 2: coming out
         if call is None or (call.flags is not None and not info.arguments[call.flags] & _WRITES):
             return ""

@@ -1,38 +1,23 @@
-"""Disks that are full, over quota, read-only, interrupted, from each effect on in turn: a sentence, nothing lost."""
+"""Disks that are read-only or interrupted from each effect on in turn, and those that fill up where few look."""
 
 from __future__ import annotations
 
 import errno
-import platform
-from collections.abc import Callable
+import tempfile
 from pathlib import Path
 
 import killing
 import pytest
-from demo_kit import Repository
+from demo_kit import Lab, Repository, returned
 from killing import Error
 from stores import PRUNE, add, contents, opened, said
-from walking import Command, load_everything, needs_tracing, put_up_with
+from walking import FULL, GROWS, Command, interrupted, load_everything, put_up_with, unwalkable
 
-from sentinel.errors import SentinelError
-from sentinel.site import folder as site
+from sentinel.worker.client import Options, WorkerError, Zygote
 
-pytestmark = [
-    needs_tracing,
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="answers of calls are changed on x86-64 only"),
-]
+pytestmark = pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "it can be had")
 
-#: What needs space. A rename, an unlink and a lock do not.
-GROWS = frozenset({"open", "write", "mkdir", "symlink", "link"})
-FULL, QUOTA = Error(errno.ENOSPC, GROWS), Error(errno.EDQUOT, GROWS)
-READ_ONLY = Error(errno.EROFS, GROWS | {"rename", "unlink", "rmdir", "chmod", "utime", "truncate"})
-#: Calls that a signal may interrupt.
-INTERRUPTED = Error(errno.EINTR, frozenset({"open", "write", "lock"}), once=True)
-
-SENTENCES = (
-    *("no space left on the disk that holds", "cannot write to"),
-    *("No space left on device", "Disk quota exceeded", "Read-only file system"),  # git's, in its own sentences
-)
+READ_ONLY = Error(errno.EROFS, GROWS | {"unlink", "rmdir", "chmod", "utime"})
 
 
 @pytest.fixture
@@ -44,46 +29,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def told(action: Callable[[], int]) -> Callable[[], int]:
-    """As the command line does: what went wrong is a sentence and the status 2."""
-
-    def telling() -> int:
-        try:
-            return action()
-        except SentinelError as error:
-            print(f"sentinel: {error}")
-            return 2
-
-    return telling
-
-
-@pytest.mark.parametrize("error", [FULL, QUOTA, READ_ONLY], ids=["full", "quota", "read-only"])
-def test_making_a_mirror(error: Error, home: Path, demo_repository: Repository) -> None:
+def test_making_a_mirror_on_a_disk_that_is_read_only(home: Path, demo_repository: Repository) -> None:
     act = said("mirror", "add", "demo", "--from", f"file://{demo_repository.path}")
-    assert put_up_with(Command(act, contents(home), 60, PRUNE), home, error, SENTENCES)
+    assert put_up_with(Command(act, contents(home), 60, PRUNE), home, READ_ONLY)
 
 
-@pytest.mark.parametrize("error", [FULL, QUOTA, READ_ONLY], ids=["full", "quota", "read-only"])
-def test_making_a_checkout(error: Error, home: Path, fixed_tree: Path) -> None:
-    act = told(opened(f"path:{fixed_tree}"))
-    assert put_up_with(Command(act, contents(home), 12, PRUNE), home, error, SENTENCES)
-
-
-def test_a_site(tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-
-    def build() -> int:
-        site.write(tmp_path / "site" / "own", {"index.html": "1", "bugs/a.html": "a" * 20_000}.items())
-        return 0
-
-    act = Command(told(build), lambda: sorted(tmp_path.rglob("*.html")), 3)
-    assert put_up_with(act, tmp_path / "site", FULL, ("cannot write reports to",))
+def test_making_a_checkout_on_a_disk_that_is_read_only(home: Path, fixed_tree: Path) -> None:
+    assert put_up_with(Command(opened(f"path:{fixed_tree}"), contents(home), 12, PRUNE), home, READ_ONLY)
 
 
 def test_calls_that_are_interrupted(home: Path, demo_repository: Repository) -> None:
     """EINTR is no error: whoever is interrupted does it again."""
     act = said("mirror", "add", "demo", "--from", str(demo_repository.path))
-    assert put_up_with(Command(act, contents(home), 40, PRUNE), home, INTERRUPTED, ())
+    assert interrupted(Command(act, contents(home), 40, PRUNE), home)
 
 
 def test_a_cache_that_is_there_and_read_only(home: Path, demo_repository: Repository) -> None:
@@ -92,6 +50,40 @@ def test_a_cache_that_is_there_and_read_only(home: Path, demo_repository: Reposi
     warm = opened(f"git:{sha}")
     assert killing.apart(lambda: add(demo_repository)() or warm()).status == 0
     assert killing.run(warm, home, 0, error=READ_ONLY).status == 0
-    cold = killing.run(told(opened(f"git:{other}")), home, 0, error=READ_ONLY)
-    assert cold.status == 2
-    assert cold.said.startswith(f"sentinel: cannot write to {home}: Read-only file system; set SENTINEL_HOME")
+    cold = killing.run(opened(f"git:{other}"), home, 0, error=READ_ONLY)
+    assert f"SentinelError: cannot write to {home}: Read-only file system; set SENTINEL_HOME" in cold.said
+
+
+def test_a_worker_without_a_place_for_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is left, and it says where it needs room."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+
+    def act() -> int:
+        zygote = Zygote(Options())
+        try:
+            zygote.start()
+        finally:
+            zygote.stop()
+        return 0
+
+    for number in (0, 1):  # the folder, and the first file in it
+        done = killing.run(act, scratch, number, error=FULL[0])
+        assert "WorkerError: the worker has no place for its temporary files: No space left on device" in done.said
+        assert list(scratch.iterdir()) == []
+
+
+def test_a_target_process_without_a_place_for_its_files(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zygote is not to blame, and serves on."""
+    tree, pid = lab.write({"mod.py": "def f():\n    return 7\n"}), lab.zygote.hello()["pid"]
+
+    def full(**place: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkdtemp", full)
+        with pytest.raises(WorkerError, match="no place for its temporary files: No space left on device"):
+            lab.open(tree)
+    assert returned(lab.probe(lab.open(tree), "pkg.mod.f")) == 7
+    assert lab.zygote.hello()["pid"] == pid

@@ -6,21 +6,25 @@ import errno
 import importlib
 import os
 import pkgutil
+import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import killing
 import pytest
+from killing import Error
 
 import sentinel
 from sentinel.catalog import bundled_catalog
+from sentinel.errors import SentinelError
 
-#: Every effect of every command is walked where this is set (an hour); else one in so many, the last one always.
-ALL = "SENTINEL_ALL_FAULTS" in os.environ  # read now: no test sees a variable of this name
+#: Where this is set, every so manieth effect of every command is walked, which takes hours where it is 1; else one in
+#: as many as the command says. The last one always.
+ALL = int(os.environ.get("SENTINEL_ALL_FAULTS", "0"))  # read now: no test sees a variable of this name
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Command:
     :ivar tidy: what a user does about what is left over.
     :ivar before: what has been done already where it begins.
     :ivar whole: fails where something that is only half made can be taken for whole.
+    :ivar refusals: how it may end where it could not write.
     """
 
     act: Callable[[], int]
@@ -39,6 +44,26 @@ class Command:
     tidy: Callable[[], int] = lambda: 0
     before: Callable[[], int] = lambda: 0
     whole: Callable[[], object] = lambda: None
+    refusals: tuple[int, ...] = (2,)
+
+
+#: What needs room on a disk. An unlink and a lock do not.
+GROWS = frozenset({"open", "write", "mkdir", "symlink", "link", "rename", "truncate"})
+#: A disk that is full from some effect on, and a user's part of one.
+FULL = (Error(errno.ENOSPC, GROWS), Error(errno.EDQUOT, GROWS))
+#: Calls that a signal interrupts: that is no error, and they are made again.
+INTERRUPTED = Error(errno.EINTR, frozenset({"open", "write", "lock"}), once=True)
+#: One that becomes full in the middle of a write.
+PARTLY = Error(errno.ENOSPC, GROWS, partly=True)
+#: One that is full, or bad, at one effect alone.
+ONCE = tuple(Error(number, GROWS, once=True) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO))
+#: What git says when it cannot write, and not why.
+SENTENCES_OF_GIT = ("could not write", "couldn't write", "unable to write", "nable to create")
+#: What a command says then: one of these.
+SENTENCES = (
+    *("no space left on the disk that holds", "cannot write", "Out of diskspace", *SENTENCES_OF_GIT),
+    *("No space left on device", "Disk quota exceeded", "Read-only file system", "Input/output error"),
+)
 
 
 def walk(command: Command, folder: Path, alone: bool = False) -> int:
@@ -46,11 +71,51 @@ def walk(command: Command, folder: Path, alone: bool = False) -> int:
 
     :returns: at how many effects it was killed.
     """
+
+    def again(done: killing.Run, where: str) -> bool:
+        if not done.killed:  # it had fewer effects this time: a time stamp that was the same
+            assert done.status == 0, f"{where}: {done.said}"
+        return done.killed
+
+    return _at_each_effect(command, folder, again, alone=alone)
+
+
+def put_up_with(command: Command, folder: Path, *errors: killing.Error, sentences: tuple[str, ...] = SENTENCES) -> int:
+    """Let calls fail at each effect on a folder, with these errors in turn; then do it again where nothing fails.
+
+    :param sentences: one of them is what the command says, with a status of its refusals; none: it does not even
+        notice. A command that says nothing is taken at its word: nothing is done again then.
+    :returns: at how many effects something failed.
+    """
+
+    def again(done: killing.Run, where: str) -> bool:
+        where = f"{where}: {done.said}"
+        assert "Traceback" not in done.said, where
+        assert "INTERNALERROR" not in done.said, where
+        told = any(sentence in done.said for sentence in sentences)
+        assert done.status in (command.refusals if told else (0,)), where
+        return told
+
+    return _at_each_effect(command, folder, again, errors)
+
+
+def _at_each_effect(
+    command: Command,
+    folder: Path,
+    again: Callable[[killing.Run, str], bool],
+    errors: tuple[killing.Error, ...] = (),
+    alone: bool = False,
+) -> int:
+    """:param again: (what became of it, where) -> whether it is to be done again; fails where it took that badly."""
     # Nothing of this is done in this process itself: it would hold what it uses as long as pytest lives.
 
     def act() -> int:
         os.chdir(folder)  # anew each time: the one that pytest stands in may be gone
-        return command.act()
+        try:
+            return command.act()
+        except SentinelError as error:  # as the command line does
+            print(f"sentinel: {error}")
+            return 2
 
     usual = folder.with_name(f"{folder.name}-usual")
     ready = killing.apart(command.before)
@@ -60,68 +125,39 @@ def walk(command: Command, folder: Path, alone: bool = False) -> int:
     assert undisturbed.status == 0, undisturbed.said
     assert killing.apart(command.tidy).status == 0
     wanted = command.outcome()
-    killed = 0
-    for number in _chosen(len(undisturbed.effects), command.step):
+    met, failures = 0, []
+    for count, number in enumerate(_chosen(undisturbed.effects, command.step, errors)):
         _put_back(usual, folder)
-        cut_off = killing.run(act, folder, number, alone)
-        if not cut_off.killed:  # it had fewer effects this time: a time stamp that was the same
-            assert cut_off.status == 0, cut_off.said
-            continue
-        killed += 1
-        where = f"killed before effect {number}, {undisturbed.effects[number]}"
-        command.whole()
-        again = killing.apart(act)
-        assert again.status == 0, f"{where}: {again.said}"
-        an_hour_later(folder)
-        tidied = killing.apart(command.tidy)
-        assert tidied.status == 0, f"{where}: {tidied.said}"
-        found = command.outcome()
-        assert found == wanted, f"{where}: {_differ(found, wanted)}"
-    print(f"killed before {killed} of {len(undisturbed.effects)} effects")
-    return killed
+        error = errors[count % len(errors)] if errors else None
+        done = killing.run(act, folder, number, alone, error)
+        what = "killed before" if error is None else f"{errno.errorcode[error.number]} {'at' if error.once else 'from'}"
+        met += done.killed or done.failed
+        try:
+            where = f"{what} effect {number}, {undisturbed.effects[number]}"
+            command.whole()
+            if again(done, where):
+                repeated = killing.apart(act)
+                assert repeated.status == 0, f"{where}: {done.said}: {repeated.said}"
+            if error is None:
+                an_hour_later(folder)
+            tidied = killing.apart(command.tidy)
+            assert tidied.status == 0, f"{where}: {tidied.said}"
+            found = command.outcome()
+            assert found == wanted, f"{where}: {done.said}: {_differ(found, wanted)}"
+        except AssertionError as failure:
+            if not ALL:
+                raise
+            failures.append(str(failure))  # whoever walks for an hour wants to know them all
+    assert not failures, "\n\n".join(failures)
+    print(f"disturbed at {met} of {len(undisturbed.effects)} effects")
+    return met
 
 
-def put_up_with(command: Command, folder: Path, error: killing.Error, sentences: tuple[str, ...]) -> int:
-    """Let calls fail from each effect on a folder on; then do it again where nothing fails.
-
-    :param sentences: one of them is what the command says, with status 2; none: it does not even notice.
-    :returns: at how many effects something failed.
-    """
-
-    def act() -> int:
-        os.chdir(folder)
-        return command.act()
-
-    undisturbed = killing.run(act, folder)
-    assert undisturbed.status == 0, undisturbed.said
-    killing.apart(command.tidy)
-    wanted = command.outcome()
-    failed = 0
-    for number in _chosen(len(undisturbed.effects), command.step):
-        remove(folder)
-        folder.mkdir()
-        done = killing.run(act, folder, number, error=error)
-        where = f"{errno.errorcode[error.number]} from effect {number}, {undisturbed.effects[number]}: {done.said}"
-        assert "Traceback" not in done.said, where
-        if sentences and done.status != 0:  # what comes last may be what cleans up, and that may fail
-            assert done.status == 2, where
-            assert any(sentence in done.said.splitlines()[-1] for sentence in sentences), where
-            failed += 1
-            assert killing.apart(act).status == 0, where
-        else:
-            assert done.status == 0, where
-            failed += not sentences
-        assert killing.apart(command.tidy).status == 0, where
-        found = command.outcome()
-        assert found == wanted, f"{where}: {_differ(found, wanted)}"
-    print(f"failed from {failed} of {len(undisturbed.effects)} effects on")
-    return failed
-
-
-def _chosen(total: int, step: int) -> Iterable[int]:
-    assert total, "a command without an effect is no command"
-    step = 1 if ALL else step
-    return sorted({*range(0, total, step), total - 1})
+def _chosen(effects: Sequence[str], step: int, errors: tuple[killing.Error, ...]) -> Iterable[int]:
+    """The effects to disturb, by their numbers; where calls are to fail, those of calls that can."""
+    assert effects, "a command without an effect is no command"
+    can = [number for number, effect in enumerate(effects) if not errors or effect.split()[0] in errors[0].calls]
+    return sorted({*can[:: ALL or step], can[-1]})
 
 
 def _differ(found: Any, wanted: Any) -> str:
@@ -185,3 +221,38 @@ def load_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 needs_tracing = pytest.mark.skipif(bool(killing.possible()), reason=killing.possible() or "processes can be traced")
+
+#: ``walk(command, folder)``: at how many effects something befell it.
+Walk = Callable[[Command, Path], int]
+
+
+def _without_room(*errors: Error) -> Walk:
+    return lambda command, folder: put_up_with(command, folder, *errors)
+
+
+def interrupted(command: Command, folder: Path) -> int:
+    """Only git gives up then: its disks are not interrupted."""
+    return put_up_with(command, folder, INTERRUPTED, sentences=SENTENCES_OF_GIT)
+
+
+#: Name -> what can befall a command. Where not all effects are walked, all the errors share those that are.
+WALKS: dict[str, Walk] = {
+    "killed": walk,
+    **(
+        {
+            "full from there on": _without_room(*FULL),
+            "full in the middle": _without_room(PARTLY),
+            "full for once": _without_room(*ONCE),
+            "interrupted": interrupted,
+        }
+        if ALL
+        else {"without room": _without_room(FULL[0], ONCE[1], PARTLY, FULL[1], *ONCE[::2])}
+    ),
+}
+
+
+def unwalkable(name: str) -> str:
+    """Why a walk cannot be taken on this machine; empty where it can."""
+    if name != "killed" and platform.machine() != "x86_64":
+        return "answers of calls are changed on x86-64 only"
+    return killing.possible()

@@ -63,3 +63,14 @@ def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(
     again = lab.open(tree)
     assert lab.load(again, "pkg.mod.f") == []
     assert returned(lab.probe(again, "pkg.mod.f")) == 7
+
+
+def test_byte_code_that_a_full_disk_has_cut_off_is_made_anew(lab: Lab, offered: Callable[[str], str]) -> None:
+    lab.sandbox = offered("basic")
+    tree = lab.write({"mod.py": "def f():\n    return 7\n"})
+    assert len(lab.load(lab.open(tree), "pkg.mod.f")) == 2
+    (kept,) = (tree.parent / "tree.pycache").rglob("mod.*.pyc")
+    kept.write_bytes(kept.read_bytes()[:40])
+    again = lab.open(tree)
+    assert [Path(file).name for file in lab.load(again, "pkg.mod.f")] == ["mod.py"]
+    assert returned(lab.probe(again, "pkg.mod.f")) == 7

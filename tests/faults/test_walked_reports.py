@@ -1,9 +1,10 @@
-"""Kill -9 between any two effects of what writes evidence, records and pages."""
+"""Kills and full disks at any effect of what writes evidence, records and pages."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import killing
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, write_recipe
-from walking import Command, listing, load_everything, needs_tracing, walk
+from walking import FULL, Command, Walk, interrupted, listing, load_everything, unwalkable
 
 import sentinel.catalog
 import sentinel.run
@@ -25,9 +26,8 @@ from sentinel.history import record as records
 from sentinel.outcomes import Decision
 from sentinel.reports import store
 from sentinel.runner import Job
+from sentinel.search import saving
 from sentinel.site import folder as site
-
-pytestmark = needs_tracing
 
 Decided = Mapping[tuple[str, str], Decision]
 
@@ -92,10 +92,14 @@ def decided(
     return made
 
 
-def run_of(*trees: Path, report_dir: str = "sentinel-reports") -> Callable[[], int]:
+#: A run in which items fail: for what they have found, or for what could not be written.
+RUN = (0, pytest.ExitCode.USAGE_ERROR)
+
+
+def run_of(*trees: Path, report_dir: str = "sentinel-reports", more: str = "-q") -> Callable[[], int]:
     """A run of pytest. That a bug is there is no fault of the run's."""
     repos = [f"--sentinel-repo={tree}" for tree in trees]
-    options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-laws=off"]
+    options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-laws=off", more]
 
     def action() -> int:
         status = int(pytest.main([*options, *repos, f"--sentinel-report-dir={report_dir}"]))
@@ -118,19 +122,43 @@ def written(folder: Path) -> Callable[[], Any]:
     return outcome
 
 
-def test_a_run(here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
-    act, reports = run_of(broken_tree, fixed_tree), here / "sentinel-reports"
-    assert walk(Command(act, written(reports), 8, whole=written(reports)), here)
+def test_a_run(walked: Walk, here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
+    act = run_of(broken_tree, fixed_tree, more="--sentinel-sarif=run.sarif")
+
+    def outcome() -> Any:
+        return reports(), json.loads((here / "run.sarif").read_bytes())
+
+    reports = written(here / "sentinel-reports")
+    assert walked(Command(act, outcome, 8, whole=reports, refusals=RUN), here)
 
 
-def test_a_run_on_other_code(here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
+@pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "room can be taken")
+def test_a_run_that_cannot_write_its_summary(here: Path, decided: Decided, broken_tree: Path) -> None:
+    """What it has decided is shown all the same."""
+    act = run_of(broken_tree)
+    effects = killing.run(act, here).effects
+    (number,) = (n for n, effect in enumerate(effects) if effect.startswith("open sentinel-reports/.run-"))
+    shutil.rmtree(here / "sentinel-reports")
+    done = killing.run(act, here, number, error=FULL[0])
+    assert done.status == pytest.ExitCode.USAGE_ERROR
+    assert "2 reproduced" in done.said
+    assert "sentinel: cannot write reports to sentinel-reports: No space left on device; make it a" in done.said
+
+
+@pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "calls can be interrupted")
+def test_a_run_that_is_interrupted(here: Path, decided: Decided, fixed_tree: Path) -> None:
+    reports = here / "sentinel-reports"
+    assert interrupted(Command(run_of(fixed_tree), written(reports), 3), here)
+
+
+def test_a_run_on_other_code(walked: Walk, here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
     """Evidence of an earlier run stays what it is until that of this one is whole."""
     reports = here / "sentinel-reports"
     act = Command(run_of(fixed_tree), written(reports), 5, before=run_of(broken_tree), whole=written(reports))
-    assert walk(act, here)
+    assert walked(replace(act, refusals=RUN), here)
 
 
-def test_updating_a_baseline(here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
+def test_updating_a_baseline(walked: Walk, here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
     """One file is new, one stays, and one that is not decided any more goes."""
 
     def ready() -> int:
@@ -142,16 +170,36 @@ def test_updating_a_baseline(here: Path, decided: Decided, broken_tree: Path, fi
         return run()
 
     act = Command(lambda: main(["baseline", "update", "--prune"]), written(here / "reports"), 3, before=ready)
-    assert walk(replace(act, whole=written(here / "reports")), here)
+    assert walked(replace(act, whole=written(here / "reports")), here)
 
 
-def test_findings(here: Path, decided: Decided, broken_tree: Path) -> None:
+def test_findings(walked: Walk, here: Path, decided: Decided, broken_tree: Path) -> None:
     ready = run_of(broken_tree, report_dir="reports")
     act = Command(lambda: main(["findings"]), lambda: listing(here / "findings"), 5, before=ready)
-    assert walk(act, here)
+    assert walked(act, here)
 
 
-def test_an_export(here: Path, decided: Decided) -> None:
+@pytest.mark.parametrize("style", ["markdown", "html"])
+def test_a_report(walked: Walk, style: str, here: Path, decided: Decided, broken_tree: Path) -> None:
+    arguments = ["report", "--format", style, "-o", "pages/report"]
+    act = Command(lambda: main(arguments), lambda: listing(here / "pages"), before=run_of(broken_tree))
+    assert walked(act, here)
+
+
+def test_a_new_recipe(walked: Walk, here: Path) -> None:
+    act = Command(lambda: main(["recipe", "new", "MY-BUG", "--target", "demo"]), lambda: listing(here))
+    assert walked(act, here)
+
+
+def test_a_saved_finding(walked: Walk, here: Path) -> None:
+    def save() -> int:
+        saving.save(here / "found", MASKED_TOKENS)
+        return 0
+
+    assert walked(Command(save, lambda: listing(here)), here)
+
+
+def test_an_export(walked: Walk, here: Path, decided: Decided) -> None:
     """What an earlier export left there and this one has not goes."""
     sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]
     bundle = Bundle(sides[0].decision.recipe, tuple(sides), script="print('runner')\n", test="assert True\n")
@@ -160,10 +208,10 @@ def test_an_export(here: Path, decided: Decided) -> None:
     def export(comment: bool) -> int:
         return 0 if write_export(here / "export", bundle, catalog, comment) else 1
 
-    assert walk(Command(lambda: export(False), lambda: listing(here), 8, before=lambda: export(True)), here)
+    assert walked(Command(lambda: export(False), lambda: listing(here), 8, before=lambda: export(True)), here)
 
 
-def test_a_site(here: Path) -> None:
+def test_a_site(walked: Walk, here: Path) -> None:
     """Pages that stay, change, come and go."""
     first = {"index.html": "1", "bugs/a.html": "a", "bugs/b.html": "b", "evidence/demo/a.json": "{}"}
     then = {"index.html": "2", "bugs/a.html": "a", "bugs/c/c.html": "c" * 20_000}
@@ -172,7 +220,7 @@ def test_a_site(here: Path) -> None:
         site.write(here / "site", files.items())
         return 0
 
-    assert walk(Command(lambda: build(then), lambda: listing(here), 3, before=lambda: build(first)), here)
+    assert walked(Command(lambda: build(then), lambda: listing(here), 3, before=lambda: build(first)), here)
 
 
 @pytest.fixture
@@ -213,8 +261,8 @@ def sweep() -> int:
     return main(["sweep", "demo", "--jobs", "1"])
 
 
-def test_a_sweep(here: Path, swept: Path) -> None:
-    assert walk(Command(sweep, histories(swept), 25, prune, whole=lambda: _records(swept)), here)
+def test_a_sweep(walked: Walk, here: Path, swept: Path) -> None:
+    assert walked(Command(sweep, histories(swept), 25, prune, whole=lambda: _records(swept)), here)
 
 
 def _records(home: Path) -> None:
@@ -222,13 +270,13 @@ def _records(home: Path) -> None:
         records.load(file)
 
 
-def test_the_index_of_histories(here: Path, swept: Path) -> None:
+def test_the_index_of_histories(walked: Walk, here: Path, swept: Path) -> None:
     """It is made anew where it is not whole; what SQLite leaves beside it goes."""
 
     def rows() -> Any:
-        names = {file.name for file in (swept / "history").iterdir()}
-        return names, index.ask(swept / "history", index.Question())
+        asked = index.ask(swept / "history", index.Question())  # on a disk without room it was asked in memory
+        return {file.name for file in (swept / "history").iterdir()}, asked
 
     act = Command(lambda: main(["query", "--target", "demo"]), rows, 15, before=sweep)
-    assert walk(act, here)
+    assert walked(act, here)
     assert os.path.getsize(swept / "history" / index.NAME)

@@ -1,0 +1,111 @@
+"""Kills and full disks at any effect of what writes to ``SENTINEL_HOME``: mirrors, checkouts, releases, pruning."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import killing
+import pytest
+from demo_kit import Repository, copy_demo
+from stores import PRUNE, add, contents, opened, said
+from walking import Command, Walk, load_everything, needs_tracing, walk
+from wheels import wheel
+
+from sentinel.sources import pypi
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``SENTINEL_HOME``: what is walked."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("SENTINEL_HOME", str(folder))
+    monkeypatch.setattr(pypi, "_answers", {})
+    load_everything(monkeypatch)
+    return folder
+
+
+def test_making_a_mirror_from_a_folder(walked: Walk, home: Path, demo_repository: Repository) -> None:
+    assert walked(Command(add(demo_repository), contents(home), 25, PRUNE), home)
+
+
+def test_making_a_mirror_from_a_url(walked: Walk, home: Path, demo_repository: Repository) -> None:
+    act = said("mirror", "add", "demo", "--from", f"file://{demo_repository.path}")
+    assert walked(Command(act, contents(home), 25, PRUNE), home)
+
+
+@pytest.fixture
+def moving(tmp_path: Path) -> Repository:
+    """A repository that gets a commit after its mirror was made."""
+    repository = Repository(tmp_path / "moving")
+    repository.path.mkdir()
+    repository.git("init", "--quiet", "--initial-branch=main")
+    repository.commit("broken", copy_demo(tmp_path / "tree"))
+    return repository
+
+
+@pytest.fixture
+def behind(home: Path, moving: Repository, tmp_path: Path) -> Command:
+    """To update a mirror of that repository."""
+    assert killing.apart(said("mirror", "add", "demo", "--from", f"file://{moving.path}")).status == 0
+    moving.commit("fixed", copy_demo(tmp_path / "later", "fixed"))
+    return Command(said("mirror", "update", "demo"), contents(home), 34, PRUNE)
+
+
+def test_updating_a_mirror(walked: Walk, home: Path, behind: Command) -> None:
+    assert walked(behind, home)
+
+
+@needs_tracing
+def test_updating_a_mirror_while_its_first_process_alone_is_killed(home: Path, behind: Command) -> None:
+    assert walk(behind, home, alone=True)
+
+
+def test_putting_more_into_a_mirror(walked: Walk, home: Path, moving: Repository, tmp_path: Path) -> None:
+    assert killing.apart(add(moving)).status == 0
+    moving.commit("fixed", copy_demo(tmp_path / "later", "fixed"))
+    assert walked(Command(add(moving), contents(home), 40, PRUNE), home)
+
+
+def test_making_a_checkout(walked: Walk, home: Path, demo_repository: Repository) -> None:
+    ready = add(demo_repository)
+    act = opened(f"git:{demo_repository.commits['fixed']}")
+    assert walked(Command(act, contents(home), 12, PRUNE, ready), home)
+
+
+def test_making_a_checkout_of_a_working_tree(walked: Walk, home: Path, fixed_tree: Path) -> None:
+    assert walked(Command(opened(f"path:{fixed_tree}"), contents(home), 9, PRUNE), home)
+
+
+def test_mending_a_checkout(walked: Walk, home: Path, fixed_tree: Path) -> None:
+    """One that lacks a file is removed and made again."""
+
+    def damage() -> int:
+        opened(f"path:{fixed_tree}")()
+        (file,) = home.glob("checkouts/demo/*/tree/demo_rl/losses.py")
+        file.parent.chmod(0o755)
+        file.unlink()
+        return 0
+
+    assert walked(Command(opened(f"path:{fixed_tree}"), contents(home), 15, PRUNE, damage), home)
+
+
+def test_fetching_a_release(
+    walked: Walk, home: Path, fixed_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    wheel(index, fixed_tree)
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(index), "CONFIG_FILE": os.devnull}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    assert walked(Command(opened("pypi:1.0"), contents(home), 40, PRUNE), home)
+
+
+def test_pruning(walked: Walk, home: Path, demo_repository: Repository, broken_tree: Path) -> None:
+    """What is pruned is gone; the mirror is not pruned."""
+
+    def ready() -> int:
+        return add(demo_repository)() or opened(f"path:{broken_tree}")() or opened("git:main")()
+
+    assert walked(Command(said("cache", "prune", "--all"), contents(home), 9, PRUNE, ready), home)
