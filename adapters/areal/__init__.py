@@ -571,7 +571,7 @@ TARGET = Target(
         *objectives.BINDINGS,
     ),
     unbound={
-        "areal.engine.ppo.actor.get_m2po_loss_mask": "M2PO drops tokens by the second moment of a batch; no contract of it",
+        "areal.engine.ppo.actor.get_m2po_loss_mask": "M2PO drops tokens by a second moment; no contract of it yet",
         "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
         "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",
         f"{_FUNCTIONAL}.dynamic_sampling": "groups whose rewards are all alike are dropped; no contract of filters yet",

@@ -259,8 +259,8 @@ _CONFIG = StandIn(
 )
 _STRATEGY = StandIn(
     "self.strategy",
-    "answers the log-probs of the scenario, and an entropy that its coefficient of 0 leaves out; how a model makes them "
-    "is not measured",
+    "answers the log-probs of the scenario, and an entropy that its coefficient of 0 leaves out; how a model makes "
+    "them is not measured",
 )
 
 
@@ -279,8 +279,8 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 
 
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Dual clip cuts at ``1 + 2 pg_clip``. Where that is no other number than both of the range, pg_clip says it all, as
-    it had to before there was a range; else the range is given by two numbers, and pg_clip is free."""
+    """Dual clip cuts at ``1 + 2 pg_clip``. Where that is no other number than both of the range, pg_clip says it all,
+    as it had to before there was a range; else the range is given by two numbers, and pg_clip is free."""
     low, high, dual = inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     cut = high if dual is None else (dual - 1) / 2
     options = {"pg_clip": cut, "dual_clip_loss": dual is not None, "use_pg_clip_range": not low == high == cut}

@@ -35,7 +35,8 @@ exit status: 0; 1 where a bound boundary is not there at the ref; 2 where the re
 class Row:
     """One boundary.
 
-    :ivar there: ``yes``, ``no``, or empty where no ref was asked about.
+    :ivar there: ``yes``, ``no``, ``other version`` (the adapter says in ``requires`` that only some have it), or empty
+        where no ref was asked about.
     """
 
     target: str
@@ -126,7 +127,7 @@ def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
                 there = "yes"
                 note = note or (f"as {path}" if path != binding.boundary else "")
             except Undecidable as error:
-                there, note = "no", str(error)
+                there, note = "other version" if binding.requires else "no", str(error)
         rows.append(Row(target.name, binding.boundary, binding.contract, there, laws.get(id(binding), ()), note))
     return rows
 
