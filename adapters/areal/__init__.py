@@ -573,6 +573,7 @@ TARGET = Target(
     unbound={
         "areal.engine.ppo.actor.get_m2po_loss_mask": "M2PO drops tokens by a second moment; no contract of it yet",
         "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
+        "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
         "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",
         f"{_FUNCTIONAL}.dynamic_sampling": "groups whose rewards are all alike are dropped; no contract of filters yet",
         "areal.trainer.ppo.gae._compute_turn_level_gae": "the contract's steps are tokens; these are turns",

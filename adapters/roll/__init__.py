@@ -253,6 +253,10 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
 # -- workers ----------------------------------------------------------------------------------------------------------
 
 _SELF = StandIn("self", "the worker's constructor starts Ray and loads a model; its losses read these attributes alone")
+_ADDRESS = StandIn(
+    "get_node_ip",
+    "a decorator asks for the machine's address while it is imported; contained, there is no network to ask",
+)
 _CONFIG = StandIn(
     "self.pipeline_config",
     "the target's own class without its constructor, which looks for checkpoints and makes log folders",
@@ -272,6 +276,7 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
         _pg_config_cache={},
         **dict.fromkeys(("_topr_sample_logged", "_cispo_config_logged", "_kimi15_config_logged"), False),
     )
+    worker.worker_config = worker.pipeline_config.actor_train
     for name in ("_get_or_cache_config", "get_old_log_probs_with_cache", "compute_sample_weights"):
         if hasattr(boundary.owner, name):
             setattr(worker, name, types.MethodType(getattr(boundary.owner, name), worker))
@@ -385,7 +390,7 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
         symptom="non-finite",
     )
     imports = (_PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG)
-    common: dict[str, Any] = {"imports": imports, "stand_ins": (_SELF, _CONFIG)}
+    common: dict[str, Any] = {"imports": imports, "stand_ins": (_SELF, _CONFIG, _ADDRESS)}
 
     def binding(method: str, metric: str = "", accepts: Mapping[str, Any] | None = None, **more: Any) -> Binding:
         fixed, dialects = {**_SUM, "scores": None, **more.pop("fixed", {})}, more.pop("dialects", ())
@@ -494,7 +499,7 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
         "policy_loss",
         call=_actor_loss(kind),
         imports=(_PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG, _BASE_CONFIG),
-        stand_ins=(_SELF, _CONFIG, _STRATEGY),
+        stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS),
         dialects=(_SUM_OVER_SEQUENCES,),
         **{**more, "accepts": {**_AGGREGATION, **more.get("accepts", {})}},
     )
@@ -743,7 +748,7 @@ TARGET = Target(
             "value_loss",
             call=_critic_loss,
             imports=(_PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG),
-            stand_ins=(_SELF, _CONFIG),
+            stand_ins=(_SELF, _CONFIG, _ADDRESS),
             fixed={
                 "loss_agg_mode": "seq-mean-token-mean",
                 **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), None),
@@ -784,7 +789,7 @@ TARGET = Target(
             "roll.pipeline.base_worker.CriticWorker.forward_func_values",
             "critic_values",
             call=_critic_values,
-            stand_ins=(_SELF,),
+            stand_ins=(_SELF, _ADDRESS),
             dialects=(
                 Dialect(
                     "outside_the_mask",
@@ -803,6 +808,7 @@ TARGET = Target(
         ),
         *data.BINDINGS,
     ),
+    at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # Its wrapper of vLLM raises beside a version that it does not know.
     ghost_versions={"vllm": "0.8.4"},
     unbound={

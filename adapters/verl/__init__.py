@@ -741,6 +741,8 @@ TARGET = Target(
         "verl.trainer.ppo.ray_trainer.reduce_metrics": "a mean of each metric",
         "verl.trainer.ppo.ray_trainer._compute_response_info": "lengths, for metrics; compute_response_mask came later",
         "verl.trainer.ppo.mismatch_helper.*": "metrics alone, and the glue around what is bound",
+        "verl.utils.dataset.sft_dataset.*": "one prompt and one response, as a tokenizer makes them of text",
+        "verl.workers.hybrid_engine.*": "engines hand a batch to their shards and back",
         "verl.workers.roles.utils.losses.*": "it hands a packed batch to what is bound",
         "verl.trainer.ppo.metric_utils.process_validation_metrics": "bootstrap_metric, bound, for each data source",
         "verl.trainer.ppo.metric_utils.calc_maj_val": "a vote among answers, for validation alone",
