@@ -157,6 +157,13 @@ class Target:
                 return binding
         return None
 
+    def reason_against(self, path: str) -> str:
+        """Why a function is not bound, where the adapter says so of it or of its whole module; empty otherwise."""
+        if path in self.unbound:
+            return self.unbound[path]
+        whole = (entry for entry in self.unbound if entry.endswith(".*") and path.startswith(entry[:-1]))
+        return next((self.unbound[entry] for entry in whole), "")
+
     @property
     def packages(self) -> tuple[str, ...]:
         return tuple(root.package for root in self.roots)

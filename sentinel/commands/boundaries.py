@@ -138,12 +138,11 @@ def left_unbound(target: Target, checkout: Checkout) -> list[tuple[str, str, str
     ones, which have no reason."""
     bound = {path for binding in target.bindings for path in binding.paths}
     left = [(target.name, path, reason) for path, reason in target.unbound.items()]
-    spoken = [path[:-1] for path in target.unbound if path.endswith(".*")]
     modules = dict.fromkeys(filter(None, (_module(path, checkout) for path in sorted(bound))))
     for module, file in modules:
         for name in _functions(file):
             path = f"{module}.{name}"
-            if path not in bound and path not in target.unbound and not path.startswith(tuple(spoken)):
+            if path not in bound and not target.reason_against(path):
                 left.append((target.name, path, ""))
     return left
 

@@ -77,18 +77,13 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         warm.close()
 
 
-def spoken_of(path: str, target: Target) -> bool:
-    """Whether an adapter binds a function, or says why not."""
-    whole = tuple(entry[:-1] for entry in target.unbound if entry.endswith(".*"))
-    return target.binding(path) is not None or path in target.unbound or path.startswith(whole)
-
-
 def accounted(binding: Binding, diagnosis: Diagnosis, target: Target) -> bool:
     """Whether it is no loss that a boundary is not there: nothing of its name is, what is has an entry of its own, or
     the adapter says that only some versions have it."""
     if binding.requires or diagnosis.state == "gone":
         return True
-    return diagnosis.state in ("moved", "renamed") and spoken_of(diagnosis.found.partition(" in ")[0], target)
+    near = diagnosis.found.partition(" in ")[0]
+    return target.binding(near) is not None or bool(target.reason_against(near))
 
 
 def test_every_boundary_answers_or_has_a_reason(place: Place) -> None:
