@@ -133,6 +133,8 @@ class Target:
     :ivar bindings: the boundaries.
     :ivar ghost_versions: a package that may be a ghost -> the version it says it has: for targets that refuse to import
         beside a version they do not know.
+    :ivar at_import: dotted path of a function that the target's modules call while they are imported, and that a
+        contained process cannot answer -> what it answers there instead.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path that ends
         in ``.*`` speaks of a whole module.
     """
@@ -146,6 +148,7 @@ class Target:
     bindings: tuple[Binding, ...] = ()
     unbound: Mapping[str, str] = field(default_factory=dict)
     ghost_versions: Mapping[str, str] = field(default_factory=dict)
+    at_import: Mapping[str, Any] = field(default_factory=dict)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
         """The binding of a boundary (by today's path or a former one), or None."""
@@ -153,6 +156,13 @@ class Target:
             if boundary in binding.paths and contract in (None, binding.contract):
                 return binding
         return None
+
+    def reason_against(self, path: str) -> str:
+        """Why a function is not bound, where the adapter says so of it or of its whole module; empty otherwise."""
+        if path in self.unbound:
+            return self.unbound[path]
+        whole = (entry for entry in self.unbound if entry.endswith(".*") and path.startswith(entry[:-1]))
+        return next((self.unbound[entry] for entry in whole), "")
 
     @property
     def packages(self) -> tuple[str, ...]:

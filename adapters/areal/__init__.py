@@ -6,8 +6,9 @@ Masks are boolean to the losses, as their caller makes them.
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
@@ -130,22 +131,26 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
     """Groups are consecutive; their sizes are told where they can be, and one for all otherwise."""
+    from sentinel.worker.drift import AbsentError
+
     sizes: dict[str, int] = {}
     for label in inputs["group"]:
         sizes[label] = sizes.get(label, 0) + 1
     by_size = "group_sizes" in boundary.parameters
     if not by_size and len(set(sizes.values())) > 1:
         raise ValueError("groups are of one size here")
-    config = boundary.imported[_ARGUMENTS].NormConfig(
-        mean_level=inputs["mean_level"],
-        std_level=inputs["std_level"],
-        mean_leave1out=inputs["leave_one_out"],
-        std_unbiased=inputs["std"] == "unbiased",
-        eps=inputs["epsilon"],
-        group_size=max(sizes.values()),
-    )
-    norm = boundary.owner(config)
-    return boundary.function(norm, values, *mask, **({"group_sizes": list(sizes.values())} if by_size else {}))
+    made = boundary.imported[_ARGUMENTS].NormConfig
+    options = {"mean_leave1out": inputs["leave_one_out"], "std_unbiased": inputs["std"] == "unbiased"}
+    given: dict[str, Any] = {"group_sizes": list(sizes.values())} if by_size else {}
+    if "mean_leave1out" in made.__dataclass_fields__:
+        options["eps"] = inputs["epsilon"]
+    elif options.pop("mean_leave1out"):
+        raise AbsentError("not in this version: a mean leaves out no row")
+    else:  # until October 2025 the others were arguments of the call
+        given |= {"unbiased": options.pop("std_unbiased"), "eps": inputs["epsilon"]}
+    levels = {name: inputs[name] for name in ("mean_level", "std_level")}
+    norm = boundary.owner(made(group_size=max(sizes.values()), **levels, **options))
+    return boundary.function(norm, values, *mask, **given)
 
 
 def _rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,20 +208,35 @@ _KNOBS = {
 _LEVELS = {"token": "token", "geometric": "sequence"}
 
 
+def _has_level(boundary: Any, level: str) -> None:
+    """:raises AbsentError: until October 2025 every ratio was a token's, and there was no option to say so."""
+    from sentinel.worker.drift import AbsentError
+
+    if level != "token" and "importance_sampling_level" not in boundary.parameters:
+        raise AbsentError("not in this version: there are no ratios of sequences")
+
+
 def _policy_loss(level: Any) -> Any:
     """:param level: of what the ratio is, from the canonical inputs."""
 
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The old policy is the proximal one; the behaviour's log-probs are another's only in a decoupled loss."""
+        from sentinel.worker.drift import AbsentError
+
         taken = boundary.parameters
         names = [name for name, (upstream, *_) in boundary.binding.arguments.items() if upstream in taken]
         rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
         decoupled: dict[str, Any] = {}
-        if rollout is not None:
-            made = boundary.imported[_ARGUMENTS].RejectionSamplingConfig
+        if rollout is not None and cap is None and "rejection_sampling" not in taken:
+            decoupled["behav_imp_weight_cap"] = None
+        elif rollout is not None:
+            made = getattr(boundary.imported[_ARGUMENTS], "RejectionSamplingConfig", None)
+            if made is None:
+                raise AbsentError("not in this version: weights above the cap are dropped, and not cut to it")
             decoupled["rejection_sampling"] = made(
                 level="token", action="clamp", upper=float("inf") if cap is None else cap
             )
+        _has_level(boundary, _LEVELS[level(inputs)])
         loss, found = boundary.invoke(
             {**_tensors(inputs, *names), "response_mask": inputs["response_mask"].bool()},
             old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
@@ -284,6 +304,19 @@ _POLICY_LOSSES = (
 )
 
 
+@contextlib.contextmanager
+def _answering(module: Any, answer: Any) -> Iterator[None]:
+    """Until November 2025 the loss itself asked for the log-probs and the entropy of logits."""
+    before = vars(module).get("gather_logprobs_entropy")
+    if before is not None:
+        module.gather_logprobs_entropy = lambda *_, **__: answer
+    try:
+        yield
+    finally:
+        if before is not None:
+            module.gather_logprobs_entropy = before
+
+
 def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of a microbatch as the engine asks for it: sequences one after the other, ``cu_seqlens`` between them.
 
@@ -291,12 +324,14 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     import torch
 
-    from sentinel.worker.drift import DriftError
+    from sentinel.worker.drift import AbsentError
 
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
     if switch is not None and switch not in boundary.parameters:
-        raise DriftError(f"{boundary.path} has no {algorithm}")
+        raise AbsentError(f"not in this version: {boundary.path} has no {algorithm}")
+    level = "sequence" if algorithm == "gspo" else "token"
+    _has_level(boundary, level)
     rows, tokens = inputs["log_probs"].shape
     log_probs, old, advantages, mask = (
         inputs[name].reshape(-1) for name in ("log_probs", "old_log_probs", "advantages", "response_mask")
@@ -306,23 +341,29 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "prox_logp": old,
         "advantages": advantages,
         "loss_mask": mask,
+        "input_ids": torch.zeros_like(old, dtype=torch.long),
         "cu_seqlens": torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32),
     }
     told = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
     told.clear()
-    loss = boundary.invoke(
-        {},
-        logprobs=log_probs,
-        entropy=torch.zeros_like(old),
-        input_data=data,
-        eps_clip=inputs["eps_clip_low"],
-        eps_clip_higher=inputs["eps_clip_high"],
-        c_clip=inputs["dual_clip"] if algorithm in ("ppo", "gspo") else None,
-        importance_sampling_level="sequence" if algorithm == "gspo" else "token",
-        sapo_tau_pos=inputs["tau_pos"],
-        sapo_tau_neg=inputs["tau_neg"],
-        **({} if switch is None else {switch: True}),
-    )
+    entropy = torch.zeros_like(old)
+    with _answering(boundary.module, (log_probs, entropy)):
+        loss = boundary.invoke(
+            {},
+            logprobs=log_probs,
+            entropy=entropy,
+            logits=torch.zeros(rows * tokens, 1),
+            temperature=1.0,
+            behav_imp_weight_cap=None,
+            input_data=data,
+            eps_clip=inputs["eps_clip_low"],
+            eps_clip_higher=inputs["eps_clip_high"],
+            c_clip=inputs["dual_clip"] if algorithm in ("ppo", "gspo") else None,
+            importance_sampling_level=level,
+            sapo_tau_pos=inputs["tau_pos"],
+            sapo_tau_neg=inputs["tau_neg"],
+            **({} if switch is None else {switch: True}),
+        )
     names = {"clip_fraction": "clip_ratio", "dual_clip_fraction": "dual_clip_ratio"}
     return {"loss": loss, **{name: told[key][-1].reshape(rows, tokens) for name, key in names.items()}}
 
@@ -332,6 +373,30 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"].bool()
     loss, found = boundary.invoke({**_tensors(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
     return {"loss": loss, "clip_fraction": found["clip_mask"]}
+
+
+# -- log-probs ---------------------------------------------------------------------------------------------------------
+
+
+def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Tokens one below the other; chunks of two, so that scenarios of a few cross the border between them."""
+    shape = inputs["token_ids"].shape
+    logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
+    found = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
+    log_probs, entropy = found if isinstance(found, tuple) else (found, None)
+    return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
+
+
+def _gather(function: str, entropy: bool) -> Binding:
+    return Binding(
+        f"{_FUNCTIONAL}.{function}",
+        "token_log_probs",
+        call=_gathered,
+        fixed={"with_entropy": entropy},
+        accepts={"response_mask": ("full",)},
+        # Whatever the logits come in, they are widened to float32.
+        dtypes=("float32", "bfloat16", "float16"),
+    )
 
 
 # -- divergences ------------------------------------------------------------------------------------------------------
@@ -402,6 +467,8 @@ TARGET = Target(
             ),
             fixed={"with_entropy": False},
         ),
+        _gather("gather_logprobs", entropy=False),
+        _gather("gather_logprobs_entropy", entropy=True),
         Binding(
             f"{_DATA}.cycle_dataloader",
             "epoch_order",
@@ -433,6 +500,12 @@ TARGET = Target(
             "policy_loss",
             formerly=("areal.engine.ppo.actor.grpo_loss_fn",),
             call=_packed_loss,
+            stand_ins=(
+                StandIn(
+                    "gather_logprobs_entropy",
+                    "answers the log-probs of the scenario where the loss asks for them; it is bound by itself",
+                ),
+            ),
             fixed={
                 **_TOKEN_MEAN,
                 **dict.fromkeys(("importance_weights", "ratio_cap")),
@@ -498,6 +571,11 @@ TARGET = Target(
         *objectives.BINDINGS,
     ),
     unbound={
+        "areal.engine.ppo.actor.get_m2po_loss_mask": "M2PO drops tokens by a second moment; no contract of it yet",
+        "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
+        "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
+        "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",
+        f"{_FUNCTIONAL}.dynamic_sampling": "groups whose rewards are all alike are dropped; no contract of filters yet",
         "areal.trainer.ppo.gae._compute_turn_level_gae": "the contract's steps are tokens; these are turns",
         "areal.trainer.ppo.actor.compute_prox_logp_approximations": "it guesses log-probs from the versions of weights",
         **dict.fromkeys(

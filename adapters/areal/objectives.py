@@ -53,7 +53,7 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Tokens are dropped by IcePop, where the version has it, or by rejection sampling."""
+    """Tokens are dropped by IcePop, where the version has it, or by rejection sampling, which was once a cap alone."""
     from sentinel.worker.drift import AbsentError
 
     low, high = inputs["weight_low"], inputs["weight_high"]
@@ -61,6 +61,10 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if "enable_icepop" not in boundary.parameters:
             raise AbsentError(f"{boundary.path} has no IcePop")
         drop = {"enable_icepop": True, "icepop_alpha": 0.0 if low is None else low, "icepop_beta": high}
+    elif "rejection_sampling" not in boundary.parameters:
+        if low is not None:
+            raise AbsentError("not in this version: weights are bounded from above alone")
+        drop = {"behav_imp_weight_cap": high}
     else:
         made = boundary.imported[_ARGUMENTS].RejectionSamplingConfig
         drop = {

@@ -58,14 +58,27 @@ def _with_prompt(mask: Any) -> Any:
     return torch.cat([torch.zeros_like(mask[:, :1]), mask], dim=1)
 
 
+#: Options that older configurations do not have -> what those do without.
+_BEFORE: Mapping[str, Any] = {
+    "use_pg_clip_range": False,
+    "importance_sampling": "token",
+    "enable_old_logprobs_recompute": True,
+}
+
+
 def _settings(owner: Any, options: Mapping[str, Any]) -> None:
-    """:raises DriftError: for an option that the configuration does not have: setting it would succeed silently."""
-    from sentinel.worker.drift import DriftError
+    """:raises AbsentError: for an option that came later, where the scenario wants what it does.
+    :raises DriftError: for any other that the configuration does not have: setting it would succeed silently.
+    """
+    from sentinel.worker.drift import AbsentError, DriftError
 
     for name, value in options.items():
-        if not hasattr(owner, name):
+        if hasattr(owner, name):
+            setattr(owner, name, value)
+        elif name not in _BEFORE:
             raise DriftError(f"the configuration has no option {name!r}")
-        setattr(owner, name, value)
+        elif value != _BEFORE[name]:
+            raise AbsentError(f"not in this version: the configuration has no option {name!r}")
 
 
 def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
@@ -132,15 +145,21 @@ def _group_size(inputs: Mapping[str, Any]) -> int:
 
 
 def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    level = inputs["std_level"]
-    batch = boundary.invoke(
+    """Until June 2025 it took the rewards and not their batch."""
+    level, rewards = inputs["std_level"], inputs["rewards"]
+    bare = "response_level_rewards" in boundary.parameters
+    found = boundary.invoke(
         {},
-        _batch(boundary, {"response_level_rewards": inputs["rewards"]}),
+        rewards if bare else _batch(boundary, {"response_level_rewards": rewards}),
         n_sample=_group_size(inputs),
         div_std=level is not None,
         div_std_global=level == "batch",
     )
-    return {"normalised": batch.batch["response_level_rewards"]}
+    return {"normalised": found if bare else found.batch["response_level_rewards"]}
+
+
+def _batch_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke({}, inputs["rewards"], div_std=inputs["std_level"] is not None)
 
 
 def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -148,27 +167,45 @@ def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(given, n_sample=_group_size(inputs))
 
 
+#: (level of the mean, level of the deviation) -> what the configuration called that before it had both.
+_METHODS = {
+    (None, None): ("batch", "identity"),
+    ("batch", None): ("batch", "mean"),
+    ("batch", "batch"): ("batch", "mean_std"),
+    ("group", None): ("traj_group_id", "mean"),
+    ("group", "group"): ("traj_group_id", "mean_std"),
+}
+
+
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """It computes in single precision whatever it is given, so what is finer is given so: its answer is no finer."""
     import torch
 
-    rewards = inputs["rewards"]
+    from sentinel.worker.drift import AbsentError
+
+    rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
     batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
     norm = boundary.imported[_AGENTIC_CONFIG].RewardNormalizationConfig(grouping="traj_group_id")
-    norm.norm_mean_type, norm.norm_std_type = inputs["mean_level"], inputs["std_level"]
+    if hasattr(norm, "norm_mean_type"):
+        norm.norm_mean_type, norm.norm_std_type = levels
+    elif levels in _METHODS:
+        norm.grouping, norm.method = _METHODS[levels]
+    else:
+        raise AbsentError("not in this version: it centres and scales over the same rewards")
     return boundary.invoke({}, batch, norm)
 
 
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Each step of a trajectory is a row of the batch; a row of the scenario is a trajectory."""
+    """Each step of a trajectory is a row of the batch; a row of the scenario is a trajectory. GiGPO's returns are those
+    of step_reinforce, and were there before."""
     import torch
 
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"] != 0
     rows, steps = torch.nonzero(valid, as_tuple=True)
     labels = {"traj_id": rows.tolist(), "step": steps.tolist(), "step_scores": rewards[valid].tolist()}
     batch = _batch(boundary, {"row": rows}, labels)
-    found = boundary.invoke({"gamma": inputs["gamma"]}, batch, "step_reinforce").batch["step_rewards"]
+    found = boundary.invoke({"gamma": inputs["gamma"]}, batch, "gigpo").batch["step_rewards"]
     returns = torch.zeros(rewards.shape, dtype=found.dtype, device=found.device)
     returns[valid] = found
     return {"returns": returns}
@@ -216,11 +253,19 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
 # -- workers ----------------------------------------------------------------------------------------------------------
 
 _SELF = StandIn("self", "the worker's constructor starts Ray and loads a model; its losses read these attributes alone")
+_ADDRESS = StandIn(
+    "get_node_ip",
+    "a decorator asks for the machine's address while it is imported; contained, there is no network to ask",
+)
 _CONFIG = StandIn(
     "self.pipeline_config",
     "the target's own class without its constructor, which looks for checkpoints and makes log folders",
 )
-_STRATEGY = StandIn("self.strategy", "answers the log-probs of the scenario; how a model makes them is not measured")
+_STRATEGY = StandIn(
+    "self.strategy",
+    "answers the log-probs of the scenario, and an entropy that its coefficient of 0 leaves out; how a model makes "
+    "them is not measured",
+)
 
 
 def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
@@ -231,6 +276,7 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
         _pg_config_cache={},
         **dict.fromkeys(("_topr_sample_logged", "_cispo_config_logged", "_kimi15_config_logged"), False),
     )
+    worker.worker_config = worker.pipeline_config.actor_train
     for name in ("_get_or_cache_config", "get_old_log_probs_with_cache", "compute_sample_weights"):
         if hasattr(boundary.owner, name):
             setattr(worker, name, types.MethodType(getattr(boundary.owner, name), worker))
@@ -238,15 +284,12 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 
 
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Dual clip cuts at ``1 + 2 pg_clip``, and ``pg_clip`` is free where the range is given by two numbers."""
-    dual = inputs["dual_clip"]
-    options = {
-        "use_pg_clip_range": True,
-        "pg_clip_low": inputs["eps_clip_low"],
-        "pg_clip_high": inputs["eps_clip_high"],
-        "dual_clip_loss": dual is not None,
-    }
-    return options if dual is None else {**options, "pg_clip": (dual - 1) / 2}
+    """Dual clip cuts at ``1 + 2 pg_clip``. Where that is no other number than both of the range, pg_clip says it all,
+    as it had to before there was a range; else the range is given by two numbers, and pg_clip is free."""
+    low, high, dual = inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
+    cut = high if dual is None else (dual - 1) / 2
+    options = {"pg_clip": cut, "dual_clip_loss": dual is not None, "use_pg_clip_range": not low == high == cut}
+    return {**options, "pg_clip_low": low, "pg_clip_high": high} if options["use_pg_clip_range"] else options
 
 
 def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,7 +390,7 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
         symptom="non-finite",
     )
     imports = (_PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG)
-    common: dict[str, Any] = {"imports": imports, "stand_ins": (_SELF, _CONFIG)}
+    common: dict[str, Any] = {"imports": imports, "stand_ins": (_SELF, _CONFIG, _ADDRESS)}
 
     def binding(method: str, metric: str = "", accepts: Mapping[str, Any] | None = None, **more: Any) -> Binding:
         fixed, dialects = {**_SUM, "scores": None, **more.pop("fixed", {})}, more.pop("dialects", ())
@@ -384,6 +427,8 @@ def _actor_loss(kind: str) -> Any:
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import torch
 
+        from sentinel.worker.drift import UnknownInputError
+
         level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
         if kind == "agentic":
             level = {"ratio_type": inputs["ratio_level"] or "token"}
@@ -397,10 +442,16 @@ def _actor_loss(kind: str) -> Any:
             "entropy_loss_coef": 0,
         }
         worker = _worker(boundary, kind, options, {})
-        corrections = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
-        corrections.is_weight.enabled = weights is not None
-        worker.pipeline_config.train_infer_correction = corrections
-        worker.strategy = _stand_in(op_compute_log_probs=lambda **_: inputs["log_probs"])
+        base = boundary.imported[_BASE_CONFIG]
+        if hasattr(base, "TrainInferCorrectionConfig"):
+            worker.pipeline_config.train_infer_correction = base.TrainInferCorrectionConfig()
+            worker.pipeline_config.train_infer_correction.is_weight.enabled = weights is not None
+        elif weights is not None:
+            raise UnknownInputError("the loss knows no weights of another policy", "importance_weights")
+        worker.strategy = _stand_in(
+            op_compute_log_probs=lambda **_: inputs["log_probs"],
+            op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
+        )
         mask = _with_prompt(inputs["response_mask"])
         tensors = {
             "response_mask": mask,
@@ -448,7 +499,7 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
         "policy_loss",
         call=_actor_loss(kind),
         imports=(_PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG, _BASE_CONFIG),
-        stand_ins=(_SELF, _CONFIG, _STRATEGY),
+        stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS),
         dialects=(_SUM_OVER_SEQUENCES,),
         **{**more, "accepts": {**_AGGREGATION, **more.get("accepts", {})}},
     )
@@ -648,9 +699,20 @@ TARGET = Target(
                 ),
             ),
         ),
+        # Until reward_norm in August 2025.
+        Binding(
+            f"{_FUNCTIONALS}.batch_reward_norm",
+            "reward_normalisation",
+            outputs=("normalised",),
+            call=_batch_reward_norm,
+            requires=(f"{_FUNCTIONALS}.batch_reward_norm",),
+            fixed={"mean_level": "batch", "leave_one_out": False, "epsilon": 1e-6, "clip": None},
+            accepts={"std_level": ("batch", None)},
+        ),
         Binding(
             f"{_AGENTIC}.agentic_reward_norm",
             "reward_normalisation",
+            formerly=(f"{_AGENTIC}.grouped_reward_norm",),
             outputs=("normalised",),
             call=_agentic_reward_norm,
             imports=(_PROTOCOL, _AGENTIC_CONFIG),
@@ -686,7 +748,7 @@ TARGET = Target(
             "value_loss",
             call=_critic_loss,
             imports=(_PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG),
-            stand_ins=(_SELF, _CONFIG),
+            stand_ins=(_SELF, _CONFIG, _ADDRESS),
             fixed={
                 "loss_agg_mode": "seq-mean-token-mean",
                 **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), None),
@@ -727,7 +789,7 @@ TARGET = Target(
             "roll.pipeline.base_worker.CriticWorker.forward_func_values",
             "critic_values",
             call=_critic_values,
-            stand_ins=(_SELF,),
+            stand_ins=(_SELF, _ADDRESS),
             dialects=(
                 Dialect(
                     "outside_the_mask",
@@ -746,6 +808,7 @@ TARGET = Target(
         ),
         *data.BINDINGS,
     ),
+    at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # Its wrapper of vLLM raises beside a version that it does not know.
     ghost_versions={"vllm": "0.8.4"},
     unbound={

@@ -94,7 +94,8 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
             return _process(*args, **options)
 
     tokenizer = StandInNamespace(encode=lambda text, **_: _ids(text))
-    collator = boundary.owner(tokenizer=tokenizer, processor=Processor())
+    # Until August 2025 the answer was called "extracted" where nothing else was said.
+    collator = boundary.owner(tokenizer=tokenizer, processor=Processor(), answer_key="ground_truth")
     if hasattr(collator, "image_load_sample_fn"):
         # Newer collators load images themselves: (images, options of the processor). The scenario's are loaded already.
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})

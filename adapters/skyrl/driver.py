@@ -115,6 +115,7 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         tokenizer=stand_in(pad_token_id=0),
         all_metrics={},
         dispatch=stand_in(get_lcm_dp_size=lambda: 1),
+        pad_batch=lambda batch: batch,
     )
     rollouts = {
         "prompt_token_ids": inputs["prompt_token_ids"],
@@ -151,7 +152,9 @@ BINDINGS = (
         stand_ins=(
             GYM,
             StandIn(
-                "self", "the real trainer starts Ray; the step reads cfg, tokenizer, all_metrics and dispatch alone"
+                "self",
+                "the real trainer starts Ray; the step reads cfg, tokenizer, all_metrics and dispatch alone, or "
+                "pad_batch, which adds no row on one rank",
             ),
             StandIn("tokenizer", "the step reads its pad_token_id alone"),
             StandIn("dispatch", "one data-parallel rank, so no row is added to make the batch divisible"),

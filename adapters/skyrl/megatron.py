@@ -24,6 +24,7 @@ from .shared import (
     PPO,
     RANKS,
     RAY,
+    REPLAY,
     SINGLE,
     STRATEGY,
     WITH_MEGATRON,
@@ -312,7 +313,7 @@ def _megatron(
         call=call,
         imports=WITH_MEGATRON,
         stand_ins=stand_ins,
-        requires=(OPTION,) if contract == "rollout_kl" else (),
+        requires=(OPTION,) if contract == "rollout_kl" else (REPLAY,),
         dtypes=SINGLE,
         dialects=dialects,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect
 
-from .shared import CODE, CONFIG, PPO, algorithm_of, given_inputs, ppo_line
+from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, given_inputs, is_averaged_inside, ppo_line
 
 #: Its policy losses are sums over tokens; advantages come to them scaled by the loss reduction.
 _SUMMED = {
@@ -43,8 +43,11 @@ def _policy_loss(
     """
     names = given_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
-    loss, metrics = boundary.invoke(names, config=algorithm_of(boundary, options), **rollout)
-    return {"loss": loss, "clip_fraction": metrics.get("clip_ratio")}
+    averaged = is_averaged_inside(boundary.module)
+    config = algorithm_of(boundary, {**options, **(AS_SUMS if averaged else {})})
+    loss, told = boundary.invoke(names, config=config, **rollout)
+    clipped = told.get("clip_ratio") if isinstance(told, Mapping) else told  # older losses tell of nothing else
+    return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
 
 
 def _policy(

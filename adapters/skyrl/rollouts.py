@@ -72,6 +72,9 @@ class _Tokenizer:
             return [self.apply_chat_template(chat) for chat in messages]
         return [_HEARD for message in messages for _ in message["content"]]
 
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": self.encode(text)}
+
     def encode(self, text: str, **_: Any) -> list[int]:
         return [_SAID] * (len(text) - 1) + [_EOS]
 
@@ -145,6 +148,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 ["gsm8k"] * rows,
                 [{} for _ in range(rows)],
                 inputs["max_tokens"],
+                *((1000,) if "max_input_length" in boundary.parameters else ()),
             )
         )
     told = answer["rollout_metrics"]

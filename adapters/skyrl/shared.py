@@ -18,6 +18,10 @@ OFF_POLICY = f"{BACKEND}.utils.off_policy_correction_utils"
 BATCH = f"{BACKEND}.training_batch"
 WORKER_UTILS = f"{BACKEND}.workers.worker_utils"
 CONFIG = "skyrl.train.config"
+#: Until it moved: a package of its own, configured by Hydra.
+FORMER = "skyrl_train"
+FORMER_CONFIG = f"{FORMER}.config"
+FORMER_PPO = f"{FORMER}.utils.ppo_utils"
 WRAPPER = f"{BACKEND}.workers.megatron.megatron_model_wrapper"
 MEGATRON_WORKER = f"{BACKEND}.workers.megatron.megatron_worker"
 MEGATRON_UTILS = f"{BACKEND}.distributed.megatron.megatron_utils"
@@ -26,7 +30,8 @@ MEGATRON_MODELS = f"{BACKEND}.distributed.megatron.model_utils"
 #: The configuration imports the second one when it is made, and so inside a probe if it were not named here.
 CONFIGURED = (CONFIG, f"{BACKEND}.inference_servers.utils", PPO)
 WORKING = (*CONFIGURED, BATCH, WORKER_UTILS)
-WITH_MEGATRON = (*WORKING, MEGATRON_WORKER, MEGATRON_UTILS, MEGATRON_MODELS, f"{BACKEND}.utils.replay_utils")
+REPLAY = f"{BACKEND}.utils.replay_utils"
+WITH_MEGATRON = (*WORKING, MEGATRON_WORKER, MEGATRON_UTILS, MEGATRON_MODELS, REPLAY)
 
 
 #: Megatron's log-probs are those of logits taken to single precision, whatever these are.
@@ -74,10 +79,14 @@ def other_ranks_have(boundary: Any, more: int) -> tuple[Any, str, Any]:
     """Another data-parallel rank with ``more`` microbatches: what makes the iterator add padding ones."""
     from torch.distributed import ReduceOp
 
+    from sentinel.worker.drift import AbsentError
+
     def all_reduce(count: Any, op: Any) -> None:
         assert op is ReduceOp.MAX
         count.add_(more)
 
+    if not hasattr(boundary.imported[WORKER_UTILS], "dist"):
+        raise AbsentError("not in this version: no rank waits for another, and none has padding microbatches")
     ranks = stand_in(is_initialized=lambda: True, ReduceOp=ReduceOp, all_reduce=all_reduce)
     return boundary.imported[WORKER_UTILS], "dist", ranks
 
@@ -169,4 +178,26 @@ def given_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def algorithm_of(boundary: Any, options: Mapping[str, Any]) -> Any:
-    return with_options(boundary.imported[CONFIG].AlgorithmConfig(), options)
+    """The algorithm's part of the target's own configuration: a class, or once a file of defaults."""
+    if CONFIG in boundary.imported:
+        return with_options(boundary.imported[CONFIG].AlgorithmConfig(), options)
+    from pathlib import Path
+
+    from omegaconf import OmegaConf
+
+    file = Path(str(boundary.imported[FORMER_CONFIG].__file__)).with_name("ppo_base_config.yaml")
+    made = OmegaConf.create(OmegaConf.to_container(OmegaConf.load(file).trainer.algorithm))
+    made.max_seq_len = None  # the trainer put it there
+    OmegaConf.set_struct(made, True)
+    return with_options(made, options)
+
+
+def is_averaged_inside(module: Any) -> bool:
+    """Whether losses average over their microbatch themselves, as they did until March 2026."""
+    import inspect
+
+    return "loss_reduction" in inspect.signature(module.reduce_loss).parameters
+
+
+#: With these an average is the sum over the tokens, divided by the rows: what losses are without one.
+AS_SUMS = {"loss_reduction": "seq_mean_token_sum_norm", "max_seq_len": 1}

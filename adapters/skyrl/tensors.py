@@ -9,15 +9,18 @@ from sentinel.targets import Binding, Dialect, StandIn
 
 from .policy_losses import _SUMMED, CALLS, POLICY_LOSSES, SAFELY, _critic_loss
 from .shared import (
+    AS_SUMS,
     BATCH,
     CODE,
     CONFIG,
+    FORMER_PPO,
     K3_IS_CUT,
     OFF_POLICY,
     PPO,
     TORCH,
     algorithm_of,
     given_inputs,
+    is_averaged_inside,
     ppo_line,
     stand_in,
     training_batch,
@@ -29,10 +32,21 @@ RIGHT_ALIGNED = ("full", "left")
 
 
 def _formerly(function: str) -> tuple[str, ...]:
-    return (f"skyrl_train.utils.ppo_utils.{function}",)
+    return (f"{FORMER_PPO}.{function}",)
+
+
+#: Estimators as two switches, before they had names.
+_SWITCHES = {"k1": {}, "abs": {"use_abs_kl": True}, "k3": {"use_kl_estimator_k3": True}}
 
 
 def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    if "kl_estimator_type" not in boundary.parameters:
+        from sentinel.worker.drift import AbsentError
+
+        if inputs["kl_estimator"] not in _SWITCHES:
+            raise AbsentError(f"not in this version: there is no estimator {inputs['kl_estimator']}")
+        names = given_inputs(inputs, "log_probs", "ref_log_probs", "response_mask")
+        return boundary.invoke(names, **_SWITCHES[inputs["kl_estimator"]])
     return boundary.invoke(given_inputs(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
 
 
@@ -93,16 +107,16 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
 
 # -- loss reduction ---------------------------------------------------------------------------------------------------
 
-_REDUCTIONS = {
+REDUCTIONS = {
     "token-mean": "token_mean",
     "seq-mean-token-mean": "sequence_mean",
     "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
 }
-_BY_SEQUENCE = ("seq-mean-token-mean", "seq-mean-token-sum-norm")
+BY_SEQUENCE = ("seq-mean-token-mean", "seq-mean-token-sum-norm")
 _BATCH_SIZE = "sequence means are averaged over the batch, whose size is its number of rows, empty ones included"
 
 
-def _empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
+def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
     where = {"loss_agg_mode": modes}
     return (
         Dialect("empty_rows", "counted", _BATCH_SIZE, line, where),
@@ -110,15 +124,18 @@ def _empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
     )
 
 
-def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(given_inputs(inputs, "loss_mat", "response_mask"))
+def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    names = given_inputs(inputs, "loss_mat", "response_mask")
+    if is_averaged_inside(boundary.module):
+        return {"loss": boundary.invoke(names, **AS_SUMS) * len(inputs["loss_mat"])}
+    return {"loss": boundary.invoke(names)}
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Losses in the place of advantages: what it makes of them is summed by its own ``reduce_loss``."""
     scaled = boundary.invoke(
         given_inputs(inputs, "loss_mat", "response_mask"),
-        loss_reduction=_REDUCTIONS[inputs["loss_agg_mode"]],
+        loss_reduction=REDUCTIONS[inputs["loss_agg_mode"]],
         micro_batch_size=len(inputs["loss_mat"]),
         max_seq_len=inputs["loss_scale_factor"],
     )
@@ -138,8 +155,31 @@ def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     algorithm = algorithm_of(boundary, options)
     settings = stand_in(algorithm=algorithm, micro_train_batch_size_per_gpu=1)
     trainer = stand_in(cfg=stand_in(trainer=settings))
-    batch = boundary.invoke({}, trainer, training_batch(boundary, fields), [(0, len(advantages))])
+    by_size = "mini_batch_size" in boundary.parameters
+    whole = len(advantages) if by_size else [(0, len(advantages))]
+    batch = boundary.invoke({}, trainer, training_batch(boundary, fields), whole)
     return {"normalised": batch["advantages"]}
+
+
+_BATCH_NORMALISATION: dict[str, Any] = {
+    "fixed": {"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
+    "accepts": {"response_mask": RIGHT_ALIGNED},
+    "dialects": (
+        Dialect("std", "biased", "the variance divides by the number of tokens", f"{CODE}/train/trainer.py#L1481"),
+        Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{CODE}/train/trainer.py#L1481"),
+        Dialect(
+            "masked_output",
+            "any",
+            "padding keeps minus the mean; the loss multiplies by its mask before it sums",
+            ppo_line(1149),
+        ),
+    ),
+}
+
+
+def _normalised_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    data = {"advantages": inputs["advantages"].clone(), "response_mask": inputs["response_mask"]}
+    return {"normalised": boundary.function(data)["advantages"]}
 
 
 # -- masked statistics ------------------------------------------------------------------------------------------------
@@ -285,14 +325,13 @@ BINDINGS = (
         },
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", ppo_line(174)),
-            *_empty_rows_count(ppo_line(173), ("seq-mean-token-mean",)),
+            *empty_rows_count(ppo_line(173), ("seq-mean-token-mean",)),
         ),
     ),
     Binding(
         f"{PPO}.reduce_loss",
         "loss_aggregation",
         arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
-        outputs=("loss",),
         call=_sum_of_losses,
         fixed={**{name: value for name, value in _SUMMED.items() if name != "importance_weights"}, "weights": None},
     ),
@@ -302,8 +341,8 @@ BINDINGS = (
         arguments={"loss_mat": ("advantages",), "response_mask": ("loss_mask",)},
         call=_scaled_advantages,
         fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),
-        accepts={"loss_agg_mode": tuple(_REDUCTIONS), "loss_scale_factor": (8, 3)},
-        dialects=_empty_rows_count(f"{CODE}/train/config/config.py#L881", _BY_SEQUENCE),
+        accepts={"loss_agg_mode": tuple(REDUCTIONS), "loss_scale_factor": (8, 3)},
+        dialects=empty_rows_count(f"{CODE}/train/config/config.py#L881", BY_SEQUENCE),
     ),
     Binding(
         "skyrl.train.trainer.RayPPOTrainer._normalize_advantages",
@@ -311,18 +350,15 @@ BINDINGS = (
         call=_normalised_advantages,
         imports=(CONFIG, BATCH),
         stand_ins=(StandIn("self", "the real trainer starts Ray; the step reads three options of its configuration"),),
-        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
-        accepts={"response_mask": RIGHT_ALIGNED},
-        dialects=(
-            Dialect("std", "biased", "the variance divides by the number of tokens", f"{CODE}/train/trainer.py#L1481"),
-            Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{CODE}/train/trainer.py#L1481"),
-            Dialect(
-                "masked_output",
-                "any",
-                "padding keeps minus the mean; the loss multiplies by its mask before it sums",
-                ppo_line(1149),
-            ),
-        ),
+        **_BATCH_NORMALISATION,
+    ),
+    # What the step did before it was a method of the trainer.
+    Binding(
+        f"{PPO}.normalize_advantages_dict",
+        "advantage_normalisation",
+        formerly=_formerly("normalize_advantages_dict"),
+        call=_normalised_data,
+        **_BATCH_NORMALISATION,
     ),
     _statistic(f"{TORCH}.masked_mean", "mean", ("axis",), _mean, _formerly("masked_mean")),
     _statistic(f"{PPO}.masked_var", "var", ("unbiased",), formerly=_formerly("masked_var")),

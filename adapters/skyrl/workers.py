@@ -78,10 +78,10 @@ def _fsdp_step(
     )
     with swapped(no_ray(boundary), current_device(log_probs.device.type)):
         worker.policy_loss_fn = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
-        experience = boundary.imported[WORKER_UTILS].BaseBatchIterator.batch_to_experience(
-            training_batch(boundary, fields)
-        )
-        return boundary.invoke({}, worker, experience, 1.0)
+        utils = boundary.imported[WORKER_UTILS]
+        iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator  # the only one, once
+        experience = iterator.batch_to_experience(training_batch(boundary, fields))
+        return boundary.invoke({}, worker, experience, microbatch_weight=1.0)
 
 
 def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

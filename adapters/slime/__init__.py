@@ -23,8 +23,11 @@ from .shared import (
     PPO,
     SELF,
     TYPES,
+    Answer,
+    as_rows,
     as_samples,
     full_lengths,
+    kl_name,
     one_rank,
     stand_in,
     swapped,
@@ -37,6 +40,10 @@ def _parameter(boundary: Any, name: str) -> bool:
 
 
 # -- KL and policy losses ---------------------------------------------------------------------------------------------
+
+
+def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kl": boundary.invoke({**inputs, "kl_estimator": kl_name(boundary.function, inputs["kl_estimator"])})}
 
 
 def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,7 +110,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
         **full_lengths(inputs),
     }
     entropy = [torch.zeros_like(row) for row in log_probs]
-    answer = (None, {"log_probs": log_probs, "entropy": entropy})
+    answer = Answer(log_probs=log_probs, entropy=entropy)
     with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, _ = boundary.invoke({}, args, batch, torch.zeros(()), _reducer(boundary, inputs))
     return {"loss": _of_sequences(loss, inputs)}
@@ -151,6 +158,12 @@ def _of_sequences(loss: Any, inputs: Mapping[str, Any]) -> Any:
 def _sum_of_sample_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with one_rank():
         loss = _reducer(boundary, inputs)(inputs["loss_mat"].reshape(-1))
+    return {"loss": _of_sequences(loss, inputs)}
+
+
+def _packed_sum(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    lengths, masks = full_lengths(inputs), list(inputs["response_mask"])
+    loss = boundary.function(inputs["loss_mat"].reshape(-1), lengths["response_lengths"], masks)
     return {"loss": _of_sequences(loss, inputs)}
 
 
@@ -216,14 +229,15 @@ def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     return {"weights": weights.reshape(shape), "clip_fraction": metrics["tis_clipfrac"].reshape(shape)}
 
 
-def _weights(function: str, mode: str) -> Binding:
+def _weights(path: str, mode: str, **more: Any) -> Binding:
     return Binding(
-        f"{LOSS}.{function}",
+        path,
         "importance_weight",
         arguments={"old_log_probs": ("train_log_probs",), "response_mask": ("loss_masks",)},
         call=_importance_weight,
         fixed={"level": "token", "mode": mode},
         stand_ins=(ARGS,),
+        **more,
     )
 
 
@@ -247,6 +261,20 @@ def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     width = inputs["values"].shape[-1]
     padded = [torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in rows]) for rows in found]
     return dict(zip(("advantages", "returns"), padded))
+
+
+def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Sample by sample, of the lengths that the mask says."""
+    width = inputs["values"].shape[-1]
+    found = []
+    with one_rank():
+        for values, rewards, mask in zip(inputs["values"], inputs["token_level_rewards"], inputs["response_mask"]):
+            n = int((mask != 0).sum())
+            given = {"gamma": inputs["gamma"], "lam": inputs["lam"], "values": values[:n], "rewards": rewards[:n]}
+            found.append(boundary.invoke(given, total_len=n + 1, response_len=n))
+    return {
+        name: as_rows([rows[place] for rows in found], width) for place, name in enumerate(("advantages", "returns"))
+    }
 
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,7 +323,11 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     )
     sample = boundary.imported[TYPES].Sample
     numbered = enumerate(zip(labels, inputs["rewards"].tolist()))
-    samples = [sample(index=n, group_index=groups.index(label), reward=reward) for n, (label, reward) in numbered]
+    grouped = "group_index" in sample.__dataclass_fields__  # before, samples had an order alone
+    samples = [
+        sample(index=n, reward=reward, **({"group_index": groups.index(label)} if grouped else {}))
+        for n, (label, reward) in numbered
+    ]
     _, rewards = boundary.invoke({}, stand_in(args=args, custom_reward_post_process_func=None), samples)
     return {"normalised": torch.tensor(rewards, dtype=torch.float32)}
 
@@ -338,6 +370,7 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_loss_type",)},
             outputs=("kl",),
+            call=_kl,
             fixed={"response_mask": None},
             accepts={"kl_estimator": ("k1", "k2", "k3", "low_var_kl")},
             dialects=(
@@ -376,8 +409,20 @@ TARGET = Target(
             stand_ins=(MPU,),
             accepts={**_AGGREGATION, "weights": (None,)},
         ),
-        _weights("vanilla_tis_function", "truncate"),
-        _weights("icepop_function", "mask"),
+        *(
+            Binding(
+                f"slime.backends.fsdp_utils.actor.{function}",
+                "loss_aggregation",
+                call=_packed_sum,
+                requires=("slime.backends.fsdp_utils.actor",),
+                accepts={**_AGGREGATION, "loss_agg_mode": (mode,), "weights": (None,)},
+            )
+            for function, mode in (("sum_of_sample_mean", _MEANS), ("sum_of_token", "token-sum"))
+        ),
+        _weights(f"{LOSS}.vanilla_tis_function", "truncate"),
+        # The FSDP backend's own, until that went in 2026.
+        _weights(f"{PPO}.vanilla_tis_function", "truncate", requires=(f"{PPO}.vanilla_tis_function",)),
+        _weights(f"{LOSS}.icepop_function", "mask"),
         _advantages("vanilla_gae", "chunked_gae"),
         _advantages("chunked_gae", "vanilla_gae"),
         Binding(
@@ -387,6 +432,16 @@ TARGET = Target(
             call=_batched_gae,
             stand_ins=(MPU,),
             # A sample is its response alone, so what does not count is padding.
+            accepts={"response_mask": ("full", "right")},
+        ),
+        # It was beside the one for batches until that was left alone in 2026.
+        Binding(
+            f"{PPO}.get_advantages_and_returns",
+            "generalised_advantage",
+            arguments={"lam": ("lambd",)},
+            call=_gae_of_a_sample,
+            stand_ins=(MPU,),
+            requires=(f"{PPO}.get_advantages_and_returns",),
             accepts={"response_mask": ("full", "right")},
         ),
         _returns(
@@ -449,10 +504,30 @@ TARGET = Target(
         f"{LOSS}.apply_opd_kl_to_advantages": "a difference of log-probs, times a coefficient, beside the advantages",
         f"{LOSS}.sft_loss_function": "loss_function, which is bound, is measured with it",
         f"{LOSS}.*": "recording of log-probs, and options of the engine",
-        "slime.ray.rollout.start_rollout_servers": "it starts servers",
+        "slime.ray.buffer.*": "it hands out samples in their order",
+        "slime.utils.mask_utils.*": "masks of the turns of a chat, which a tokenizer's template decides",
+        "slime.rollout.agent_rollout.*": "it asks a service for trajectories",
+        "slime.rollout.sglang_example.*": "it asks an engine of SGLang",
+        "slime.rollout.sglang_rollout.*": "it asks an engine of SGLang",
+        "slime.ray.rollout.*": "it starts servers, and averages metrics for display",
         "slime.rollout._fanout_test_helpers.compact_generate": "a generation function for tests",
         "slime.rollout.fully_async_rollout.generate_rollout_fully_async": "_generate_rollout_async, bound, in a loop",
         "slime.rollout.rm_hub.math_utils.*": "parts of the graders that are bound",
+        f"{PPO}.compute_log_probs": "a kernel of Megatron-LM, which is not installed",
+        f"{PPO}.compute_entropy_from_logits": (
+            "beside that kernel, over the ranks of a process group; now one with log-probs, which are bound"
+        ),
+        "slime.backends.fsdp_utils.actor.gather_log_probs_packed": (
+            "get_logprob_and_entropy_with_cp, which is bound, asks it"
+        ),
+        "slime.backends.fsdp_utils.actor.selective_log_softmax_raw": (
+            "get_logprob_and_entropy_with_cp, which is bound, asks it"
+        ),
+        "slime.backends.fsdp_utils.actor.*": "sharding of a model, and its optimizer's devices",
+        "slime.backends.megatron_utils.data.process_rollout_data": (
+            "until July 2025 rewards were normalised in it, between a buffer of Ray's and Megatron's ranks; today's "
+            "_post_process_rewards is bound"
+        ),
         f"{PPO}.chunked_discounted_returns": "vanilla_gae and chunked_gae, which it is the parts of, are bound",
     },
 )

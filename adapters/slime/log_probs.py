@@ -7,6 +7,7 @@ token, that predicts nothing.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,8 @@ _FSDP = "slime.backends.fsdp_utils.actor"
 _ACTOR = StandIn("self", "the real actor wants GPUs and a cluster; the method reads these attributes alone")
 _MODELS = StandIn("model, ref_model", "answer the logits of the scenario; how a model makes them is not measured")
 _FIRST = StandIn(
-    "torch.distributed.get_rank, tqdm", "one process has the rank 0, and a progress bar shows progress alone"
+    "torch.distributed.get_rank, barrier, get_gloo_group, tqdm",
+    "one process has the rank 0 and waits for nobody, and a progress bar shows progress alone",
 )
 _ALONE = StandIn("tp_group", "there is one tensor-parallel rank, which holds the whole vocabulary")
 _RANKS = StandIn(
@@ -89,7 +91,17 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**answer, "entropy": as_rows([-(x.exp() * x).sum(-1) for x in logs], width)}
 
 
+def _own_kernel(module: Any) -> None:
+    """:raises AbsentError: until June 2026 the log-prob itself was Megatron-LM's fused kernel, and not slime's code;
+    get_responses, which hands it its logits and tokens, is bound."""
+    from sentinel.worker.drift import AbsentError
+
+    if hasattr(module, "compute_log_probs"):
+        raise AbsentError(f"not in this version: {module.__name__} asks a kernel of Megatron-LM for log-probs")
+
+
 def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    _own_kernel(boundary.imported[PPO])
     tokens = _tokens(inputs, _response_lengths(inputs))
     packed, rest = _batch(inputs, inputs["logits"], _after(inputs["logits"]), tokens)
     with one_rank():
@@ -101,6 +113,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Tokens one below the other, without their samples, and logits that the temperature has been applied to."""
+    _own_kernel(boundary.module)
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
     log_probs, entropy = boundary.invoke({"with_entropy": inputs["with_entropy"]}, logits, tokens, None)
@@ -175,6 +188,10 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
     import torch
 
+    from sentinel.worker.drift import AbsentError
+
+    if not hasattr(boundary.owner, "_get_model_inputs_args"):
+        raise AbsentError("not in this version: there is one model, whose parameters are exchanged on its GPU")
     lengths = _response_lengths(inputs)
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -184,13 +201,18 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ref_model=_Model(logits),
         args=stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
         prof=stand_in(iterate_train_log_probs=iter),
+        fsdp_cpu_offload=True,  # models stay where they are
         cp_rank=0,
         cp_size=1,
         cp_group=None,
     )
     actor._get_model_inputs_args = boundary.owner._get_model_inputs_args.__get__(actor)
-    shown = swapped(boundary.module, "tqdm", lambda batches, **_: batches)
-    with swapped(torch.distributed, "get_rank", lambda *_: 0), shown:
+    with contextlib.ExitStack() as alone:
+        alone.enter_context(swapped(torch.distributed, "get_rank", lambda *_: 0))
+        alone.enter_context(swapped(torch.distributed, "barrier", lambda **_: None))
+        alone.enter_context(swapped(boundary.module, "tqdm", lambda batches, **_: batches))
+        if hasattr(boundary.module, "get_gloo_group"):
+            alone.enter_context(swapped(boundary.module, "get_gloo_group", lambda: None))
         boundary.function(actor, "ref", [batch], store_prefix="ref_")
     return {"log_probs": _responses_of(batch["ref_log_probs"], lengths, inputs)}
 
@@ -218,6 +240,7 @@ BINDINGS = (
         f"{LOSS}.get_log_probs_and_entropy",
         "token_log_probs",
         call=_log_probs_and_entropy,
+        imports=(PPO,),
         stand_ins=(ARGS, MPU),
         accepts={**_LENGTHS, "temperature": (1.0, 0.5, 2.0, 0.0)},
         dtypes=_SINGLE,
@@ -226,6 +249,7 @@ BINDINGS = (
     Binding(
         f"{PPO}.calculate_log_probs_and_entropy",
         "token_log_probs",
+        formerly=(f"{LOSS}.calculate_log_probs_and_entropy",),
         # So that scenarios of a few tokens cross the border between chunks.
         constants={"chunk_size": 2},
         call=_flat,
@@ -261,6 +285,7 @@ BINDINGS = (
     Binding(
         f"{_FSDP}.FSDPTrainRayActor.compute_log_prob",
         "token_log_probs",
+        formerly=(f"{_FSDP}.FSDPTrainRayActor._compute_log_prob",),
         call=_reference,
         stand_ins=(_ACTOR, _MODELS, _FIRST),
         requires=(_FSDP,),

@@ -84,7 +84,7 @@ def _read(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """How many samples are kept, and the batch size that was chosen."""
-    from sentinel.worker.drift import AbsentError, DriftError
+    from sentinel.worker.drift import AbsentError
 
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
@@ -93,19 +93,24 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = stand_in(
         load_debug_rollout_data=None,
         disable_rollout_trim_samples=False,
+        debug_rollout_only=False,
         use_dynamic_global_batch_size=inputs["dynamic"],
         global_batch_size=inputs["global_batch_size"],
     )
     manager = stand_in(args=args, train_parallel_config={"dp_size": inputs["dp_size"]})
-    manager.generate_rollout = manager.data_source = None
+    manager.rollout_id, manager.data_source = 0, None
+    manager.generate_rollout = lambda *_, **__: answer.samples
     manager._dynamic_global_batch_size = inputs["global_batch_size"]
     if inputs["dynamic"]:
         size = getattr(boundary.owner, "_compute_dynamic_global_batch_size", None)
         if size is None:
-            raise DriftError(f"{boundary.path} knows no dynamic batch size")
+            raise AbsentError("not in this version: there is no dynamic batch size")
         manager._compute_dynamic_global_batch_size = size.__get__(manager)
-    with swapped(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
-        data, _ = boundary.function(manager, 0)
+    if hasattr(boundary.module, "call_rollout_fn"):
+        with swapped(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
+            data, _ = boundary.function(manager, 0)
+    else:  # until October 2025 the manager asked the function itself, and gave the samples alone
+        data = boundary.function(manager)
     return {"kept": len(data), "global_batch_size": manager._dynamic_global_batch_size}
 
 

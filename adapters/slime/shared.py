@@ -72,6 +72,34 @@ def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, old)
 
 
+class Answer(dict[str, Any]):
+    """The answer of ``get_log_probs_and_entropy``: older revisions look into it, newer ones unpack (None, answer)."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((None, dict(self)))
+
+
+def kl_name(compute_approx_kl: Any, estimator: str) -> str:
+    """What a revision calls an estimator: k1 was "kl" once, and k3 was there with its clamp alone.
+
+    :raises AbsentError: where the revision has no such estimator.
+    """
+    import torch
+
+    from sentinel.worker.drift import AbsentError
+
+    for name in (estimator, *_FORMER_NAMES.get(estimator, ())):
+        try:
+            compute_approx_kl(torch.zeros(1), torch.zeros(1), kl_loss_type=name)
+        except ValueError:
+            continue
+        return name
+    raise AbsentError(f"not in this version: there is no estimator {estimator}")
+
+
+_FORMER_NAMES = {"k1": ("kl",)}
+
+
 def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
     return {name: list(inputs[name]) for name in names}
 

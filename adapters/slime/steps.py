@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect
 
-from .shared import ARGS, CP, LOG_PROBS, LOSS, MAIN, MPU, as_rows, full_lengths, one_rank, stand_in, swapped
-
-
-class Answer(dict[str, Any]):
-    """The answer of ``get_log_probs_and_entropy``: older revisions look into it, newer ones unpack (None, answer)."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((None, dict(self)))
+from .shared import (
+    ARGS,
+    CP,
+    LOG_PROBS,
+    LOSS,
+    MAIN,
+    MPU,
+    Answer,
+    as_rows,
+    full_lengths,
+    kl_name,
+    one_rank,
+    stand_in,
+    swapped,
+)
 
 
 def _loss_args(per_token: bool, global_batch_size: int) -> Any:
@@ -73,6 +80,8 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of one sample whose tokens are spread over context-parallel ranks, as Megatron averages it over them."""
     import torch
 
+    from sentinel.worker.drift import AbsentError
+
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     prompt = inputs["prompt_length"]
@@ -84,6 +93,8 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_lengths": [tokens + prompt],
     }
     args = _loss_args(inputs["per_token"], 1)
+    if not hasattr(boundary.imported[CP], "slice_log_prob_with_cp"):
+        raise AbsentError("not in this version: nothing there gives a rank its part of a response's tokens")
     own = boundary.imported[CP].slice_log_prob_with_cp
     total = 0.0
     for rank in range(ranks):
@@ -95,19 +106,33 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantage_args(estimator: str, **options: Any) -> Any:
-    """The KL is k1, so that log-probs that are KLs beside a reference of 0 have these."""
+    """The KL will be k1, so that log-probs that are KLs beside a reference of 0 have these."""
     return stand_in(
         advantage_estimator=estimator,
-        kl_loss_type="k1",
         custom_advantage_function_path=None,
         **dict.fromkeys(("use_rollout_logprobs", "use_opd", "normalize_advantages"), False),
         **options,
     )
 
 
+def _advantage_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
+    """With k1 as the KL.
+
+    :raises AbsentError: of July 2025, when the step knew GRPO alone and took its data from a storage of its own."""
+    from sentinel.worker.drift import AbsentError
+
+    if len(boundary.parameters) == 1:
+        raise AbsentError("not in this version: GRPO is the only estimator")
+    args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
+    with one_rank():
+        boundary.function(args, data)
+
+
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """PPO's advantages, with what the rollout data says of the KL afterwards. Samples of the lengths of the mask."""
     import torch
+
+    from sentinel.worker.drift import AbsentError
 
     width = inputs["response_mask"].shape[1]
     lengths = [int(n) for n in (inputs["response_mask"] != 0).sum(-1)]
@@ -121,8 +146,9 @@ def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_lengths": [n + 1 for n in lengths],
     }
     args = _advantage_args("ppo", **{name: inputs[key] for name, key in _PPO_OPTIONS.items()})
-    with one_rank():
-        boundary.function(args, data)
+    _advantage_step(boundary, args, data)
+    if "kl" not in data:
+        raise AbsentError("not in this version: the rollout data does not say the KL")
     return {name: as_rows(data[name], width) for name in ("kl", "advantages")}
 
 
@@ -152,8 +178,8 @@ def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "response_lengths": lengths,
         "total_lengths": [n + 1 for n in lengths],
     }
-    with one_rank():
-        boundary.function(_advantage_args("ppo", kl_coef=0.0, gamma=inputs["gamma"], lambd=inputs["lam"]), data)
+    args = _advantage_args("ppo", kl_coef=0.0, gamma=inputs["gamma"], lambd=inputs["lam"])
+    _advantage_step(boundary, args, data)
     return {name: as_rows(data[name], inputs["values"].shape[1]) for name in ("advantages", "returns")}
 
 
@@ -170,8 +196,7 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
         **full_lengths(inputs),
     }
     args = _advantage_args("reinforce_plus_plus", kl_coef=inputs["kl_coef"], gamma=inputs["gamma"])
-    with one_rank():
-        boundary.function(args, data)
+    _advantage_step(boundary, args, data)
     return {name: torch.stack(list(data[name])) for name in ("advantages", "returns")}
 
 
@@ -188,7 +213,7 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         eps_clip_c=inputs["dual_clip"],
         entropy_coef=0.0,
         rollout_top_p=1.0,
-        kl_loss_type=inputs["kl_estimator"],
+        kl_loss_type=kl_name(boundary.module.compute_approx_kl, inputs["kl_estimator"]),
         kl_loss_coef=inputs["kl_coef"],
         use_kl_loss=reference is not None,
         **dict.fromkeys(

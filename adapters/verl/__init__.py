@@ -5,6 +5,7 @@ They are functions of tensors. Options come to them in the target's own configur
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,14 @@ from typing import Any
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
 from . import agents, data, engines, kernels, updates
+from .shared import CPU, swapped
 from .shared import MAIN as _MAIN
 
 _CORE = "verl.trainer.ppo.core_algos"
 _CORRECTION = "verl.trainer.ppo.rollout_corr_helper"
 _TORCH = "verl.utils.torch_functional"
 _CONFIG = "verl.workers.config"
+_GROUPWISE = "verl.utils.groupwise"
 
 
 def _core_line(number: int) -> str:
@@ -66,7 +69,8 @@ def _estimator(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     rest = _group(inputs)
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
         del rest["norm_by_std"]  # GRPO had no such switch until #990, and divided
-    return boundary.invoke(rest)
+    with swapped(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: "cpu"):  # once torch.cpu, which is no device
+        return boundary.invoke(rest)
 
 
 def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -82,6 +86,8 @@ def _remax(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    if "config" not in boundary.parameters:
+        return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask", "gamma"))
     config = _algorithm(boundary, {"gamma": inputs["gamma"]})
     return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask"), config=config)
 
@@ -132,6 +138,7 @@ _OUTCOMES = (
             "a response without others has the baseline 0 and the scale 1",
             f"{_MAIN}/utils/groupwise.py#L37",
         ),
+        stand_ins=(CPU,),
         twins=(f"{_CORE}.compute_grpo_outcome_advantage",),
     ),
     _outcome("compute_grpo_passk_outcome_advantage", "passk", ("epsilon", "norm_by_std"), call=_pass_at_k),
@@ -211,6 +218,10 @@ _METRICS = {
 _RETURNED = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
 
 
+#: Options of a loss that the trainer put into its configuration before that declared them.
+_PUT_THERE = frozenset({"rollout_correction"})
+
+
 def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """The actor's configuration; the trainer leaves the counts of the global batch in it for the loss.
 
@@ -221,15 +232,24 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
     of_loss = {name.partition(".")[2]: value for name, value in options.items() if "." in name}
     required = {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1}
     actor = boundary.module.ActorConfig
-    return _made(
+    losses = boundary.imported[_CONFIG].PolicyLossConfig
+    beside = {name: value for name, value in of_loss.items() if name in _PUT_THERE - losses.__dataclass_fields__.keys()}
+    made = _made(
         actor,
         {
             **{name: value for name, value in required.items() if name in actor.__dataclass_fields__},
             **{name: value for name, value in options.items() if "." not in name},
             **({"global_batch_info": given} if given else {}),
-            **({"policy_loss": _made(boundary.imported[_CONFIG].PolicyLossConfig, of_loss)} if of_loss else {}),
+            **(
+                {"policy_loss": _made(losses, {name: of_loss[name] for name in of_loss.keys() - beside.keys()})}
+                if of_loss
+                else {}
+            ),
         },
     )
+    for name, value in beside.items():
+        object.__setattr__(made.policy_loss, name, value)
+    return made
 
 
 def _policy(
@@ -288,10 +308,33 @@ def _surrogate(line: int) -> Dialect:
     )
 
 
+def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The argument that chooses an aggregation, where there is one; before April 2025 it was always the tokens' mean.
+
+    :raises AbsentError: where the scenario wants another one then.
+    """
+    from sentinel.worker.drift import AbsentError
+
+    if "loss_agg_mode" in boundary.parameters:
+        return ("loss_agg_mode",)
+    if inputs["loss_agg_mode"] != "token-mean":
+        raise AbsentError("not in this version: a loss is the mean over tokens")
+    return ()
+
+
 def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("log_probs", "old_log_probs", "advantages", "response_mask", "loss_agg_mode")
-    knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
-    returned = boundary.invoke(_tensors(inputs, *names, *knobs))
+    """At first there was one range, and no second clip."""
+    from sentinel.worker.drift import AbsentError, UnknownInputError
+
+    names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
+    if "cliprange_low" in boundary.parameters:
+        returned = boundary.invoke(_tensors(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
+    elif inputs["dual_clip"] is not None:
+        raise UnknownInputError("the loss knows no second clip", "dual_clip")
+    elif inputs["eps_clip_low"] != inputs["eps_clip_high"]:
+        raise AbsentError("not in this version: the clip has one range")
+    else:
+        returned = boundary.invoke(_tensors(inputs, *names), cliprange=inputs["eps_clip_low"])
     return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
 
 
@@ -315,6 +358,7 @@ _POLICY_LOSSES = (
         arguments={
             "log_probs": ("log_prob",),
             "old_log_probs": ("old_log_prob",),
+            "response_mask": _MASK,
             "eps_clip_low": ("cliprange_low",),
             "eps_clip_high": ("cliprange_high",),
             "dual_clip": ("clip_ratio_c",),
@@ -336,6 +380,7 @@ _POLICY_LOSSES = (
         _cut(1338),
         imports=(_CORRECTION,),
         fixed={"importance_weights": None},
+        options={"policy_loss.rollout_correction": {"loss_type": "ppo_clip"}},
         accepts={"dual_clip": (3.0, 1.5)},
         twins=(f"{_CORE}.compute_policy_loss_vanilla",),
     ),
@@ -457,6 +502,10 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """IcePop: two thresholds in one string."""
+    from sentinel.worker.drift import AbsentError
+
+    if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
+        raise AbsentError("not in this version: weights are truncated alone, and never set to 0")
     weights, metrics = boundary.invoke(
         _tensors(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -470,11 +519,29 @@ def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """K1 options have two thresholds of the ratio, the others one of the divergence."""
     low, high = inputs["threshold_low"], inputs["threshold_high"]
+    if "rollout_rs_threshold_lower" in boundary.parameters:
+        return _rejected_by_ratio(boundary, inputs)
     kept, metrics = boundary.invoke(
         _tensors(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_rs=f"{_AGGREGATES[inputs['level']]}_{_RATIO[inputs['statistic']]}",
         rollout_rs_threshold=f"{low}_{high}" if inputs["statistic"] == "ratio" else f"{high}",
+    )
+    return {"kept": kept, "clip_fraction": metrics["rollout_rs_masked_fraction"]}
+
+
+def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Until February 2026 options named a level alone, and the ratio had two thresholds of its own."""
+    from sentinel.worker.drift import AbsentError
+
+    if inputs["statistic"] != "ratio":
+        raise AbsentError("not in this version: what is rejected goes by its ratio")
+    kept, metrics = boundary.invoke(
+        _tensors(inputs, "response_mask"),
+        log_ratio=_log_ratio(inputs),
+        rollout_rs=inputs["level"],
+        rollout_rs_threshold=inputs["threshold_high"],
+        rollout_rs_threshold_lower=inputs["threshold_low"],
     )
     return {"kept": kept, "clip_fraction": metrics["rollout_rs_masked_fraction"]}
 
@@ -550,6 +617,11 @@ _CORRECTIONS = (
 # -- the rest ---------------------------------------------------------------------------------------------------------
 
 
+def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    mode = _token_means_alone(boundary, inputs)
+    return boundary.invoke({name: value for name, value in inputs.items() if mode or name != "loss_agg_mode"})
+
+
 def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
 
@@ -623,7 +695,9 @@ TARGET = Target(
         Binding(
             f"{_CORE}.compute_value_loss",
             "value_loss",
+            arguments={"response_mask": _MASK},
             outputs=("loss", "clip_fraction"),
+            call=_value_loss,
             accepts={"cliprange_value": (0.2, 0.6), "dp_size": (1, 2)},
             dialects=(Dialect("factor", 0.5, "the loss is half the squared error", _core_line(2174)),),
         ),
@@ -663,11 +737,25 @@ TARGET = Target(
         "verl.workers.utils.losses.value_loss": "it hands a packed batch to compute_value_loss, which is bound",
         "verl.trainer.ppo.ray_trainer.apply_kl_penalty": "kl_penalty, which is bound, times what a controller moves",
         "verl.trainer.ppo.ray_trainer.compute_spec_decode_metrics": "counts of speculative decoding",
+        "verl.trainer.ppo.ray_trainer.compute_timing_metrics": "what is timed",
+        "verl.trainer.ppo.ray_trainer.reduce_metrics": "a mean of each metric",
+        "verl.trainer.ppo.ray_trainer._compute_response_info": "lengths, for metrics; compute_response_mask came later",
+        "verl.trainer.ppo.mismatch_helper.*": "metrics alone, and the glue around what is bound",
+        "verl.workers.reward_manager.*": "they decode with a tokenizer and ask the function of a data set",
+        "verl.utils.reward_score.*": "the rules of one data set each, which want its wording",
+        "verl.workers.rollout.*": "sampling parameters are the record of an engine, and it is not installed",
+        "verl.utils.dataset.sft_dataset.*": "one prompt and one response, as a tokenizer makes them of text",
+        "verl.workers.hybrid_engine.*": "engines hand a batch to their shards and back",
+        "verl.workers.roles.utils.losses.*": "it hands a packed batch to what is bound",
         "verl.trainer.ppo.metric_utils.process_validation_metrics": "bootstrap_metric, bound, for each data source",
         "verl.trainer.ppo.metric_utils.calc_maj_val": "a vote among answers, for validation alone",
         "verl.trainer.ppo.metric_utils.*": "what is timed, or counted of experts: nothing is trained on it",
         "verl.protocol.pad_dataproto_to_divisor": "DataProto's concat; no contract of round trips yet",
         "verl.protocol.unpad_dataproto": "a slice of a DataProto",
+        **dict.fromkeys(
+            (f"verl.protocol.DataProto.{name}" for name in ("chunk", "concat", "reorder")),
+            "rows of its tensors by index; select_idxs, which is bound, takes these; no contract of round trips yet",
+        ),
         "verl.protocol.*": "serialisation and dictionaries under DataProto",
         "verl.utils.dataset.multiturn_sft_dataset.*": "printing",
         "verl.utils.groupwise.group_mean_std": "grpo_vectorized and the other estimators that call it are bound",

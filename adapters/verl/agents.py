@@ -38,9 +38,17 @@ def _response(text: str, image: Any = None, video: Any = None) -> Any:
 
 def _loop(boundary: Any, **attributes: Any) -> Any:
     loop = object.__new__(boundary.owner)
-    for name, value in {"processor": None, "max_parallel_calls": 1, **attributes}.items():
+    plain = {"processor": None, "max_parallel_calls": 1, "enable_continuous_token": False, "loop": _SameThread()}
+    for name, value in {**plain, **attributes}.items():
         setattr(loop, name, value)
     return loop
+
+
+class _SameThread:
+    """The event loop that older agents hold, as far as they ask it: it runs a function here and now."""
+
+    async def run_in_executor(self, executor: Any, function: Any) -> Any:
+        return function()
 
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +76,10 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ct_merge_context_msg=merge,
         _assert_mm_supported=lambda *_: None,
         tool_parser_name="hermes",
+        tokenizer=types.SimpleNamespace(apply_chat_template=lambda *_, **__: answer),
+        system_prompt=[],  # what older loops cut off before an answer, and newer ones put there
+        turn_separator=[],
+        apply_chat_template_kwargs={},
         tool_schemas=[],
         response_length=inputs["response_length"],
     )
@@ -96,7 +108,8 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         tool_response_truncate_side=inputs["side"],
     )
     with swapped(boundary.module, "ToolResponse", _response):
-        response, _, _ = asyncio.run(boundary.function(loop, _call("tool"), {}, _state(boundary)))
+        state = [_state(boundary)] if "agent_data" in boundary.parameters else []
+        response, _, _ = asyncio.run(boundary.function(loop, _call("tool"), {}, *state))
     return {"token_ids": [ord(letter) for letter in response.text if letter.isupper()]}
 
 

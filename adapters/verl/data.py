@@ -76,6 +76,11 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     import torch
 
+    from sentinel.worker.drift import AbsentError
+
+    modes = getattr(boundary.module, "DatasetPadMode", None)
+    if modes is None or not hasattr(boundary.owner, "_process_single_message"):
+        raise AbsentError("not in this version: it is one with the tokenising of its messages")
     ids, mask = (torch.tensor(inputs[name]) for name in ("token_ids", "loss_mask"))
     dataset = object.__new__(boundary.owner)
     attributes = {
@@ -88,7 +93,7 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "tools": None,
         "enable_thinking": None,
         "enable_thinking_default": None,
-        "pad_mode": boundary.module.DatasetPadMode("right" if inputs["padded"] else "no_padding"),
+        "pad_mode": modes("right" if inputs["padded"] else "no_padding"),
         "max_length": inputs["max_length"],
         "truncation": inputs["side"],
     }
@@ -141,8 +146,15 @@ def _numbered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's advantage step, which hands each estimator its part of the batch."""
+    """The trainer's advantage step, which hands each estimator its part of the batch. Before it was given the mask of
+    responses it read that from the mask of all tokens, of which here no prompt is one."""
+    from sentinel.worker.drift import AbsentError
+
+    if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
+        raise AbsentError("not in this version: GAE is the only estimator")
+    mask = inputs["response_mask"]
     tensors = {name: inputs[name] for name in ("token_level_rewards", "response_mask")}
+    tensors |= {"responses": mask, "attention_mask": mask}
     data = _proto(boundary, tensors, non_tensors={"uid": _numpy(inputs["group"])})
     found = boundary.invoke({}, data=data, adv_estimator="grpo", norm_adv_by_std_in_grpo=inputs["norm_by_std"])
     return {name: found.batch[name] for name in ("advantages", "returns")}

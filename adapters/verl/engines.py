@@ -66,7 +66,11 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """An update: mini-batches in order, rank after rank, each the engine's real loop with the real loss."""
+    from sentinel.worker.drift import AbsentError
 
+    padding = getattr(boundary.module, "no_padding_2_padding", None)
+    if padding is not None and "pad_input" in padding.__code__.co_names:
+        raise AbsentError("not in this version: log-probs are padded by flash attention's pad_input")
     model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
     rows = len(inputs["response_mask"])

@@ -65,9 +65,11 @@ def options(inputs: Mapping[str, Any]) -> Any:
         {
             "ppo_mini_batch_size": inputs["mini_batch_size"] or len(inputs["response_mask"]),
             "ppo_micro_batch_size_per_gpu": inputs["micro_batch_size"] or len(inputs["response_mask"]),
+            "ppo_micro_batch_size": inputs["micro_batch_size"] or len(inputs["response_mask"]),
             "use_dynamic_bsz": inputs["max_tokens_per_microbatch"] is not None,
             "ppo_max_token_len_per_gpu": inputs["max_tokens_per_microbatch"],
             "ppo_epochs": 1,
+            "shuffle": False,
             "clip_ratio": inputs["eps_clip_low"],
             "clip_ratio_low": inputs["eps_clip_low"],
             "clip_ratio_high": inputs["eps_clip_high"],
@@ -146,6 +148,8 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     data = proto(batch=batch, meta_info={"temperature": 1.0})
     with (
         swapped(tensordict.TensorDict, "cuda", lambda self: self),
+        swapped(torch.cuda, "current_device", lambda: "cpu"),
+        swapped(sys.modules.get(_MEMORY), "_get_current_mem_info", lambda *_: ("0",) * 4),
         swapped(boundary.module, "get_device_id", lambda: "cpu"),
     ):
         told = boundary.function(actor, data)
@@ -195,7 +199,7 @@ BINDINGS = (
         "policy_update",
         call=_actor_update,
         imports=(_PROTOCOL, _CORE),
-        stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU),
+        stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU, MEMORY),
         # What clips is searched where the loss is; many versions of the actor have one range and no second clip.
         accepts={
             "dp_size": (1,),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sentinel.catalog import Catalog
+    from sentinel.checkout import Checkout
     from sentinel.commands.console import Commands
     from sentinel.search.ground import Ground
     from sentinel.targets import Target
@@ -35,7 +36,8 @@ exit status: 0; 1 where a bound boundary is not there at the ref; 2 where the re
 class Row:
     """One boundary.
 
-    :ivar there: ``yes``, ``no``, or empty where no ref was asked about.
+    :ivar there: ``yes``, ``no``, ``other version`` (the adapter says in ``requires`` that only some have it), or empty
+        where no ref was asked about.
     """
 
     target: str
@@ -89,7 +91,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
                         unavailable.append(f"{target.name}: {error.reason}")
                         continue
                     rows += _rows(catalog, target, ground)
-                    unbound += _left(target, ground)
+                    unbound += left_unbound(target, ground.checkout)
             finally:
                 runner.close()
     if arguments.json:
@@ -126,29 +128,29 @@ def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
                 there = "yes"
                 note = note or (f"as {path}" if path != binding.boundary else "")
             except Undecidable as error:
-                there, note = "no", str(error)
+                there, note = "other version" if binding.requires else "no", str(error)
         rows.append(Row(target.name, binding.boundary, binding.contract, there, laws.get(id(binding), ()), note))
     return rows
 
 
-def _left(target: Target, ground: Ground) -> list[tuple[str, str, str]]:
-    """Functions that are not bound: those that the adapter names, and the others beside bound ones."""
+def left_unbound(target: Target, checkout: Checkout) -> list[tuple[str, str, str]]:
+    """(target, path, reason) of functions that are not bound: those that the adapter names, and the others beside bound
+    ones, which have no reason."""
     bound = {path for binding in target.bindings for path in binding.paths}
     left = [(target.name, path, reason) for path, reason in target.unbound.items()]
-    spoken = [path[:-1] for path in target.unbound if path.endswith(".*")]
-    modules = dict.fromkeys(filter(None, (_module(path, ground) for path in sorted(bound))))
+    modules = dict.fromkeys(filter(None, (_module(path, checkout) for path in sorted(bound))))
     for module, file in modules:
         for name in _functions(file):
             path = f"{module}.{name}"
-            if path not in bound and path not in target.unbound and not path.startswith(tuple(spoken)):
+            if path not in bound and not target.reason_against(path):
                 left.append((target.name, path, ""))
     return left
 
 
-def _module(path: str, ground: Ground) -> tuple[str, Path] | None:
+def _module(path: str, checkout: Checkout) -> tuple[str, Path] | None:
     parts = path.split(".")
     for end in range(len(parts) - 1, 0, -1):
-        for root in ground.checkout.import_roots:
+        for root in checkout.import_roots:
             file = root.joinpath(*parts[:end]).with_suffix(".py")
             if file.is_file():
                 return ".".join(parts[:end]), file

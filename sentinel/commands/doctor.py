@@ -97,7 +97,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
         checkout = open_checkout(target, ref, progress=tell)
         tell(f"reading {target.name} at {ref.short}")
         every = diagnose(checkout, target, catalog.contracts)
-    drifted = [item for item in every if item.state != "there"]
+    drifted = [item for item in every if item.state not in ("there", "another version")]
     shown = every if arguments.all else drifted
     if arguments.json:
         say_json([asdict(item) for item in shown])

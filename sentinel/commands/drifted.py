@@ -23,7 +23,8 @@ _NEAR = 0.75
 @dataclass(frozen=True)
 class Diagnosis:
     """:ivar state: ``there``, ``moved`` (one of that name is elsewhere), ``renamed`` (one of a similar name is),
-        ``gone``, or ``other parameters`` (it needs something that the adapter does not give).
+        ``gone``, ``other parameters`` (it needs something that the adapter does not give), or ``another version``
+        (it is not there, and the adapter says in ``requires`` that only some versions have it).
     :ivar looked_for: the dotted paths, in order.
     :ivar found: where it is, ``file:line``, and its parameters; empty where it is nowhere.
     :ivar proposed: the adapter's entry, changed; empty where nothing has to be.
@@ -99,6 +100,8 @@ def _diagnosis(binding: Binding, definitions: _Definitions, contract: Contract) 
         return Diagnosis(binding.boundary, binding.contract, state, binding.paths, found, proposed)
 
     there = next((found for path in binding.paths if (found := definitions.by_path.get(path))), None)
+    if there is None and binding.requires:
+        return told("another version")
     if there is None:
         return _elsewhere(binding, definitions, told)
     unknown = _unknown(binding, contract, there)

@@ -23,6 +23,7 @@ _EXAMPLE = """\
   sentinel list recipes verl         the known bugs of one target
   sentinel list recipes --law '*masked*' --severity high --affects gspo
   sentinel list recipes --signal metric
+  sentinel list recipes verl --introduced-by '#4769'     as far as histories know it
   sentinel list recipes --markdown   the index that is committed as recipes/README.md
   sentinel list boundaries roll      the functions that recipes can call, and what they take
   sentinel list refs                 the revisions that recipes name, and which can be had here right now
@@ -38,7 +39,8 @@ def declare(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help="only of this target")
     for name, of in _FILTERS.items():
         parser.add_argument(f"--{name}", metavar="GLOB", help=f"only recipes of which {of} matches")
-    parser.add_argument("--affects", metavar="TEXT", help="only recipes that affect a configuration with this text")
+    for name, of in _TEXTS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="TEXT", help=f"only recipes {of} this text")
     parser.add_argument("--markdown", action="store_true", help="recipes as a Markdown index, grouped by law")
     parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
     json_option(parser)
@@ -47,9 +49,9 @@ def declare(commands: Commands) -> None:
 def _list(arguments: argparse.Namespace) -> int:
     catalog, _ = known(arguments.recipes)
     names = [target_named(catalog, arguments.target).name] if arguments.target else sorted(catalog.targets)
-    wanted = {name: getattr(arguments, name) for name in (*_FILTERS, "affects") if getattr(arguments, name)}
+    wanted = {name: getattr(arguments, name) for name in (*_FILTERS, *_TEXTS) if getattr(arguments, name)}
     if arguments.what != "recipes" and (wanted or arguments.markdown):
-        option = next(iter(wanted), "markdown")
+        option = next(iter(wanted), "markdown").replace("_", "-")
         raise SentinelError(f"--{option} is about recipes: sentinel list recipes --{option} ...")
     headings, rows = _LISTS[arguments.what](catalog, names)
     if arguments.what == "recipes":
@@ -77,7 +79,15 @@ _FILTERS = {
     "boundary": "the boundary",
     "severity": "the severity",
     "signal": "what of the training signal is wrong (gradient, log_prob, advantage, reward, data, metric, setup)",
+    "pull": "the number of the pull request",
     "status": "the status upstream (open, merged, closed, unreported)",
+}
+
+#: What recipes can be chosen by a part of.
+_TEXTS = {
+    "affects": "that affect a configuration with",
+    "introduced_by": "whose bug came with a commit or pull request with",
+    "fixed_by": "whose bug was mended by a commit or pull request with",
 }
 
 
@@ -85,7 +95,7 @@ def _matches(row: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
     values = {**row, "law": row["laws"]}
     for name, glob in wanted.items():
         found = values[name] if isinstance(values[name], list) else [values[name] or ""]
-        pattern = f"*{glob.lower()}*" if name == "affects" else glob.lower()
+        pattern = f"*{glob.lower()}*" if name in _TEXTS else glob.lower()
         if not any(fnmatchcase(str(item).lower(), pattern) for item in found):
             return False
     return True

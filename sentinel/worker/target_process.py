@@ -52,7 +52,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
         nonce = request.get("nonce", "")
         if request["op"] == "import":
             probe.load_contract(request["contract_file"], request["contract"])
-            load_file(Path(request["adapter"]))
+            _answer_at_import(load_file(Path(request["adapter"])).TARGET.at_import, roots)
             for name in request["modules"]:
                 _import(name, roots)
             if os.getpid() != own:
@@ -104,6 +104,17 @@ def _living_sessions() -> frozenset[int]:
         if os.waitpid(pid, os.WNOHANG)[0]:
             _SESSIONS.discard(pid)
     return frozenset(_SESSIONS)
+
+
+def _answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
+    """Put in place what an adapter answers for functions that the target's modules call while they are imported."""
+    for path, answer in answers.items():
+        name, _, function = path.rpartition(".")
+        if name in sys.modules or boundaries.module_of(name, roots) != name:
+            continue
+        _import(name, roots)
+        if hasattr(sys.modules.get(name), function):
+            setattr(sys.modules[name], function, lambda *_, _answer=answer, **__: _answer)
 
 
 def _import(path: str, roots: tuple[str, ...]) -> None:

@@ -47,6 +47,8 @@ boundary: tiny.losses.agg_loss
 story: |
   The loss of \\x1b[31m masked tokens is summed.
 upstream: {{pull: 7, status: open}}
+introduced_by: 012345678 (#6, 2026-01-01)
+fixed_by: 987654321 (2026-01-02)
 scenario:
   loss_mat: {{tensor: [[1.0, 100.0], [1.0, -50.0]], dtype: float32, requires_grad: true, contiguous: false}}
   response_mask: [[1, 0], [1, 0]]

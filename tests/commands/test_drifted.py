@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from sentinel.catalog import Catalog
+from sentinel.commands.drifted import diagnose
+from sentinel.refs import Ref
+from sentinel.sources import open_checkout
 
 LOSS = "def agg_loss(loss_mat, loss_mask, loss_agg_mode='token-mean'):\n    return 0\n"
 
@@ -70,3 +76,19 @@ def test_wrong_input(run_sentinel: Any) -> None:
     assert "did you mean 'tiny'" in run_sentinel("doctor", "tinny").err
     assert run_sentinel("doctor", "--ref", "git:main").status == 2
     assert run_sentinel("doctor", "tiny").status == 2  # no mirror
+
+
+def test_what_only_some_versions_have_is_no_drift(tiny_catalog: Catalog, tmp_path: Path) -> None:
+    target = tiny_catalog.targets["tiny"]
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "__init__.py").write_text("")
+    (tmp_path / "tiny" / "losses.py").write_text(LOSS.replace("agg_loss", "agg_losses"))
+    checkout = open_checkout(target, Ref("path", str(tmp_path)))
+
+    def state(*requires: str) -> str:
+        binding = replace(target.bindings[0], requires=requires)
+        (found,) = diagnose(checkout, replace(target, bindings=(binding,)), tiny_catalog.contracts)
+        return found.state
+
+    assert state() == "renamed"
+    assert state("tiny.losses.agg_loss") == "another version"

@@ -140,7 +140,13 @@ def test_list_refs_says_what_is_here(run_sentinel: Any, tiny: Any, tmp_path: Pat
         (("--contract", "loss_*"), True),
         (("--contract", "policy_loss"), False),
         (("--status", "open", "--boundary", "*.agg_loss"), True),
+        (("--pull", "7"), True),
+        (("--pull", "70"), False),
         (("--affects", "nothing"), False),
+        (("--introduced-by", "#6"), True),
+        (("--introduced-by", "#7"), False),
+        (("--fixed-by", "2026-01-02"), True),
+        (("--fixed-by", "#6"), False),
         (("--severity", "high"), False),
         (("--signal", "advantage"), False),
     ],
@@ -154,6 +160,8 @@ def test_what_only_recipes_have_is_refused_elsewhere(run_sentinel: Any) -> None:
     answer = run_sentinel("list", "refs", "--law", "x")
     assert answer.status == 2
     assert "--law is about recipes: sentinel list recipes --law" in answer.err
+    answer = run_sentinel("list", "refs", "--fixed-by", "x")
+    assert "--fixed-by is about recipes: sentinel list recipes --fixed-by" in answer.err
 
 
 def test_the_index_of_recipes(run_sentinel: Any) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sentinel.catalog import bundled_catalog
+from sentinel.history import attribution, rendering
 from sentinel.history import record as records
-from sentinel.history import rendering
 from sentinel.recipes import find_recipes
 
 FOLDER = Path(__file__).parents[2] / "reports" / "history"
@@ -46,6 +46,18 @@ def test_pins_say_the_same_as_sweeps() -> None:
                 assert swept[pin.ref.name] == pin.expect, (recipe.bug_id, str(pin.ref))
                 compared += 1
     assert compared >= 50
+
+
+@pytest.mark.parametrize(("key", "told"), [("introduced_by", 60), ("fixed_by", 20)])
+def test_recipes_name_the_commits_that_sweeps_found(key: str, told: int) -> None:
+    """Where a sweep does not know, a recipe may know more."""
+    catalog = bundled_catalog()
+    said = {r.bug_id: r.document.get(key) for r in find_recipes(catalog, tuple(catalog.targets))}
+    of_git = (r for r in RECORDS if r["source"]["kind"] == "git" and r["source"]["walk"] != "tags")
+    found = {record["bug_id"]: getattr(attribution, key)(record) for record in of_git}
+    known = {bug: commits for bug, commits in found.items() if commits}
+    assert {bug: said[bug] for bug in known} == known
+    assert len(known) >= told
 
 
 @pytest.mark.parametrize("line", ["seen", "came with their code", "ended"])

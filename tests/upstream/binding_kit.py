@@ -126,6 +126,33 @@ class Bound:
             raise DoesNotApply(trial.silent)
         return trial
 
+    def refusal(self, subject: Subject) -> tuple[str, str]:
+        """Why the boundary answers no scenario at all, as the kind of the failure and its reason; of the plainest one.
+        Empty where it answers one. An input that it does not take is left out, as a search does.
+
+        :raises Undecidable: where the boundary cannot be called here.
+        """
+        rule: Invariant = self._catalog.invariants[subject.contract.laws[0]]
+        reasons = []
+        for scenario in self.scenarios(subject).values():
+            contract, inputs, unknown = subject.contract, scenario, ""
+            while True:
+                asked = replace(subject, laws=(rule,), contract=contract)
+                trial = self._bench.try_(asked, {rule: {"": inputs}})[rule]
+                if not trial.unknown_input or trial.unknown_input == unknown:
+                    break
+                unknown = trial.unknown_input
+                left = [
+                    replace(item, domain="", choices=(), knob=False) if item.name == unknown else item
+                    for item in contract.inputs
+                ]
+                contract = replace(contract, inputs=tuple(left))
+                inputs = {**inputs, unknown: None}
+            if not trial.refused:
+                return "", ""
+            reasons.append((trial.refusal, trial.refused))
+        return reasons[0]
+
     def disagreements(self, subject: Subject, mask: Sequence[Sequence[int]] | None = None) -> dict[str, str]:
         """Where boundary and oracle differ, or the boundary refuses: scenario -> what is wrong.
 

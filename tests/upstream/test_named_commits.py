@@ -1,0 +1,110 @@
+"""Every boundary at older commits of the corpus: bound, and answering; or the adapter says why not.
+
+Run with ``SENTINEL_EVERY_COMMIT=1`` it looks at all commits that recipes name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from binding_kit import Bound
+from shipped import MIRRORS, PINS, runner
+
+from sentinel.catalog import bundled_catalog
+from sentinel.checkout import Checkout
+from sentinel.commands.boundaries import left_unbound
+from sentinel.commands.drifted import Diagnosis, diagnose
+from sentinel.errors import Unavailable
+from sentinel.refs import Ref
+from sentinel.search.bench import Undecidable
+from sentinel.search.checks import subjects
+from sentinel.sources import open_checkout
+from sentinel.targets import Binding, Target
+
+#: The oldest of the corpus, and one of each shape that frameworks had in between.
+OLD = [
+    ("verl", "99d2c19b0e8d7c6763e45759058d76d8cda0ae51"),
+    ("verl", "2bce16954db132be1bf80f6e4f29e5b7c4ce3955"),
+    ("roll", "70800b83f416fc98728654f12258425a359a033a"),
+    ("roll", "c7e897d41cff9449088e8f8403d44cbc24fcf4ca"),
+    ("areal", "a327a9fc2068257f7b4a7bb5327edefcfb641c3d"),
+    ("slime", "e7a11871133761a55d60b36bfc44c7a7c4c29c24"),
+    ("slime", "37d0f789417c68e8e958e07cc679104585e6b366"),
+    ("skyrl", "2b0c390261494914f2616d0d020ce767bba51c06"),
+    ("skyrl", "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5"),
+]
+EVERY = sorted({(job.recipe.target, str(job.ref.name)) for job in PINS if job.ref.kind == "git"} | set(OLD))
+#: Upstream's text is read, and some of it has such strings.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
+
+COMMITS = EVERY if os.environ.get("SENTINEL_EVERY_COMMIT") else OLD
+
+#: Contracts whose scenarios are not made by hand here, but by the recipes that pin their boundaries.
+BY_RECIPES = ("advantage_step",)
+
+#: What a failure may be: the adapter says that the version lacks it, or the version is for another Python.
+SAID = ("not-in-this-version", "python")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One target at one commit.
+
+    :ivar there: what the checkout's text says of each binding.
+    """
+
+    target: Target
+    checkout: Checkout
+    code: Bound
+    there: dict[tuple[str, str], Diagnosis]
+
+
+@pytest.fixture(scope="module", params=COMMITS, ids=[f"{target}-{sha[:7]}" for target, sha in COMMITS])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    name, sha = request.param
+    catalog, ref, warm = bundled_catalog(), Ref("git", sha), runner()
+    target = catalog.targets[name]
+    try:
+        checkout = open_checkout(target, ref, store=MIRRORS)
+        told = {(item.boundary, item.contract): item for item in diagnose(checkout, target, catalog.contracts)}
+        yield Place(target, checkout, Bound(warm, name, ref), told)
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    finally:
+        warm.close()
+
+
+def accounted(binding: Binding, diagnosis: Diagnosis, target: Target) -> bool:
+    """Whether it is no loss that a boundary is not there: nothing of its name is, what is has an entry of its own, or
+    the adapter says that only some versions have it."""
+    if binding.requires or diagnosis.state == "gone":
+        return True
+    near = diagnosis.found.partition(" in ")[0]
+    return target.binding(near) is not None or bool(target.reason_against(near))
+
+
+def test_every_boundary_answers_or_has_a_reason(place: Place) -> None:
+    catalog, wrong = bundled_catalog(), {}
+    searched = {(s.boundary, s.contract.name): s for s in subjects(catalog, place.target.name)[0]}
+    for binding in place.target.bindings:
+        key = (binding.boundary, binding.contract)
+        if key not in searched or binding.contract in BY_RECIPES:
+            continue  # recipes are run at all their pins, and a contract without laws has nothing else
+        try:
+            kind, reason = place.code.refusal(searched[key])
+        except Undecidable as error:
+            if error.failure["kind"] == "drift" and accounted(binding, place.there[key], place.target):
+                continue
+            kind, reason = str(error.failure["kind"]), str(error)
+        if kind and kind not in SAID:
+            wrong[key] = f"{kind}: {reason}; in the text {place.there[key].state} {place.there[key].found}"
+    assert not wrong, "\n".join(f"{boundary} ({contract}): {why}" for (boundary, contract), why in wrong.items())
+
+
+def test_every_function_beside_a_boundary_is_spoken_of(place: Place) -> None:
+    """In the modules that have a bound one, at their present or former place."""
+    left = [path for _, path, reason in left_unbound(place.target, place.checkout) if not reason]
+    assert left == []

@@ -1,0 +1,47 @@
+"""What an adapter answers for functions that a target's modules call while they are imported."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sentinel.worker.target_process import _answer_at_import
+
+PACKAGE = "asks_for_its_address"
+ANSWERS = {f"{PACKAGE}.network.address": "here", f"{PACKAGE}.nowhere.address": "", f"{PACKAGE}.network.port": 1}
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    package = tmp_path / PACKAGE
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "network.py").write_text("def address():\n    raise OSError('there is no network')\n")
+    (package / "worker.py").write_text("from .network import address\n\nADDRESS = address()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield str(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]
+
+
+def test_a_module_gets_the_answer_while_it_is_imported(root: str) -> None:
+    _answer_at_import(ANSWERS, (root,))
+    assert importlib.import_module(f"{PACKAGE}.worker").ADDRESS == "here"
+    assert not hasattr(sys.modules[f"{PACKAGE}.network"], "port")  # what a revision does not have stays away
+
+
+def test_without_an_answer_it_does_not_import(root: str) -> None:
+    _answer_at_import({}, (root,))
+    with pytest.raises(OSError, match="there is no network"):
+        importlib.import_module(f"{PACKAGE}.worker")
+
+
+def test_what_is_imported_already_stays_what_it_is(root: str) -> None:
+    network = importlib.import_module(f"{PACKAGE}.network")
+    _answer_at_import(ANSWERS, (root,))
+    with pytest.raises(OSError, match="there is no network"):
+        network.address()
