@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sentinel.impact import toy
 from sentinel.impact.toy import Array
 
-#: Responses to each prompt; they take turns.
+#: Responses to each prompt; they take turns. And for a boundary that wants all groups of one size.
 GROUP_SIZES = (4, 6, 8, 10, 12)
+EQUAL_SIZES = (8, 8, 8, 8, 8)
 
 #: After so many steps the policy that generates is brought up to date; until then it is one and two steps behind.
 STALENESS = 3
@@ -49,12 +52,19 @@ class Batch:
         return placed
 
 
-def draw(seed: int, step: int, generating: Array, trained: Array, rejected: bool = False) -> Batch:
+def draw(
+    seed: int,
+    step: int,
+    generating: Array,
+    trained: Array,
+    rejected: bool = False,
+    group_sizes: Sequence[int] = GROUP_SIZES,
+) -> Batch:
     """The batch of a step: the same random numbers whatever the parameters are.
 
     :param rejected: whether every response is.
     """
-    sizes = np.roll(GROUP_SIZES, step)
+    sizes = np.roll(group_sizes, step)
     prompts = np.repeat(np.arange(len(sizes)), sizes)
     uniforms = np.random.default_rng([seed, step]).random((len(prompts), toy.COLUMNS + 1))
     tokens = toy.sample(generating, prompts, uniforms[:, 1:])
@@ -80,14 +90,21 @@ def advantages(batch: Batch) -> Array:
 
     A rejected response and padding have one too: it is the mask that must keep them out of what follows.
     """
-    found = np.zeros(len(batch.rewards))
+    mean = over_prompt(batch, batch.rewards, np.mean)
+    std = over_prompt(batch, batch.rewards, lambda scores: np.ptp(scores) and scores.std(ddof=1))
+    found = np.where(std > 0, (batch.rewards - mean) / np.where(std > 0, std, 1.0), 0.0)  # equal scores teach nothing
+    return np.repeat(found[:, None], batch.mask.shape[1], axis=1)
+
+
+def over_prompt(batch: Batch, values: Array, statistic: Callable[[Array], Any]) -> Array:
+    """A statistic of the values of a row's prompt, over its accepted rows; 0 where there is none."""
+    found = np.zeros(len(values))
     accepted = batch.mask.any(-1)
     for prompt in np.unique(batch.prompts):
         rows = batch.prompts == prompt
-        scores = batch.rewards[rows & accepted]
-        if len(scores) > 1 and np.ptp(scores) > 0:  # equal scores teach nothing
-            found[rows] = (batch.rewards[rows] - scores.mean()) / scores.std(ddof=1)
-    return np.repeat(found[:, None], batch.mask.shape[1], axis=1)
+        if (rows & accepted).any():
+            found[rows] = statistic(values[rows & accepted])
+    return found
 
 
 def ppo(batch: Batch, advantages: Array) -> tuple[Array, Array]:

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from sentinel.impact.training import EVERY, Moment
+from sentinel.impact.training import Moment
 
 RULE = (
     "an effect is visible where learning stops in more seeds at one side than at the other, or else where the ranges "
     "of the seeds' rewards, over the last tenth of the steps or over all, do not overlap"
 )
+
+#: An angle in degrees that is none.
+_STRAIGHT = 0.01
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Effect:
     """:ivar angle: in degrees, ``ratio`` of the norms (base by head): over the steps and seeds at which they differ.
     :ivar compared: at how many steps, over all seeds, both gradients were there; ``differing`` of them differed.
     :ivar same: whether they were the same bit for bit throughout.
-    :ivar not_finite: at how many of these the gradient was not, at base and at head; ``losses_not_finite`` likewise.
+    :ivar not_finite: at how many of these the gradient was not, at base and at head; ``outputs_not_finite`` likewise.
     :ivar lower: in how many of the seeds that went on at both base ended lower than head.
     """
 
@@ -62,7 +65,7 @@ class Effect:
     angle: Spread | None
     ratio: Spread | None
     not_finite: tuple[int, int]
-    losses_not_finite: tuple[int, int]
+    outputs_not_finite: tuple[int, int]
     lower: int
     higher: int
 
@@ -102,7 +105,7 @@ def effect(moments: Sequence[Sequence[Moment]]) -> Effect:
         _of(angles, median),
         _of(ratios, median),
         (sum(not m.base_finite for m in every), sum(not m.head_finite for m in every)),
-        (sum(not m.base_loss_finite for m in every), sum(not m.head_loss_finite for m in every)),
+        (sum(not m.base_output_finite for m in every), sum(not m.head_output_finite for m in every)),
         sum(end < 0 for end in ends),
         sum(end > 0 for end in ends),
     )
@@ -136,7 +139,7 @@ def _of(values: Sequence[float], middle: object) -> Spread | None:
 
 def words(found: Effect) -> list[str]:
     """What a person is told, one sentence a line."""
-    return [*_learning(found), *_gradients(found), *_losses(found)]
+    return [*_learning(found), *_gradients(found), *_outputs(found)]
 
 
 def _learning(found: Effect) -> list[str]:
@@ -188,6 +191,8 @@ def _gradients(found: Effect) -> list[str]:
             f"the gradient differs at {found.differing} of {found.compared} steps (all seeds): there it is off by "
             f"{_degrees(found.angle)}, and its norm is {found.ratio} times head's; medians, with lowest and highest"
         )
+        if found.angle.high < _STRAIGHT:
+            lines.append("only its length is another: Adam divides that out, but not among other terms of a loss")
     for name, count in zip(("base", "head"), found.not_finite):
         if count:
             lines.append(
@@ -201,10 +206,10 @@ def _degrees(spread: Spread) -> str:
     return f"{_short(spread.middle)}° ({_short(spread.low)}° to {_short(spread.high)}°)"
 
 
-def _losses(found: Effect) -> list[str]:
+def _outputs(found: Effect) -> list[str]:
     return [
-        f"the loss that {name} reports is not finite at {count} of {found.compared} steps"
-        for name, count in zip(("base", "head"), found.losses_not_finite)
+        f"what the boundary returns at {name} is not finite at {count} of {found.compared} steps"
+        for name, count in zip(("base", "head"), found.outputs_not_finite)
         if count
     ]
 
@@ -214,11 +219,3 @@ def _short(value: float) -> str:
     if value == 0 or abs(value) >= 0.005:
         return f"{value:.2f}" if abs(value) < 1000 else f"{value:.3g}"
     return f"{value:.1g}"
-
-
-def rarely(rarities: Sequence[object], all_rejected: bool) -> str:
-    """What every tenth batch has, and other batches have not; empty where that is nothing."""
-    told = [str(item) for item in rarities]
-    if all_rejected:
-        told.append("no response that is accepted")
-    return f"every {EVERY}th batch has, as the recipe's scenario has: {'; '.join(told)}" if told else ""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.errors import SentinelError
-from sentinel.impact.batches import Batch, advantages, k3, ppo, token_mean
+from sentinel.impact.batches import Batch, advantages, k3, over_prompt, ppo, token_mean
 from sentinel.impact.toy import Array
 from sentinel.values import Tensor
 
@@ -36,16 +36,20 @@ class Entrance:
     slopes: Callable[[Batch, Observation], Array]
 
 
-def of_tokens(observation: Observation, key: str, batch: Batch) -> Array:
-    """One number a token, as observed.
+def observed(observation: Observation, key: str, shape: tuple[int, ...]) -> Array:
+    """Numbers of this shape, as observed.
 
-    :raises SentinelError: where it is something else.
+    :raises SentinelError: where there is something else.
     """
     value = observation.get(key)
-    if not isinstance(value, Tensor) or value.shape != batch.mask.shape:
-        shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise SentinelError(f"the boundary's {key} should be {list(batch.mask.shape)}, and is {shape}")
+    if not isinstance(value, Tensor) or value.shape != shape:
+        found = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise SentinelError(f"the boundary's {key} should be {list(shape)}, and is {found}")
     return value.array().astype(np.float64)
+
+
+def of_tokens(observation: Observation, key: str, batch: Batch) -> Array:
+    return observed(observation, key, batch.mask.shape)
 
 
 # -- the contracts -----------------------------------------------------------------------------------------------------
@@ -96,12 +100,52 @@ def _advantage_inputs(batch: Batch) -> Mapping[str, Array]:
         "reward_baselines": batch.greedy_rewards,
         "old_log_probs": batch.old_log_probs,
         "sum_squared_probs": batch.sum_squared_probs,
-        "group": np.array([f"prompt {number}" for number in batch.prompts]),
+        "group": _labels(batch),
     }
+
+
+def _labels(batch: Batch) -> Array:
+    return np.array([f"prompt {number}" for number in batch.prompts])
 
 
 def _advantage_slopes(batch: Batch, observation: Observation) -> Array:
     return token_mean(batch, ppo(batch, of_tokens(observation, "advantages", batch))[1])
+
+
+def _gae_inputs(batch: Batch) -> Mapping[str, Array]:
+    """The critic is one that knows the mean reward to each prompt, and says it at every token."""
+    values = np.repeat(over_prompt(batch, batch.rewards, np.mean)[:, None], batch.mask.shape[1], axis=1)
+    return {"token_level_rewards": batch.token_rewards, "values": values}
+
+
+def _unscaled(batch: Batch) -> Array:
+    """The rewards of responses less the mean of their prompt's, [batch]."""
+    return batch.rewards - over_prompt(batch, batch.rewards, np.mean)
+
+
+def _normalisation_inputs(batch: Batch) -> Mapping[str, Array]:
+    tokens = np.repeat(_unscaled(batch)[:, None], batch.mask.shape[1], axis=1)
+    return {"advantages": tokens, "rewards": batch.rewards, "group": _labels(batch)}
+
+
+def _normalised_slopes(batch: Batch, observation: Observation) -> Array:
+    return token_mean(batch, ppo(batch, of_tokens(observation, "normalised", batch))[1])
+
+
+def _reward_slopes(batch: Batch, observation: Observation) -> Array:
+    """The normalised reward of a response is the advantage of each of its tokens."""
+    rewards = observed(observation, "normalised", batch.rewards.shape)
+    return token_mean(batch, ppo(batch, np.repeat(rewards[:, None], batch.mask.shape[1], axis=1))[1])
+
+
+def _weight_inputs(batch: Batch) -> Mapping[str, Array]:
+    return {"old_log_probs": batch.log_probs, "rollout_log_probs": batch.old_log_probs}
+
+
+def _weight_slopes(batch: Batch, observation: Observation) -> Array:
+    """The weighted policy gradient of the tokens that are kept, in the place of PPO's."""
+    found = [of_tokens(observation, key, batch) for key in ("weights", "kept") if observation.get(key) is not None]
+    return token_mean(batch, -advantages(batch) * np.prod(found, axis=0))
 
 
 ENTRANCES: Mapping[str, Entrance] = {
@@ -111,6 +155,10 @@ ENTRANCES: Mapping[str, Entrance] = {
         f"estimates the KL to the untrained policy, which has the coefficient {_KL}", _kl_inputs, _kl_slopes
     ),
     "group_advantage": Entrance("computes the advantages", _advantage_inputs, _advantage_slopes),
+    "generalised_advantage": Entrance("computes the advantages", _gae_inputs, _advantage_slopes),
+    "advantage_normalisation": Entrance("normalises the advantages", _normalisation_inputs, _normalised_slopes),
+    "reward_normalisation": Entrance("normalises the rewards", _normalisation_inputs, _reward_slopes),
+    "importance_weight": Entrance("weighs the tokens", _weight_inputs, _weight_slopes),
 }
 
 

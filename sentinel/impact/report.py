@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sentinel.impact import toy
-from sentinel.impact.effects import RULE, Effect, effect, rarely, words
+from sentinel.impact.effects import RULE, Effect, effect, words
 from sentinel.impact.places import REFERENCE, Place
 from sentinel.impact.scenes import Scene
-from sentinel.impact.training import Moment
+from sentinel.impact.training import EVERY, Moment
 from sentinel.recipes import Recipe
 from sentinel.values import plain
 
@@ -42,13 +42,10 @@ class Report:
         return effect(self.moments)
 
     @property
-    def rare(self) -> str:
-        return rarely(self.scene.rarities, self.scene.all_rejected)
-
-    @property
     def premises(self) -> list[str]:
         """What a reader has to know before the words."""
-        found = [self.rare] if self.rare else []
+        rare = self.scene.rare
+        found = [f"every {EVERY}th batch has, as the recipe's scenario has: {'; '.join(rare)}"] if rare else []
         if self.scene.in_parts:
             found.append("each batch is cut into two parts, whose gradients are added")
         if self.head.ref == REFERENCE:

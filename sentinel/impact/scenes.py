@@ -10,7 +10,7 @@ import numpy as np
 
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError
-from sentinel.impact.batches import Batch
+from sentinel.impact.batches import EQUAL_SIZES, GROUP_SIZES, Batch
 from sentinel.impact.entrances import Entrance, entrance
 from sentinel.impact.toy import Array
 from sentinel.invariants.invariant import DoesNotApply
@@ -56,6 +56,7 @@ class Scene:
     :ivar settings: its inputs.
     :ivar rarities: what every tenth batch has, one token each.
     :ivar all_rejected: whether every tenth batch is rejected altogether.
+    :ivar alone: whether every tenth batch has a response that is alone in its group; others have none.
     :ivar in_parts: whether a batch is cut into two parts, whose gradients add up.
     """
 
@@ -65,6 +66,7 @@ class Scene:
     settings: Mapping[str, Any]
     rarities: tuple[Rarity, ...]
     all_rejected: bool
+    alone: bool
     in_parts: bool
 
     @property
@@ -80,6 +82,17 @@ class Scene:
             and item.name not in counted
         }
 
+    @property
+    def group_sizes(self) -> Sequence[int]:
+        return EQUAL_SIZES if self.settings.get("group_layout") == "equal" else GROUP_SIZES
+
+    @property
+    def rare(self) -> list[str]:
+        """What every tenth batch has and others have not, in words."""
+        told = [str(item) for item in self.rarities]
+        told += ["no response that is accepted"] if self.all_rejected else []
+        return told + (["a response that is alone in its group"] if self.alone else [])
+
     def calls(self, batch: Batch, rare: Array | None) -> list[dict[str, Any]]:
         """What the boundary is given of a batch: one set of inputs, or one a part.
 
@@ -88,6 +101,8 @@ class Scene:
         given = {name: np.array(value) for name, value in self.entrance.inputs(batch).items()}
         for rarity, uniform in zip(self.rarities, () if rare is None else rare):
             _plant(given, rarity, batch, float(uniform))
+        if self.alone and rare is not None:
+            given[self.contract.group][0] = "alone"
         inputs = {name: self._literal(name, value, given, batch) for name, value in self.settings.items()}
         if not self.in_parts:
             return [inputs]
@@ -150,26 +165,53 @@ def scene(recipe: Recipe, contract: Contract, variants: Mapping[str, Mapping[str
     settings = variants[name]
     mask = settings.get(contract.mask)
     counts = mask.array() != 0 if isinstance(mask, Tensor) else None
+    rarities = tuple(_rarities(settings, contract, counts))
     return Scene(
         contract,
         enters,
         name,
         settings,
-        tuple(_rarities(settings, contract, counts)),
+        rarities,
         counts is not None and not counts.any(),
-        "parts_add_up" in recipe.laws and contract.parts is not None,
+        not rarities and _has_a_group_of_one(settings, contract),
+        contract.parts is not None and ("parts_add_up" in recipe.laws or _is_a_part(settings, counts)),
     )
+
+
+def _has_a_group_of_one(settings: Mapping[str, Any], contract: Contract) -> bool:
+    """Where a boundary may have groups of different sizes."""
+    labels = settings.get(contract.group)
+    free = settings.get("group_layout") != "equal"
+    return free and isinstance(labels, list) and any(labels.count(label) == 1 for label in labels)
 
 
 def _telling(recipe: Recipe) -> str:
     """The first variant on which something else is expected where the bug is than where it is not."""
+    told = {"value": "", "difference": ""}
     for text, unpatched in recipe.expected_unpatched.items():
         fixed = recipe.expected_fixed.get(text)
         address = parse_address(text, recipe.variants)
-        # by their texts, in which NaN is NaN
-        if address.kind == "value" and fixed is not None and repr(fixed.value) != repr(unpatched.value):
-            return address.variants[0]
-    return next(iter(recipe.variants))
+        if fixed is not None and not _alike(fixed.value, unpatched.value):
+            told[address.kind] = told[address.kind] or address.variants[0]
+    return told["value"] or told["difference"] or next(iter(recipe.variants))
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two expected values are the same but for rounding."""
+    try:
+        numbers = [np.asarray(value.nested() if isinstance(value, Tensor) else value, float) for value in (one, other)]
+    except (TypeError, ValueError):
+        return bool(one == other)
+    same = numbers[0].shape == numbers[1].shape
+    return same and bool(np.isclose(*numbers, rtol=1e-5, atol=1e-6, equal_nan=True).all())
+
+
+def _is_a_part(settings: Mapping[str, Any], counts: Array | None) -> bool:
+    """Whether the scenario is a microbatch: whether the global batch has more than it has itself."""
+    if counts is None:
+        return False
+    own = {"batch_num_tokens": counts.sum(), "global_batch_size": counts.any(-1).sum()}
+    return any((settings.get(name) or 0) > max(count, 1) for name, count in own.items())
 
 
 def _rarities(settings: Mapping[str, Any], contract: Contract, counts: Array | None) -> list[Rarity]:
@@ -178,6 +220,8 @@ def _rarities(settings: Mapping[str, Any], contract: Contract, counts: Array | N
         for item in contract.inputs
         if item.shape == ("batch", "tokens") and item.name != contract.mask and isinstance(settings[item.name], Tensor)
     }
+    if not values:
+        return []
     shape = next(iter(values.values())).shape
     counts = np.ones(shape, dtype=bool) if counts is None else counts
     found: dict[str, Rarity] = {}

@@ -12,6 +12,7 @@ from sentinel.impact.batches import STALENESS, Batch, draw
 from sentinel.impact.scenes import Scene
 from sentinel.impact.toy import Adam, Array
 from sentinel.invariants.invariant import Inputs
+from sentinel.values import Tensor
 
 #: A scenario's rarities are in every batch of this number.
 EVERY = 10
@@ -38,7 +39,7 @@ class Moment:
     :ivar ratio: base's norm by head's, likewise.
     :ivar same: whether they are the same bit for bit.
     :ivar base_finite, head_finite: whether these gradients are.
-    :ivar base_loss_finite, head_loss_finite: whether the losses that the boundary reported are, where it reported one.
+    :ivar base_output_finite, head_output_finite: whether what the boundary returned is.
     """
 
     base_reward: float | None
@@ -49,8 +50,8 @@ class Moment:
     same: bool = True
     base_finite: bool = True
     head_finite: bool = True
-    base_loss_finite: bool = True
-    head_loss_finite: bool = True
+    base_output_finite: bool = True
+    head_output_finite: bool = True
 
     @property
     def differs(self) -> bool:
@@ -105,6 +106,7 @@ class Course:
             for part, inputs in enumerate(self.scene.calls(batch, rare[seed]))
         }
         answers = observe(calls) if calls else {}
+        outputs = [item.key for item in self.scene.contract.observes if item.role == "output"]
         found: list[_Found | None] = []
         for seed, batch in enumerate(batches):
             if batch is None:
@@ -115,8 +117,7 @@ class Course:
             with np.errstate(invalid="ignore", over="ignore"):  # that a gradient is not finite is told in words
                 slopes = self.scene.slopes(batch, parts)
                 gradient = toy.gradient(parameters, batch.prompts, batch.tokens, slopes)
-            losses = [part.get("loss") for part in parts]
-            found.append(_Found(gradient, all(_finite(loss) for loss in losses if loss is not None)))
+            found.append(_Found(gradient, all(_finite(part.get(key)) for part in parts for key in outputs)))
         return found
 
     def _moment(self, seed: int, base: _Found | None, head: _Found | None) -> Moment:
@@ -132,15 +133,15 @@ class Course:
             bool(np.array_equal(base.gradient, head.gradient, equal_nan=True)),
             bool(np.isfinite(base.gradient).all()),
             bool(np.isfinite(head.gradient).all()),
-            base.loss_finite,
-            head.loss_finite,
+            base.output_finite,
+            head.output_finite,
         )
 
 
 @dataclass(frozen=True)
 class _Found:
     gradient: Array
-    loss_finite: bool
+    output_finite: bool
 
 
 class _Policy:
@@ -155,7 +156,8 @@ class _Policy:
             return None
         if step % STALENESS == 0:
             self._generating = self.adam.parameters
-        return draw(seed, step, self._generating, self.adam.parameters, scene.all_rejected and _is_rare(step))
+        rejected = scene.all_rejected and _is_rare(step)
+        return draw(seed, step, self._generating, self.adam.parameters, rejected, scene.group_sizes)
 
     def learn(self, found: _Found | None) -> None:
         if found is not None:
@@ -189,8 +191,8 @@ def _apart(base: Array, head: Array) -> tuple[float | None, float | None]:
     return float(np.degrees(2 * np.arcsin(min(apart / 2, 1.0)))), norms[0] / norms[1]
 
 
-def _finite(loss: object) -> bool:
-    from sentinel.values import Tensor
-
-    value = loss.array() if isinstance(loss, Tensor) else loss
-    return bool(np.isfinite(np.asarray(value, dtype=np.float64)).all())
+def _finite(value: object) -> bool:
+    """Whether every number of something observed is; what is no number is none that is not."""
+    if isinstance(value, Tensor):
+        return bool(np.isfinite(value.array()).all())
+    return not isinstance(value, float) or bool(np.isfinite(value))

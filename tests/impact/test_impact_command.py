@@ -81,12 +81,15 @@ def test_the_reference_agrees_with_what_is_right(impact: Impact, demo_repository
 
 
 def test_what_the_toy_cannot_be_trained_through(impact: Impact) -> None:
-    told = impact(
-        REJECTED_ROW, bug_id="DEMO-CALL", contract="call", boundary="demo_rl.losses.agg_loss", invariant=None,
-        scenario={"arguments": {}}, variants=None, expected_unpatched={"returned": 1.0},
-    )  # fmt: skip
+    values = {
+        "scenario": {"arguments": {}},
+        "expected_unpatched": {"returned": 1.0},
+        "expected_fixed": {"returned": 2.0},
+    }
+    other = {"contract": "call", "boundary": "demo_rl.losses.agg_loss", "invariant": None, "variants": None, **values}
+    told = impact(REJECTED_ROW, bug_id="DEMO-CALL", **other)
     assert told.status == 2
-    assert "cannot be trained through call; it can through group_advantage" in told.err
+    assert "cannot be trained through call; it can through advantage_normalisation, " in told.err
 
 
 @pytest.mark.parametrize("arguments", [["--seeds", "1"], ["--steps", "0"], ["--steps", "x"], ["--seeds", "-3"]])
