@@ -111,7 +111,7 @@ def ppo(batch: Batch, advantages: Array) -> tuple[Array, Array]:
     """The loss of each token (arXiv:1707.06347), and its slope with respect to the token's log-prob."""
     ratio = np.exp(batch.log_probs - batch.old_log_probs)
     plain, cut = -advantages * ratio, -advantages * ratio.clip(1 - _CLIP, 1 + _CLIP)
-    return np.maximum(plain, cut), np.where(plain >= cut, -advantages * ratio, 0.0)
+    return np.maximum(plain, cut), np.where(plain < cut, 0.0, plain)  # so asked, NaN stays NaN
 
 
 def k3(batch: Batch) -> tuple[Array, Array]:

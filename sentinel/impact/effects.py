@@ -182,7 +182,10 @@ def _gradients(found: Effect) -> list[str]:
     if not found.compared:
         return []
     if found.same:
-        return ["the gradient is the same bit for bit at every step: what the bug changes is not trained on here"]
+        return [
+            "the gradient is the same bit for bit at every step: what the bug changes is not trained on, or these "
+            "batches do not meet it"
+        ]
     if not found.differing:
         return ["the gradient is the same at every step, but for rounding"]
     lines = []

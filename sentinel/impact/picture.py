@@ -37,10 +37,11 @@ def picture(report: Report) -> str:
         rewards.set_ylabel("expected reward")
         rewards.set_ylim(0, 1)
         rewards.legend(frameon=False, loc="upper left")
-        _dots(angle, series(report.moments, "angle"))
+        _middle(angle, series(report.moments, "angle"))
+        _not_finite(angle, report)
         angle.set_ylabel("angle (degrees)")
         angle.set_ylim(0, max(angle.get_ylim()[1], 1))
-        _dots(ratio, series(report.moments, "ratio"))
+        _middle(ratio, series(report.moments, "ratio"))
         ratio.axhline(1, color=INK, linewidth=0.5, alpha=0.5)
         ratio.set_ylabel("norm, base / head")
         ratio.set_ylim(0, max(ratio.get_ylim()[1], 1.2))
@@ -65,7 +66,7 @@ def _band(axes: Axes, curves: Sequence[Sequence[float | None]], colour: str, lin
             axes.plot([last], [curve[last - 1]], marker="x", color=colour, markersize=7, markeredgewidth=1.6)
 
 
-def _dots(axes: Axes, curves: Sequence[Sequence[float | None]]) -> None:
+def _middle(axes: Axes, curves: Sequence[Sequence[float | None]]) -> None:
     numbers = _numbers(curves)
     steps = np.arange(1, numbers.shape[1] + 1)
     there = np.isfinite(numbers).any(0)
@@ -74,7 +75,22 @@ def _dots(axes: Axes, curves: Sequence[Sequence[float | None]]) -> None:
         axes.text(0.5, 0.5, "not to be had: a gradient is zero or not finite", transform=axes.transAxes, ha="center")
         return
     axes.fill_between(steps[there], np.nanmin(shown, 0), np.nanmax(shown, 0), color=INK, alpha=0.15, linewidth=0)
-    axes.plot(steps[there], np.nanmedian(shown, 0), color=INK, linewidth=1)
+    axes.plot(steps[there], np.nanmedian(shown, 0), color=INK, linewidth=1, clip_on=False)
+
+
+def _not_finite(axes: Axes, report: Report) -> None:
+    """A line at each step at which the gradient is no number, in some seed."""
+    for side, (colour, line) in _SIDES.items():
+        steps = [
+            number
+            for number, moments in enumerate(report.moments, 1)
+            if not all(getattr(moment, f"{side}_finite") for moment in moments)
+        ]
+        for step in steps:
+            label = f"{side}'s gradient is not finite" if step == steps[0] else None
+            axes.axvline(step, color=colour, linestyle=line, linewidth=1, label=label)
+        if steps:
+            axes.legend(frameon=False, loc="upper right")
 
 
 def _numbers(curves: Sequence[Sequence[float | None]]) -> Array:

@@ -68,6 +68,15 @@ def test_what_is_masked_reaches_the_gradient_only_through_the_boundary(batch: Ba
     assert np.abs(slopes[~batch.mask]).max() > 0
 
 
+def test_a_nan_that_a_boundary_gives_to_a_token_that_counts_is_in_the_gradient(batch: Batch) -> None:
+    """The clip range compares, and no comparison with NaN holds."""
+    row, column = np.argwhere(batch.mask)[3]
+    broken = advantages(batch).copy()
+    broken[row, column] = np.nan
+    slopes = ENTRANCES["group_advantage"].slopes(batch, {"advantages": from_array(broken, "float32")})
+    assert np.argwhere(np.isnan(slopes)).tolist() == [[row, column]]
+
+
 def test_an_answer_of_another_form_is_told(batch: Batch) -> None:
     with pytest.raises(SentinelError, match=r"advantages should be \[40, 6\], and is \[2\]"):
         ENTRANCES["group_advantage"].slopes(batch, {"advantages": from_array(np.zeros(2), "float32")})
