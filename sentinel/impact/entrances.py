@@ -8,7 +8,7 @@ and a little KL to the untrained policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -143,9 +143,14 @@ def _weight_inputs(batch: Batch) -> Mapping[str, Array]:
 
 
 def _weight_slopes(batch: Batch, observation: Observation) -> Array:
-    """The weighted policy gradient of the tokens that are kept, in the place of PPO's."""
-    found = [of_tokens(observation, key, batch) for key in ("weights", "kept") if observation.get(key) is not None]
-    return token_mean(batch, -advantages(batch) * np.prod(found, axis=0))
+    """The weighted policy gradient, in the place of PPO's, of the tokens that are kept; the others do not count."""
+    kept, weights = np.ones(batch.mask.shape), np.exp(batch.log_probs - batch.old_log_probs)
+    if observation.get("kept") is not None:
+        kept = of_tokens(observation, "kept", batch)
+    if observation.get("weights") is not None:
+        weights = of_tokens(observation, "weights", batch)
+    counting = replace(batch, mask=batch.mask & (kept != 0))
+    return token_mean(counting, -advantages(batch) * weights)
 
 
 ENTRANCES: Mapping[str, Entrance] = {

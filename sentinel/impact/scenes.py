@@ -199,11 +199,10 @@ def _telling(recipe: Recipe) -> str:
 def _alike(one: Any, other: Any) -> bool:
     """Whether two expected values are the same but for rounding."""
     try:
-        numbers = [np.asarray(value.nested() if isinstance(value, Tensor) else value, float) for value in (one, other)]
+        left, right = (np.asarray(v.nested() if isinstance(v, Tensor) else v, float) for v in (one, other))
     except (TypeError, ValueError):
         return bool(one == other)
-    same = numbers[0].shape == numbers[1].shape
-    return same and bool(np.isclose(*numbers, rtol=1e-5, atol=1e-6, equal_nan=True).all())
+    return left.shape == right.shape and bool(np.isclose(left, right, rtol=1e-5, atol=1e-6, equal_nan=True).all())
 
 
 def _is_a_part(settings: Mapping[str, Any], counts: Array | None) -> bool:

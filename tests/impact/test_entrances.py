@@ -77,6 +77,16 @@ def test_a_nan_that_a_boundary_gives_to_a_token_that_counts_is_in_the_gradient(b
     assert np.argwhere(np.isnan(slopes)).tolist() == [[row, column]]
 
 
+def test_tokens_that_are_not_kept_do_not_count(batch: Batch) -> None:
+    kept = np.arange(len(batch.mask)) % 2 == 0
+    answer = {"kept": from_array(np.repeat(kept[:, None], batch.mask.shape[1], axis=1), "float32"), "weights": None}
+    slopes = ENTRANCES["importance_weight"].slopes(batch, answer)
+    ratio = np.exp(batch.log_probs - batch.old_log_probs)
+    assert np.allclose(slopes[kept], token_mean(batch, -advantages(batch) * ratio)[kept] * batch.mask.sum()
+                       / batch.mask[kept].sum())  # fmt: skip
+    assert not slopes[~kept].any()
+
+
 def test_an_answer_of_another_form_is_told(batch: Batch) -> None:
     with pytest.raises(SentinelError, match=r"advantages should be \[40, 6\], and is \[2\]"):
         ENTRANCES["group_advantage"].slopes(batch, {"advantages": from_array(np.zeros(2), "float32")})
