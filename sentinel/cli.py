@@ -23,6 +23,7 @@ from sentinel.commands import (
     export,
     findings,
     history,
+    impact,
     listing,
     mirror,
     query,
@@ -38,7 +39,7 @@ from sentinel.errors import SentinelError
 
 #: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
 GROUPS = (
-    *(mirror, listing, boundaries, show, recipe, verify, export, audit, findings, duplicates, discover),
+    *(mirror, listing, boundaries, show, recipe, verify, export, audit, impact, findings, duplicates, discover),
     *(sweep, bisect, history, query, changes, reporting, site, cache, doctor),
 )
 

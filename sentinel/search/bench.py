@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,6 +132,35 @@ class Bench:
             for law, variants in plans.items()
         }
 
+    def observe(self, subject: Subject, calls: Mapping[str, Inputs], given: Sequence[str]) -> dict[str, Any]:
+        """What the boundary does on each of these inputs; no law looks at it.
+
+        :param given: the inputs that the boundary must be able to take.
+        :raises Undecidable: where it cannot be called here at all, or one of the calls was refused.
+        """
+        plain = {name: {"inputs": dict(inputs), "boundary": None, "watch": False} for name, inputs in calls.items()}
+        answers = self._ask(subject, plain, {}, False, given)[0]["answers"]
+        for name in calls:
+            if "refused" in answers[name]:
+                raise Undecidable(answers[name]["refused"])
+        return {name: answers[name]["observation"] for name in calls}
+
+    def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
+        """What the contract's reference does on each of these inputs; no target's code runs.
+
+        :raises Undecidable: where it has nothing to say about one of them, or failed.
+        """
+        plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
+        try:
+            answers = self._consult({**_request(subject), "calls": plain})["answers"]
+        except BaseException:
+            self.close()  # as in _ask
+            raise
+        for answer in answers.values():
+            if "observation" not in answer:
+                raise Undecidable(answer.get("refused") or {"kind": "law", "reason": answer["silent"]})
+        return {name: answers[name]["observation"] for name in calls}
+
     def find(self, subject: Subject) -> Mapping[str, Any]:
         """Where the boundary is in this checkout, without calling it: the worker's provenance.
 
@@ -141,18 +170,16 @@ class Bench:
         return found
 
     def _ask(
-        self, subject: Subject, calls: Mapping[str, Any], consultations: Mapping[str, Any], describe: bool
+        self,
+        subject: Subject,
+        calls: Mapping[str, Any],
+        consultations: Mapping[str, Any],
+        describe: bool,
+        given: Sequence[str] | None = None,
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        request = {
-            "boundary": subject.boundary,
-            "contract": subject.contract.name,
-            "contract_file": subject.contract_file,
-            "adapter": subject.adapter,
-            "given": subject.given,
-            "describe": describe,
-        }
+        request = _request(subject) if given is None else {**_request(subject), "given": list(given)}
         try:
-            return self._exchange(request, calls, consultations)
+            return self._exchange({**request, "describe": describe}, calls, consultations)
         except BaseException:
             self.close()  # an answer may be on its way still, and would be taken for that of the next call
             raise
@@ -190,6 +217,16 @@ class Bench:
             if last or not self._consulting.dead:
                 raise Undecidable({**reference["failure"], "kind": "harness"})
         raise AssertionError("the loop returns or raises")
+
+
+def _request(subject: Subject) -> dict[str, Any]:
+    return {
+        "boundary": subject.boundary,
+        "contract": subject.contract.name,
+        "contract_file": subject.contract_file,
+        "adapter": subject.adapter,
+        "given": subject.given,
+    }
 
 
 def _look(

@@ -1,0 +1,176 @@
+"""How a boundary enters a training step: what it is given of a batch, and what its answer means for the gradient.
+
+One entrance a contract. The boundary does its part of the step, and the plain formulas of
+:mod:`sentinel.impact.batches` the rest: PPO's clipped loss, averaged over the tokens that count, with GRPO's advantages
+and a little KL to the untrained policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sentinel.errors import SentinelError
+from sentinel.impact.batches import Batch, advantages, k3, over_prompt, ppo, token_mean
+from sentinel.impact.toy import Array
+from sentinel.values import Tensor
+
+Observation = Mapping[str, Any]
+
+#: Coefficient of the KL, where there is one.
+_KL = 0.02
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """:ivar part: what of the step the boundary does, in words.
+    :ivar inputs: canonical input -> what the batch has for it; inputs that a contract or a recipe lacks are left out.
+    :ivar slopes: from what was observed, one number a token: the slope of the loss with respect to its log-prob.
+    """
+
+    part: str
+    inputs: Callable[[Batch], Mapping[str, Array]]
+    slopes: Callable[[Batch, Observation], Array]
+
+
+def observed(observation: Observation, key: str, shape: tuple[int, ...]) -> Array:
+    """Numbers of this shape, as observed.
+
+    :raises SentinelError: where there is something else.
+    """
+    value = observation.get(key)
+    if not isinstance(value, Tensor) or value.shape != shape:
+        found = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise SentinelError(f"the boundary's {key} should be {list(shape)}, and is {found}")
+    return value.array().astype(np.float64)
+
+
+def of_tokens(observation: Observation, key: str, batch: Batch) -> Array:
+    return observed(observation, key, batch.mask.shape)
+
+
+# -- the contracts -----------------------------------------------------------------------------------------------------
+
+
+def _losses(batch: Batch) -> tuple[Array, Array]:
+    """Of each token, whether it counts or not, and its slope."""
+    (loss, slope), (kl, kl_slope) = ppo(batch, advantages(batch)), k3(batch)
+    return loss + _KL * kl, slope + _KL * kl_slope
+
+
+def _aggregation_inputs(batch: Batch) -> Mapping[str, Array]:
+    return {"loss_mat": _losses(batch)[0], "weights": np.ones(len(batch.rewards))}
+
+
+def _aggregation_slopes(batch: Batch, observation: Observation) -> Array:
+    return of_tokens(observation, "per_token_gradient", batch) * _losses(batch)[1]
+
+
+def _policy_inputs(batch: Batch) -> Mapping[str, Array]:
+    return {
+        "log_probs": batch.log_probs,
+        "old_log_probs": batch.old_log_probs,
+        "rollout_log_probs": batch.old_log_probs,
+        "advantages": advantages(batch),
+        "importance_weights": np.ones(batch.mask.shape),
+        "scores": advantages(batch)[:, 0],
+    }
+
+
+def _policy_slopes(batch: Batch, observation: Observation) -> Array:
+    return of_tokens(observation, "per_token_gradient", batch)
+
+
+def _kl_inputs(batch: Batch) -> Mapping[str, Array]:
+    return {"log_probs": batch.log_probs, "ref_log_probs": batch.ref_log_probs}
+
+
+def _kl_slopes(batch: Batch, observation: Observation) -> Array:
+    """What is at tokens that do not count is multiplied by 0, as the chain rule does: NaN stays NaN."""
+    kl = of_tokens(observation, "per_token_gradient", batch) * token_mean(batch, np.ones(batch.mask.shape))
+    return token_mean(batch, ppo(batch, advantages(batch))[1]) + _KL * kl
+
+
+def _advantage_inputs(batch: Batch) -> Mapping[str, Array]:
+    return {
+        "token_level_rewards": batch.token_rewards,
+        "reward_baselines": batch.greedy_rewards,
+        "old_log_probs": batch.old_log_probs,
+        "sum_squared_probs": batch.sum_squared_probs,
+        "group": _labels(batch),
+    }
+
+
+def _labels(batch: Batch) -> Array:
+    return np.array([f"prompt {number}" for number in batch.prompts])
+
+
+def _advantage_slopes(batch: Batch, observation: Observation) -> Array:
+    return token_mean(batch, ppo(batch, of_tokens(observation, "advantages", batch))[1])
+
+
+def _gae_inputs(batch: Batch) -> Mapping[str, Array]:
+    """The critic is one that knows the mean reward to each prompt, and says it at every token."""
+    values = np.repeat(over_prompt(batch, batch.rewards, np.mean)[:, None], batch.mask.shape[1], axis=1)
+    return {"token_level_rewards": batch.token_rewards, "values": values}
+
+
+def _unscaled(batch: Batch) -> Array:
+    """The rewards of responses less the mean of their prompt's, [batch]."""
+    return batch.rewards - over_prompt(batch, batch.rewards, np.mean)
+
+
+def _normalisation_inputs(batch: Batch) -> Mapping[str, Array]:
+    tokens = np.repeat(_unscaled(batch)[:, None], batch.mask.shape[1], axis=1)
+    return {"advantages": tokens, "rewards": batch.rewards, "group": _labels(batch)}
+
+
+def _normalised_slopes(batch: Batch, observation: Observation) -> Array:
+    return token_mean(batch, ppo(batch, of_tokens(observation, "normalised", batch))[1])
+
+
+def _reward_slopes(batch: Batch, observation: Observation) -> Array:
+    """The normalised reward of a response is the advantage of each of its tokens."""
+    rewards = observed(observation, "normalised", batch.rewards.shape)
+    return token_mean(batch, ppo(batch, np.repeat(rewards[:, None], batch.mask.shape[1], axis=1))[1])
+
+
+def _weight_inputs(batch: Batch) -> Mapping[str, Array]:
+    return {"old_log_probs": batch.log_probs, "rollout_log_probs": batch.old_log_probs}
+
+
+def _weight_slopes(batch: Batch, observation: Observation) -> Array:
+    """The weighted policy gradient, in the place of PPO's, of the tokens that are kept; the others do not count."""
+    kept, weights = np.ones(batch.mask.shape), np.exp(batch.log_probs - batch.old_log_probs)
+    if observation.get("kept") is not None:
+        kept = of_tokens(observation, "kept", batch)
+    if observation.get("weights") is not None:
+        weights = of_tokens(observation, "weights", batch)
+    counting = replace(batch, mask=batch.mask & (kept != 0))
+    return token_mean(counting, -advantages(batch) * weights)
+
+
+ENTRANCES: Mapping[str, Entrance] = {
+    "loss_aggregation": Entrance("makes one loss of those of the tokens", _aggregation_inputs, _aggregation_slopes),
+    "policy_loss": Entrance("computes the policy loss", _policy_inputs, _policy_slopes),
+    "kl_estimate": Entrance(
+        f"estimates the KL to the untrained policy, which has the coefficient {_KL}", _kl_inputs, _kl_slopes
+    ),
+    "group_advantage": Entrance("computes the advantages", _advantage_inputs, _advantage_slopes),
+    "generalised_advantage": Entrance("computes the advantages", _gae_inputs, _advantage_slopes),
+    "advantage_normalisation": Entrance("normalises the advantages", _normalisation_inputs, _normalised_slopes),
+    "reward_normalisation": Entrance("normalises the rewards", _normalisation_inputs, _reward_slopes),
+    "importance_weight": Entrance("weighs the tokens", _weight_inputs, _weight_slopes),
+}
+
+
+def entrance(contract: str) -> Entrance:
+    """:raises SentinelError: for a contract that the toy cannot be trained through."""
+    if contract not in ENTRANCES:
+        raise SentinelError(
+            f"a toy policy cannot be trained through {contract}; it can through {', '.join(sorted(ENTRANCES))}"
+        )
+    return ENTRANCES[contract]

@@ -1,0 +1,84 @@
+"""Where a boundary is called: at a revision, through the worker; or, where no revision is right, the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.catalog import Catalog
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.impact.training import Observe
+from sentinel.invariants.invariant import Inputs
+from sentinel.recipes import Recipe
+from sentinel.refs import Ref
+from sentinel.runner import Runner
+from sentinel.search.bench import Bench, Subject, Undecidable
+
+#: What ``--head`` calls it.
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Base, or head.
+
+    :ivar ref: as the user writes it; :data:`REFERENCE` for the contract's own.
+    :ivar short: as it is shown.
+    :ivar revision: the commit, version or digest of the tree; empty for the reference.
+    :ivar observe: calls the boundary there.
+    """
+
+    ref: str
+    short: str
+    revision: str
+    observe: Observe
+    bench: Bench
+
+
+def subject_of(recipe: Recipe, catalog: Catalog) -> Subject:
+    """:raises SentinelError: where the recipe's boundary is not in the adapter's table."""
+    adapter, contract = catalog.adapters[recipe.target], catalog.contracts[recipe.contract]
+    binding = adapter.target.binding(recipe.boundary, recipe.contract)
+    if binding is None:
+        raise SentinelError(f"{recipe.boundary} is not bound to {recipe.contract} in the adapter {recipe.target}")
+    return Subject(binding, contract, (), contract.measure.__code__.co_filename, str(adapter.file), recipe.boundary)
+
+
+def at_revision(runner: Runner, subject: Subject, recipe: Recipe, ref: Ref) -> Place:
+    """:raises SentinelError: where the revision cannot be had."""
+    try:
+        ground = runner.ground(recipe.target, ref, [subject.binding])
+    except Unavailable as error:
+        raise SentinelError(f"{ref.short}: {error.reason}") from error
+    given = {name for inputs in recipe.variants.values() for name in inputs} - set(recipe.defaulted)
+    # As a run asks it: what says which boundary it is, or how it differs, it needs no parameter for.
+    given -= {item.name for item in subject.contract.inputs if item.dialect} | set(subject.binding.fixed)
+
+    def ask(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
+        return ground.bench.observe(subject, calls, sorted(given))
+
+    checkout = ground.checkout
+    revision = checkout.commit or checkout.version or checkout.tree
+    return Place(str(ref), ref.short, revision, _told(ask, subject, ref.short), ground.bench)
+
+
+def at_reference(subject: Subject, bench: Bench) -> Place:
+    """:raises SentinelError: where the contract has none."""
+    if subject.contract.oracle is None:
+        raise SentinelError(f"the contract {subject.contract.name} has no reference; name a revision with --head REF")
+
+    def ask(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
+        return bench.consult(subject, calls)
+
+    return Place(REFERENCE, "the contract's reference", "", _told(ask, subject, "the reference"), bench)
+
+
+def _told(ask: Callable[[Mapping[str, Inputs]], Mapping[str, Any]], subject: Subject, place: str) -> Observe:
+    def observe(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
+        try:
+            return ask(calls)
+        except Undecidable as error:
+            raise SentinelError(f"{subject.name} at {place} does not take a batch of training: {error}") from error
+
+    return observe

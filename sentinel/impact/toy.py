@@ -1,0 +1,155 @@
+"""The toy: a softmax policy that is a table, the task that it learns, and the optimiser.
+
+Every token's logits are a row of the table, chosen by prompt, position and previous token, plus a little of one row
+that all share: through that one a token meets every other one, as it does through the weights of a network. So what a
+masked token wrongly gives to the gradient has somewhere to go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+#: The tokens are 0 to 7; the first ends a response, pads it, and stands before its first token.
+EOS = 0
+VOCABULARY = 8
+COLUMNS = 6
+
+#: The right response to each prompt, before its end.
+TARGETS = ((3, 1), (5, 2, 7), (4, 4, 6), (1, 6, 2, 5), (7, 3, 5, 1, 2))
+
+_SHARED = 0
+_SHARE = 0.1
+_SHAPE = (1 + len(TARGETS) * COLUMNS * VOCABULARY, VOCABULARY)
+
+#: How many numbers are learnt.
+PARAMETERS = _SHAPE[0] * _SHAPE[1]
+
+
+def untrained() -> Array:
+    """The parameters at which every token is as likely as any other."""
+    return np.zeros(_SHAPE)
+
+
+def sample(parameters: Array, prompts: Array, uniforms: Array) -> Array:
+    """Responses, [batch, tokens], one uniform number a token; what follows the end is padding."""
+    tokens = np.full(uniforms.shape, EOS)
+    ended = np.zeros(len(prompts), dtype=bool)
+    for column in range(COLUMNS):
+        probs = np.exp(_log_softmax(parameters, _states(prompts, tokens)[:, column]))
+        drawn = (uniforms[:, column, None] > probs.cumsum(-1)).sum(-1).clip(max=VOCABULARY - 1)
+        tokens[:, column] = np.where(ended, EOS, drawn)
+        ended |= tokens[:, column] == EOS
+    return tokens
+
+
+def distributions(parameters: Array, prompts: Array, tokens: Array) -> Array:
+    """The log-probs of every token that could stand at each place, [batch, tokens, vocabulary]."""
+    return _log_softmax(parameters, _states(prompts, tokens))
+
+
+def log_probs(parameters: Array, prompts: Array, tokens: Array) -> Array:
+    """Of the tokens, [batch, tokens]; padding has some too, as it has in a network."""
+    return np.take_along_axis(distributions(parameters, prompts, tokens), tokens[..., None], -1)[..., 0]
+
+
+def gradient(parameters: Array, prompts: Array, tokens: Array, slopes: Array) -> Array:
+    """Of a loss with respect to the parameters, from its slopes with respect to the tokens' log-probs.
+
+    With logits z, ``d log p_a / d z_b = [a = b] - p_b``.
+    """
+    chosen = np.eye(VOCABULARY)[tokens]
+    of_logits = slopes[..., None] * (chosen - np.exp(distributions(parameters, prompts, tokens)))
+    found = np.zeros(_SHAPE)
+    np.add.at(found, _states(prompts, tokens), of_logits)
+    found[_SHARED] = _SHARE * of_logits.sum((0, 1))
+    return found
+
+
+def rewards(prompts: Array, tokens: Array) -> Array:
+    """The share of the places of the right response, its end included, that have the right token."""
+    right = _RIGHT[prompts]
+    return np.asarray(((tokens == right) & (right >= 0)).sum(-1) / (right >= 0).sum(-1))
+
+
+def expected_reward(parameters: Array) -> float:
+    """What the policy earns on the average: exactly, for there are few enough states."""
+    earned = []
+    for prompt in range(len(TARGETS)):
+        places = _RIGHT[prompt][_RIGHT[prompt] >= 0]
+        reached = np.eye(VOCABULARY)[EOS]  # how likely each previous token is
+        hits = 0.0
+        for column, right in enumerate(places):
+            rows = 1 + (prompt * COLUMNS + column) * VOCABULARY + np.arange(VOCABULARY)
+            moves = np.exp(_log_softmax(parameters, rows))
+            if column:
+                moves[EOS] = np.eye(VOCABULARY)[EOS]  # it has ended
+            reached = reached @ moves
+            hits += reached[right]
+        earned.append(hits / len(places))
+    return float(np.mean(earned))
+
+
+def greedy(parameters: Array) -> Array:
+    """The likeliest response to each prompt, token by token."""
+    prompts = np.arange(len(TARGETS))
+    tokens = np.full((len(prompts), COLUMNS), EOS)
+    ended = np.zeros(len(prompts), dtype=bool)
+    for column in range(COLUMNS):
+        likeliest = _log_softmax(parameters, _states(prompts, tokens)[:, column]).argmax(-1)
+        tokens[:, column] = np.where(ended, EOS, likeliest)
+        ended |= tokens[:, column] == EOS
+    return tokens
+
+
+def _right() -> Array:
+    right = np.full((len(TARGETS), COLUMNS), -1)
+    for prompt, target in enumerate(TARGETS):
+        right[prompt, : len(target) + 1] = (*target, EOS)
+    return right
+
+
+_RIGHT = _right()
+
+
+def _states(prompts: Array, tokens: Array) -> Array:
+    """The row of the table that each place has."""
+    previous = np.concatenate([np.full((len(tokens), 1), EOS), tokens[:, :-1]], axis=1)
+    return np.asarray(1 + (prompts[:, None] * COLUMNS + np.arange(COLUMNS)) * VOCABULARY + previous)
+
+
+def _log_softmax(parameters: Array, rows: Array) -> Array:
+    logits = parameters[rows] + _SHARE * parameters[_SHARED]
+    logits = logits - logits.max(-1, keepdims=True)
+    return np.asarray(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
+
+
+@dataclass
+class Adam:
+    """Adam (arXiv:1412.6980) with the gradient's norm cut, as trainers have it.
+
+    Adam divides a gradient by its own size: a loss that is wrong by a constant factor alone costs as little here as it
+    does in training.
+    """
+
+    parameters: Array
+    rate: float = 0.1
+    longest: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._mean, self._square = np.zeros_like(self.parameters), np.zeros_like(self.parameters)
+        self._count = 0
+
+    def step(self, gradient: Array) -> None:
+        """One NaN in a gradient makes its norm NaN, and with it every parameter."""
+        gradient = gradient * np.minimum(1.0, self.longest / (np.sqrt((gradient**2).sum()) + 1e-6))
+        self._count += 1
+        self._mean = 0.9 * self._mean + 0.1 * gradient
+        self._square = 0.999 * self._square + 0.001 * gradient**2
+        mean, square = self._mean / (1 - 0.9**self._count), self._square / (1 - 0.999**self._count)
+        self.parameters = self.parameters - self.rate * mean / (np.sqrt(square) + 1e-8)

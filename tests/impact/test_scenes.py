@@ -1,0 +1,131 @@
+"""What is taken from a scenario: the variant that tells, the configuration, what is rare, whether it is a part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, write_recipe
+
+from sentinel.catalog import bundled_catalog
+from sentinel.errors import SentinelError
+from sentinel.impact import toy
+from sentinel.impact.batches import Batch, draw
+from sentinel.impact.scenes import Scene, scene
+from sentinel.recipes import load_recipe
+
+_NAN = float("nan")
+
+
+def _scene(folder: Path, document: Any = MASKED_TOKENS, **changes: Any) -> Scene:
+    catalog = bundled_catalog()
+    recipe = load_recipe(write_recipe(folder, document, **changes), catalog)
+    return scene(recipe, catalog.contracts[recipe.contract], recipe.variants)
+
+
+def _batch() -> Batch:
+    return draw(0, 0, toy.untrained(), toy.untrained())
+
+
+def test_an_ordinary_scenario_has_nothing_rare(tmp_path: Path) -> None:
+    told = _scene(tmp_path)
+    assert (told.rare, told.in_parts, told.configuration) == ([], False, {"loss_agg_mode": "token-mean"})
+
+
+def test_the_variant_is_the_first_on_which_the_two_differ(tmp_path: Path) -> None:
+    variants = {"plain": {}, "outlier": {"loss_mat": [[1.0, _NAN], [1.0, 2.0]]}}
+    unpatched, fixed = {"plain.loss": 1.0, "outlier.loss": 3.0}, {"plain.loss": 1.0000001, "outlier.loss": 1.0}
+    changes = {"variants": variants, "expected_unpatched": unpatched, "expected_fixed": fixed}
+    told = _scene(tmp_path, **changes)
+    assert told.variant == "outlier"
+    assert told.rare == ["loss_mat NaN at a masked token"]
+
+
+def _policy(folder: Path, law: str = "the_oracle_agrees", **scenario: Any) -> Scene:
+    tokens = {"log_probs": [[-1.0]], "old_log_probs": [[-1.0]], "advantages": [[1.0]], "response_mask": [[1]]}
+    return _scene(
+        folder,
+        target="verl",  # the demo framework has no such boundary; none is called here
+        contract="policy_loss",
+        boundary="verl.trainer.ppo.core_algos.compute_policy_loss_vanilla",
+        invariant=law,
+        scenario={"algorithm": "ppo", "loss_agg_mode": "token-mean", **tokens, **scenario},
+        expected_unpatched={"loss": 1.0},
+        expected_fixed={"loss": 2.0},
+    )
+
+
+def test_a_far_log_ratio_is_rare_where_the_token_counts(tmp_path: Path) -> None:
+    told = _policy(tmp_path, old_log_probs=[[-91.0]])
+    assert told.rare == ["log_probs -1, old_log_probs -91 at a token that counts"]
+
+
+def test_a_nan_of_a_rejected_response_goes_to_one(tmp_path: Path) -> None:
+    two = {name: [[-1.0], [-1.0]] for name in ("log_probs", "old_log_probs")}
+    told = _policy(tmp_path, **two, advantages=[[1.0], [_NAN]], response_mask=[[1], [0]])
+    assert told.rare == ["advantages NaN at a masked token of a rejected response"]
+    batch = _batch()
+    (inputs,) = told.calls(batch, np.array([0.5]))
+    planted = np.isnan(inputs["advantages"].array())
+    assert planted.sum() == 1
+    assert not batch.mask[planted.any(-1)].any()
+    (plain,) = told.calls(batch, None)
+    assert np.isfinite(plain["advantages"].array()).all()
+
+
+def test_a_reward_on_a_masked_token_is_rare(tmp_path: Path) -> None:
+    scenario = {"token_level_rewards": [[1.0, 4.0], [0.0, 1.0]], "response_mask": [[1, 0], [1, 1]], "group": ["p", "p"]}
+    told = _scene(tmp_path, REJECTED_ROW, scenario=scenario, variants=None, expected_unpatched={"advantages": [[0.0]]},
+                  expected_fixed={"advantages": [[1.0]]})  # fmt: skip
+    assert told.rare == ["token_level_rewards 4 at a masked token"]
+    batch = _batch()
+    (inputs,) = told.calls(batch, np.array([0.0]))
+    rewards = inputs["token_level_rewards"].array()
+    row, column = np.argwhere(rewards == 4)[0]
+    assert batch.mask[row].any()
+    assert not batch.mask[row, column]
+
+
+def test_a_rejected_batch_is_rare(tmp_path: Path) -> None:
+    told = _policy(tmp_path, response_mask=[[0]])
+    assert told.all_rejected
+    assert "no response that is accepted" in told.rare
+
+
+def test_a_lone_response_is_rare(tmp_path: Path) -> None:
+    scenario = {
+        "token_level_rewards": [[1.0], [0.0], [1.0]],
+        "response_mask": [[1], [1], [1]],
+        "group": ["p", "p", "q"],
+    }
+    told = _scene(tmp_path, REJECTED_ROW, scenario=scenario, variants=None)
+    assert told.rare == ["a response that is alone in its group"]
+    groups = told.calls(_batch(), np.array([]))[0]["group"]
+    assert groups.count(groups[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("law", "global_batch_size", "dp_size"), [("parts_add_up", None, 2), ("the_oracle_agrees", 2, 1)]
+)
+def test_parts_add_up_to_the_whole(tmp_path: Path, law: str, global_batch_size: int | None, dp_size: int) -> None:
+    """A microbatch is one by its law, or because the global batch has more than it."""
+    counts = {"global_batch_size": global_batch_size, "dp_size": dp_size, "loss_agg_mode": "seq-mean-token-mean"}
+    told = _policy(tmp_path, law, **counts)
+    assert told.in_parts
+    batch = _batch()
+    parts = told.calls(batch, None)
+    assert [part["response_mask"].shape[0] for part in parts] == [20, 20]
+    accepted = int(batch.mask.any(-1).sum())
+    assert {part["global_batch_size"] for part in parts} == {accepted}, "counted in the toy's batch"
+    gradients = [{"per_token_gradient": part["log_probs"], "loss": 0.0} for part in parts]
+    assert np.allclose(told.slopes(batch, gradients), batch.log_probs / dp_size, atol=1e-6)
+
+
+def test_what_the_batches_lack_is_told(tmp_path: Path) -> None:
+    told = _scene(tmp_path)
+    strange = replace(told, settings={**told.settings, "novelty": told.settings["loss_mat"]})
+    with pytest.raises(SentinelError, match="the scenario has novelty, which the toy's batches have not"):
+        strange.calls(_batch(), None)
