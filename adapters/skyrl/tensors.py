@@ -353,12 +353,15 @@ BINDINGS = (
         **_BATCH_NORMALISATION,
     ),
     # What the step did before it was a method of the trainer.
-    Binding(
-        f"{PPO}.normalize_advantages_dict",
-        "advantage_normalisation",
-        formerly=_formerly("normalize_advantages_dict"),
-        call=_normalised_data,
-        **_BATCH_NORMALISATION,
+    *(
+        Binding(
+            f"{module}.normalize_advantages_dict",
+            "advantage_normalisation",
+            call=_normalised_data,
+            requires=(f"{module}.normalize_advantages_dict",),
+            **_BATCH_NORMALISATION,
+        )
+        for module in (PPO, FORMER_PPO)
     ),
     _statistic(f"{TORCH}.masked_mean", "mean", ("axis",), _mean, _formerly("masked_mean")),
     _statistic(f"{PPO}.masked_var", "var", ("unbiased",), formerly=_formerly("masked_var")),

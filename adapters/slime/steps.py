@@ -325,5 +325,11 @@ BINDINGS = (
         },
         accepts={"kl_estimator": ("k1", "k2", "k3")},
     ),
-    Binding(f"{LOSS}.get_pg_loss_reducer", "prompt_loss", call=_prompt_mean, stand_ins=(ARGS, MPU)),
+    Binding(
+        f"{LOSS}.get_pg_loss_reducer",
+        "prompt_loss",
+        call=_prompt_mean,
+        stand_ins=(ARGS, MPU),
+        requires=(f"{LOSS}.get_pg_loss_reducer",),  # the head of #2090, which was not merged
+    ),
 )

@@ -579,6 +579,7 @@ _CORRECTIONS = (
         "importance_weight",
         arguments={"old_log_probs": ("old_log_prob",), "rollout_log_probs": ("rollout_log_prob",)},
         call=_mismatched,
+        requires=("verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights",),
         fixed={"mode": "mask", "normalise": None},
         accepts={"level": ("token", "sequence", "geometric"), "threshold_low": (0.5, 0.9)},
         dialects=(

@@ -35,13 +35,13 @@ GAPS = [[1, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 1]]
 OF_SETTINGS = ("batch_surgery", "configuration_check", "training_input", "device_placement", "router_replay")
 #: What main no longer has, all of it at a commit before SkyRL moved.
 BEFORE = "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5"
-FORMER = [
+FORMER = [item for item in bound("skyrl") if item.values[0].startswith("skyrl_train.")]
+OF_TENSORS = [
     item
     for item in bound("skyrl")
-    if item.values[0].startswith("skyrl_train.") or item.values[0].endswith(".normalize_advantages_dict")
-]
-OF_TENSORS = [
-    item for item in bound("skyrl") if item.values[1] not in (*OF_SETTINGS, "rollout_kl") and item not in FORMER
+    if item.values[1] not in (*OF_SETTINGS, "rollout_kl")
+    and item not in FORMER
+    and not item.values[0].endswith(".normalize_advantages_dict")
 ]
 
 
