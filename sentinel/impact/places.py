@@ -72,7 +72,7 @@ def at_reference(subject: Subject, bench: Bench) -> Place:
     def ask(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
         return bench.consult(subject, calls)
 
-    silent = "the contract's reference has no answer for a batch of training; name a revision with --head REF"
+    silent = "the contract's reference has no answer for a batch of training (name a revision with --head REF)"
     return Place(REFERENCE, "the contract's reference", "", _told(ask, silent), bench)
 
 
