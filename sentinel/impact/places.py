@@ -60,7 +60,8 @@ def at_revision(runner: Runner, subject: Subject, recipe: Recipe, ref: Ref) -> P
 
     checkout = ground.checkout
     revision = checkout.commit or checkout.version or checkout.tree
-    return Place(str(ref), ref.short, revision, _told(ask, subject, ref.short), ground.bench)
+    refused = f"{subject.name} at {ref.short} does not take a batch of training"
+    return Place(str(ref), ref.short, revision, _told(ask, refused), ground.bench)
 
 
 def at_reference(subject: Subject, bench: Bench) -> Place:
@@ -71,14 +72,15 @@ def at_reference(subject: Subject, bench: Bench) -> Place:
     def ask(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
         return bench.consult(subject, calls)
 
-    return Place(REFERENCE, "the contract's reference", "", _told(ask, subject, "the reference"), bench)
+    silent = "the contract's reference has no answer for a batch of training (name a revision with --head REF)"
+    return Place(REFERENCE, "the contract's reference", "", _told(ask, silent), bench)
 
 
-def _told(ask: Callable[[Mapping[str, Inputs]], Mapping[str, Any]], subject: Subject, place: str) -> Observe:
+def _told(ask: Callable[[Mapping[str, Inputs]], Mapping[str, Any]], otherwise: str) -> Observe:
     def observe(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
         try:
             return ask(calls)
         except Undecidable as error:
-            raise SentinelError(f"{subject.name} at {place} does not take a batch of training: {error}") from error
+            raise SentinelError(f"{otherwise}: {error}") from error
 
     return observe

@@ -17,11 +17,9 @@ from sentinel.invariants.invariant import DoesNotApply
 from sentinel.recipes import Recipe, parse_address
 from sentinel.values import Tensor, from_array
 
-#: A log-ratio that training meets rarely.
-_LARGE = 20.0
-
-#: What the log-probs of the trained policy are compared with.
-_OTHER_POLICIES = ("old_log_probs", "ref_log_probs", "rollout_log_probs")
+#: A log-ratio that training meets rarely, and what it is that of.
+_LARGE = 5.0
+_LOG_PROBS = ("log_probs", "old_log_probs", "ref_log_probs", "rollout_log_probs")
 
 _REWARDS = "token_level_rewards"
 
@@ -227,9 +225,7 @@ def _rarities(settings: Mapping[str, Any], contract: Contract, counts: Array | N
     for cell in np.ndindex(shape):
         row = {name: float(value[cell]) for name, value in values.items()}
         rare = [name for name, value in row.items() if not np.isfinite(value)]
-        rare += [
-            name for name in ("log_probs", *_OTHER_POLICIES) if name in row and name not in rare and _far(row, name)
-        ]
+        rare += [name for name in _LOG_PROBS if name in row and name not in rare and _far(row, name)]
         if not counts[cell] and counts[cell[0]].any() and row.get(_REWARDS, 0.0) != 0 and _REWARDS not in rare:
             rare.append(_REWARDS)
         if rare:
@@ -240,8 +236,7 @@ def _rarities(settings: Mapping[str, Any], contract: Contract, counts: Array | N
 
 def _far(row: Mapping[str, float], name: str) -> bool:
     """Whether a log-prob is far from that of another policy."""
-    others = _OTHER_POLICIES if name == "log_probs" else ("log_probs",)
-    return any(abs(row[name] - row[other]) > _LARGE for other in others if other in row)
+    return any(_LARGE < abs(row[name] - row[other]) < np.inf for other in _LOG_PROBS if other in row)
 
 
 def _plant(given: Mapping[str, Array], rarity: Rarity, batch: Batch, uniform: float) -> None:

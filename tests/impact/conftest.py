@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from demo_kit import Repository, write_recipe
+from impact_kit import Impact, Told
 
 from sentinel.cli import main
 from sentinel.worker.client import Zygote
-
-
-@dataclass(frozen=True)
-class Told:
-    """:ivar document: ``impact.json``, where it was written."""
-
-    status: int
-    out: str
-    err: str
-    folder: Path
-
-    @property
-    def document(self) -> Any:
-        return json.loads((self.folder / "impact.json").read_text())
-
-
-#: ``impact(recipe document, *arguments, **changes of the recipe)``.
-Impact = Callable[..., Told]
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Impact
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository
+from impact_kit import Impact
 
 from sentinel.impact.training import Course
 
