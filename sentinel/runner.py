@@ -123,12 +123,9 @@ class Runner:
         self._processes.hold(target, ref)  # recipes planned for the same place may end at any moment
         loaded = self._processes.loaded(adapter.target, ref, checkout)
         for binding in bindings:
-            loaded.load(binding.boundary, binding.contract, self._contract_file(binding.contract))
+            loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
         bench = Bench(loaded.alive, lambda: self._processes.oracle(target))
         return Ground(target, ref, checkout, environment, adapter.digest, bench)
-
-    def _contract_file(self, name: str) -> str:
-        return self._catalog.contracts[name].measure.__code__.co_filename
 
     # -- one job ------------------------------------------------------------------------------------------------------
 
@@ -232,7 +229,7 @@ class Runner:
         binding = adapter.target.binding(recipe.boundary, recipe.contract)
         if binding is None or (invariant.twin and not binding.twins):
             return Failure("law", f"the adapter names no twin of {recipe.boundary}")
-        subject = Subject(binding, contract, (invariant,), self._contract_file(recipe.contract), str(adapter.file))
+        subject = Subject(binding, contract, (invariant,), str(adapter.file))
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
         zygote = self._processes.zygote(recipe.target)
         bench = Bench(loaded.alive, zygote.oracle)
@@ -249,16 +246,13 @@ class Runner:
     def _request(self, recipe: Recipe) -> dict[str, Any]:
         adapter, contract = self._catalog.adapters[recipe.target], self._catalog.contracts[recipe.contract]
         binding = adapter.target.binding(recipe.boundary, recipe.contract)
-        given = {name for inputs in recipe.variants.values() for name in inputs} - set(recipe.defaulted)
-        # What says which boundary it is, or how it differs, is for the oracle: the boundary needs no parameter for it.
-        given -= {item.name for item in contract.inputs if item.dialect} | set(binding.fixed if binding else ())
         return {
             "boundary": recipe.boundary,
             "contract": recipe.contract,
-            "contract_file": self._contract_file(recipe.contract),
+            "contract_file": contract.file,
             "adapter": str(adapter.file),
             "requires": list(recipe.requires),
-            "given": sorted(given),
+            "given": recipe.given(contract, binding.fixed if binding else ()),
             "variants": {name: dict(inputs) for name, inputs in recipe.variants.items()},
         }
 

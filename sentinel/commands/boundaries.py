@@ -121,8 +121,7 @@ def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
         there, note = "", "" if id(binding) in laws else reasons.get(binding.boundary, "")
         if ground is not None:
             contract = catalog.contracts[binding.contract]
-            file = contract.measure.__code__.co_filename
-            subject = Subject(binding, contract, (), file, str(catalog.adapters[target.name].file))
+            subject = Subject(binding, contract, (), str(catalog.adapters[target.name].file))
             try:
                 path = ground.bench.find(subject)["boundary"]
                 there = "yes"

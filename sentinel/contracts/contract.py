@@ -145,6 +145,11 @@ class Contract:
     def _named(self) -> Mapping[str, Input]:
         return {item.name: item for item in self.inputs}
 
+    @property
+    def file(self) -> str:
+        """Where it is defined: the worker loads it from there."""
+        return self.measure.__code__.co_filename
+
     def input(self, name: str) -> Input | None:
         return self._named.get(name)
 

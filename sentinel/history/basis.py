@@ -62,7 +62,7 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
     adapter = catalog.adapters[recipe.target]
     python = settings.pythons.get(recipe.target, settings.pythons.get(None))
     versions = _versions(python, ("torch", "numpy", *adapter.target.preload))
-    contract = Path(catalog.contracts[recipe.contract].measure.__code__.co_filename)
+    contract = Path(catalog.contracts[recipe.contract].file)
     return Basis(
         _meaning(recipe),
         adapter.digest,

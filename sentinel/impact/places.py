@@ -42,7 +42,7 @@ def subject_of(recipe: Recipe, catalog: Catalog) -> Subject:
     binding = adapter.target.binding(recipe.boundary, recipe.contract)
     if binding is None:
         raise SentinelError(f"{recipe.boundary} is not bound to {recipe.contract} in the adapter {recipe.target}")
-    return Subject(binding, contract, (), contract.measure.__code__.co_filename, str(adapter.file), recipe.boundary)
+    return Subject(binding, contract, (), str(adapter.file), recipe.boundary)
 
 
 def at_revision(runner: Runner, subject: Subject, recipe: Recipe, ref: Ref) -> Place:
@@ -51,12 +51,10 @@ def at_revision(runner: Runner, subject: Subject, recipe: Recipe, ref: Ref) -> P
         ground = runner.ground(recipe.target, ref, [subject.binding])
     except Unavailable as error:
         raise SentinelError(f"{ref.short}: {error.reason}") from error
-    given = {name for inputs in recipe.variants.values() for name in inputs} - set(recipe.defaulted)
-    # As a run asks it: what says which boundary it is, or how it differs, it needs no parameter for.
-    given -= {item.name for item in subject.contract.inputs if item.dialect} | set(subject.binding.fixed)
+    given = recipe.given(subject.contract, subject.binding.fixed)
 
     def ask(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
-        return ground.bench.observe(subject, calls, sorted(given))
+        return ground.bench.observe(subject, calls, given)
 
     checkout = ground.checkout
     revision = checkout.commit or checkout.version or checkout.tree

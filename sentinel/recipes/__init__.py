@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,6 +17,7 @@ from sentinel.refs import Ref
 
 if TYPE_CHECKING:
     from sentinel.catalog import Catalog
+    from sentinel.contracts.contract import Contract
 
 __all__ = [
     "Address",
@@ -114,6 +115,16 @@ class Recipe:
     def has_values(self) -> bool:
         """Whether expected values decide; else the law does."""
         return bool(self.expected_unpatched or self.expected_fixed)
+
+    def given(self, contract: Contract, fixed: Collection[str]) -> list[str]:
+        """The inputs that the scenario states, and that the boundary must be able to take.
+
+        What says which boundary it is, or how it differs, is for the oracle: the boundary needs no parameter for it.
+
+        :param fixed: the inputs that the boundary's binding fixes.
+        """
+        stated = {name for inputs in self.variants.values() for name in inputs} - set(self.defaulted)
+        return sorted(stated - {item.name for item in contract.inputs if item.dialect} - set(fixed))
 
     @property
     def laws(self) -> tuple[str, ...]:

@@ -36,7 +36,6 @@ class Subject:
     binding: Binding
     contract: Contract
     laws: tuple[Invariant, ...]
-    contract_file: str
     adapter: str
     name: str = ""
 
@@ -223,7 +222,7 @@ def _request(subject: Subject) -> dict[str, Any]:
     return {
         "boundary": subject.boundary,
         "contract": subject.contract.name,
-        "contract_file": subject.contract_file,
+        "contract_file": subject.contract.file,
         "adapter": subject.adapter,
         "given": subject.given,
     }

@@ -53,10 +53,9 @@ def subjects(catalog: Catalog, target: str, boundaries: Sequence[str] = ()) -> t
             else:
                 laws.append(law)
         if laws:
-            file = contract.measure.__code__.co_filename
             plain = first[binding.boundary] == binding.contract
             name = binding.boundary if plain else f"{binding.boundary}({binding.contract})"
-            found.append(Subject(binding, narrow, tuple(laws), file, str(adapter.file), name))
+            found.append(Subject(binding, narrow, tuple(laws), str(adapter.file), name))
         elif not contract.laws:
             omitted.append(Omitted(binding.boundary, "", f"the contract {contract.name} has no laws"))
     return found, omitted

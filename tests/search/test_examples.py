@@ -24,7 +24,6 @@ SUBJECT = Subject(
     TOY,
     (),
     "",
-    "",
 )
 
 
@@ -42,7 +41,7 @@ def test_what_a_search_derives_gives_way_to_what_a_recipe_states(defaulted: tupl
 def test_a_turned_knob_leads_into_what_a_dialect_speaks_of() -> None:
     """Or the reference would answer for another boundary than the one that is measured."""
     dialect = Dialect("shifted", True, "meant", "https://example.org", where={"scale": (2.0,)})
-    subject = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(dialect,)), TOY, (), "", "")
+    subject = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(dialect,)), TOY, (), "")
     inputs = {
         "values": tensor([[1.0]], "float32"),
         "response_mask": tensor([[1.0]], "float32"),
