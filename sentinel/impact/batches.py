@@ -44,6 +44,14 @@ class Batch:
     greedy_rewards: Array
 
     @property
+    def counts(self) -> dict[str, int]:
+        """The global counts that losses divide by; 1 where there is nothing to count."""
+        return {
+            "batch_num_tokens": max(int(self.mask.sum()), 1),
+            "global_batch_size": max(int(self.mask.any(-1).sum()), 1),
+        }
+
+    @property
     def token_rewards(self) -> Array:
         """The reward on the last token of its response: that which ends it, or the last there is."""
         placed = np.zeros(self.mask.shape)
@@ -77,7 +85,7 @@ def draw(
         tokens,
         mask,
         toy.log_probs(trained, prompts, tokens),
-        np.take_along_axis(everything, tokens[..., None], -1)[..., 0],
+        toy.of_tokens(everything, tokens),
         toy.log_probs(toy.untrained(), prompts, tokens),
         (np.exp(everything) ** 2).sum(-1),
         scores,
@@ -122,4 +130,4 @@ def k3(batch: Batch) -> tuple[Array, Array]:
 
 def token_mean(batch: Batch, slopes: Array) -> Array:
     """The slopes of the mean over the tokens that count."""
-    return np.where(batch.mask, slopes, 0.0) / max(int(batch.mask.sum()), 1)
+    return np.where(batch.mask, slopes, 0.0) / batch.counts["batch_num_tokens"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -112,8 +112,9 @@ def effect(moments: Sequence[Sequence[Moment]]) -> Effect:
 
 
 def _ends(base: Sequence[float | None], head: Sequence[float | None]) -> float:
+    """How far base ends above head; 0 where either has stopped."""
     ends = _last(base), _last(head)
-    return 0.0 if None in ends else float(ends[0] or 0) - float(ends[1] or 0)
+    return 0.0 if ends[0] is None or ends[1] is None else ends[0] - ends[1]
 
 
 def _last(curve: Sequence[float | None]) -> float | None:
@@ -129,8 +130,7 @@ def _side(curves: Sequence[Sequence[float | None]]) -> Side:
     return Side(stopped, _of(finals, fmean), _of([fmean(curve) for curve in going], fmean))
 
 
-def _of(values: Sequence[float], middle: object) -> Spread | None:
-    assert callable(middle)
+def _of(values: Sequence[float], middle: Callable[[Sequence[float]], float]) -> Spread | None:
     return Spread(middle(values), min(values), max(values)) if values else None
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from sentinel.impact import toy
@@ -37,7 +38,7 @@ class Report:
     asked: int
     moments: Moments
 
-    @property
+    @cached_property
     def effect(self) -> Effect:
         return effect(self.moments)
 

@@ -105,9 +105,8 @@ class Scene:
         if not self.in_parts:
             return [inputs]
         assert self.contract.parts is not None
-        counted = {"batch_num_tokens": int(batch.mask.sum()), "global_batch_size": int(batch.mask.any(-1).sum())}
         try:
-            return self.contract.parts({**inputs, **{k: max(v, 1) for k, v in counted.items()}}, Halves())
+            return self.contract.parts({**inputs, **batch.counts}, Halves())
         except DoesNotApply as error:
             raise SentinelError(f"the batch cannot be cut into parts: {error}") from None
 
@@ -125,10 +124,8 @@ class Scene:
     def _literal(self, name: str, value: Any, given: Mapping[str, Array], batch: Batch) -> Any:
         if name == self.contract.mask and isinstance(value, Tensor):
             return from_array(batch.mask, value.dtype)
-        if name == "batch_num_tokens" and value is not None:
-            return max(int(batch.mask.sum()), 1)
-        if name == "global_batch_size" and value is not None:
-            return max(int(batch.mask.any(-1).sum()), 1)
+        if name in batch.counts and value is not None:
+            return batch.counts[name]
         if isinstance(value, list) and name in given:
             return given[name].tolist()
         if not isinstance(value, Tensor):
@@ -252,4 +249,4 @@ def _plant(given: Mapping[str, Array], rarity: Rarity, batch: Batch, uniform: fl
 
 
 def _number(value: float) -> str:
-    return f"{value:.6g}" if np.isfinite(value) else {True: "NaN"}.get(bool(np.isnan(value)), f"{value}")
+    return "NaN" if np.isnan(value) else f"{value:.6g}"

@@ -7,6 +7,7 @@ masked token wrongly gives to the gradient has somewhere to go.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,14 +39,12 @@ def untrained() -> Array:
 
 def sample(parameters: Array, prompts: Array, uniforms: Array) -> Array:
     """Responses, [batch, tokens], one uniform number a token; what follows the end is padding."""
-    tokens = np.full(uniforms.shape, EOS)
-    ended = np.zeros(len(prompts), dtype=bool)
-    for column in range(COLUMNS):
-        probs = np.exp(_log_softmax(parameters, _states(prompts, tokens)[:, column]))
-        drawn = (uniforms[:, column, None] > probs.cumsum(-1)).sum(-1).clip(max=VOCABULARY - 1)
-        tokens[:, column] = np.where(ended, EOS, drawn)
-        ended |= tokens[:, column] == EOS
-    return tokens
+
+    def draw(column: int, logs: Array) -> Array:
+        drawn = (uniforms[:, column, None] > np.exp(logs).cumsum(-1)).sum(-1)
+        return np.asarray(drawn.clip(max=VOCABULARY - 1))
+
+    return _generated(parameters, prompts, draw)
 
 
 def distributions(parameters: Array, prompts: Array, tokens: Array) -> Array:
@@ -55,7 +54,12 @@ def distributions(parameters: Array, prompts: Array, tokens: Array) -> Array:
 
 def log_probs(parameters: Array, prompts: Array, tokens: Array) -> Array:
     """Of the tokens, [batch, tokens]; padding has some too, as it has in a network."""
-    return np.take_along_axis(distributions(parameters, prompts, tokens), tokens[..., None], -1)[..., 0]
+    return of_tokens(distributions(parameters, prompts, tokens), tokens)
+
+
+def of_tokens(distributions: Array, tokens: Array) -> Array:
+    """What distributions, [batch, tokens, vocabulary], say of the tokens, [batch, tokens]."""
+    return np.take_along_axis(distributions, tokens[..., None], -1)[..., 0]
 
 
 def gradient(parameters: Array, prompts: Array, tokens: Array, slopes: Array) -> Array:
@@ -97,12 +101,16 @@ def expected_reward(parameters: Array) -> float:
 
 def greedy(parameters: Array) -> Array:
     """The likeliest response to each prompt, token by token."""
-    prompts = np.arange(len(TARGETS))
+    return _generated(parameters, np.arange(len(TARGETS)), lambda column, logs: np.asarray(logs.argmax(-1)))
+
+
+def _generated(parameters: Array, prompts: Array, choose: Callable[[int, Array], Array]) -> Array:
+    """Responses, [batch, tokens], of which ``choose`` gives a column from its log-probs, [batch, vocabulary]."""
     tokens = np.full((len(prompts), COLUMNS), EOS)
     ended = np.zeros(len(prompts), dtype=bool)
     for column in range(COLUMNS):
-        likeliest = _log_softmax(parameters, _states(prompts, tokens)[:, column]).argmax(-1)
-        tokens[:, column] = np.where(ended, EOS, likeliest)
+        chosen = choose(column, _log_softmax(parameters, _states(prompts, tokens)[:, column]))
+        tokens[:, column] = np.where(ended, EOS, chosen)
         ended |= tokens[:, column] == EOS
     return tokens
 
