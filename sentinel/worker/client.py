@@ -187,7 +187,8 @@ class Zygote:
     def _bury(self) -> str:
         """Why there is no answer. One that was killed makes room for another, which the next question starts; one that
         ended by itself would do so again."""
-        words, killed = self._last_words(), self._killed_by()
+        killed = self._killed_by()
+        words = self._last_words(killed)
         if killed:
             self._dismantle()
         return words
@@ -203,7 +204,7 @@ class Zygote:
         socket.send_fds(self._open, [b"!"], [] if fd is None else [fd])
         protocol.send(self._open, message)
 
-    def _last_words(self) -> str:
+    def _last_words(self, killed: str) -> str:
         if self._stopped:
             return "the worker has been stopped"
         self._log.seek(0)
@@ -216,11 +217,9 @@ class Zygote:
                     "or name another interpreter with --sentinel-python"
                 )
         what = "ended" if self._hello is not None else "did not start"
-        killed = self._killed_by()
         if killed:
-            return (
-                f"the worker ({python}) {what}: it was killed by {killed}{' (out of memory?)' * (killed == 'SIGKILL')}"
-            )
+            suspicion = " (out of memory?)" if killed == "SIGKILL" else ""
+            return f"the worker ({python}) {what}: it was killed by {killed}{suspicion}"
         return f"the worker ({python}) {what}: {lines[-1] if lines else 'it printed nothing'}"
 
     def _killed_by(self) -> str:
@@ -305,7 +304,7 @@ class Zygote:
                 except (EOFError, OSError, protocol.ProtocolError):
                     # Something took the zygote away, a probe or the kernel; the run goes on with another one.
                     if last or self._stopped:
-                        raise WorkerError(self._last_words()) from None
+                        raise WorkerError(self._last_words(self._killed_by())) from None
                     self._dismantle()
         raise AssertionError("the loop returns or raises")
 
