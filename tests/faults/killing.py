@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
@@ -185,6 +186,14 @@ def _forked(
     return Run(tuple(told["effects"]), told["status"], told["said"], told["failed"])
 
 
+def ptrace() -> Any:
+    """The C library's function, which must not cut a pointer to an int."""
+    function = ctypes.CDLL(None, use_errno=True).ptrace
+    function.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    function.restype = ctypes.c_long
+    return function
+
+
 class _Tracer:
     def __init__(self, folder: Path, before: int | None, alone: bool, error: Error | None) -> None:
         self._folder = str(folder)
@@ -195,9 +204,7 @@ class _Tracer:
         self._failing: set[int] = set()
         self._ended = False
         self._pids: set[int] = set()
-        self._ptrace = ctypes.CDLL(None, use_errno=True).ptrace
-        self._ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        self._ptrace.restype = ctypes.c_long
+        self._ptrace = ptrace()
 
     def trace(self, action: Callable[[], int]) -> dict[str, object]:
         said = os.memfd_create("said")

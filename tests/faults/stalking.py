@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from killing import CallInfo
+from killing import CallInfo, ptrace
 
 #: Where a process stands in the tree of forks; the one that is followed is ().
 Place = tuple[int, ...]
@@ -113,9 +113,7 @@ class _Stalker:
         self._moment = moment
         self._places: dict[int, Place] = {}
         self._forks: Counter[Place] = Counter()
-        self._ptrace = ctypes.CDLL(None, use_errno=True).ptrace
-        self._ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        self._ptrace.restype = ctypes.c_long
+        self._ptrace = ptrace()
 
     def follow(self, pid: int, ready: Callable[[], object]) -> None:
         if self._ptrace(_SEIZE, pid, None, _FOLLOW) < 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -127,15 +126,6 @@ def test_what_a_zygote_has_forked(question: str, ask: Ask, warm_runs: Zygote) ->
         undecided += not right(told.verdict, question)
     print(f"killed at {len(planned)} of {sum(calls.values())} calls, {undecided} of them undecided")
     assert undecided, "somebody who was needed has been killed"
-
-
-@pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return folder
 
 
 def test_a_zygote(ask: Ask, scratch: Path) -> None:

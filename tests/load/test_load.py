@@ -45,15 +45,6 @@ def resident() -> int:
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return folder
-
-
-@pytest.fixture
 def runner(scratch: Path) -> Iterator[Runner]:
     """One with a worker of its own, which has its first probe behind it; nothing is left when it is closed."""
     catalog = bundled_catalog()
