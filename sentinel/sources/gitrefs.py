@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from sentinel.errors import SentinelError
@@ -28,14 +31,7 @@ def read_refs(git_dir: Path) -> dict[str, str]:
     """
     if (git_dir / "reftable").is_dir():
         raise SentinelError(f"{git_dir} keeps its refs as a reftable; run `git refs migrate --ref-format=files` there")
-    refs: dict[str, str] = {}
-    packed = git_dir / "packed-refs"
-    if packed.is_file():
-        # At line feeds only, as git does: behind another end of a line a name could go on as a line of its own.
-        for line in packed.read_bytes().decode("utf-8", "surrogateescape").split("\n"):
-            match = _PACKED.fullmatch(line)
-            if match:
-                refs[match.group(2)] = match.group(1)
+    refs = _packed(git_dir / "packed-refs")
     symbolic: dict[str, str] = {}
     for folder, _, files in os.walk(git_dir / "refs"):
         for file in files:
@@ -52,6 +48,30 @@ def read_refs(git_dir: Path) -> dict[str, str]:
         if named in refs:
             refs[name] = refs[named]
     return {name: sha for name, sha in refs.items() if _usable(name)}
+
+
+def _packed(path: Path) -> dict[str, str]:
+    try:
+        known = path.stat()
+    except OSError:
+        return {}
+    if not stat.S_ISREG(known.st_mode):
+        return {}
+    return dict(_read_packed(path, known.st_ino, known.st_mtime_ns, known.st_size))
+
+
+# A repository has a ref for each of its pull requests, and a run looks a hundred names up. Whoever changes the file puts
+# another in its place, git too.
+@lru_cache(maxsize=16)
+def _read_packed(path: Path, *_: int) -> Mapping[str, str]:
+    """:param _: what tells this file from the one that was there before."""
+    refs = {}
+    # At line feeds only, as git does: behind another end of a line a name could go on as a line of its own.
+    for line in path.read_bytes().decode("utf-8", "surrogateescape").split("\n"):
+        match = _PACKED.fullmatch(line)
+        if match and _usable(match.group(2)):
+            refs[match.group(2)] = match.group(1)
+    return refs
 
 
 def _usable(name: str) -> bool:
