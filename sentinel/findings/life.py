@@ -7,6 +7,7 @@ file keeps when each state was first seen, which nothing else remembers.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ STATES = ("found", "confirmed", "reported", "fixed upstream", "released")
 
 #: What a recipe's ``upstream.status`` says where nobody has been told.
 _UNREPORTED = ("unreported", None, "")
+
+_FULL_SHA, _SHORT = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{33}\b"), r"\1"
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str
     if told or recipe.upstream.get("status") not in _UNREPORTED:
         return "reported", ", ".join(told) or str(recipe.upstream["status"])
     if buggy:
-        return "confirmed", f"reproduced at {buggy[0]}"
+        return "confirmed", f"reproduced at {_FULL_SHA.sub(_SHORT, buggy[0])}"
     return "found", "a recipe"
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.catalog import bundled_catalog
 from sentinel.errors import SentinelError
 from sentinel.findings.life import STATES, advanced, load, page, place, save, state_of
-from sentinel.recipes import Recipe
+from sentinel.recipes import Recipe, find_recipes
 
 
 def at(ref: str, verdict: str) -> dict[str, str]:
@@ -28,6 +29,7 @@ def test_each_state_follows_from_a_fact(loaded_recipe: Recipe) -> None:
         state_of(reported, [buggy, main, release]),
     ]
     assert tuple(state for state, _ in found) == STATES
+    assert found[1] == ("confirmed", "reproduced at git:aaaaaaa")
     assert state_of(reported, [buggy, at("git:main", "reproduced"), release])[0] == "reported"
 
 
@@ -65,3 +67,14 @@ def test_the_page_counts_and_escapes(loaded_recipe: Recipe) -> None:
     assert "1 finding: 1 confirmed" in text
     assert "<script>" not in text
     assert "@everyone" not in text
+
+
+def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is_theirs() -> None:
+    folder = Path(__file__).resolve().parents[2] / "findings"
+    kept = {}
+    for recipe in find_recipes(bundled_catalog()):
+        finding = load(place(folder, recipe))
+        if finding is not None:  # a recipe has no life yet before `sentinel findings` has looked at it
+            kept[place(folder, recipe)] = finding
+    assert set(folder.glob("*/*.json")) == set(kept), "findings of recipes that are no more"
+    assert (folder / "BUG_FINDINGS.md").read_text(encoding="utf-8") == page(list(kept.values()))
