@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.errors import SentinelError
 from sentinel.outcomes import Comparison, Decision, Failure, Verdict
+from sentinel.recipes.schema_subset import accepts
 from sentinel.refs import Ref
 from sentinel.reports.evidence import dumps, evidence, schema, validate
 from sentinel.values import tensor
@@ -204,6 +206,24 @@ def test_the_schema_rejects_a_broken_document(decide: Build, change: Callable[[A
     change(document)
     with pytest.raises(SentinelError, match=f"not valid evidence: at .*{where}"):
         validate(document)
+
+
+_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-1, 3), st.sampled_from(["", "x", "git", "sha256:0"]))
+
+
+@given(st.data())
+def test_the_quick_answer_is_that_of_jsonschema(decide: Build, data: st.DataObject) -> None:
+    document = json.loads(dumps(evidence(decide(data.draw(st.sampled_from(["reproduced", "fixed"]))))))
+    for _ in range(data.draw(st.integers(0, 3))):
+        place, key = document, data.draw(st.sampled_from(sorted(document)))
+        while place[key] and isinstance(place[key], (dict, list)) and data.draw(st.booleans()):
+            place = place[key]
+            key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        if isinstance(place, dict) and len(place) > 1 and data.draw(st.booleans()):
+            del place[key]
+        else:
+            place[key] = data.draw(_SCALARS)
+    assert accepts(schema(), document, schema()) == jsonschema.Draft202012Validator(schema()).is_valid(document)
 
 
 def test_the_schema_is_one() -> None:
