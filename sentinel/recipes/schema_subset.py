@@ -1,8 +1,8 @@
 """Whether a document obeys one of our own JSON Schemas, decided without importing jsonschema.
 
-That import takes longer than reading forty recipes, and its answer several times as long as this one. So what is valid, as
-almost everything is, is found valid here; what is not goes to jsonschema, which says why. Only the keywords that our schemas use are known, and any other is
-refused; a property test holds the two to the same answer.
+That import takes longer than reading forty recipes, and its answer several times as long as this one. So what is
+valid, as almost everything is, is found valid here; what is not goes to jsonschema, which says why. Only the keywords
+that our schemas use are known, and any other is refused; a property test holds the two to the same answer.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def _packed(path: Path) -> dict[str, str]:
     return dict(_read_packed(path, known.st_ino, known.st_mtime_ns, known.st_size))
 
 
-# A repository has a ref for each of its pull requests, and a run looks a hundred names up. Whoever changes the file puts
-# another in its place, git too.
+# A repository has a ref for each of its pull requests, and a run looks a hundred names up. Whoever changes the file
+# puts another in its place, git too.
 @lru_cache(maxsize=16)
 def _read_packed(path: Path, *_: int) -> Mapping[str, str]:
     """:param _: what tells this file from the one that was there before."""
