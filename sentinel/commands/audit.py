@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, target_named
+from sentinel.configuration.files import read, spelled
+from sentinel.configuration.training import Training, training
 from sentinel.errors import SentinelError
+from sentinel.findings.reach import ANSWERS, Reach, reach
+from sentinel.recipes.affects import settings_in_words
 
 if TYPE_CHECKING:
+    from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
     from sentinel.outcomes import Decision
+    from sentinel.targets import Target
 
 _EXAMPLE = """\
   sentinel audit verl                              the copy that is installed here
   sentinel audit verl --python ~/train/bin/python  the copy in another environment
   sentinel audit verl --config run.yaml            and which of its bugs this configuration reaches
+  sentinel audit verl --set algorithm.adv_estimator=grpo --set actor_rollout_ref.rollout.n=8
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
-Every known bug is decided by running the copy's own code. Whether a configuration reaches one is read off the settings
-(key=value) that the recipe names; "not known" is for a person to read.
+Every known bug is decided by running the copy's own code. Whether a configuration reaches one is decided by the
+settings that the recipe names; what the configuration leaves out has the copy's default. "Not known" is for a person
+to read.
 exit status: 0 none of them is there (or reached), 1 some are, 2 it could not be looked at
 """
+
+#: Spellings on a command line of what configurations write in YAML.
+_OTHER_NAMES = {"true": "true", "false": "false", "none": "null", "null": "null"}
 
 
 def declare(commands: Commands) -> None:
@@ -32,35 +45,72 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--python", metavar="PYTHON", help="the interpreter that the framework is installed for")
     parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of what is installed")
     parser.add_argument("--config", metavar="FILE", type=Path, help="the training configuration, YAML or JSON")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="one setting of it; may be repeated"
+    )
     json_option(parser)
 
 
 def _audit(arguments: argparse.Namespace) -> int:
-    from sentinel.findings.reach import reach, read
     from sentinel.recipes import find_recipes
 
     if arguments.repo and arguments.python:
         raise SentinelError("--repo is a working tree, --python an environment; give one of them")
     catalog, settings = known()
     target = target_named(catalog, arguments.target)
-    configuration = read(arguments.config) if arguments.config else None
+    given = _given(arguments)
     decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
     if not decided:
         reasons = sorted({item.verdict.reason for item in decisions})
         raise SentinelError(f"nothing could be decided: {reasons[0] if reasons else f'no recipe of {target.name}'}")
-    rows = []
-    for item in there:
-        answer = reach(item.recipe.affects, configuration) if configuration is not None else ("", "")
-        rows.append((item, *answer))
-    rows.sort(key=lambda row: (row[1] != "reached", row[1], row[0].recipe.bug_id))
-    reached = [row for row in rows if row[1] == "reached"]
+    run = None if given is None else _run(catalog, target, given, decisions)
+    bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
+    name = _name(decisions, target.name)
     if arguments.json:
-        say_json(_plain(target.name, decisions, rows))
+        say_json(_plain(name, decisions, bugs, run))
     else:
-        _tell(arguments, target.name, decided, rows, reached, len(decisions) - len(decided))
-    return 1 if (reached if configuration is not None else there) else 0
+        _tell(name, len(decided), bugs, run, len(decisions) - len(decided))
+    return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A known bug that the copy has.
+
+    :ivar reach: whether the configuration reaches it; None where none was given.
+    """
+
+    decision: Decision
+    reach: Reach | None
+
+    @property
+    def reached(self) -> bool:
+        return self.reach is not None and self.reach.answer == "reached"
+
+    def order(self) -> tuple[int, str]:
+        return ANSWERS.index(self.reach.answer) if self.reach else 0, self.decision.recipe.bug_id
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, str] | None:
+    """What the configuration says, single settings over those of the file; None where nothing was given."""
+    if not arguments.config and not arguments.set:
+        return None
+    given = read(arguments.config) if arguments.config else {}
+    for word in arguments.set:
+        name, equals, value = word.partition("=")
+        if not equals or not name.strip("+- "):
+            raise SentinelError(f"--set {word}: a setting is written KEY=VALUE")
+        given[spelled(name.lstrip("+ "))] = _OTHER_NAMES.get(value.lower(), value)
+    return given
+
+
+def _run(catalog: Catalog, target: Target, given: Mapping[str, str], decisions: Sequence[Decision]) -> Training:
+    from sentinel.configuration.declared import options_of
+
+    checkout = next((item.checkout for item in decisions if item.checkout), None)
+    return training(given, options_of(catalog, target, checkout) if checkout else ())
 
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
@@ -97,42 +147,63 @@ def _name(decisions: list[Decision], target: str) -> str:
     return f"{target} at {checkout.commit[:12]}" if checkout.commit else target
 
 
-def _tell(
-    arguments: argparse.Namespace, target: str, decided: list[Decision], rows: Any, reached: Any, undecided: int
-) -> None:
+def _tell(name: str, decided: int, bugs: Sequence[Bug], run: Training | None, undecided: int) -> None:
     """In words first, then the table."""
-    said = f"{len(rows)} of {counted(len(decided), 'known bug')} {'is' if len(rows) == 1 else 'are'} in "
-    said += _name(decided, target)
-    if arguments.config:
-        unknown = sum(row[1] == "not known" for row in rows)
+    said = f"{len(bugs)} of {counted(decided, 'known bug')} {'is' if len(bugs) == 1 else 'are'} in {name}"
+    if run is not None:
+        reached = [bug for bug in bugs if bug.reached]
+        unknown = sum(bug.reach.answer == "not known" for bug in bugs if bug.reach)
         said += f"; your configuration reaches {len(reached)}"
         said += f", of {unknown} that is not known" if unknown else ""
-    say(said + ".")
-    for item, _, why in reached:
-        advice = item.recipe.document.get("effect") or item.recipe.title
-        say(f"  {item.recipe.bug_id} ({why}): {advice}")
-    if rows:
+        say(f"{said}{':' if reached else '.'}")
+        for bug in reached:
+            _tell_reached(bug)
+    else:
+        say(f"{said}.")
+    if bugs:
         say("")
-        say_table(
-            ("bug", "configuration", "because", "it concerns"),
-            [(item.recipe.bug_id, answer, why, "; ".join(item.recipe.affects)) for item, answer, why in rows],
-        )
+        say_table(("bug", "configuration", "because", "it concerns"), [_row(bug) for bug in bugs])
+    if run is not None and run.options is not None:
+        say(f"\nthe defaults are those of {run.options.name} ({run.options.file})")
     if undecided:
         say(f"\n{undecided} more could not be decided here: not in this version, or not to be imported")
 
 
-def _plain(target: str, decisions: list[Decision], rows: Any) -> dict[str, Any]:
-    reaches = {item.recipe.bug_id: {"reach": answer, "because": why} for item, answer, why in rows}
+def _tell_reached(bug: Bug) -> None:
+    recipe, found = bug.decision.recipe, bug.reach
+    assert found is not None
+    where = f"; it bites where {found.where}" if found.where else ""
+    say(f"  {recipe.bug_id}: {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
+    say(f"    because {found.because}{where}")
+    if recipe.until:
+        say(f"    until it is mended, set {settings_in_words(recipe.until)}")
+
+
+def _row(bug: Bug) -> tuple[str, str, str, str]:
+    found, recipe = bug.reach, bug.decision.recipe
+    concerns = "; ".join(map(str, recipe.affects))
+    return recipe.bug_id, found.answer if found else "", found.because if found else "", concerns
+
+
+def _plain(name: str, decisions: Sequence[Decision], bugs: Sequence[Bug], run: Training | None) -> dict[str, Any]:
+    reaches = {bug.decision.recipe.bug_id: bug.reach for bug in bugs if bug.reach}
+    defaults = {"trainer": run.options.name, "file": run.options.file} if run and run.options else None
     return {
-        "copy": _name(decisions, target),
+        "copy": name,
+        "defaults": defaults,
         "bugs": [
             {
                 "bug": item.recipe.bug_id,
                 "verdict": item.verdict.name,
                 "reason": item.verdict.reason,
-                "affects": list(item.recipe.affects),
-                **reaches.get(item.recipe.bug_id, {}),
+                "affects": [str(entry) for entry in item.recipe.affects],
+                "until": dict(item.recipe.until),
+                **_reach_plain(reaches.get(item.recipe.bug_id)),
             }
             for item in decisions
         ],
     }
+
+
+def _reach_plain(found: Reach | None) -> dict[str, str]:
+    return {"reach": found.answer, "because": found.because, "where": found.where} if found else {}

@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+import sentinel.catalog
+
+AFFECTS = """\
+affects:
+  - {when: {actor.loss_agg_mode: token-mean, actor.clip: set}, where: a token is masked}
+until: {actor.loss_agg_mode: seq-mean-token-sum}
+"""
+OPTIONS = """\
+[[options]]
+name = "PPO"
+kind = "tree"
+file = "tiny/config.yaml"
+"""
 
 
 def tree(tiny: Any, commit: str, folder: Path) -> Path:
@@ -33,6 +50,61 @@ def test_a_configuration_that_names_nothing_is_not_known(
     assert "your configuration reaches 0, of 1 that is not known" in answer.out
     (bug,) = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config, "--json").json()["bugs"]
     assert (bug["verdict"], bug["reach"]) == ("reproduced", "not known")
+
+
+@pytest.fixture
+def tree_with_options(tiny: Any, tiny_catalog: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The buggy tree, with defaults; its bug names settings."""
+    folder = tmp_path / "recipes"
+    (folder / "tiny").mkdir(parents=True)
+    (folder / "tiny" / "TINY-MEAN.yaml").write_text(tiny.recipe.read_text() + AFFECTS)
+    (folder / "tiny" / "options.toml").write_text(OPTIONS)
+    catalog = replace(tiny_catalog, recipe_folders=(folder,))
+    monkeypatch.setattr(sentinel.catalog, "bundled_catalog", lambda: catalog)
+    buggy = tree(tiny, tiny.buggy, tmp_path / "buggy")
+    (buggy / "tiny" / "config.yaml").write_text("actor: {loss_agg_mode: token-mean, clip: null}\n")
+    return buggy
+
+
+def test_what_the_configuration_leaves_out_is_the_default(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path
+) -> None:
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
+    assert answer.status == 1
+    first, *others = answer.out.splitlines()
+    assert first.startswith("1 of 1 known bug is in tiny at ")
+    assert first.endswith("; your configuration reaches 1:")
+    assert others[:3] == [
+        "  TINY-MEAN: masked tokens count",
+        "    because actor.loss_agg_mode=token-mean (the default), actor.clip=0.2; it bites where a token is masked",
+        "    until it is mended, set actor.loss_agg_mode=seq-mean-token-sum",
+    ]
+    assert "the defaults are those of PPO (tiny/config.yaml)" in answer.out
+    safe = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=None")
+    assert run_sentinel(*safe).status == 0
+    (bug,) = run_sentinel(*safe, "--json").json()["bugs"]
+    assert (bug["reach"], bug["because"]) == ("not reached", "actor.clip=null")
+    assert bug["until"] == {"actor.loss_agg_mode": "seq-mean-token-sum"}
+
+
+def test_what_it_takes_is_told_where_it_is_not_known(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path
+) -> None:
+    (tree_with_options / "tiny" / "config.yaml").unlink()
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", "--json").json()
+    assert answer["defaults"] is None
+    assert answer["bugs"][0]["because"] == "it takes actor.loss_agg_mode=token-mean"
+    assert run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip").status == 2
+
+
+def test_a_declaration_that_is_no_good_is_told(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
+) -> None:
+    for text, said in (("[[options", "options.toml"), ("[[options]]\nname = 'x'\n", "missing file, kind")):
+        (tmp_path / "recipes" / "tiny" / "options.toml").write_text(text)
+        answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "a=1")
+        assert answer.status == 2
+        assert said in answer.err
 
 
 def test_mistakes_are_told(run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path) -> None:
