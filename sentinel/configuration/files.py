@@ -46,15 +46,16 @@ def read_mapping(file: Path) -> dict[Any, Any]:
     """
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same answers ten times as fast, where it is built
     try:
         text = file.read_text(encoding="utf-8")
         depth = 0
         # Looked at first: the loader itself takes a minute for ten thousand levels.
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        for event in yaml.parse(text, Loader=loader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST:
                 raise SentinelError(f"{file} is nested deeper than {_DEEPEST} levels; none of it is read")
-        data = yaml.safe_load(text)
+        data = yaml.load(text, Loader=loader)
     except OSError as error:
         raise SentinelError(f"{file}: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # a day that is none; too deep

@@ -39,6 +39,10 @@ class Training:
         """What a run has for it, None where neither the configuration nor the copy knows the name."""
         return self._resolved(self._found(name), 8)
 
+    def absent(self, name: str) -> bool:
+        """Whether the copy's options are known, and this is none of them."""
+        return self.options is not None and self._found(name) is None
+
     def elsewhere(self, name: str) -> str | None:
         """The other trainer that alone has this option."""
         return next((other.name for other in self.others if name in other), None)

@@ -44,6 +44,9 @@ def _entry(entry: Affected, run: Training) -> Reach:
         other = run.elsewhere(name) if found is None else None
         if other is not None:
             return Reach("not reached", f"{name} is an option of {other}")
+        if found is None and condition == "unset" and run.absent(name):
+            met.append(f"there is no {name}")
+            continue
         if found is None or found.value is None:
             unknown.append(condition_in_words(name, condition))
             continue

@@ -5,7 +5,7 @@ An entry is a sentence, or ``{when: {setting: condition}, where: sentence}``: al
 
 * a value (``grpo``, ``true``, ``1``), or a list of values of which one is enough;
 * ``set`` (anything but null, false and nothing at all) or ``unset``;
-* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``, ``"!= 1"``.
+* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, and ``"!= k1,k2"`` for none of several.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def holds(condition: Any, value: str) -> bool:
     if bound is None:
         return any(_same(text, item.strip()) for item in (value, *value.split(",")))
     if bound[1] == "!=":
-        return not _same(bound[2], value)
+        return not any(_same(other, value) for other in bound[2].split(","))
     one, other = _number(value), _number(bound[2])
     return one is not None and other is not None and _COMPARE[bound[1]](one, other)
 

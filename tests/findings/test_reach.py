@@ -31,6 +31,7 @@ def answer(when: dict[str, Any], given: Any, where: str = "") -> tuple[str, str]
         ({"n": "> 1"}, {}, ("not known", "it takes n > 1")),
         ({"n": "> 1", "actor.loss": "sapo"}, {}, ("not reached", "actor.loss=ppo (the default)")),
         ({"n": "> 1"}, {"n": 8}, ("reached", "n=8")),
+        ({"never.heard.of": "unset"}, {}, ("reached", "there is no never.heard.of")),
         ({"never.heard.of": True}, {}, ("not known", "it takes never.heard.of=true")),
         ({"data.packing": True}, {"actor": {"clip": 1}}, ("not reached", "data.packing is an option of SFT")),
         ({"data.packing": True}, {"data": {"packing": True}}, ("reached", "data.packing=true")),

@@ -26,6 +26,7 @@ from sentinel.recipes.structure import schema
         ("< 1", ("0.95",), ("1", "null")),
         ("<= 0", ("0", "-1"), ("1",)),
         ("!= 1", ("0.7", "null"), ("1", "1.0")),
+        ("!= k1,k2", ("k3",), ("k1", "k2")),
     ],
 )
 def test_a_condition_holds(condition: Any, those: tuple[str, ...], not_those: tuple[str, ...]) -> None:
