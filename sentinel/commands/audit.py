@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,25 +149,34 @@ def _name(decisions: list[Decision], target: str) -> str:
 
 
 def _tell(name: str, decided: int, bugs: Sequence[Bug], run: Training | None, undecided: int) -> None:
-    """In words first, then the table."""
+    """In words first, then what a person has to read."""
     said = f"{len(bugs)} of {counted(decided, 'known bug')} {'is' if len(bugs) == 1 else 'are'} in {name}"
-    if run is not None:
-        reached = [bug for bug in bugs if bug.reached]
-        unknown = sum(bug.reach.answer == "not known" for bug in bugs if bug.reach)
-        said += f"; your configuration reaches {len(reached)}"
-        said += f", of {unknown} that is not known" if unknown else ""
-        say(f"{said}{':' if reached else '.'}")
-        for bug in reached:
-            _tell_reached(bug)
-    else:
+    if run is None:
         say(f"{said}.")
-    if bugs:
+    else:
+        _tell_reach(said, bugs, run)
+    shown = [bug for bug in bugs if bug.reach is None or bug.reach.answer == "not known"]
+    if shown:
         say("")
-        say_table(("bug", "configuration", "because", "it concerns"), [_row(bug) for bug in bugs])
-    if run is not None and run.options is not None:
-        say(f"\nthe defaults are those of {run.options.name} ({run.options.file})")
+        say_table(*_table(shown, run))
     if undecided:
         say(f"\n{undecided} more could not be decided here: not in this version, or not to be imported")
+
+
+def _tell_reach(said: str, bugs: Sequence[Bug], run: Training) -> None:
+    answers = Counter(bug.reach.answer for bug in bugs if bug.reach)
+    said += f"; your configuration reaches {answers['reached']}"
+    said += f"; {answers['not known']} {'is' if answers['not known'] == 1 else 'are'} not known" * bool(
+        answers["not known"]
+    )
+    say(f"{said}{':' if answers['reached'] else '.'}")
+    for bug in bugs:
+        if bug.reached:
+            _tell_reached(bug)
+    if answers["not reached"]:
+        say(f"\n{answers['not reached']} are not reached; --json tells the setting that says so, of each")
+    if run.options is not None:
+        say(f"defaults are those of {run.options.name} ({run.options.file})")
 
 
 def _tell_reached(bug: Bug) -> None:
@@ -179,10 +189,13 @@ def _tell_reached(bug: Bug) -> None:
         say(f"    until it is mended, set {settings_in_words(recipe.until)}")
 
 
-def _row(bug: Bug) -> tuple[str, str, str, str]:
-    found, recipe = bug.reach, bug.decision.recipe
-    concerns = "; ".join(map(str, recipe.affects))
-    return recipe.bug_id, found.answer if found else "", found.because if found else "", concerns
+def _table(bugs: Sequence[Bug], run: Training | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    concerns = ["; ".join(map(str, bug.decision.recipe.affects)) for bug in bugs]
+    names = [bug.decision.recipe.bug_id for bug in bugs]
+    if run is None:
+        return ("bug", "it concerns"), list(zip(names, concerns))
+    because = [bug.reach.because if bug.reach else "" for bug in bugs]
+    return ("not known", "because", "it concerns"), list(zip(names, because, concerns))
 
 
 def _plain(name: str, decisions: Sequence[Decision], bugs: Sequence[Bug], run: Training | None) -> dict[str, Any]:

@@ -6,9 +6,9 @@
     file = "package/config.py"
     class = "TrainConfig"
 
-One entry for each place where a trainer's options have been; of those with one name, the first whose file the copy has
-counts. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML). ``elsewhere`` holds
-options that another package declares, with their defaults.
+One entry for each place where a trainer's options have been; of those with one name, the first counts whose file and
+class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML).
+``elsewhere`` holds options that another package declares, with their defaults.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
             continue  # a copy that is broken there says nothing; what is then not known is said to be not known
         except KeyError as error:
             raise SentinelError(f"{file}: {entry['name']}: missing key {error}") from None
+        if not options:
+            continue  # the class had another name then
         elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
         found[entry["name"]] = Options(entry["name"], entry["file"], {**elsewhere, **options})
     return tuple(found.values())

@@ -47,7 +47,7 @@ def test_a_configuration_that_names_nothing_is_not_known(
     buggy = tree(tiny, tiny.buggy, tmp_path / "buggy")
     answer = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config)
     assert answer.status == 0
-    assert "your configuration reaches 0, of 1 that is not known" in answer.out
+    assert "your configuration reaches 0; 1 is not known." in answer.out
     (bug,) = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config, "--json").json()["bugs"]
     assert (bug["verdict"], bug["reach"]) == ("reproduced", "not known")
 
@@ -79,7 +79,7 @@ def test_what_the_configuration_leaves_out_is_the_default(
         "    because actor.loss_agg_mode=token-mean (the default), actor.clip=0.2; it bites where a token is masked",
         "    until it is mended, set actor.loss_agg_mode=seq-mean-token-sum",
     ]
-    assert "the defaults are those of PPO (tiny/config.yaml)" in answer.out
+    assert "\ndefaults are those of PPO (tiny/config.yaml)\n" in answer.out
     safe = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=None")
     assert run_sentinel(*safe).status == 0
     (bug,) = run_sentinel(*safe, "--json").json()["bugs"]
