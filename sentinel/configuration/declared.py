@@ -25,6 +25,11 @@ from sentinel.configuration.option_trees import options_of_tree
 from sentinel.configuration.options import Option, Options
 from sentinel.errors import SentinelError
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 if TYPE_CHECKING:
     from sentinel.catalog import Catalog
     from sentinel.checkout import Checkout
@@ -32,6 +37,9 @@ if TYPE_CHECKING:
 
 #: Beside the recipes of a target.
 FILE = "options.toml"
+
+#: A file of a copy that is larger was not written by hand; it is not read.
+_LARGEST = 4_000_000
 
 
 def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
@@ -48,7 +56,7 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
             continue
         try:
             options = _read(entry, place, target, checkout)
-        except (SyntaxError, ValueError, OSError, RecursionError, SentinelError):
+        except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
             continue  # a copy that is broken there says nothing; what is then not known is said to be not known
         except KeyError as error:
             raise SentinelError(f"{file}: {entry['name']}: missing key {error}") from None
@@ -66,17 +74,13 @@ def _read(entry: Mapping[str, Any], place: Path, target: Target, checkout: Check
 
 
 def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     for folder in catalog.recipe_folders:
         file = folder / target / FILE
         if not file.is_file():
             continue
         try:
             entries = tomllib.loads(file.read_text(encoding="utf-8")).get("options", [])
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SentinelError(f"{file}: {error}") from None
         for entry in entries:
             missing = {"name", "kind", "file"} - entry.keys()
@@ -89,10 +93,15 @@ def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping
 def _place(target: Target, checkout: Checkout, file: str) -> Path | None:
     """A file of the repository in a copy; an installed one has packages without the folders that they came from."""
     names = [file, *(file.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
-    return next((checkout.path / name for name in names if (checkout.path / name).is_file()), None)
+    places = (checkout.path / name for name in names)
+    return next((place for place in places if _readable(place)), None)
 
 
 def _module(checkout: Checkout, module: str) -> Path | None:
     name = module.replace(".", "/")
     places = (root / tail for root in checkout.import_roots for tail in (f"{name}.py", f"{name}/__init__.py"))
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in places if _readable(place)), None)
+
+
+def _readable(place: Path) -> bool:
+    return place.is_file() and place.stat().st_size < _LARGEST

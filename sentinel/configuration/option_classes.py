@@ -17,6 +17,9 @@ from sentinel.configuration.options import Option
 
 _DEEPEST = 12
 
+#: Sections that are looked into. Twelve classes with ten fields of the next one each would be a million million.
+_MOST = 2000
+
 #: Dotted module -> its file, or None where it is not in the copy.
 Find = Callable[[str], "Path | None"]
 
@@ -77,6 +80,7 @@ class _Field:
 class _Modules:
     find: Find
     known: dict[Path, _Module] = dataclass_field(default_factory=dict)
+    left: Iterator[int] = dataclass_field(default_factory=lambda: iter(range(_MOST)))
 
     def read(self, file: Path) -> _Module:
         if file not in self.known:
@@ -96,7 +100,7 @@ class _Modules:
 
     def options(self, owner: _Class, prefix: str = "", given: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
         """:param given: fields that whoever makes the object gives a value, and which."""
-        if prefix.count(".") > _DEEPEST:
+        if prefix.count(".") > _DEEPEST or next(self.left, None) is None:
             return
         for name, item in self._fields(owner).items():
             value = (given or {}).get(name)

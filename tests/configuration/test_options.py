@@ -89,6 +89,15 @@ def test_classes_and_their_sections(tmp_path: Path) -> None:
     assert "actor.norm.level" not in options_of_class(tmp_path / "config.py", "Train", {}.get)
 
 
+def test_classes_that_would_never_end_are_left(tmp_path: Path) -> None:
+    lines = ["from dataclasses import dataclass, field"]
+    for level in range(12, -1, -1):
+        fields = [f"    f{place}: C{level + 1} = field(default_factory=C{level + 1})" for place in range(10)]
+        lines += ["@dataclass", f"class C{level}:", *(fields if level < 12 else ["    last: int = 1"])]
+    (tmp_path / "wide.py").write_text("\n".join(lines))
+    assert len(options_of_class(tmp_path / "wide.py", "C0", {}.get)) < 2000
+
+
 def test_arguments(tmp_path: Path) -> None:
     file = tmp_path / "arguments.py"
     file.write_text("""
