@@ -1,10 +1,19 @@
-"""What an expression in the code says where it is a literal."""
+"""Code that is read and not run: a file's syntax, and what an expression says where it is a literal."""
 
 from __future__ import annotations
 
 import ast
+import warnings
+from pathlib import Path
 
 from sentinel.recipes.affects import in_text
+
+
+def parsed(file: Path) -> ast.Module:
+    """The syntax of a file. What the compiler has to say about its style is for whoever wrote it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(file.read_bytes())
 
 
 def text_of(node: ast.expr | None) -> str | None:

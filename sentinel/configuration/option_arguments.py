@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from sentinel.configuration.files import spelled
-from sentinel.configuration.literals import choices_of, text_of
+from sentinel.configuration.literals import choices_of, parsed, text_of
 from sentinel.configuration.options import Option
 
 _FLAGS = {"store_true": "false", "store_false": "true"}
@@ -15,7 +15,7 @@ _FLAGS = {"store_true": "false", "store_false": "true"}
 def options_of_parser(file: Path) -> dict[str, Option]:
     """Every call in the file that names an option ``--name``: ``add_argument``, or a function around it."""
     found: dict[str, Option] = {}
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    for node in ast.walk(parsed(file)):
         if not isinstance(node, ast.Call):
             continue
         words = [item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]

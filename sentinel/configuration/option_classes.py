@@ -12,7 +12,7 @@ from dataclasses import field as dataclass_field
 from functools import cached_property
 from pathlib import Path
 
-from sentinel.configuration.literals import choices_of, text_of
+from sentinel.configuration.literals import choices_of, parsed, text_of
 from sentinel.configuration.options import Option
 
 _DEEPEST = 12
@@ -84,7 +84,7 @@ class _Modules:
 
     def read(self, file: Path) -> _Module:
         if file not in self.known:
-            self.known[file] = _Module(ast.parse(file.read_bytes()))
+            self.known[file] = _Module(parsed(file))
         return self.known[file]
 
     def class_named(self, module: _Module, name: str) -> _Class | None:
