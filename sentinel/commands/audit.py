@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import command, counted, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, target_named
-from sentinel.configuration.files import read, spelled
+from sentinel.configuration.files import flattened, read, spelled
 from sentinel.configuration.training import Training, training
 from sentinel.errors import SentinelError
 from sentinel.findings.reach import ANSWERS, Reach, reach
 from sentinel.recipes.affects import settings_in_words
+from sentinel.recipes.wording import nearest
+from sentinel.reports.escaping import visible
 
 if TYPE_CHECKING:
     from sentinel.catalog import Catalog
+    from sentinel.checkout import Checkout
     from sentinel.commands.console import Commands
     from sentinel.outcomes import Decision
     from sentinel.targets import Target
@@ -35,9 +38,6 @@ settings that the recipe names; what the configuration leaves out has the copy's
 to read.
 exit status: 0 none of them is there (or reached), 1 some are, 2 it could not be looked at
 """
-
-#: Spellings on a command line of what configurations write in YAML.
-_OTHER_NAMES = {"true": "true", "false": "false", "none": "null", "null": "null"}
 
 
 def declare(commands: Commands) -> None:
@@ -66,7 +66,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     if not decided:
         reasons = sorted({item.verdict.reason for item in decisions})
         raise SentinelError(f"nothing could be decided: {reasons[0] if reasons else f'no recipe of {target.name}'}")
-    run = None if given is None else _run(catalog, target, given, decisions)
+    checkout = next((item.checkout for item in decisions if item.checkout), None)
+    run = None if given is None else _run(arguments, catalog, target, given, checkout)
     bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
     name = _name(decisions, target.name)
     if arguments.json:
@@ -100,18 +101,39 @@ def _given(arguments: argparse.Namespace) -> dict[str, str] | None:
         return None
     given = read(arguments.config) if arguments.config else {}
     for word in arguments.set:
-        name, equals, value = word.partition("=")
-        if not equals or not name.strip("+- "):
-            raise SentinelError(f"--set {word}: a setting is written KEY=VALUE")
-        given[spelled(name.lstrip("+ "))] = _OTHER_NAMES.get(value.lower(), value)
+        name, value = _setting(word)
+        below = f"{name}."
+        given = {other: text for other, text in given.items() if not other.startswith(below)}
+        given |= flattened({name: value})
     return given
 
 
-def _run(catalog: Catalog, target: Target, given: Mapping[str, str], decisions: Sequence[Decision]) -> Training:
+def _setting(word: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` as Hydra and argparse take it: ``+KEY``, ``--key-of-words``, ``[a, b]``, ``None``."""
+    import yaml
+
+    name, equals, text = word.partition("=")
+    name = spelled(name.strip("+ "))
+    if not equals or not name:
+        raise SentinelError(f"--set {word}: a setting is written KEY=VALUE")
+    try:
+        return name, None if text == "None" else yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return name, text
+
+
+def _run(
+    arguments: argparse.Namespace, catalog: Catalog, target: Target, given: Mapping[str, str], checkout: Checkout | None
+) -> Training:
     from sentinel.configuration.declared import options_of
 
-    checkout = next((item.checkout for item in decisions if item.checkout), None)
-    return training(given, options_of(catalog, target, checkout) if checkout else ())
+    run = training(given, options_of(catalog, target, checkout) if checkout else ())
+    if run.options is not None:
+        for name in (_setting(word)[0] for word in arguments.set):
+            if run.options.closed(name):
+                near = nearest(name, run.options.options)
+                complain(f"{name} is no option of {run.options.name} ({run.options.file}){near}")
+    return run
 
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
@@ -184,9 +206,9 @@ def _tell_reached(bug: Bug) -> None:
     assert found is not None
     where = f"; it bites where {found.where}" if found.where else ""
     say(f"  {recipe.bug_id}: {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
-    say(f"    because {found.because}{where}")
+    say(f"    because {visible(found.because)}{visible(where)}")
     if recipe.until:
-        say(f"    until it is mended, set {settings_in_words(recipe.until)}")
+        say(f"    until it is mended, set {visible(settings_in_words(recipe.until))}")
 
 
 def _table(bugs: Sequence[Bug], run: Training | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

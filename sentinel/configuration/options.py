@@ -32,6 +32,12 @@ class Options:
     def __contains__(self, name: str) -> bool:
         return name in self.options or self.section(name)
 
+    def closed(self, name: str) -> bool:
+        """Whether it is certain that there is no such option: no section above it may have members of any name."""
+        parts = name.split(".")
+        above = [self.options.get(".".join(parts[:size])) for size in range(1, len(parts))]
+        return name not in self and not any(option is not None for option in above)
+
     def section(self, name: str) -> bool:
         """Whether it is no option itself, but the beginning of some."""
         return name not in self.options and any(other.startswith(f"{name}.") for other in self.options)

@@ -80,11 +80,28 @@ def test_what_the_configuration_leaves_out_is_the_default(
         "    until it is mended, set actor.loss_agg_mode=seq-mean-token-sum",
     ]
     assert "\ndefaults are those of PPO (tiny/config.yaml)\n" in answer.out
+    assert "is no option" not in answer.err
     safe = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=None")
     assert run_sentinel(*safe).status == 0
     (bug,) = run_sentinel(*safe, "--json").json()["bugs"]
     assert (bug["reach"], bug["because"]) == ("not reached", "actor.clip=null")
     assert bug["until"] == {"actor.loss_agg_mode": "seq-mean-token-sum"}
+
+
+def test_single_settings_are_read_as_they_are_written_for_a_run(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("actor: {clip: {low: 0.2}, loss_agg_mode: other}\n")
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config, "--json", "--set")
+    told = run_sentinel(*audit, "++actor.loss_agg_mode=[token-mean, x]").json()["bugs"][0]["because"]
+    assert told == "actor.loss_agg_mode=token-mean,x, actor.clip={…}"
+    answer = run_sentinel(*audit, "actor.clip=null", "--set=--actor.loss-agg-mode=token-mean")
+    assert answer.json()["bugs"][0]["because"] == "actor.clip=null"
+    answer = run_sentinel(*audit, "actor.loss_agg_mod=token-mean")
+    assert (
+        "actor.loss_agg_mod is no option of PPO (tiny/config.yaml) — did you mean 'actor.loss_agg_mode'?" in answer.err
+    )
 
 
 def test_what_it_takes_is_told_where_it_is_not_known(
