@@ -114,16 +114,6 @@ def test_what_it_takes_is_told_where_it_is_not_known(
     assert run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip").status == 2
 
 
-def test_a_declaration_that_is_no_good_is_told(
-    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
-) -> None:
-    for text, said in (("[[options", "options.toml"), ("[[options]]\nname = 'x'\n", "missing file, kind")):
-        (tmp_path / "recipes" / "tiny" / "options.toml").write_text(text)
-        answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "a=1")
-        assert answer.status == 2
-        assert said in answer.err
-
-
 def test_mistakes_are_told(run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path) -> None:
     assert run_sentinel("audit", "nothing").status == 2
     answer = run_sentinel("audit", "tiny")
