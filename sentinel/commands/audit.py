@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import command, counted, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, target_named
+from sentinel.configuration.files import flattened, read, spelled
+from sentinel.configuration.training import Training, training
 from sentinel.errors import SentinelError
+from sentinel.findings.reach import ANSWERS, Reach, reach
+from sentinel.recipes.affects import settings_in_words
+from sentinel.recipes.wording import nearest
+from sentinel.reports.escaping import visible
 
 if TYPE_CHECKING:
+    from sentinel.catalog import Catalog
+    from sentinel.checkout import Checkout
     from sentinel.commands.console import Commands
     from sentinel.outcomes import Decision
+    from sentinel.targets import Target
 
 _EXAMPLE = """\
   sentinel audit verl                              the copy that is installed here
   sentinel audit verl --python ~/train/bin/python  the copy in another environment
   sentinel audit verl --config run.yaml            and which of its bugs this configuration reaches
+  sentinel audit verl --set algorithm.adv_estimator=grpo --set actor_rollout_ref.rollout.n=8
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
-Every known bug is decided by running the copy's own code. Whether a configuration reaches one is read off the settings
-(key=value) that the recipe names; "not known" is for a person to read.
+Every known bug is decided by running the copy's own code. Whether a configuration reaches one is decided by the
+settings that the recipe names; what the configuration leaves out has the copy's default. "Not known" is for a person
+to read.
 exit status: 0 none of them is there (or reached), 1 some are, 2 it could not be looked at
 """
 
@@ -32,35 +46,94 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--python", metavar="PYTHON", help="the interpreter that the framework is installed for")
     parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of what is installed")
     parser.add_argument("--config", metavar="FILE", type=Path, help="the training configuration, YAML or JSON")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="one setting of it; may be repeated"
+    )
     json_option(parser)
 
 
 def _audit(arguments: argparse.Namespace) -> int:
-    from sentinel.findings.reach import reach, read
     from sentinel.recipes import find_recipes
 
     if arguments.repo and arguments.python:
         raise SentinelError("--repo is a working tree, --python an environment; give one of them")
     catalog, settings = known()
     target = target_named(catalog, arguments.target)
-    configuration = read(arguments.config) if arguments.config else None
+    given = _given(arguments)
     decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
     if not decided:
         reasons = sorted({item.verdict.reason for item in decisions})
         raise SentinelError(f"nothing could be decided: {reasons[0] if reasons else f'no recipe of {target.name}'}")
-    rows = []
-    for item in there:
-        answer = reach(item.recipe.affects, configuration) if configuration is not None else ("", "")
-        rows.append((item, *answer))
-    rows.sort(key=lambda row: (row[1] != "reached", row[1], row[0].recipe.bug_id))
-    reached = [row for row in rows if row[1] == "reached"]
+    checkout = next((item.checkout for item in decisions if item.checkout), None)
+    run = None if given is None else _run(arguments, catalog, target, given, checkout)
+    bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
+    name = _name(decisions, target.name)
     if arguments.json:
-        say_json(_plain(target.name, decisions, rows))
+        say_json(_plain(name, decisions, bugs, run))
     else:
-        _tell(arguments, target.name, decided, rows, reached, len(decisions) - len(decided))
-    return 1 if (reached if configuration is not None else there) else 0
+        _tell(name, len(decided), bugs, run, len(decisions) - len(decided))
+    return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A known bug that the copy has.
+
+    :ivar reach: whether the configuration reaches it; None where none was given.
+    """
+
+    decision: Decision
+    reach: Reach | None
+
+    @property
+    def reached(self) -> bool:
+        return self.reach is not None and self.reach.answer == "reached"
+
+    def order(self) -> tuple[int, str]:
+        return ANSWERS.index(self.reach.answer) if self.reach else 0, self.decision.recipe.bug_id
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, str] | None:
+    """What the configuration says, single settings over those of the file; None where nothing was given."""
+    if not arguments.config and not arguments.set:
+        return None
+    given = read(arguments.config) if arguments.config else {}
+    for word in arguments.set:
+        name, value = _setting(word)
+        below = f"{name}."
+        given = {other: text for other, text in given.items() if not other.startswith(below)}
+        given |= flattened({name: value})
+    return given
+
+
+def _setting(word: str) -> tuple[str, Any]:
+    """``KEY=VALUE`` as Hydra and argparse take it: ``+KEY``, ``--key-of-words``, ``[a, b]``, ``None``."""
+    import yaml
+
+    name, equals, text = word.partition("=")
+    name = spelled(name.strip("+ "))
+    if not equals or not name:
+        raise SentinelError(f"--set {word}: a setting is written KEY=VALUE")
+    try:
+        return name, None if text == "None" else yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return name, text
+
+
+def _run(
+    arguments: argparse.Namespace, catalog: Catalog, target: Target, given: Mapping[str, str], checkout: Checkout | None
+) -> Training:
+    from sentinel.configuration.declared import options_of
+
+    run = training(given, options_of(catalog, target, checkout) if checkout else ())
+    if run.options is not None:
+        for name in (_setting(word)[0] for word in arguments.set):
+            if run.options.closed(name):
+                near = nearest(name, run.options.options)
+                complain(f"{name} is no option of {run.options.name} ({run.options.file}){near}")
+    return run
 
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
@@ -97,42 +170,75 @@ def _name(decisions: list[Decision], target: str) -> str:
     return f"{target} at {checkout.commit[:12]}" if checkout.commit else target
 
 
-def _tell(
-    arguments: argparse.Namespace, target: str, decided: list[Decision], rows: Any, reached: Any, undecided: int
-) -> None:
-    """In words first, then the table."""
-    said = f"{len(rows)} of {counted(len(decided), 'known bug')} {'is' if len(rows) == 1 else 'are'} in "
-    said += _name(decided, target)
-    if arguments.config:
-        unknown = sum(row[1] == "not known" for row in rows)
-        said += f"; your configuration reaches {len(reached)}"
-        said += f", of {unknown} that is not known" if unknown else ""
-    say(said + ".")
-    for item, _, why in reached:
-        advice = item.recipe.document.get("effect") or item.recipe.title
-        say(f"  {item.recipe.bug_id} ({why}): {advice}")
-    if rows:
+def _tell(name: str, decided: int, bugs: Sequence[Bug], run: Training | None, undecided: int) -> None:
+    """In words first, then what a person has to read."""
+    said = f"{len(bugs)} of {counted(decided, 'known bug')} {'is' if len(bugs) == 1 else 'are'} in {name}"
+    if run is None:
+        say(f"{said}.")
+    else:
+        _tell_reach(said, bugs, run)
+    shown = [bug for bug in bugs if bug.reach is None or bug.reach.answer == "not known"]
+    if shown:
         say("")
-        say_table(
-            ("bug", "configuration", "because", "it concerns"),
-            [(item.recipe.bug_id, answer, why, "; ".join(item.recipe.affects)) for item, answer, why in rows],
-        )
+        say_table(*_table(shown, run))
     if undecided:
         say(f"\n{undecided} more could not be decided here: not in this version, or not to be imported")
 
 
-def _plain(target: str, decisions: list[Decision], rows: Any) -> dict[str, Any]:
-    reaches = {item.recipe.bug_id: {"reach": answer, "because": why} for item, answer, why in rows}
+def _tell_reach(said: str, bugs: Sequence[Bug], run: Training) -> None:
+    answers = Counter(bug.reach.answer for bug in bugs if bug.reach)
+    said += f"; your configuration reaches {answers['reached']}"
+    said += f"; {answers['not known']} {'is' if answers['not known'] == 1 else 'are'} not known" * bool(
+        answers["not known"]
+    )
+    say(f"{said}{':' if answers['reached'] else '.'}")
+    for bug in bugs:
+        if bug.reached:
+            _tell_reached(bug)
+    if answers["not reached"]:
+        say(f"\n{answers['not reached']} are not reached; --json tells the setting that says so, of each")
+    if run.options is not None:
+        say(f"defaults are those of {run.options.name} ({run.options.file})")
+
+
+def _tell_reached(bug: Bug) -> None:
+    recipe, found = bug.decision.recipe, bug.reach
+    assert found is not None
+    where = f"; it bites where {found.where}" if found.where else ""
+    say(f"  {recipe.bug_id}: {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
+    say(f"    because {visible(found.because)}{visible(where)}")
+    if recipe.until:
+        say(f"    until it is mended, set {visible(settings_in_words(recipe.until))}")
+
+
+def _table(bugs: Sequence[Bug], run: Training | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    concerns = ["; ".join(map(str, bug.decision.recipe.affects)) for bug in bugs]
+    names = [bug.decision.recipe.bug_id for bug in bugs]
+    if run is None:
+        return ("bug", "it concerns"), list(zip(names, concerns))
+    because = [bug.reach.because if bug.reach else "" for bug in bugs]
+    return ("not known", "because", "it concerns"), list(zip(names, because, concerns))
+
+
+def _plain(name: str, decisions: Sequence[Decision], bugs: Sequence[Bug], run: Training | None) -> dict[str, Any]:
+    reaches = {bug.decision.recipe.bug_id: bug.reach for bug in bugs if bug.reach}
+    defaults = {"trainer": run.options.name, "file": run.options.file} if run and run.options else None
     return {
-        "copy": _name(decisions, target),
+        "copy": name,
+        "defaults": defaults,
         "bugs": [
             {
                 "bug": item.recipe.bug_id,
                 "verdict": item.verdict.name,
                 "reason": item.verdict.reason,
-                "affects": list(item.recipe.affects),
-                **reaches.get(item.recipe.bug_id, {}),
+                "affects": [str(entry) for entry in item.recipe.affects],
+                "until": dict(item.recipe.until),
+                **_reach_plain(reaches.get(item.recipe.bug_id)),
             }
             for item in decisions
         ],
     }
+
+
+def _reach_plain(found: Reach | None) -> dict[str, str]:
+    return {"reach": found.answer, "because": found.because, "where": found.where} if found else {}

@@ -143,7 +143,7 @@ def _recipes(catalog: Catalog, names: Sequence[str]) -> Table:
             "severity": recipe.document.get("severity"),
             "signal": recipe.document.get("signal"),
             "effect": recipe.document.get("effect"),
-            "affects": list(recipe.affects),
+            "affects": [str(item) for item in recipe.affects],
             "introduced_by": recipe.document.get("introduced_by"),
             "fixed_by": recipe.document.get("fixed_by"),
             "pull": recipe.upstream.get("pull"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sentinel.commands.console import command, complain, say, say_table
 from sentinel.commands.known import known
 from sentinel.errors import SentinelError
+from sentinel.recipes.affects import settings_in_words
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -68,7 +69,8 @@ def _head(recipe: Recipe) -> None:
         "law": ", ".join(recipe.laws),
         "requires": ", ".join(recipe.requires),
         "upstream": _upstream(recipe.upstream),
-        "affects": ", ".join(recipe.affects),
+        "affects": "; ".join(map(str, recipe.affects)),
+        "until": settings_in_words(recipe.until),
         "file": str(recipe.path),
     }
     say("")

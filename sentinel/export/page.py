@@ -17,6 +17,7 @@ from sentinel.export.exporting import Bundle, Side, source_lines
 from sentinel.findings.duplicates import Source
 from sentinel.outcomes import Decision
 from sentinel.recipes import Recipe
+from sentinel.recipes.affects import settings_in_words
 from sentinel.refs import Ref
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import dumps, evidence
@@ -196,7 +197,9 @@ def _effect(bundle: Bundle) -> Iterable[str]:
             yield ""
     if recipe.affects:
         yield "It concerns runs with:\n"
-        yield "\n".join(f"* {prose(line)}" for line in recipe.affects) + "\n"
+        yield "\n".join(f"* {prose(str(line))}" for line in recipe.affects) + "\n"
+    if recipe.until:
+        yield f"Until it is mended, {code(settings_in_words(recipe.until))} avoids it.\n"
     if not told:
         yield f"{TO_WRITE}what it does to a training run.\n"
 

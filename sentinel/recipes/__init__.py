@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes.addresses import Address, AddressError, parse_address
+from sentinel.recipes.affects import Affected
 from sentinel.recipes.wording import nearest
 from sentinel.refs import Ref
 
@@ -81,6 +82,8 @@ class Recipe:
     :ivar defaulted: the input names that were filled in from the contract's defaults.
     :ivar requires: dotted paths that a checkout must have for this recipe to be about it.
     :ivar also_breaks: further laws that are broken for the same reason.
+    :ivar affects: what trains wrongly because of it; each entry alone is enough.
+    :ivar until: setting -> value that avoids the bug until it is mended upstream.
     :ivar digest: ``sha256:<hex>`` of the file's bytes.
     :ivar published: whether the file is a blob as in a published report.
     :ivar document: the file's content as plain data, for readers and for exports.
@@ -105,7 +108,8 @@ class Recipe:
     requires: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
     watch: tuple[Ref, ...] = ()
-    affects: tuple[str, ...] = ()
+    affects: tuple[Affected, ...] = ()
+    until: Mapping[str, str] = field(default_factory=dict)
     story: str = ""
     published: bool = False
     document: Mapping[str, Any] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.recipes import Recipe
+from sentinel.recipes.affects import affected, in_text
 from sentinel.recipes.core_schema import DocumentError
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.recipes.findings import Findings, Problem, shown
@@ -124,7 +125,8 @@ class _Reading:
             requires=requires,
             pins=pins,
             watch=watch,
-            affects=tuple(native.get("affects", ())),
+            affects=tuple(map(affected, native.get("affects", ()))),
+            until={key: in_text(value) for key, value in native.get("until", {}).items()},
             story=story.strip(),
             published=self.published,
             document=self.whole,

@@ -48,7 +48,9 @@ story: |
   {TODO}: what goes wrong, told to someone who has not seen the code.
 # root_cause, fix, severity, effect, introduced_by, fixed_by: one string each, if you know
 # signal: what of the training signal is wrong: gradient, log_prob, advantage, reward, data, metric or setup
-# affects: [what trains wrongly because of it]
+# affects:  # what trains wrongly because of it; each entry alone is enough, a sentence or settings by their full names
+#   - {{when: {{algorithm.adv_estimator: [grpo, rloo], algorithm.rollout_rs: set}}, where: a masked token has a reward}}
+# until: {{algorithm.rollout_rs: null}}  # settings that avoid it until it is mended
 # upstream: {{pull: 123, status: open, url: https://github.com/...}}
 
 # The smallest inputs that show the bug. A bare list takes the contract's dtype,

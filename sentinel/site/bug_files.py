@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from sentinel.recipes.affects import affected, in_text, settings_in_words
 from sentinel.reports.store import file_name
 from sentinel.site.grids import as_number, bare, fitting, rows_of
 from sentinel.site.heatmaps import Map, Pair, heat_maps
@@ -57,7 +58,7 @@ def _about(bug: Bug, material: Material, told: Story | None) -> dict[str, Any]:
         "paragraphs": _paragraphs(bug),
         "laws": [(name, catalog.invariants[name].statement if name in catalog.invariants else "") for name in bug.laws],
         "facts": _facts(bug, repository),
-        "affects": [str(line) for line in bug.document.get("affects") or ()],
+        "affects": [str(affected(entry)) for entry in bug.document.get("affects") or ()],
         "source": _source_of(told, repository),
         "source_url": partial(_source, repository),
         "commit_url": partial(_commit, repository),
@@ -108,6 +109,9 @@ def _facts(bug: Bug, repository: str) -> list[tuple[str, str, str]]:
     for name in ("severity", "signal", "effect", "root_cause", "fix", "introduced_by", "fixed_by"):
         if written.get(name):
             facts.append((name.replace("_", " "), " ".join(str(written[name]).split()), ""))
+    until = written.get("until")
+    if isinstance(until, Mapping):
+        facts.append(("until then, set", settings_in_words({key: in_text(value) for key, value in until.items()}), ""))
     return facts
 
 

@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+import sentinel.catalog
+
+AFFECTS = """\
+affects:
+  - {when: {actor.loss_agg_mode: token-mean, actor.clip: set}, where: a token is masked}
+until: {actor.loss_agg_mode: seq-mean-token-sum}
+"""
+OPTIONS = """\
+[[options]]
+name = "PPO"
+kind = "tree"
+file = "tiny/config.yaml"
+"""
 
 
 def tree(tiny: Any, commit: str, folder: Path) -> Path:
@@ -30,9 +47,71 @@ def test_a_configuration_that_names_nothing_is_not_known(
     buggy = tree(tiny, tiny.buggy, tmp_path / "buggy")
     answer = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config)
     assert answer.status == 0
-    assert "your configuration reaches 0, of 1 that is not known" in answer.out
+    assert "your configuration reaches 0; 1 is not known." in answer.out
     (bug,) = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config, "--json").json()["bugs"]
     assert (bug["verdict"], bug["reach"]) == ("reproduced", "not known")
+
+
+@pytest.fixture
+def tree_with_options(tiny: Any, tiny_catalog: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The buggy tree, with defaults; its bug names settings."""
+    folder = tmp_path / "recipes"
+    (folder / "tiny").mkdir(parents=True)
+    (folder / "tiny" / "TINY-MEAN.yaml").write_text(tiny.recipe.read_text() + AFFECTS)
+    (folder / "tiny" / "options.toml").write_text(OPTIONS)
+    catalog = replace(tiny_catalog, recipe_folders=(folder,))
+    monkeypatch.setattr(sentinel.catalog, "bundled_catalog", lambda: catalog)
+    buggy = tree(tiny, tiny.buggy, tmp_path / "buggy")
+    (buggy / "tiny" / "config.yaml").write_text("actor: {loss_agg_mode: token-mean, clip: null}\n")
+    return buggy
+
+
+def test_what_the_configuration_leaves_out_is_the_default(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path
+) -> None:
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
+    assert answer.status == 1
+    first, *others = answer.out.splitlines()
+    assert first.startswith("1 of 1 known bug is in tiny at ")
+    assert first.endswith("; your configuration reaches 1:")
+    assert others[:3] == [
+        "  TINY-MEAN: masked tokens count",
+        "    because actor.loss_agg_mode=token-mean (the default), actor.clip=0.2; it bites where a token is masked",
+        "    until it is mended, set actor.loss_agg_mode=seq-mean-token-sum",
+    ]
+    assert "\ndefaults are those of PPO (tiny/config.yaml)\n" in answer.out
+    assert "is no option" not in answer.err
+    safe = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=None")
+    assert run_sentinel(*safe).status == 0
+    (bug,) = run_sentinel(*safe, "--json").json()["bugs"]
+    assert (bug["reach"], bug["because"]) == ("not reached", "actor.clip=null")
+    assert bug["until"] == {"actor.loss_agg_mode": "seq-mean-token-sum"}
+
+
+def test_single_settings_are_read_as_they_are_written_for_a_run(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("actor: {clip: {low: 0.2}, loss_agg_mode: other}\n")
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config, "--json", "--set")
+    told = run_sentinel(*audit, "++actor.loss_agg_mode=[token-mean, x]").json()["bugs"][0]["because"]
+    assert told == "actor.loss_agg_mode=token-mean,x, actor.clip={…}"
+    answer = run_sentinel(*audit, "actor.clip=null", "--set=--actor.loss-agg-mode=token-mean")
+    assert answer.json()["bugs"][0]["because"] == "actor.clip=null"
+    answer = run_sentinel(*audit, "actor.loss_agg_mod=token-mean")
+    assert (
+        "actor.loss_agg_mod is no option of PPO (tiny/config.yaml) — did you mean 'actor.loss_agg_mode'?" in answer.err
+    )
+
+
+def test_what_it_takes_is_told_where_it_is_not_known(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path
+) -> None:
+    (tree_with_options / "tiny" / "config.yaml").unlink()
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", "--json").json()
+    assert answer["defaults"] is None
+    assert answer["bugs"][0]["because"] == "it takes actor.loss_agg_mode=token-mean"
+    assert run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip").status == 2
 
 
 def test_mistakes_are_told(run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path) -> None:

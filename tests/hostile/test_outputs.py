@@ -92,7 +92,9 @@ def policy_loss(*samples):
 RAISES: dict[str, Any] = {
     "recipe_version": 1, "bug_id": "DEMO-RAISES", "title": f"it raises {LINES} {CODE}", "target": "demo",
     "contract": "loss_aggregation", "boundary": "demo_rl.losses.agg_loss",
-    "story": f"{LINES} {CODE}", "effect": LINES, "root_cause": LINES, "fix": LINES, "affects": [LINES],
+    "story": f"{LINES} {CODE}", "effect": LINES, "root_cause": LINES, "fix": LINES,
+    "affects": [LINES, {"when": {"a.b": "c"}, "where": LINES}],
+    "until": {"a.b": LINES},
     "invariant": "masked_values_have_no_influence",
     "scenario": {"loss_mat": [[1.0, 100.0]], "response_mask": [[1, 0]], "loss_agg_mode": "token-mean"},
     "expected_unpatched": {"loss": 26.0}, "expected_fixed": {"loss": 1.0},

@@ -30,6 +30,7 @@ from sentinel.recipes import (
     load_recipe,
     recipe_files,
 )
+from sentinel.recipes.affects import Affected
 from sentinel.recipes.check import check, check_files
 from sentinel.recipes.reading import examine_document
 from sentinel.recipes.schema_subset import accepts
@@ -194,7 +195,8 @@ def test_everything_else_is_kept():
         changed(
             upstream={"pull": 7, "status": "open", "url": "https://example.org/7"},
             watch=["git:main", "pypi:latest"],
-            affects=["GRPO"],
+            affects=["GRPO", {"when": {"n": "> 1"}}],
+            until={"n": 1, "clip": None},
             story="Once.\n",
             requires=["toy.f(kl_coef)", "toy_plugins.x"],
             severity="high",
@@ -202,7 +204,8 @@ def test_everything_else_is_kept():
     )
     assert recipe.upstream == {"pull": 7, "status": "open", "url": "https://example.org/7"}
     assert recipe.watch == (Ref("git", "main"), Ref("pypi", "latest"))
-    assert recipe.affects == ("GRPO",)
+    assert recipe.affects == (Affected(where="GRPO"), Affected({"n": "> 1"}))
+    assert recipe.until == {"n": "1", "clip": "null"}
     assert recipe.story == "Once."
     assert recipe.requires == ("toy.f(kl_coef)", "toy_plugins.x")
 
@@ -237,6 +240,10 @@ def test_everything_else_is_kept():
         (GOOD.replace("TOY-1", ".."), "2:9: bug_id"),
         (GOOD.replace("bug_id: TOY-1", 'bug_id: "TOY\\n"'), "2:9: 'TOY\\n' is no bug id"),
         (changed(severity=[]), "severity must be a string, found a list"),
+        (GOOD + "affects: [{wehn: {a.b: 1}}]\n", "14:12: unknown key 'wehn' — did you mean 'when'?"),
+        (GOOD + "affects: [{when: {a.b: '>1'}}]\n", "14:24: affects[0].when.a.b: the string '>1' will not do; a value, a list of values"),
+        (GOOD + "affects: [{when: {a b: 1}}]\n", "14:19: 'a b' is not the dotted name of a setting"),
+        (GOOD + "until: {a.b: [1]}\n", "14:14: until.a.b must be a string or a number or true or false or nothing, found a list"),
         (GOOD.replace("loss: 1.0", "los: 1.0"), "11:18: unknown observation 'los' — did you mean 'loss'?"),
         (GOOD.replace("loss: 1.0", "loss: {valu: 1.0}"), "11:25: unknown key 'valu' — did you mean 'value'?"),
         (GOOD.replace("loss: 1.0", "loss: {value: [1, a], dtype: int64}"), "11:36: loss: expected a number, found the string 'a'"),

@@ -62,7 +62,14 @@ def _poisoned(document: dict[str, Any]) -> None:
     nasty = " ".join(HOSTILE)
     document["title"] = document["recipe"]["document"]["story"] = nasty
     document["upstream"] = {"pull": nasty, "url": "javascript:alert(1)", "status": nasty}
-    document["recipe"]["document"].update(severity=nasty, signal=nasty, affects=[nasty], effect=f"`{nasty}`", fix=nasty)
+    document["recipe"]["document"].update(
+        severity=nasty,
+        signal=nasty,
+        affects=[nasty, {"when": {"a": nasty}, "where": nasty}],
+        until={"a": nasty},
+        effect=f"`{nasty}`",
+        fix=nasty,
+    )
     document["boundary"].update(written=nasty, file=f"x{nasty}", signature=nasty)
     document["environment"]["stand_ins"] = [{"name": nasty, "reason": nasty}]
     document["reason"] = document["contract"] = nasty

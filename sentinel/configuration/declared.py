@@ -1,0 +1,107 @@
+"""Which options a copy of a framework has: read off the copy, where ``recipes/<target>/options.toml`` says to look.
+
+    [[options]]
+    name = "PPO"
+    kind = "classes"
+    file = "package/config.py"
+    class = "TrainConfig"
+
+One entry for each place where a trainer's options have been; of those with one name, the first counts whose file and
+class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML).
+``elsewhere`` holds options that another package declares, with their defaults.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.configuration.files import flattened
+from sentinel.configuration.option_arguments import options_of_parser
+from sentinel.configuration.option_classes import options_of_class
+from sentinel.configuration.option_trees import options_of_tree
+from sentinel.configuration.options import Option, Options
+from sentinel.errors import SentinelError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from sentinel.catalog import Catalog
+    from sentinel.checkout import Checkout
+    from sentinel.targets import Target
+
+#: Beside the recipes of a target.
+FILE = "options.toml"
+
+#: A file of a copy that is larger was not written by hand; it is not read.
+_LARGEST = 4_000_000
+
+
+def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
+    """The options of each trainer of a copy, in the order of the declarations; none where nothing is declared.
+
+    :raises SentinelError: where a declaration is no good.
+    """
+    found: dict[str, Options] = {}
+    for file, entry in _declarations(catalog, target.name):
+        if entry["name"] in found:
+            continue
+        place = _place(target, checkout, entry["file"])
+        if place is None:
+            continue
+        try:
+            options = _read(entry, place, target, checkout)
+        except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
+            continue  # a copy that is broken there says nothing; what is then not known is said to be not known
+        except KeyError as error:
+            raise SentinelError(f"{file}: {entry['name']}: missing key {error}") from None
+        if not options:
+            continue  # the class had another name then
+        elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
+        found[entry["name"]] = Options(entry["name"], entry["file"], {**elsewhere, **options})
+    return tuple(found.values())
+
+
+def _read(entry: Mapping[str, Any], place: Path, target: Target, checkout: Checkout) -> dict[str, Option]:
+    if entry["kind"] == "classes":
+        return options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+    return options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
+
+
+def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    for folder in catalog.recipe_folders:
+        file = folder / target / FILE
+        if not file.is_file():
+            continue
+        try:
+            entries = tomllib.loads(file.read_text(encoding="utf-8")).get("options", [])
+        except (OSError, ValueError, RecursionError) as error:
+            raise SentinelError(f"{file}: {error}") from None
+        for entry in entries:
+            missing = {"name", "kind", "file"} - entry.keys()
+            if missing or entry["kind"] not in ("classes", "parser", "tree"):
+                wrong = f"missing {', '.join(sorted(missing))}" if missing else "kind is classes, parser or tree"
+                raise SentinelError(f"{file}: an entry of options: {wrong}")
+            yield file, entry
+
+
+def _place(target: Target, checkout: Checkout, file: str) -> Path | None:
+    """A file of the repository in a copy; an installed one has packages without the folders that they came from."""
+    names = [file, *(file.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
+    places = (checkout.path / name for name in names)
+    return next((place for place in places if _readable(place)), None)
+
+
+def _module(checkout: Checkout, module: str) -> Path | None:
+    name = module.replace(".", "/")
+    places = (root / tail for root in checkout.import_roots for tail in (f"{name}.py", f"{name}/__init__.py"))
+    return next((place for place in places if _readable(place)), None)
+
+
+def _readable(place: Path) -> bool:
+    return place.is_file() and place.stat().st_size < _LARGEST

@@ -1,0 +1,207 @@
+"""Options that are declared as dataclasses, nested in each other, read off the code; nothing is imported.
+
+What a class computes (``__post_init__``, a default that is a function's result) is not read: such a default is unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from functools import cached_property
+from pathlib import Path
+
+from sentinel.configuration.literals import choices_of, parsed, text_of
+from sentinel.configuration.options import Option
+
+_DEEPEST = 12
+
+#: Sections that are looked into. Twelve classes with ten fields of the next one each would be a million million.
+_MOST = 2000
+
+#: Dotted module -> its file, or None where it is not in the copy.
+Find = Callable[[str], "Path | None"]
+
+
+def options_of_class(file: Path, name: str, find: Find) -> dict[str, Option]:
+    """The fields of a class, those of its sections among them, by their dotted names.
+
+    :param find: where a module lies that the class or a section of it is imported from.
+    """
+    modules = _Modules(find)
+    found = modules.class_named(modules.read(file), name)
+    return dict(modules.options(found)) if found else {}
+
+
+@dataclass(frozen=True)
+class _Module:
+    tree: ast.Module
+
+    @cached_property
+    def classes(self) -> dict[str, ast.ClassDef]:
+        return {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
+
+    @cached_property
+    def values(self) -> dict[str, ast.expr]:
+        """Names that the module gives a value at its top."""
+        return {
+            target.id: node.value
+            for node in self.tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+
+    @cached_property
+    def imports(self) -> dict[str, tuple[str, str]]:
+        return {
+            alias.asname or alias.name: (node.module or "", alias.name)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.ImportFrom) and not node.level
+            for alias in node.names
+        }
+
+
+@dataclass(frozen=True)
+class _Class:
+    node: ast.ClassDef
+    module: _Module
+
+
+@dataclass(frozen=True)
+class _Field:
+    annotation: ast.expr
+    value: ast.expr | None
+    module: _Module
+
+
+@dataclass(frozen=True)
+class _Modules:
+    find: Find
+    known: dict[Path, _Module] = dataclass_field(default_factory=dict)
+    left: Iterator[int] = dataclass_field(default_factory=lambda: iter(range(_MOST)))
+
+    def read(self, file: Path) -> _Module:
+        if file not in self.known:
+            self.known[file] = _Module(parsed(file))
+        return self.known[file]
+
+    def class_named(self, module: _Module, name: str) -> _Class | None:
+        for _ in range(_DEEPEST):  # a class may be imported through several modules
+            if name in module.classes:
+                return _Class(module.classes[name], module)
+            source, name = module.imports.get(name, ("", ""))
+            file = self.find(source) if source else None
+            if file is None:
+                return None
+            module = self.read(file)
+        return None
+
+    def options(self, owner: _Class, prefix: str = "", given: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
+        """:param given: fields that whoever makes the object gives a value, and which."""
+        if prefix.count(".") > _DEEPEST or next(self.left, None) is None:
+            return
+        for name, item in self._fields(owner).items():
+            value = (given or {}).get(name)
+            written = _Field(item.annotation, value, owner.module) if value is not None else item
+            yield from self._field(f"{prefix}{name}", written)
+
+    def _fields(self, owner: _Class, depth: int = 0) -> dict[str, _Field]:
+        fields: dict[str, _Field] = {}
+        for base in reversed(owner.node.bases):
+            inherited = self.class_named(owner.module, base.id) if isinstance(base, ast.Name) else None
+            if inherited and depth < _DEEPEST:
+                fields |= self._fields(inherited, depth + 1)
+        for node in owner.node.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                fields[node.target.id] = _Field(node.annotation, node.value, owner.module)
+        return fields
+
+    def _field(self, name: str, item: _Field) -> Iterator[Named]:
+        value, choices = item.value, _choices(item.annotation)
+        if isinstance(value, ast.Call) and _called(value) == "field":
+            keywords = {keyword.arg: keyword.value for keyword in value.keywords}
+            choices = _declared_choices(keywords.get("metadata")) or choices
+            value = keywords.get("default", _made(keywords.get("default_factory")))
+        if isinstance(value, ast.Name) and value.id in item.module.values:
+            value = item.module.values[value.id]
+        call = _inner(value)
+        made = self.class_named(item.module, _called(call)) if call is not None else None
+        section = made or self._section(item)
+        text = "" if call is not None and _called(call) in ("list", "dict", "set", "tuple") else text_of(value)
+        if made is not None and call is not None:
+            given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+            yield from self.options(made, f"{name}.", given)
+            return
+        yield name, Option(text, choices)
+        if section is not None:
+            yield from self.options(section, f"{name}.")
+
+    def _section(self, item: _Field) -> _Class | None:
+        """The dataclass that an annotation names, alone or beside None."""
+        for name in _named(item.annotation):
+            found = self.class_named(item.module, name)
+            if found is not None and any(isinstance(node, ast.AnnAssign) for node in found.node.body):
+                return found
+        return None
+
+
+Named = tuple[str, Option]
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return (
+        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+    )
+
+
+def _made(factory: ast.expr | None) -> ast.expr | None:
+    """What a ``default_factory`` makes, as the call that makes it."""
+    if isinstance(factory, ast.Lambda):
+        return factory.body
+    return ast.Call(factory, [], []) if isinstance(factory, ast.Name) else None
+
+
+def _inner(value: ast.expr | None) -> ast.Call | None:
+    """The call that makes an object, out of ``copy.deepcopy(...)`` too."""
+    if not isinstance(value, ast.Call):
+        return None
+    return _inner(value.args[0]) if _called(value) in ("deepcopy", "copy") and value.args else value
+
+
+def _named(annotation: ast.expr) -> Iterator[str]:
+    """The names of an annotation that is a name, or several with ``|``, ``Optional`` or ``Union``; none in a list."""
+    if isinstance(annotation, ast.Name):
+        yield annotation.id
+    elif isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        try:
+            yield from _named(ast.parse(annotation.value, mode="eval").body)
+        except SyntaxError:
+            return
+    elif isinstance(annotation, ast.BinOp):
+        yield from _named(annotation.left)
+        yield from _named(annotation.right)
+    elif isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") in ("Optional", "Union"):
+        inner = annotation.slice
+        for part in inner.elts if isinstance(inner, ast.Tuple) else [inner]:
+            yield from _named(part)
+
+
+def _choices(annotation: ast.expr) -> tuple[str, ...]:
+    literals = [
+        node
+        for node in ast.walk(annotation)
+        if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Literal"
+    ]
+    return choices_of(literals[0]) if len(literals) == 1 else ()
+
+
+def _declared_choices(metadata: ast.expr | None) -> tuple[str, ...]:
+    if not isinstance(metadata, ast.Dict):
+        return ()
+    for key, value in zip(metadata.keys, metadata.values):
+        if isinstance(key, ast.Constant) and key.value == "choices":
+            return choices_of(value)
+    return ()

@@ -1,0 +1,106 @@
+"""What trains wrongly because of a bug: settings of a training configuration that reach it, and prose.
+
+An entry is a sentence, or ``{when: {setting: condition}, where: sentence}``: all the conditions are needed, and
+``where`` says what beside the settings must be (the data, the hardware). Entries are alternatives. A condition is
+
+* a value (``grpo``, ``true``, ``1``), or a list of values of which one is enough;
+* ``set`` (anything but null, false and nothing at all) or ``unset``;
+* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, and ``"!= k1,k2"`` for none of several.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Texts of a setting that switch it off.
+OFF = ("null", "false", "")
+
+_BOUND = re.compile(r"(>=|<=|!=|>|<) (\S+)")
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+
+@dataclass(frozen=True)
+class Affected:
+    """One entry of ``affects``.
+
+    :ivar when: setting -> condition, as the recipe has it; empty where the entry is prose.
+    :ivar where: what beside the settings must be; the whole sentence where the entry is prose.
+    """
+
+    when: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+
+    def __str__(self) -> str:
+        settings = ", ".join(condition_in_words(name, condition) for name, condition in self.when.items())
+        return f"{settings}, where {self.where}" if settings and self.where else settings or self.where
+
+
+def affected(entry: Any) -> Affected:
+    """The entry of a document; one that no recipe could have is prose, so that foreign evidence can be shown."""
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("when"), Mapping):
+        return Affected(where=str(entry))
+    return Affected(dict(entry["when"]), str(entry.get("where", "")).strip())
+
+
+def in_text(value: Any) -> str:
+    """A value as configurations write it: ``true``, ``null``, ``0.5``; a list with commas."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(in_text, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def condition_in_words(name: str, condition: Any) -> str:
+    """``a=1``, ``a=1 or 2``, ``a set``, ``a not set``, ``a > 1``."""
+    if isinstance(condition, (list, tuple)):
+        return f"{name}={' or '.join(map(in_text, condition))}"
+    text = in_text(condition)
+    if text in ("set", "unset"):
+        return f"{name} {'set' if text == 'set' else 'not set'}"
+    return f"{name} {text}" if _BOUND.fullmatch(text) else f"{name}={text}"
+
+
+def holds(condition: Any, value: str) -> bool:
+    """Whether a setting's value (see :func:`in_text`) meets a condition.
+
+    A value that is a list has each of its members, and so has a string with commas: options take both for a list.
+    """
+    if isinstance(condition, (list, tuple)):
+        return any(holds(item, value) for item in condition)
+    text = in_text(condition)
+    if text in ("set", "unset"):
+        return (value not in OFF) == (text == "set")
+    bound = _BOUND.fullmatch(text)
+    if bound is None:
+        return any(_same(text, item.strip()) for item in (value, *value.split(",")))
+    if bound[1] == "!=":
+        return not any(_same(other, value) for other in bound[2].split(","))
+    one, other = _number(value), _number(bound[2])
+    return one is not None and other is not None and _COMPARE[bound[1]](one, other)
+
+
+def _same(one: str, other: str) -> bool:
+    first, second = _number(one), _number(other)
+    return one == other if first is None or second is None else first == second
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def settings_in_words(settings: Mapping[str, str]) -> str:
+    """``a=1, b=null``."""
+    return ", ".join(f"{name}={value}" for name, value in settings.items())

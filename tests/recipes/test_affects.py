@@ -1,0 +1,76 @@
+"""The conditions of ``affects``: what holds, how it is said, and what a recipe may not say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sentinel.recipes.affects import Affected, affected, holds, in_text, settings_in_words
+from sentinel.recipes.schema_subset import accepts
+from sentinel.recipes.structure import schema
+
+
+@pytest.mark.parametrize(
+    ("condition", "those", "not_those"),
+    [
+        ("grpo", ("grpo", "rloo,grpo"), ("rloo", "grpo_vectorized", "null")),
+        (["grpo", "rloo"], ("grpo", "rloo"), ("gae",)),
+        (True, ("true",), ("false", "null", "1")),
+        (1, ("1", "1.0"), ("2", "true", "null")),
+        ("set", ("1", "grpo", "{…}", "0"), ("null", "false", "")),
+        ("unset", ("null", "false", ""), ("true", "x")),
+        ("> 1", ("2", "1.5"), ("1", "0", "null", "word")),
+        (">= 1", ("1",), ("0.9",)),
+        ("< 1", ("0.95",), ("1", "null")),
+        ("<= 0", ("0", "-1"), ("1",)),
+        ("!= 1", ("0.7", "null"), ("1", "1.0")),
+        ("!= k1,k2", ("k3",), ("k1", "k2")),
+    ],
+)
+def test_a_condition_holds(condition: Any, those: tuple[str, ...], not_those: tuple[str, ...]) -> None:
+    assert all(holds(condition, value) for value in those)
+    assert not any(holds(condition, value) for value in not_those)
+
+
+def test_it_reads_as_a_sentence() -> None:
+    entry = {"when": {"a.b": ["x", 2], "c": "set", "d": "unset", "e": "> 1", "f": True}, "where": "it rains"}
+    assert str(affected(entry)) == "a.b=x or 2, c set, d not set, e > 1, f=true, where it rains"
+    assert str(affected("only words")) == "only words"
+    assert str(Affected({"a": 1})) == "a=1"
+    assert str(affected({"when": ["no", "recipe"]})).startswith("{")  # foreign evidence is shown as it is
+    assert settings_in_words({"a": in_text(None), "b": in_text([1, "x"])}) == "a=null, b=1,x"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "prose",
+        {"when": {"a.b_c.0": "x"}},
+        {"when": {"a": [1, "x", True]}, "where": "w"},
+        {"when": {"a": ">= 1e-6"}},
+    ],
+)
+def test_what_a_recipe_may_say(entry: Any) -> None:
+    assert accepts(schema()["$defs"]["affected"], json.loads(json.dumps(entry)), schema())
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"where": "w"},
+        {"when": {}},
+        {"wehn": {"a": 1}},
+        {"when": {"a": ">1"}},
+        {"when": {"a": "=1"}},
+        {"when": {"a": None}},
+        {"when": {"a b": 1}},
+        {"when": {"a": ["> 1"]}},
+        {"when": {"a": ["set"]}},
+        {"when": {"a": 1}, "where": ""},
+    ],
+)
+def test_what_a_recipe_may_not_say(entry: Any) -> None:
+    assert not accepts(schema()["$defs"]["affected"], entry, schema())
