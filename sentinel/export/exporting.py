@@ -17,7 +17,7 @@ from sentinel.export.checking import Tried
 from sentinel.export.observing import Observing, Pieces, Subject
 from sentinel.export.program import ProgramError
 from sentinel.export.regression import file_name, regression_test
-from sentinel.export.runner import preamble, script
+from sentinel.export.runner import preamble, script, too_long
 from sentinel.export.slicing import followed
 from sentinel.outcomes import Decision, Measurement
 from sentinel.recipes import Expected, Recipe
@@ -50,6 +50,8 @@ class Bundle:
 
     :ivar script: the runner, or empty: then :attr:`reason` says why there is none.
     :ivar test: the regression test, or empty.
+    :ivar reason: what is missing or wrong; of files that are there and say what the evidence says, that the runner is
+        too long.
     """
 
     recipe: Recipe
@@ -74,6 +76,11 @@ class Bundle:
     @property
     def complete(self) -> bool:
         """Whether the runner says at each revision what the evidence says, and the test fails and passes as it must."""
+        return self.agrees and not too_long(self.script)
+
+    @property
+    def agrees(self) -> bool:
+        """The same without regard to the runner's length."""
         return bool(self.script and self.test) and not any(_problem(side) for side in self.sides)
 
 
@@ -134,16 +141,16 @@ class Exporter:
             place = self._subject(bundle)
         except ProgramError as error:
             return replace(bundle, reason=str(error))
+        found = []
         for subject_of in (self._traced, self._followed):
             try:
-                subject = subject_of(bundle, place)
-                found = self._with_files(replace(bundle, script="", test="", reason=""), subject, check)
+                found.append(self._with_files(bundle, subject_of(bundle, place), check))
             except ProgramError as error:
-                found = replace(bundle, script="", test="", reason=str(error))
-            if found.script and found.test and not found.reason:
-                return found
-            bundle = found
-        return bundle
+                found.append(replace(bundle, reason=str(error)))
+            if found[-1].complete:
+                return found[-1]
+        agreeing = [made for made in found if made.agrees]
+        return min(agreeing, key=lambda made: len(made.script.splitlines())) if agreeing else found[-1]
 
     def _traced(self, bundle: Bundle, place: Subject) -> Subject:
         """What a straight-line program can be made of."""
@@ -200,7 +207,7 @@ class Exporter:
             setting = preamble(subject, observed)
             bundle = replace(bundle, sides=tuple(self._test(side, bundle, setting) for side in bundle.sides))
         problem = next(filter(None, map(_problem, bundle.sides)), "")
-        return replace(bundle, reason=problem)
+        return replace(bundle, reason=problem or too_long(bundle.script))
 
     def _watch(self, recipe: Recipe, ref: Ref, runner: Runner) -> Mapping[str, Any]:
         """Variant -> what was seen.
