@@ -116,6 +116,8 @@ class Exporter:
         self._catalog = catalog
         self._options = options
         self._tell = tell
+        #: (target, boundary) -> packages that turned out to be imported lazily, found at the price of a trial each.
+        self._lazy: dict[tuple[str, str], tuple[str, ...]] = {}
         self._deciding = Runner(catalog, open_checkout, options)
         watching = {"traced": tracing.CONTRACTS, "followed": lines.CONTRACTS}
         self._watching = {
@@ -187,6 +189,8 @@ class Exporter:
         return tuple(self._watch(bundle.recipe, side.decision.ref, self._watching[how]) for side in bundle.sides)
 
     def _with_files(self, bundle: Bundle, subject: Subject, check: bool) -> Bundle:
+        place = (subject.name, subject.boundary)
+        subject = replace(subject, more_stubs=self._lazy.get(place, ()))
         for _ in range(_LAZY):
             text, observed = script(subject)
             bundle = replace(bundle, script=text, observed=observed)
@@ -197,6 +201,7 @@ class Exporter:
             if not missing - set(subject.more_stubs):
                 break
             subject = replace(subject, more_stubs=(*subject.more_stubs, *sorted(missing)))
+            self._lazy[place] = subject.more_stubs
         measured = bundle.base.decision.measurement
         assert isinstance(measured, Measurement)
         try:
