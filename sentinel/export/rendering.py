@@ -55,6 +55,9 @@ class Imports:
             self.modules.add(module)
             return module
         head = path.partition(".")[0]
+        if any(head in names for other, names in self.names.items() if other != module):
+            self.modules.add(module)  # another module's is known by that name
+            return f"{module}.{path}"
         self.names.setdefault(module, set()).add(head)
         return path
 

@@ -37,7 +37,7 @@ class Stub(types.ModuleType):
     __instancecheck__ = __subclasscheck__ = __bool__ = lambda self, *_: False
     find_spec = lambda self, name, *_: Spec(name, self, is_package=True) if name.split(".")[0] in MISSING else None
     create_module = lambda self, spec: Stub(spec.name)
-    exec_module = lambda self, module: vars(module).update(__version__=VERSIONS.get(module.__name__, "0.0.0"))
+    exec_module = lambda self, module: {update}
 
 
 sys.meta_path.append(Stub("finder"))'''
@@ -75,8 +75,7 @@ _VERDICT = """\
 right, wrong = (v and all(close(observed[key], v[key]) for key in v) for v in (RIGHT, WITH_THE_BUG))
 status = "fixed" if right else "reproduced" if wrong else "changed"
 git = subprocess.run(["git", "-C", str(TARGET_REPO), "rev-parse", "HEAD"], capture_output=True, text=True)
-# An error here: what was imported is not the checkout's.
-file = Path(sys.modules[{module}].__file__).resolve().relative_to(TARGET_REPO)
+file = Path(sys.modules[{module}].__file__).resolve().relative_to(TARGET_REPO){told}
 result = {{"bug_id": {bug}, "commit": git.stdout.strip() or None, "file": str(file)}}
 print(json.dumps({{**result, "observed": observed, "status": status}}, indent=2))
 sys.exit({{"fixed": 0, "reproduced": 1, "changed": 2}}[status])"""
@@ -111,7 +110,7 @@ def preamble(subject: Subject, observed: Observing) -> str:
     """What the runner does before it imports the target: the imports, the paths, the stubs."""
     parts = [_standard(observed), _place(subject)]
     if observed.stubs:
-        parts.append(f"{_stubs(subject, observed)}\n\n\n{_STUBS}")
+        parts.append(_stubs(subject, observed))
     return "\n\n".join(parts) + "\n"
 
 
@@ -181,10 +180,10 @@ def _tuple(items: Any) -> str:
 def _stubs(subject: Subject, observed: Observing) -> str:
     names = wrapped(f"NAMES = [{', '.join(map(scalar, observed.stubs))}]", 0)
     versions = {name: version for name, version in subject.versions.items() if name in observed.stubs}
-    return (
-        f"{names}\nMISSING = [name for name in NAMES if importlib.util.find_spec(name) is None]\n"
-        f"VERSIONS = {python(versions)}"
-    )
+    missing = "MISSING = [name for name in NAMES if importlib.util.find_spec(name) is None]"
+    constants = [names, missing, *([f"VERSIONS = {python(versions)}"] if versions else [])]
+    update = 'vars(module).update(__version__=VERSIONS.get(module.__name__, "0.0.0"))' if versions else "None"
+    return "\n".join(constants) + "\n\n\n" + _STUBS.replace("{update}", update)
 
 
 def _ending(subject: Subject, observed: Observing, shared: bool) -> str:
@@ -202,9 +201,15 @@ def _ending(subject: Subject, observed: Observing, shared: bool) -> str:
             *_braced("WITH_THE_BUG", wrong),
             *_braced("RIGHT", right),
             f"TOLERANCE = {tolerance(recipe)!r}",
-            _VERDICT.format(module=scalar(module), bug=scalar(recipe.bug_id)),
+            _verdict(scalar(module), scalar(recipe.bug_id)),
         ]
     )
+
+
+def _verdict(module: str, bug: str) -> str:
+    told = "  # else it is another copy's"
+    text = _VERDICT.format(module=module, bug=bug, told=told)
+    return text if max(map(len, text.split("\n"))) <= WIDTH else text.replace(told, "")
 
 
 def _hoisted(groups: list[list[str]]) -> tuple[list[str], list[list[str]]]:
