@@ -552,7 +552,8 @@ def _outermost(text: str) -> tuple[int, int] | None:
     commas = [
         (a, b) for a, b in found if ("," in text[a:b] or " for " in text[a:b]) and not text.startswith("lambda", a + 1)
     ]
-    return max(commas, key=lambda pair: pair[1] - pair[0], default=None)
+    calls = [(a, b) for a, b in found if text[a] == "(" and not text.startswith("lambda", a + 1)]
+    return max(commas or calls, key=lambda pair: pair[1] - pair[0], default=None)
 
 
 def _split(text: str) -> list[str]:

@@ -194,6 +194,9 @@ class Slicer:
         self.slice.standard.add("import inspect")
         names = {name: there for name, there in self.binding.arguments.items() if there != (name,)}
         constants = dict(self.binding.constants)
+        # An input that the scenario gives is handed over, be it None; one that has its default is not.
+        none = [name for name in self._given if any(scenario.get(name) is None for scenario in self._scenarios)]
+        there = f"(value is not None or name in {data(none)})" if none else "value is not None"
         named = f"{data(names)}.get(name, [name])" if names else "[name]"
         options = f"{{**{data(constants)}, **options}}" if constants else "options"
         lines = [
@@ -202,7 +205,7 @@ class Slicer:
             f"    parameters, given = inspect.signature({self.function}).parameters, {{}}",
             "    for name, value in inputs.items():",
             *laid_out(f"        there = [other for other in {named} if other in parameters]"),
-            f"        if there and (value is not None or name in {data(self._given)}):",
+            f"        if there and {there}:",
             "            given[there[0]] = value",
             f"    for name, value in {options}.items():",
             "        if name in parameters:",
