@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -104,7 +104,7 @@ def observing(subject: Subject, brevity: int = 0) -> Observing:
         untold,
         {name: call for item in functions for name, call in item.calls.items()},
         imports,
-        tuple(sorted({line for item in functions for line in item.body.standard})),
+        _import_order(line for item in functions for line in item.body.standard),
         tuple(sorted({name for item in functions for name in item.body.third})),
         tuple(dict.fromkeys(text for item in functions for text in item.body.classes.values())),
         tuple(sorted({*(stub for item in functions for stub in item.stubs), *subject.more_stubs})),
@@ -165,11 +165,15 @@ def _cut(subject: Subject, pieces: Pieces, brevity: int) -> Observing:
         {},
         calls,
         slicer.slice.imports,
-        tuple(sorted({*body.standard, *slicer.slice.standard})),
+        _import_order([*body.standard, *slicer.slice.standard]),
         tuple(sorted({*body.third, *slicer.slice.third} - {"torch"})),
         tuple(slicer.slice.definitions.values()),
         tuple(sorted({*pieces.followed.stubs, *subject.more_stubs})),
     )
+
+
+def _import_order(lines: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(lines), key=lambda line: (line.startswith("from"), line)))
 
 
 def _word(text: str) -> str:

@@ -279,8 +279,9 @@ class Slicer:
         said = "\n".join([*lines, *self.slice.definitions.values()])
         used = {key: text for key, text in inputs.items() if scalar(key) in said}
         entries = [f"{scalar(key)}: {text}" for key, text in used.items()] + (["**changes"] if varied else [])
-        documented = lines[1].lstrip().startswith('"""')
-        start = 2 if documented else 1
+        if "``call``" in lines[1]:  # it speaks to who writes an adapter
+            del lines[1]
+        start = 2 if lines[1].lstrip().startswith('"""') else 1
         made = [f"    {row}" for row in wrapped(f"{name} = {{{', '.join(entries)}}}", 4).split("\n")]
         return [f"def observe({'**changes' if varied else ''}):", *lines[1:start], *made, *lines[start:]]
 
