@@ -30,7 +30,8 @@ _EXAMPLE = """\
 
 Base and head are the recipe's first pins with the bug and without it. The runner and the test are tried at both, in a
 process that cannot see Sentinel.
-exit status: 0; 1 where a bug has no runner and test of its own, or they say something else; 2 it could not be run
+exit status: 0; 1 where a bug has no runner and test of its own, they say something else, or the
+runner is long; 2 it could not be run
 """
 
 
@@ -109,21 +110,27 @@ def _all(
     finally:
         exporter.close()
     if len(recipes) > 1:
-        say(f"{counted(len(recipes) - incomplete, 'bug')} complete, {incomplete} without a runner or a test")
+        say(f"{counted(len(recipes) - incomplete, 'bug')} complete, {incomplete} not")
     return 1 if incomplete else 0
 
 
 def _tell(bundle: Bundle, folder: Path, arguments: argparse.Namespace, catalog: Catalog, brief: bool) -> None:
     recipe = bundle.recipe
     if brief:
-        say(f"{recipe.bug_id}: {'complete' if bundle.complete else f'no runner or test: {bundle.reason}'}")
+        say(f"{recipe.bug_id}: {_state(bundle)}")
         return
     verdicts = ", ".join(f"{side.name} {side.decision.verdict.name}" for side in bundle.sides)
     say(f"{folder}: {verdicts}")
     if not bundle.complete:
-        say(f"no runner or test: {bundle.reason}" if bundle.reason else "the runner and the test were not tried")
+        say(_state(bundle) if bundle.reason else "the runner and the test were not tried")
     for line in _next(recipe, folder, catalog, arguments.comment):
         say(line)
+
+
+def _state(bundle: Bundle) -> str:
+    if bundle.complete:
+        return "complete"
+    return f"runner and test, but {bundle.reason}" if bundle.agrees else f"no runner or test: {bundle.reason}"
 
 
 def _next(recipe: Recipe, folder: Path, catalog: Catalog, comment: bool) -> Sequence[str]:

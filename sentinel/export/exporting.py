@@ -6,18 +6,19 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError
-from sentinel.export import checking
+from sentinel.export import checking, lines, tracing
 from sentinel.export.checking import Tried
-from sentinel.export.observing import Observing, Subject
+from sentinel.export.observing import Observing, Pieces, Subject
 from sentinel.export.program import ProgramError
 from sentinel.export.regression import file_name, regression_test
-from sentinel.export.runner import preamble, script
-from sentinel.export.tracing import CONTRACTS
+from sentinel.export.runner import preamble, script, too_long
+from sentinel.export.slicing import followed
 from sentinel.outcomes import Decision, Measurement
 from sentinel.recipes import Expected, Recipe
 from sentinel.refs import Ref
@@ -49,6 +50,8 @@ class Bundle:
 
     :ivar script: the runner, or empty: then :attr:`reason` says why there is none.
     :ivar test: the regression test, or empty.
+    :ivar reason: what is missing or wrong; of files that are there and say what the evidence says, that the runner is
+        too long.
     """
 
     recipe: Recipe
@@ -73,6 +76,11 @@ class Bundle:
     @property
     def complete(self) -> bool:
         """Whether the runner says at each revision what the evidence says, and the test fails and passes as it must."""
+        return self.agrees and not too_long(self.script)
+
+    @property
+    def agrees(self) -> bool:
+        """The same without regard to the runner's length."""
         return bool(self.script and self.test) and not any(_problem(side) for side in self.sides)
 
 
@@ -108,13 +116,18 @@ class Exporter:
         self._catalog = catalog
         self._options = options
         self._tell = tell
-        traced = {**catalog.contracts, **CONTRACTS}
+        #: (target, boundary) -> packages that turned out to be imported lazily, found at the price of a trial each.
+        self._lazy: dict[tuple[str, str], tuple[str, ...]] = {}
         self._deciding = Runner(catalog, open_checkout, options)
-        self._tracing = Runner(replace(catalog, contracts=traced), open_checkout, options)
+        watching = {"traced": tracing.CONTRACTS, "followed": lines.CONTRACTS}
+        self._watching = {
+            name: Runner(replace(catalog, contracts={**catalog.contracts, **contracts}), open_checkout, options)
+            for name, contracts in watching.items()
+        }
 
     def close(self) -> None:
-        self._deciding.close()
-        self._tracing.close()
+        for runner in (self._deciding, *self._watching.values()):
+            runner.close()
 
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
         """Decide at both revisions, and write down how.
@@ -127,31 +140,57 @@ class Exporter:
             sides.append(Side(name, self._deciding.decide(Job(recipe, ref))))
         bundle = Bundle(recipe, tuple(sides))
         try:
-            return self._with_files(bundle, check)
+            place = self._subject(bundle)
         except ProgramError as error:
             return replace(bundle, reason=str(error))
+        found = []
+        for subject_of in (self._traced, self._followed):
+            try:
+                found.append(self._with_files(bundle, subject_of(bundle, place), check))
+            except ProgramError as error:
+                found.append(replace(bundle, reason=str(error)))
+            if found[-1].complete:
+                return found[-1]
+        agreeing = [made for made in found if made.agrees]
+        return min(agreeing, key=lambda made: len(made.script.splitlines())) if agreeing else found[-1]
 
-    def _with_files(self, bundle: Bundle, check: bool) -> Bundle:
-        programs, roots, boundary = [], dict[str, None](), bundle.recipe.boundary
+    def _traced(self, bundle: Bundle, place: Subject) -> Subject:
+        """What a straight-line program can be made of."""
+        return replace(place, programs=self._programs(bundle, "traced"))
+
+    def _followed(self, bundle: Bundle, place: Subject) -> Subject:
+        """What the adapter's own code can be cut out of."""
+        recipe, target = bundle.recipe, self._catalog.targets[bundle.recipe.target]
+        contract = self._catalog.contracts[recipe.contract]
+        seen = [program for programs in self._programs(bundle, "followed") for program in programs.values()]
+        binding = target.binding(recipe.boundary, recipe.contract)
+        if binding is None or not isinstance(contract.measure, FunctionType):
+            raise ProgramError("no adapter binds the boundary")
+        given = tuple(recipe.given(contract, binding.fixed))
+        pieces = Pieces(followed(seen), binding, contract.measure, given, target.packages)
+        return replace(place, pieces=pieces)
+
+    def _subject(self, bundle: Bundle) -> Subject:
+        """:raises ProgramError: where a revision could not be decided."""
+        roots, boundary = dict[str, None](), bundle.recipe.boundary
         for side in bundle.sides:
             decision = side.decision
             if decision.measurement is None or decision.checkout is None:
                 raise ProgramError(f"it could not be decided at {side.name}: {decision.verdict.reason}")
-            programs.append(self._trace(bundle.recipe, decision.ref))
             boundary = decision.measurement.provenance.boundary
             roots.update(
                 dict.fromkeys(os.path.relpath(p, decision.checkout.path) for p in decision.checkout.import_roots)
             )
         target = self._catalog.targets[bundle.recipe.target]
-        subject = Subject(
-            bundle.recipe,
-            target.name,
-            target.repository,
-            boundary,
-            tuple(roots),
-            target.ghost_versions,
-            tuple(programs),
-        )
+        place = (target.repository, boundary, tuple(roots), target.ghost_versions)
+        return Subject(bundle.recipe, target.name, *place, ())
+
+    def _programs(self, bundle: Bundle, how: str) -> tuple[Mapping[str, Any], ...]:
+        return tuple(self._watch(bundle.recipe, side.decision.ref, self._watching[how]) for side in bundle.sides)
+
+    def _with_files(self, bundle: Bundle, subject: Subject, check: bool) -> Bundle:
+        place = (subject.name, subject.boundary)
+        subject = replace(subject, more_stubs=self._lazy.get(place, ()))
         for _ in range(_LAZY):
             text, observed = script(subject)
             bundle = replace(bundle, script=text, observed=observed)
@@ -162,6 +201,7 @@ class Exporter:
             if not missing - set(subject.more_stubs):
                 break
             subject = replace(subject, more_stubs=(*subject.more_stubs, *sorted(missing)))
+            self._lazy[place] = subject.more_stubs
         measured = bundle.base.decision.measurement
         assert isinstance(measured, Measurement)
         try:
@@ -172,18 +212,18 @@ class Exporter:
             setting = preamble(subject, observed)
             bundle = replace(bundle, sides=tuple(self._test(side, bundle, setting) for side in bundle.sides))
         problem = next(filter(None, map(_problem, bundle.sides)), "")
-        return replace(bundle, reason=problem)
+        return replace(bundle, reason=problem or too_long(bundle.script))
 
-    def _trace(self, recipe: Recipe, ref: Ref) -> Mapping[str, Any]:
-        """Variant -> program.
+    def _watch(self, recipe: Recipe, ref: Ref, runner: Runner) -> Mapping[str, Any]:
+        """Variant -> what was seen.
 
-        :raises ProgramError: where the traced probe gave no answer.
+        :raises ProgramError: where the watched probe gave no answer.
         """
         first = next(iter(recipe.variants))
         address = f"{first}.program" if first else "program"
         # Whatever the verdict on this key is, the measurement is what is wanted.
         asking = replace(recipe, expected_unpatched={address: Expected(None)}, expected_fixed={}, invariant=None)
-        decision = self._tracing.decide(Job(asking, ref))
+        decision = runner.decide(Job(asking, ref))
         if decision.measurement is None:
             raise ProgramError(f"watched, it did not run: {decision.verdict.reason}")
         return {variant: values["program"] for variant, values in decision.measurement.observation.items()}

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
-from sentinel.export.program import Merged, ProgramError, joined, merged, only, parsed, reaching
+from sentinel.export.program import Merged, Program, ProgramError, joined, merged, only, parsed, reaching
 from sentinel.export.rendering import Body, Imports, scalar, wrapped
+from sentinel.export.slicing import Followed, Slicer
 from sentinel.recipes import Recipe
 from sentinel.recipes.addresses import parse_address
+from sentinel.targets import Binding
 from sentinel.values import plain
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What a runner is cut out of, where it is no traced program.
+
+    :ivar given: the inputs that the boundary must be able to take.
+    """
+
+    followed: Followed
+    binding: Binding
+    measure: FunctionType
+    given: tuple[str, ...]
+    packages: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -24,6 +41,7 @@ class Subject:
     :ivar versions: package that may be missing -> the version that the target insists on.
     :ivar more_stubs: packages that turned out to be imported too, by code that loads its modules lazily.
     :ivar programs: variant -> program as the worker sent it, of each revision (base, then head where there is one).
+    :ivar pieces: what to cut the runner out of, in the place of programs.
     """
 
     recipe: Recipe
@@ -34,6 +52,7 @@ class Subject:
     versions: Mapping[str, str]
     programs: Sequence[Mapping[str, Mapping[str, Any]]]
     more_stubs: tuple[str, ...] = ()
+    pieces: Pieces | None = None
 
 
 @dataclass(frozen=True)
@@ -59,10 +78,12 @@ class Observing:
 
 def observing(subject: Subject, brevity: int = 0) -> Observing:
     """:param brevity: 0 for every address that the recipe expects, 1 without differences of others, 2 with those alone
-        that tell the bug from its fix.
+        that tell the bug from its fix; what is cut out of an adapter has one step more.
     :raises ProgramError: where nothing that tells the bug from its fix can be written down.
     """
     recipe = subject.recipe
+    if subject.pieces is not None:
+        return _cut(subject, subject.pieces, brevity)
     keys, untold = _tellable(recipe, subject.programs, brevity)
     addresses = tuple(address for address in _addresses(recipe, brevity) if address not in untold)
     told = {variant for address in addresses for variant in parse_address(address, tuple(recipe.variants)).variants}
@@ -83,7 +104,7 @@ def observing(subject: Subject, brevity: int = 0) -> Observing:
         untold,
         {name: call for item in functions for name, call in item.calls.items()},
         imports,
-        tuple(sorted({line for item in functions for line in item.body.standard})),
+        _import_order(line for item in functions for line in item.body.standard),
         tuple(sorted({name for item in functions for name in item.body.third})),
         tuple(dict.fromkeys(text for item in functions for text in item.body.classes.values())),
         tuple(sorted({*(stub for item in functions for stub in item.stubs), *subject.more_stubs})),
@@ -121,6 +142,40 @@ def _function(subject: Subject, name: str, variants: Sequence[str], keys: Sequen
     return _Function(text, calls, body, merged_program.program.stubs)
 
 
+def _cut(subject: Subject, pieces: Pieces, brevity: int) -> Observing:
+    """The same from the adapter's own code, which tells everything; its docstrings go first where it is long."""
+    recipe = subject.recipe
+    addresses = tuple(_required(_addresses(recipe, max(brevity - 1, 0))))
+    told = {variant for address in addresses for variant in parse_address(address, tuple(recipe.variants)).variants}
+    wanted = {name: recipe.variants[name] for name in recipe.variants if name in told}
+    scenarios = list(wanted.values())
+    slicer = Slicer(pieces.followed, pieces.binding, pieces.given, scenarios, pieces.packages, told=brevity == 0)
+    body = Body(Merged(Program((), {})), slicer.slice.imports)
+    first = scenarios[0]
+    varied = [name for name in first if any(inputs[name] != first[name] for inputs in wanted.values())]
+    shared = {name: body.literal(value) for name, value in first.items() if name not in varied}
+    function = slicer.observe(pieces.measure, shared, bool(varied))
+    calls = {
+        variant: f"observe({', '.join(f'{name}={body.literal(inputs[name])}' for name in varied)})"
+        for variant, inputs in wanted.items()
+    }
+    return Observing(
+        tuple(function),
+        addresses,
+        {},
+        calls,
+        slicer.slice.imports,
+        _import_order([*body.standard, *slicer.slice.standard]),
+        tuple(sorted({*body.third, *slicer.slice.third} - {"torch"})),
+        tuple(slicer.slice.definitions.values()),
+        tuple(sorted({*pieces.followed.stubs, *subject.more_stubs})),
+    )
+
+
+def _import_order(lines: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(lines), key=lambda line: (line.startswith("from"), line)))
+
+
 def _word(text: str) -> str:
     return re.sub(r"\W", "_", text)
 
@@ -132,6 +187,13 @@ def _addresses(recipe: Recipe, brevity: int = 0) -> list[str]:
     if brevity == 0 or not values:
         return every
     return values if brevity == 1 else [address for address in values if _tells(recipe, address)] or every
+
+
+def _required(addresses: list[str]) -> list[str]:
+    """:raises ProgramError: where there are none."""
+    if not addresses:
+        raise ProgramError("the recipe gives no values; a law decides, which only Sentinel can")
+    return addresses
 
 
 def _tells(recipe: Recipe, address: str) -> bool:
@@ -146,9 +208,7 @@ def _tellable(recipe: Recipe, revisions: Sequence[Mapping[str, Any]], brevity: i
 
     :raises ProgramError: where no address that tells the bug from its fix is left.
     """
-    addresses = _addresses(recipe, brevity)
-    if not addresses:
-        raise ProgramError("the recipe gives no values; a law decides, which only Sentinel can")
+    addresses = _required(_addresses(recipe, brevity))
     keys: dict[str, None] = {}
     untold: dict[str, str] = {}
     for address in addresses:

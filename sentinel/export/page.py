@@ -93,7 +93,8 @@ def _example(bundle: Bundle) -> Iterable[str]:
         return
     calls = [f"{name or 'observed'} = {call}" for name, call in observed.variants.items()]
     imports = [*(f"import {name}" for name in sorted({"torch", *observed.third})), *observed.imports.lines()]
-    yield fenced("\n".join([*imports, "", *observed.function, "", *calls]), "python")
+    made = [line for text in observed.classes for line in (*text.split("\n"), "")]
+    yield fenced("\n".join([*observed.standard, *imports, "", *made, *observed.function, "", *calls]), "python")
 
 
 def _values(bundle: Bundle) -> Iterable[str]:

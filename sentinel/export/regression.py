@@ -46,9 +46,7 @@ def regression_test(subject: Subject, observed: Observing, observation: Observat
     third = sorted({"torch", *observed.third, *(["pytest"] if any("pytest." in line for line in asserts) else [])})
     title = message(recipe.title).replace('"""', "'''").replace("\\", "\\\\")
     body = "\n".join("    " + line for item in [*calls, *asserts] for line in item.split("\n"))
-    head = "\n".join(
-        [*sorted(observed.standard), *([""] if observed.standard else []), *(f"import {n}" for n in third)]
-    )
+    head = "\n".join([*observed.standard, *([""] if observed.standard else []), *(f"import {n}" for n in third)])
     parts = [
         f'"""Regression test: {title}."""\n\n{head}\n\n' + "\n".join(observed.imports.lines()),
         *observed.classes,

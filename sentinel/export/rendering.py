@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from sentinel.export.program import Merged, Node, ProgramError, inputs, variables
 from sentinel.reports.escaping import visible
 from sentinel.values import FLOATS, Array, Attribute, Device, Namespace, New, Tensor, Tuple
@@ -53,6 +55,9 @@ class Imports:
             self.modules.add(module)
             return module
         head = path.partition(".")[0]
+        if any(head in names for other, names in self.names.items() if other != module):
+            self.modules.add(module)  # another module's is known by that name
+            return f"{module}.{path}"
         self.names.setdefault(module, set()).add(head)
         return path
 
@@ -116,9 +121,12 @@ class Body:
             if not value.contiguous:
                 raise ProgramError("the scenario has a tensor whose elements do not lie side by side")
             grad = ", requires_grad=True" if value.requires_grad else ""
-            values = value.nested()
+            values = _shortest(value.nested(), value.dtype)
             if 0 in value.shape:
                 return f"torch.zeros({list(value.shape)}, dtype=torch.{value.dtype}{grad})"
+            same = _everywhere(values)
+            if same is not None and math.prod(value.shape) >= _UNIFORM:
+                return f"torch.full({list(value.shape)}, {scalar(same)}, dtype=torch.{value.dtype}{grad})"
             return f"torch.tensor({nested(values, short=value.dtype in FLOATS)}, dtype=torch.{value.dtype}{grad})"
         if isinstance(value, Array):
             self.third.add("numpy")
@@ -446,6 +454,27 @@ def _string(value: str) -> str:
     return '"' + visible(value.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
+#: A tensor of so many equal values is written as their number.
+_UNIFORM = 8
+
+
+def _everywhere(values: Any) -> Any:
+    """The one value of a nested list, or None."""
+    while isinstance(values, list):
+        if any(repr(item) != repr(values[0]) for item in values):
+            return None
+        values = values[0]
+    return values
+
+
+def _shortest(values: Any, dtype: str) -> Any:
+    """Numbers with the digits that their dtype can tell apart, and no more: 0.1, not 0.10000000149011612."""
+    if isinstance(values, list):
+        return [_shortest(item, dtype) for item in values]
+    single = dtype in ("float32", "bfloat16", "float16") and isinstance(values, float) and math.isfinite(values)
+    return float(str(np.float32(values))) if single else values
+
+
 def nested(values: Any, short: bool = False) -> str:
     """:param short: write whole numbers without ``.0``, where a dtype stands beside them."""
     if isinstance(values, list):
@@ -459,6 +488,10 @@ def _sequence(items: list[str], brackets: str) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
+#: So many arguments are written as data is: as many on a line as fit.
+_MANY = 8
+
+
 def wrapped(text: str, indent: int = 4) -> str:
     """A line, on several lines where it is long: broken behind the commas of its outermost brackets."""
     if len(text) + indent <= WIDTH or "\n" in text:
@@ -467,16 +500,30 @@ def wrapped(text: str, indent: int = 4) -> str:
     if opened is None:
         return text
     start, end = opened
-    parts = [part.strip() for part in _split(text[start + 1 : end])]
+    inside = text[start + 1 : end]
+    if len(clauses := _clauses(inside)) > 1:
+        body = "\n".join("    " + line for clause in clauses for line in wrapped(clause, indent + 4).split("\n"))
+        return f"{text[: start + 1]}\n{body}\n{text[end:]}"
+    parts = [part.strip() for part in _split(inside)]
     comma = "," if len(parts) > 1 else ""  # behind a single part it would make a tuple
     if indent + 4 + len(", ".join(parts)) <= WIDTH:
         items = [", ".join(parts)]
-    elif text[start] != "(" and max(map(len, parts)) < WIDTH // 2:
+    elif (text[start] != "(" or len(parts) > _MANY) and max(map(len, parts)) < WIDTH // 2:
         items = _filled(parts, WIDTH - indent - 5)
     else:
         items = [wrapped(part + comma, indent + 4) for part in parts]
     body = "\n".join("    " + line for item in items for line in item.split("\n"))
     return f"{text[: start + 1]}\n{body}\n{text[end:]}"
+
+
+def _clauses(text: str) -> list[str]:
+    """The clauses of a comprehension: what it gives, and each ``for`` and ``if``; other text is one."""
+    depth, cuts = 0, [0]
+    for index, character in _outside_strings(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and (text.startswith(" for ", index) or (len(cuts) > 1 and text.startswith(" if ", index))):
+            cuts.append(index)
+    return [text[start:end].strip() for start, end in zip(cuts, [*cuts[1:], len(text)])]
 
 
 def _filled(parts: list[str], width: int) -> list[str]:
@@ -502,8 +549,11 @@ def _outermost(text: str) -> tuple[int, int] | None:
             depth -= 1
             if depth == 0 and index > start + 1:
                 found.append((start, index))
-    commas = [(a, b) for a, b in found if "," in text[a:b] and not text.startswith("lambda", a + 1)]
-    return max(commas, key=lambda pair: pair[1] - pair[0], default=None)
+    commas = [
+        (a, b) for a, b in found if ("," in text[a:b] or " for " in text[a:b]) and not text.startswith("lambda", a + 1)
+    ]
+    calls = [(a, b) for a, b in found if text[a] == "(" and not text.startswith("lambda", a + 1)]
+    return max(commas or calls, key=lambda pair: pair[1] - pair[0], default=None)
 
 
 def _split(text: str) -> list[str]:

@@ -10,34 +10,34 @@ from typing import Any
 
 from sentinel.export.observing import Observing, Subject, observing
 from sentinel.export.program import ProgramError
-from sentinel.export.rendering import scalar, wrapped
+from sentinel.export.rendering import WIDTH, scalar, wrapped
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.values import FLOATS, Tensor
 
 #: A stranger reads no more than this.
 LONGEST = 150
+#: What is longer than that is not written.
+MOST = 300
+
+#: So many values of variants are read from the answers by one line.
+_MANY = 3
+_EVERY = 'observed = {f"{name}.{key}": value for name, answer in answers.items() for key, value in answer.items()}'
 
 _STUBS = '''\
 class Stub(types.ModuleType):
     """A package that the checkout imports and that this script does not use."""
 
     __path__, __version__ = [], "0.0.0"
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Stub(name)
-
-    def __call__(self, *args, **kwargs):  # a decorator gives back what it decorates
-        return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self
-
+    __getattr__ = lambda self, name: object.__getattribute__(self, name) if name[:2] == "__" else Stub(name)
+    # A decorator gives back what it decorates.
+    __call__ = lambda self, *args, **kwargs: args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self
     __mro_entries__, __iter__ = lambda self, bases: (), lambda self: iter(())
     __or__ = __ror__ = __getitem__ = lambda self, other: self
     __instancecheck__ = __subclasscheck__ = __bool__ = lambda self, *_: False
     find_spec = lambda self, name, *_: Spec(name, self, is_package=True) if name.split(".")[0] in MISSING else None
     create_module = lambda self, spec: Stub(spec.name)
-    exec_module = lambda self, module: vars(module).update(__version__=VERSIONS.get(module.__name__, "0.0.0"))
+    exec_module = lambda self, module: {update}
 
 
 sys.meta_path.append(Stub("finder"))'''
@@ -45,10 +45,10 @@ sys.meta_path.append(Stub("finder"))'''
 _PLAIN = '''\
 def plain(value):
     """Tensors as nested lists."""
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
     if hasattr(value, "keys"):
         return {str(key): plain(value[key]) for key in value.keys()}
+    if hasattr(value, "tolist"):
+        return value.tolist()
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value if isinstance(value, (bool, int, float, type(None))) else str(value).removeprefix("torch.")'''
@@ -58,11 +58,14 @@ def close(left, right):
     """Equal up to rounding; NaN equals NaN."""
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(close, left, right))
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(close(left[key], right[key]) for key in left)
-    if isinstance(left, (int, float)) and isinstance(right, (int, float)) and left == left:
+{mappings}    if isinstance(left, (int, float)) and isinstance(right, (int, float)) and left == left:
         return math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=1e-6)
     return left == right or (left != left and right != right)'''
+
+_MAPPINGS = """\
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(close(left[key], right[key]) for key in left)
+"""
 
 _MINUS = """\
 def minus(left, right):
@@ -72,7 +75,7 @@ _VERDICT = """\
 right, wrong = (v and all(close(observed[key], v[key]) for key in v) for v in (RIGHT, WITH_THE_BUG))
 status = "fixed" if right else "reproduced" if wrong else "changed"
 git = subprocess.run(["git", "-C", str(TARGET_REPO), "rev-parse", "HEAD"], capture_output=True, text=True)
-file = Path(sys.modules[{module}].__file__).resolve().relative_to(TARGET_REPO)  # else it is another's
+file = Path(sys.modules[{module}].__file__).resolve().relative_to(TARGET_REPO){told}
 result = {{"bug_id": {bug}, "commit": git.stdout.strip() or None, "file": str(file)}}
 print(json.dumps({{**result, "observed": observed, "status": status}}, indent=2))
 sys.exit({{"fixed": 0, "reproduced": 1, "changed": 2}}[status])"""
@@ -81,22 +84,33 @@ sys.exit({{"fixed": 0, "reproduced": 1, "changed": 2}}[status])"""
 def script(subject: Subject) -> tuple[str, Observing]:
     """The text of the runner, and what it observes: all that the recipe expects where that is short enough to be read.
 
-    :raises ProgramError: where it cannot be written, or is too long even so.
+    Where it is longer than :data:`LONGEST` even so, it is the shortest that there is.
+
+    :raises ProgramError: where it cannot be written, or nobody would read it.
     """
-    for brevity in (0, 1, 2):
+    for brevity in (0, 1, 2, 3):
         observed = observing(subject, brevity)
         for shared in (False, True):
             text = _script(subject, observed, shared)
             if text.count("\n") <= LONGEST:
                 return text, observed
-    raise ProgramError(f"it takes {text.count(chr(10))} lines, more than a stranger reads ({LONGEST})")
+    text = text.replace("\n\n\n", "\n\n")
+    if text.count("\n") <= MOST:
+        return text, observed
+    raise ProgramError(too_long(text))
+
+
+def too_long(text: str) -> str:
+    """What is to be said against a runner's length; empty where nothing is."""
+    lines = text.count("\n")
+    return f"the runner takes {lines} lines, more than a stranger reads ({LONGEST})" if lines > LONGEST else ""
 
 
 def preamble(subject: Subject, observed: Observing) -> str:
     """What the runner does before it imports the target: the imports, the paths, the stubs."""
     parts = [_standard(observed), _place(subject)]
     if observed.stubs:
-        parts.append(f"{_stubs(subject, observed)}\n\n\n{_STUBS}")
+        parts.append(_stubs(subject, observed))
     return "\n\n".join(parts) + "\n"
 
 
@@ -104,16 +118,23 @@ def _script(subject: Subject, observed: Observing, shared: bool) -> str:
     """:param shared: whether values that stand there several times are written once."""
     third = "\n".join(f"import {name}" for name in sorted({"torch", *observed.third}))
     imported = "\n".join([*observed.imports.lines(), "", "torch.manual_seed(20260821)", "torch.set_num_threads(1)"])
-    functions = [*observed.classes, "\n".join(observed.function), _PLAIN, _CLOSE]
+    expected = [*subject.recipe.expected_unpatched.values(), *subject.recipe.expected_fixed.values()]
+    nested = any(_has_mapping(item.value) for item in expected)
+    close = _CLOSE.format(mappings=_MAPPINGS if nested else "")
+    functions = [*observed.classes, "\n".join(observed.function), _PLAIN, close]
     if any(parse_address(address, tuple(subject.recipe.variants)).kind != "value" for address in observed.addresses):
         functions.append(_MINUS)
     setting = f"{_docstring(subject, observed)}\n\n{preamble(subject, observed)}"
     return "\n\n\n".join([f"{setting}\n{third}\n\n{imported}", *functions, _ending(subject, observed, shared)]) + "\n"
 
 
+def _has_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, (list, tuple)) and any(map(_has_mapping, value)))
+
+
 def _docstring(subject: Subject, observed: Observing) -> str:
     recipe = subject.recipe
-    packages = ", ".join(["torch", *observed.third])
+    packages = ", ".join(dict.fromkeys(["torch", *(name.partition(".")[0] for name in observed.third)]))
     untold = "".join(f"\nNot repeated here: {address} ({reason})." for address, reason in observed.untold.items())
     return f'''#!/usr/bin/env python3
 """{_safe(recipe.bug_id)}: {_safe(recipe.title)}
@@ -159,10 +180,10 @@ def _tuple(items: Any) -> str:
 def _stubs(subject: Subject, observed: Observing) -> str:
     names = wrapped(f"NAMES = [{', '.join(map(scalar, observed.stubs))}]", 0)
     versions = {name: version for name, version in subject.versions.items() if name in observed.stubs}
-    return (
-        f"{names}\nMISSING = [name for name in NAMES if importlib.util.find_spec(name) is None]\n"
-        f"VERSIONS = {python(versions)}"
-    )
+    missing = "MISSING = [name for name in NAMES if importlib.util.find_spec(name) is None]"
+    constants = [names, missing, *([f"VERSIONS = {python(versions)}"] if versions else [])]
+    update = 'vars(module).update(__version__=VERSIONS.get(module.__name__, "0.0.0"))' if versions else "None"
+    return "\n".join(constants) + "\n\n\n" + _STUBS.replace("{update}", update)
 
 
 def _ending(subject: Subject, observed: Observing, shared: bool) -> str:
@@ -175,14 +196,20 @@ def _ending(subject: Subject, observed: Observing, shared: bool) -> str:
     return "\n".join(
         [
             *constants,
-            *(_braced("answers", calls) if calls else []),
-            *(_braced("observed", rows) if calls else rows),
+            *(_braced("answers", calls, "plain({", "})") if calls else []),
+            *rows,
             *_braced("WITH_THE_BUG", wrong),
             *_braced("RIGHT", right),
             f"TOLERANCE = {tolerance(recipe)!r}",
-            _VERDICT.format(module=scalar(module), bug=scalar(recipe.bug_id)),
+            _verdict(scalar(module), scalar(recipe.bug_id)),
         ]
     )
+
+
+def _verdict(module: str, bug: str) -> str:
+    told = "  # else it is another copy's"
+    text = _VERDICT.format(module=module, bug=bug, told=told)
+    return text if max(map(len, text.split("\n"))) <= WIDTH else text.replace(told, "")
 
 
 def _hoisted(groups: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -198,20 +225,27 @@ _NESTED = re.compile(r"\[\[[^\[\]]*\](?:, \[[^\[\]]*\])*\]")
 
 
 def _observed(recipe: Recipe, observed: Observing) -> tuple[list[str], list[str]]:
-    """The entries of ``answers``, and those of ``observed``; without variants the one line that needs neither."""
+    """The entries of ``answers``, and the lines that make ``observed`` of them; without variants it needs none."""
     if list(recipe.variants) == [""]:
-        return [], ["observed = {key: plain(value) for key, value in observe().items()}"]
-    calls = [f"{scalar(name)}: plain({call})" for name, call in observed.variants.items()]
-    rows = []
+        return [], ["observed = plain(observe())"]
+    rows: dict[str, list[str]] = {"value": [], "difference": []}
     for address in observed.addresses:
         found = parse_address(address, tuple(recipe.variants))
         values = [f"answers[{scalar(variant)}][{scalar(found.key)}]" for variant in found.variants]
-        rows.append(f"{scalar(address)}: " + (values[0] if len(values) == 1 else f"minus({', '.join(values)})"))
-    return calls, rows
+        told = values[0] if found.kind == "value" else f"minus({', '.join(values)})"
+        rows[found.kind].append(f"{scalar(address)}: {told}")
+    calls = [f"{scalar(name)}: {call}" for name, call in observed.variants.items()]
+    if len(rows["value"]) < _MANY:
+        return calls, _braced("observed", [*rows["value"], *rows["difference"]])
+    added = _braced("observed", rows["difference"], "{**observed, ") if rows["difference"] else []
+    return calls, [_EVERY, *added]
 
 
-def _braced(name: str, entries: list[str]) -> list[str]:
-    return [f"{name} = {{", *map(_entry, entries), "}"] if entries else [f"{name} = {{}}"]
+def _braced(name: str, entries: list[str], opened: str = "{", closed: str = "}") -> list[str]:
+    line = f"{name} = {opened}{', '.join(entries)}{closed}"
+    if len(line) <= WIDTH and "\n" not in line:
+        return [line]
+    return [f"{name} = {opened}", *map(_entry, entries), closed]
 
 
 def _entry(text: str) -> str:

@@ -13,16 +13,13 @@ Runs in the worker, which finds the contracts of this file by their names; see
 from __future__ import annotations
 
 import builtins
-import importlib
-import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
-import sentinel.contracts
 from sentinel.contracts.contract import Contract
+from sentinel.export.contracts import wrapped_contracts
 from sentinel.export.tracer import Tracer, UntraceableError
 
 #: A node of the program, as plain data; see :mod:`sentinel.export.program`.
@@ -73,15 +70,5 @@ def _numbers(tracer: Tracer, measure: Callable[..., Any], call: Any) -> Iterator
                 vars(module).pop(name, None)
 
 
-def _traced() -> dict[str, Contract]:
-    found: dict[str, Contract] = {}
-    for info in pkgutil.iter_modules(sentinel.contracts.__path__):
-        module = importlib.import_module(f"sentinel.contracts.{info.name}")
-        for value in vars(module).values():
-            if isinstance(value, Contract):
-                found[value.name] = replace(value, measure=_watched(value.measure))
-    return found
-
-
-CONTRACTS = _traced()
+CONTRACTS: Mapping[str, Contract] = wrapped_contracts(_watched)
 globals().update({f"TRACED_{name}": contract for name, contract in CONTRACTS.items()})

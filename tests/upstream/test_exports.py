@@ -21,6 +21,7 @@ FAMILIES = (
     "SLIME-OPSM-MIXED-ADVANTAGE-LEAK",  # a parameter is renamed by the fix
     "AREAL-REWARD-NORM-NO-EOS-LEAK",  # an object of the target's own; packages that are not installed
     "SKYRL-KL-MASKED-NAN",  # NaN
+    "SLIME-ASYNC-SURPLUS-GROUPS-LOST",  # a coroutine: cut out of the adapter
 )
 BUGS = tuple(RECIPES) if os.environ.get("SENTINEL_ALL_EXPORTS") else FAMILIES
 
@@ -45,5 +46,5 @@ def test_runner_and_test_agree_with_the_evidence(bug: str, exporter: Exporter) -
         pytest.skip(bundle.reason)
     if bug not in FAMILIES and not bundle.script:
         pytest.skip(f"no runner of its own: {bundle.reason}")
-    assert bundle.complete, bundle.reason
-    assert bundle.script.count("\n") <= 150
+    assert bundle.agrees, bundle.reason
+    assert bundle.complete or bug not in FAMILIES, bundle.reason
