@@ -6,8 +6,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from sentinel.configuration.files import read
+from sentinel.configuration.options import Option, Options
+from sentinel.configuration.training import training
 from sentinel.errors import SentinelError
-from sentinel.findings.reach import reach, read
+from sentinel.findings.reach import reach
+from sentinel.recipes.affects import Affected
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FILE = Path(_KEPT.name) / "training.yaml"
@@ -22,11 +26,15 @@ FOUND = (
     b"a: !!python/object/apply:os.system [x]", b"a: 1:99:99",
 )  # fmt: skip
 
+OPTIONS = (Options("toy", "toy.yaml", {"actor.loss_agg_mode": Option("token-mean"), "actor.lr": Option("1e-6")}),)
+AFFECTS = (Affected({"actor.loss_agg_mode": ["token-mean", "token-sum"], "actor.lr": "> 0"}, "a mask has gaps"),)
+
 
 def seeds() -> Iterator[bytes]:
     yield from FOUND
     yield b"actor: {loss_agg_mode: token-mean, lr: 1e-6, on: yes, layers: [1, 2], none: ~}\n"
     yield b"defaults: &d {lr: 1.0}\nactor: {<<: *d, name: x}\n"
+    yield b"actor: {loss_agg_mode: '${oc.select:algorithm.mode,token-sum}', lr: '${.lr}'}\n"
     yield b'{"critic": {"loss_agg_mode": "token-sum"}}'
 
 
@@ -36,4 +44,4 @@ def one(data: bytes) -> None:
         settings = read(FILE)
     except SentinelError:
         return
-    reach(["loss_agg_mode=token-mean together with lr=1"], settings)
+    reach(AFFECTS, training(settings, OPTIONS))

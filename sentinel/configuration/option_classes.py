@@ -107,12 +107,13 @@ class _Modules:
             written = _Field(item.annotation, value, owner.module) if value is not None else item
             yield from self._field(f"{prefix}{name}", written)
 
-    def _fields(self, owner: _Class, depth: int = 0) -> dict[str, _Field]:
+    def _fields(self, owner: _Class, seen: frozenset[ast.ClassDef] = frozenset()) -> dict[str, _Field]:
         fields: dict[str, _Field] = {}
+        seen |= {owner.node}
         for base in reversed(owner.node.bases):
             inherited = self.class_named(owner.module, base.id) if isinstance(base, ast.Name) else None
-            if inherited and depth < _DEEPEST:
-                fields |= self._fields(inherited, depth + 1)
+            if inherited and inherited.node not in seen and len(seen) < _DEEPEST and next(self.left, None) is not None:
+                fields |= self._fields(inherited, seen)
         for node in owner.node.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 fields[node.target.id] = _Field(node.annotation, node.value, owner.module)
