@@ -59,6 +59,8 @@ def _audit(arguments: argparse.Namespace) -> int:
         raise SentinelError("--repo is a working tree, --python an environment; give one of them")
     catalog, settings = known()
     target = target_named(catalog, arguments.target)
+    if arguments.repo and not arguments.repo.is_dir():
+        raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
     given = _given(arguments)
     decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
     there = [item for item in decisions if item.verdict.name == "reproduced"]

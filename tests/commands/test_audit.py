@@ -120,3 +120,6 @@ def test_mistakes_are_told(run_sentinel: Any, mirrored: None, tiny: Any, tmp_pat
     assert answer.status == 2
     assert "nothing could be decided" in answer.err
     assert run_sentinel("audit", "tiny", "--repo", tmp_path, "--python", "python3").status == 2
+    answer = run_sentinel("audit", "tiny", "--repo", tmp_path / "nowhere")
+    assert answer.status == 2
+    assert "nowhere: no such folder; name a working tree of tiny" in answer.err
