@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, target_named
-from sentinel.configuration.files import flattened, read, spelled
-from sentinel.configuration.training import Training, training
 from sentinel.errors import SentinelError
-from sentinel.findings.reach import ANSWERS, Reach, reach
-from sentinel.recipes.affects import settings_in_words
-from sentinel.recipes.wording import nearest
-from sentinel.reports.escaping import visible
 
 if TYPE_CHECKING:
     from sentinel.catalog import Catalog
     from sentinel.checkout import Checkout
     from sentinel.commands.console import Commands
+    from sentinel.configuration.training import Training
+    from sentinel.findings.reach import Reach
     from sentinel.outcomes import Decision
     from sentinel.targets import Target
 
@@ -53,6 +49,7 @@ def declare(commands: Commands) -> None:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
+    from sentinel.findings.reach import reach
     from sentinel.recipes import find_recipes
 
     if arguments.repo and arguments.python:
@@ -61,7 +58,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
-    given = _given(arguments)
+    single = [_setting(word) for word in arguments.set]
+    given = _given(arguments.config, single)
     decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
@@ -69,7 +67,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         reasons = sorted({item.verdict.reason for item in decisions})
         raise SentinelError(f"nothing could be decided: {reasons[0] if reasons else f'no recipe of {target.name}'}")
     checkout = next((item.checkout for item in decisions if item.checkout), None)
-    run = None if given is None else _run(arguments, catalog, target, given, checkout)
+    run = None if given is None else _run(catalog, target, given, single, checkout)
     bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
     name = _name(decisions, target.name)
     if arguments.json:
@@ -94,16 +92,19 @@ class Bug:
         return self.reach is not None and self.reach.answer == "reached"
 
     def order(self) -> tuple[int, str]:
+        from sentinel.findings.reach import ANSWERS
+
         return ANSWERS.index(self.reach.answer) if self.reach else 0, self.decision.recipe.bug_id
 
 
-def _given(arguments: argparse.Namespace) -> dict[str, str] | None:
+def _given(file: Path | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
     """What the configuration says, single settings over those of the file; None where nothing was given."""
-    if not arguments.config and not arguments.set:
+    from sentinel.configuration.files import flattened, read
+
+    if not file and not single:
         return None
-    given = read(arguments.config) if arguments.config else {}
-    for word in arguments.set:
-        name, value = _setting(word)
+    given = read(file) if file else {}
+    for name, value in single:
         below = f"{name}."
         given = {other: text for other, text in given.items() if not other.startswith(below)}
         given |= flattened({name: value})
@@ -113,6 +114,8 @@ def _given(arguments: argparse.Namespace) -> dict[str, str] | None:
 def _setting(word: str) -> tuple[str, Any]:
     """``KEY=VALUE`` as Hydra and argparse take it: ``+KEY``, ``--key-of-words``, ``[a, b]``, ``None``."""
     import yaml
+
+    from sentinel.configuration.files import spelled
 
     name, equals, text = word.partition("=")
     name = spelled(name.strip("+ "))
@@ -125,13 +128,19 @@ def _setting(word: str) -> tuple[str, Any]:
 
 
 def _run(
-    arguments: argparse.Namespace, catalog: Catalog, target: Target, given: Mapping[str, str], checkout: Checkout | None
+    catalog: Catalog,
+    target: Target,
+    given: Mapping[str, str],
+    single: Sequence[tuple[str, Any]],
+    checkout: Checkout | None,
 ) -> Training:
     from sentinel.configuration.declared import options_of
+    from sentinel.configuration.training import training
+    from sentinel.recipes.wording import nearest
 
     run = training(given, options_of(catalog, target, checkout) if checkout else ())
     if run.options is not None:
-        for name in (_setting(word)[0] for word in arguments.set):
+        for name, _ in single:
             if run.options.closed(name):
                 near = nearest(name, run.options.options)
                 complain(f"{name} is no option of {run.options.name} ({run.options.file}){near}")
@@ -204,6 +213,9 @@ def _tell_reach(said: str, bugs: Sequence[Bug], run: Training) -> None:
 
 
 def _tell_reached(bug: Bug) -> None:
+    from sentinel.recipes.affects import settings_in_words
+    from sentinel.reports.escaping import visible
+
     recipe, found = bug.decision.recipe, bug.reach
     assert found is not None
     where = f"; it bites where {found.where}" if found.where else ""

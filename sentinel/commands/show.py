@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from sentinel.commands.console import command, complain, say, say_table
 from sentinel.commands.known import known
 from sentinel.errors import SentinelError
-from sentinel.recipes.affects import settings_in_words
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -60,6 +59,8 @@ def _report_folders(report_dir: Path) -> dict[str, Path]:
 
 
 def _head(recipe: Recipe) -> None:
+    from sentinel.recipes.affects import settings_in_words
+
     say(recipe.bug_id)
     say(recipe.title)
     facts = {

@@ -60,6 +60,14 @@ def test_help_imports_neither_torch_nor_pytest_nor_a_recipe_reader() -> None:
     assert finished.stderr.strip() == "set()"
 
 
+def test_the_command_line_loads_nothing_of_what_its_commands_do() -> None:
+    code = "import sys, sentinel.cli; print(*(name for name in sys.modules if name.startswith('sentinel.')))"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[1] for name in finished.stdout.split()}
+    assert "commands" in loaded
+    assert not loaded & {"recipes", "configuration", "findings", "reports", "export", "history", "worker", "search"}
+
+
 @pytest.mark.parametrize(
     "arguments", [["frobnicate"], ["mirror"], ["list", "bugs"], ["cache", "prune", "--older-than", "x"]]
 )
