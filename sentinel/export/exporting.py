@@ -182,8 +182,9 @@ class Exporter:
                 dict.fromkeys(os.path.relpath(p, decision.checkout.path) for p in decision.checkout.import_roots)
             )
         target = self._catalog.targets[bundle.recipe.target]
-        place = (target.repository, boundary, tuple(roots), target.ghost_versions)
-        return Subject(bundle.recipe, target.name, *place, ())
+        return Subject(
+            bundle.recipe, target.name, target.repository, boundary, tuple(roots), target.ghost_versions, programs=()
+        )
 
     def _programs(self, bundle: Bundle, how: str) -> tuple[Mapping[str, Any], ...]:
         return tuple(self._watch(bundle.recipe, side.decision.ref, self._watching[how]) for side in bundle.sides)

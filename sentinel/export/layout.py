@@ -11,7 +11,8 @@ from typing import Any
 
 from sentinel.export.rendering import WIDTH, scalar, wrapped
 
-_SCALARS = (bool, int, float, str, type(None))
+#: Types that are written as one word of data.
+SCALARS = (bool, int, float, str, type(None))
 
 
 def is_data(value: Any) -> bool:
@@ -20,7 +21,7 @@ def is_data(value: Any) -> bool:
         return all(map(is_data, value)) and all(map(is_data, value.values()))
     if isinstance(value, (list, tuple, set, frozenset)) and not hasattr(value, "_fields"):
         return all(map(is_data, value))
-    return type(value) in _SCALARS
+    return type(value) in SCALARS
 
 
 def data(value: Any) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 from sentinel.export.program import ProgramError
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: Nodes that define a function.
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @cache
@@ -40,7 +41,7 @@ def function_of(function: Any) -> ast.FunctionDef | ast.AsyncFunctionDef:
     code = function.__code__
     found: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda] = []
     for node in ast.walk(_parsed(code.co_filename)):
-        if isinstance(node, _FUNCTIONS):
+        if isinstance(node, FUNCTIONS):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == code.co_firstlineno and node.name == code.co_name:
                 found.append(node)

@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sentinel.export.layout import data, expression, reference
-from sentinel.export.locating import function_of, is_ours, relative
+from sentinel.export.locating import FUNCTIONS, function_of, is_ours, relative
 from sentinel.export.program import ProgramError
 from sentinel.export.rendering import scalar
 
@@ -120,7 +120,7 @@ class Standing(ast.NodeTransformer):
         for alias in node.names:
             if (alias.asname or alias.name) not in self._read:
                 continue
-            self._slicer._import(alias.name)
+            self._slicer.import_module(alias.name)
             if alias.asname:
                 self._replaced[alias.asname] = reference(alias.name)
 
@@ -163,8 +163,7 @@ def _bound_in(tree: ast.AST) -> set[str]:
     """The names that a definition gives a meaning to; its own does not count."""
     found = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     found |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    found |= {n.name for n in ast.walk(tree) if isinstance(n, defined) and n is not tree}
+    found |= {n.name for n in ast.walk(tree) if isinstance(n, (*FUNCTIONS, ast.ClassDef)) and n is not tree}
     imports = (ast.Import, ast.ImportFrom)
     aliases = [alias for node in ast.walk(tree) if isinstance(node, imports) for alias in node.names]
     return (

@@ -6,9 +6,8 @@ import ast
 from typing import Any
 
 from sentinel.export.layout import reference
-from sentinel.export.locating import arguments
+from sentinel.export.locating import FUNCTIONS, arguments
 
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: Docstrings of a longer first sentence are left out.
 _LONG_SENTENCE = 105
 
@@ -38,14 +37,17 @@ class Pruned(ast.NodeTransformer):
                 found += new if isinstance(new, list) else [] if new is None else [new]
         return found
 
+    def _without_docstring(self, node: Any) -> tuple[list[ast.stmt], str]:
+        """The body of a definition, and what is kept of its docstring."""
+        documented = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
+        told = _sentence(ast.get_docstring(node) or "") if documented and self._told else ""
+        return node.body[documented:], told
+
     def _function(self, node: Any) -> Any:
         for argument in arguments(node.args):
             argument.annotation = None
         node.returns = None
-        body = node.body
-        documented = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
-        told = _sentence(ast.get_docstring(node) or "") if documented and self._told else ""
-        body = body[1:] if documented else body
+        body, told = self._without_docstring(node)
         if not body:  # a docstring alone: there is nothing that could be seen to run
             node.body = [ast.Pass()]
             return node
@@ -60,16 +62,11 @@ class Pruned(ast.NodeTransformer):
     visit_FunctionDef = visit_AsyncFunctionDef = _function  # noqa: N815 - as the class wants
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        documented = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
-        told = _sentence(ast.get_docstring(node) or "") if documented and self._told else ""
+        body, told = self._without_docstring(node)
         first: list[ast.stmt] = [ast.Expr(ast.Constant(told))] if told else []
-        read = {name for item in node.body if not isinstance(item, _FUNCTIONS) for name in read_in(item)}
-        kept = [
-            item
-            for item in node.body[1 if documented else 0 :]
-            if not isinstance(item, _FUNCTIONS) or self._ran(*item.body) or item.name in read
-        ]
-        node.body = first + [self.visit(item) if isinstance(item, _FUNCTIONS) else item for item in kept]
+        read = {name for item in node.body if not isinstance(item, FUNCTIONS) for name in read_in(item)}
+        kept = [item for item in body if not isinstance(item, FUNCTIONS) or self._ran(*item.body) or item.name in read]
+        node.body = first + [self.visit(item) if isinstance(item, FUNCTIONS) else item for item in kept]
         node.body = node.body or [ast.Pass()]
         node.bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
         return node

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
 
-from sentinel.export.layout import data, expression, formatted, is_data, laid_out, reference, written
-from sentinel.export.locating import bound_by, class_of, function_of, is_ours, other_name, relative
+from sentinel.export.layout import SCALARS, data, expression, formatted, is_data, laid_out, reference, written
+from sentinel.export.locating import FUNCTIONS, bound_by, class_of, function_of, is_ours, other_name, relative
 from sentinel.export.naming import Standing
 from sentinel.export.program import ProgramError
 from sentinel.export.pruning import Orphaned, Pruned, read_in
@@ -37,8 +37,6 @@ _TAKEN = frozenset(
 )
 #: Shorter constants are written where they are used.
 _SHORT = 40
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_SCALARS = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -247,7 +245,7 @@ class Slicer:
         self._names[id(value)] = name
         self._kept.append(value)
         tree = class_of(value) if isinstance(value, type) else function_of(value)
-        self._define(name, self.bare(tree, value, name))
+        self.slice.definitions[name] = self.bare(tree, value, name)
         return name
 
     def bare(self, tree: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, value: Any, name: str) -> str:
@@ -263,7 +261,7 @@ class Slicer:
         tree = Standing(self, {**vars(module), **closure}, module, tree, stand).visit(tree)
         tree.name = name
         for node in ast.walk(tree):
-            if isinstance(node, (*_FUNCTIONS, ast.ClassDef)) and not node.body:
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and not node.body:
                 node.body = [ast.Pass()]
         return written(tree)
 
@@ -285,9 +283,6 @@ class Slicer:
         made = [f"    {row}" for row in wrapped(f"{name} = {{{', '.join(entries)}}}", 4).split("\n")]
         return [f"def observe({'**changes' if varied else ''}):", *lines[1:start], *made, *lines[start:]]
 
-    def _define(self, name: str, text: str) -> None:
-        self.slice.definitions[name] = text
-
     def _free(self, name: str) -> str:
         taken = {*_TAKEN, *self._names.values(), *self.slice.definitions}
         free, count = name, 2
@@ -299,10 +294,10 @@ class Slicer:
 
     def resolve(self, name: str, value: Any, module: ModuleType) -> ast.expr:
         """How something of a module's namespace is written in the slice."""
-        if isinstance(value, _SCALARS):
+        if isinstance(value, SCALARS):
             return ast.Constant(value)
         if isinstance(value, ModuleType):
-            self._import(value.__name__)
+            self.import_module(value.__name__)
             return reference(value.__name__)
         origin = str(getattr(value, "__module__", None) or "")
         if isinstance(value, type) and (origin, value.__name__) == ("sentinel.worker.drift", "StandInNamespace"):
@@ -334,10 +329,11 @@ class Slicer:
         if top in sys.stdlib_module_names:
             self.slice.standard.add(f"from {module} import {name}")
             return reference(name)
-        self._import(module)
+        self.import_module(module)
         return reference(f"{module}.{name}")
 
-    def _import(self, module: str) -> None:
+    def import_module(self, module: str) -> None:
+        """Have the slice import a module; one of ours cannot be."""
         top = module.partition(".")[0]
         if is_ours(module):
             raise ProgramError(f"its binding uses the module {module.rpartition('.')[2]} as a whole")
@@ -350,9 +346,9 @@ class Slicer:
 
     def _constant(self, name: str, value: Any) -> ast.expr:
         if id(value) not in self._names:
-            self._names[id(value)] = self._free(name)
+            self._names[id(value)] = own = self._free(name)
             self._kept.append(value)
-            self._define(self._names[id(value)], "\n".join(laid_out(f"{self._names[id(value)]} = {data(value)}")))
+            self.slice.definitions[own] = "\n".join(laid_out(f"{own} = {data(value)}"))
         return reference(self._names[id(value)])
 
     def _assigned(self, name: str, expression: ast.expr, value: Any, module: ModuleType) -> ast.expr:
@@ -362,10 +358,9 @@ class Slicer:
         if id(value) not in self._names:
             self._open.add(id(value))
             tree = Standing(self, vars(module), module, expression).visit(copy.deepcopy(expression))
-            self._names[id(value)] = self._free(name)
+            self._names[id(value)] = own = self._free(name)
             self._kept.append(value)
-            text = f"{self._names[id(value)]} = {ast.unparse(ast.fix_missing_locations(tree))}"
-            self._define(self._names[id(value)], formatted(text))
+            self.slice.definitions[own] = formatted(f"{own} = {ast.unparse(ast.fix_missing_locations(tree))}")
         return reference(self._names[id(value)])
 
 
