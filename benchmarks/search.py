@@ -56,18 +56,10 @@ class LocalBench(Bench):
     def fresh(self) -> Bench:
         return self
 
-    def _ask(
-        self, subject: Subject, calls: Mapping[str, Any], consultations: Mapping[str, Any], describe: bool
+    def _exchange(
+        self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        request = {
-            "boundary": subject.boundary,
-            "contract": subject.contract.name,
-            "contract_file": subject.contract_file,
-            "adapter": subject.adapter,
-            "given": subject.given,
-            "describe": describe,
-            "device": "cpu",
-        }
+        request = {**request, "device": "cpu"}
         reference = self._consulting_here.answer({**request, "calls": consultations})
         return self._measuring_here.answer({**request, "calls": calls}), reference
 
