@@ -67,6 +67,7 @@ class Run:
         self.law_ids: list[LawId] = []
         self._survey: Survey | None = None
         self._known_recipes: dict[str, list[Recipe]] = {}
+        self._verdicts: dict[tuple[str, Ref], str] = {}
         self._invited: list[Path] = []
         self._collected: set[Path] = set()
         self._places: dict[Path, Path] = {}
@@ -138,7 +139,6 @@ class Run:
 
         Beside a folder pytest drops the arguments that lie in it, and then does not enter a virtual environment there.
         """
-        items += self._law_items(session)
         ids = {item.nodeid for item in items}
         by_id = {arg.partition("::")[0] for arg in self.config.args if "::" in arg}
         folders: dict[Path, list[Path]] = {}
@@ -148,6 +148,7 @@ class Run:
         for folder, recipes in folders.items():
             found = session.genitems(RecipeFolder.make(session, folder, self, recipes))
             items += [item for item in found if item.nodeid not in ids]
+        items += self._law_items(session)  # last: who explains what broke a law asks what recipes said
 
     @property
     def _has_laws(self) -> bool:
@@ -250,7 +251,9 @@ class Run:
             self._the_runner().plan(jobs)
 
     def decide(self, job: Job) -> Decision:
-        return self._the_runner().decide(job)
+        decision = self._the_runner().decide(job)
+        self._verdicts[job.recipe.digest, job.ref] = decision.verdict.name
+        return decision
 
     def decide_law(self, job: LawJob) -> Decision:
         return self._the_survey().decide(job)
@@ -263,8 +266,14 @@ class Run:
             recipe.bug_id
             for recipe in self._recipes_of(job.target)
             if any(is_about(recipe, finding, job.target) for finding in self._the_survey().findings(job))
-            and self.decide(Job(recipe, job.ref)).verdict.name == "reproduced"
+            and self._verdict(recipe, job.ref) == "reproduced"
         ]
+
+    def _verdict(self, recipe: Recipe, ref: Ref) -> str:
+        """The name of a verdict. One recipe explains many laws; it is decided once."""
+        if (recipe.digest, ref) not in self._verdicts:
+            self.decide(Job(recipe, ref))
+        return self._verdicts[recipe.digest, ref]
 
     def _recipes_of(self, target: str) -> list[Recipe]:
         if target not in self._known_recipes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from demo_kit import REJECTED_ROW, Repository, write_recipe
@@ -68,6 +69,40 @@ def test_a_boundary_id_stands_for_all_its_laws(pytester: pytest.Pytester, refs: 
     result = run(pytester, GROUPS, f"--sentinel-ref={refs['fixed']}")
     assert result.parseoutcomes()["passed"] > 8
     assert "failed" not in result.parseoutcomes()
+
+
+def test_a_recipe_that_explains_several_laws_is_decided_once(
+    pytester: pytest.Pytester, refs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sentinel.runner import Runner
+
+    decided: list[str] = []
+    monkeypatch.setattr(Runner, "_decide", _counting(Runner._decide, decided))
+    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
+    write_recipe(pytester.path / "recipes" / "DEMO-REJECTED-ROW.yaml", REJECTED_ROW, pins=pins)
+    result = run(
+        pytester,
+        "--sentinel-target=demo",
+        "--sentinel-recipes=recipes",
+        f"--sentinel-ref={refs['broken']}",
+        "-v",
+        "--sentinel-laws=quick",
+    )
+    assert str(result.stdout).count("(known: DEMO-REJECTED-ROW)") > 1
+    assert decided.count("DEMO-REJECTED-ROW") == 1
+    last_recipe = max(
+        n for n, line in enumerate(result.outlines) if "DEMO-REJECTED-ROW.yaml::" in line and "%]" in line
+    )
+    first_law = min(n for n, line in enumerate(result.outlines) if line.startswith("laws/") and "%]" in line)
+    assert last_recipe < first_law  # who explains asks what recipes said
+
+
+def _counting(decide: Any, decided: list[str]) -> Any:
+    def counted(self: Any, job: Any) -> Any:
+        decided.append(job.recipe.bug_id)
+        return decide(self, job)
+
+    return counted
 
 
 @pytest.mark.parametrize(

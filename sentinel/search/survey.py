@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -57,8 +56,7 @@ class Survey:
     :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
         shrinking.
     :param recorded: scenarios that an earlier run recorded; they are looked at next.
-    :param hunters: boundaries that are hunted at the same time: the one asked for, and those planned after it. What a
-        hunt finds does not depend on it.
+    :param hunters: boundaries that are hunted at the same time. What a hunt finds does not depend on it.
     """
 
     def __init__(
@@ -86,9 +84,13 @@ class Survey:
         self._ground_locks: dict[tuple[str, Ref], Lock] = {}
 
     def plan(self, jobs: Iterable[LawJob]) -> None:
-        """Say which laws will be asked about, so that one hunt of a boundary serves them all."""
+        """Say which laws will be asked about, so that one hunt of a boundary serves them all. Several hunters set out
+        at once; one alone waits until it is asked."""
         for job in jobs:
             self._wanted.setdefault((job.target, job.boundary, job.ref), set()).add(job.law)
+        if self._hunters > 1:
+            for place in self._wanted:
+                self._hunted(place)
 
     def decide(self, job: LawJob) -> Decision:
         """The decision of a job.
@@ -113,17 +115,9 @@ class Survey:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _hunted(self, place: _Place) -> Future[None]:
-        """The hunt of a place; those planned next begin too, so that no hunter is idle."""
         if place not in self._hunts:
             self._hunts[place] = self._pool.submit(self._hunt, place)
-        later = list(self._wanted)[list(self._wanted).index(place) + 1 :] if self._hunters > 1 else []
-        for other in islice((item for item in later if not self._is_over(item)), self._hunters):
-            if other not in self._hunts:
-                self._hunts[other] = self._pool.submit(self._hunt, other)
         return self._hunts[place]
-
-    def _is_over(self, place: _Place) -> bool:
-        return place in self._hunts and self._hunts[place].done()
 
     def _hunt(self, place: _Place) -> None:
         from sentinel.search.decisions import of_absence, of_tally, of_undecidable  # Hypothesis takes its time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,18 @@ def test_how_many_hunt_makes_no_difference(
         survey.close()
     assert told[0] == told[1]
     assert {verdict.name for _, verdict, _ in told[0]} >= {"reproduced", "fixed"}
+
+
+def test_several_hunters_set_out_when_they_know_what_will_be_asked(
+    catalog: Catalog, runner: Runner, fixed_tree: Path
+) -> None:
+    survey = Survey(catalog, runner, "quick", hunters=2)
+    jobs = jobs_of(catalog, fixed_tree)
+    survey.plan(jobs)
+    concurrent.futures.wait(survey._hunts.values())
+    runner.close()  # nothing can be measured any more
+    assert {survey.decide(job).verdict.name for job in jobs} >= {"fixed"}
+    survey.close()
 
 
 @pytest.mark.parametrize("seen_before", [False, True])
