@@ -72,12 +72,19 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The KL of the sequences, as the policy loss is given it."""
+    """The KL of the sequences, as the policy loss is given it.
+
+    The loss knows no mask. That an advantage is not finite on a masked token is no matter of the KL, which is what is
+    looked at here: the caller's reducer has to do with it, and is bound.
+    """
+    import torch
+
     shape = inputs["log_probs"].shape
+    advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
     samples = as_samples(inputs, "log_probs", "old_log_probs", "response_mask")
     kl = boundary.invoke(samples, local_log_probs=samples["log_probs"]).reshape(shape)
     losses, clipped = boundary.module.compute_policy_loss(
-        kl, inputs["advantages"], inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
+        kl, advantages, inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     )
     return {"per_token_loss": losses, "clip_fraction": clipped}
 
@@ -100,6 +107,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
         eps_clip_c=inputs["dual_clip"],
         entropy_coef=0.0,
         rollout_top_p=1.0,
+        custom_pg_loss_reducer_function_path=None,
         **dict.fromkeys(("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_kl_loss"), False),
     )
     batch = {

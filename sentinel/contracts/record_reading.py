@@ -16,6 +16,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     fields = call(**inputs)["fields"]
     return {
         "altered": sum(fields.get(name) != value for name, value in before.items()),
+        "kept": int(record == before),
         "rewritten": sorted(name for name in record if name not in before or record[name] != before[name]),
     }
 
@@ -32,6 +33,7 @@ RECORD_READING = Contract(
     inputs=(Input("record", "mapping", "field of the framework's own sample -> value", choices=({},)),),
     observes=(
         Observed("altered", "how many fields the sample has otherwise than the dictionary had"),
+        Observed("kept", "1 where the caller's dictionary is what it was", role="other"),
         Observed("rewritten", "fields of the caller's dictionary that are others afterwards", role="other"),
     ),
     measure=_measure,

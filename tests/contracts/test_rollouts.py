@@ -164,7 +164,11 @@ def test_labels_are_names() -> None:
 
 
 def test_reading_is_not_writing() -> None:
-    assert measured("record_reading", record={"status": "a"}) == {"altered": 0, "rewritten": []}
+    assert measured("record_reading", record={"status": "a"}) == {
+        "altered": 0,
+        "kept": 1,
+        "rewritten": [],
+    }
 
     def rewrites(record: dict[str, Any]) -> dict[str, Any]:
         record["status"], record["more"] = "b", 1
@@ -172,6 +176,7 @@ def test_reading_is_not_writing() -> None:
 
     assert measured("record_reading", rewrites, record={"status": "a"}) == {
         "altered": 1,
+        "kept": 0,
         "rewritten": ["more", "status"],
     }
 
