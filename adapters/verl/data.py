@@ -152,6 +152,8 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
         raise AbsentError("not in this version: GAE is the only estimator")
+    if "norm_adv_by_std_in_grpo" not in boundary.parameters and not inputs["norm_by_std"]:
+        raise AbsentError("not in this version: GRPO always divides by the standard deviation")
     mask = inputs["response_mask"]
     tensors = {name: inputs[name] for name in ("token_level_rewards", "response_mask")}
     tensors |= {"responses": mask, "attention_mask": mask}

@@ -122,6 +122,10 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import tensordict
     import torch
 
+    from sentinel.worker.drift import AbsentError
+
+    if hasattr(boundary.owner, "_make_minibatch_iterator"):
+        raise AbsentError("not in this version: the actor draws its mini-batches from a loader, and has no KL loss")
     _check(boundary, inputs)
     model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
