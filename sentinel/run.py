@@ -259,14 +259,15 @@ class Run:
         return self._the_survey().decide(job)
 
     def known_as(self, job: LawJob) -> list[str]:
-        """The recipes that explain what broke a law: reproduced at the same ref."""
-        from sentinel.search.discovery import is_about
+        """The recipes that explain what broke a law: their bugs are there at the same ref."""
+        from sentinel.search.discovery import is_about, is_there
 
+        survey = self._the_survey()
         return [
             recipe.bug_id
             for recipe in self._recipes_of(job.target)
-            if any(is_about(recipe, finding, job.target) for finding in self._the_survey().findings(job))
-            and self._verdict(recipe, job.ref) == "reproduced"
+            if any(is_about(recipe, finding, job.target) for finding in survey.findings(job))
+            and is_there(recipe, self._verdict(recipe, job.ref), survey.beside(job))
         ]
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:

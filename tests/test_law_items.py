@@ -71,6 +71,21 @@ def test_a_boundary_id_stands_for_all_its_laws(pytester: pytest.Pytester, refs: 
     assert "failed" not in result.parseoutcomes()
 
 
+def test_a_recipe_whose_scenario_breaks_its_law_in_other_numbers_explains_too(
+    pytester: pytest.Pytester, refs: dict[str, str]
+) -> None:
+    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
+    values = {
+        "expected_unpatched": {"reward_9.advantages": [[0, 0], [8, 8], [8, 8]]},
+        "expected_fixed": {"reward_9.advantages": [[0, 0], [7, 7], [7, 7]]},
+    }
+    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **values}, pins=pins)
+    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
+    result = run(pytester, *base, "-k", "group_advantage and rejected_row_is or ROW")
+    result.stdout.fnmatch_lines(["*DEMO-REJECTED-ROW at git:*: changed*"])
+    result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW)*"])
+
+
 def test_a_recipe_that_explains_several_laws_is_decided_once(
     pytester: pytest.Pytester, refs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

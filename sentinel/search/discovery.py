@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -268,23 +268,37 @@ def recognised(
     runner: Runner, ground: Ground, found: Sequence[Discovered], recipes: Sequence[Recipe]
 ) -> list[Discovered]:
     """The findings with the recipes that explain them: same law, the boundary is the recipe's or calls it, and the
-    recipe is reproduced at this ref."""
-    decided: dict[str, bool] = {}
+    recipe's bug is there at this ref."""
+    decided: dict[str, str] = {}
 
-    def reproduced(recipe: Recipe) -> bool:
+    def verdict(recipe: Recipe) -> str:
         if recipe.bug_id not in decided:
-            decided[recipe.bug_id] = runner.decide(Job(recipe, ground.ref)).verdict.name == "reproduced"
+            decided[recipe.bug_id] = runner.decide(Job(recipe, ground.ref)).verdict.name
         return decided[recipe.bug_id]
 
     named = []
     for item in found:
+        beside = [other.finding for other in found if other.finding.subject.name == item.finding.subject.name]
         known = tuple(
             recipe.bug_id
             for recipe in recipes
-            if is_about(recipe, item.finding, ground.target, item.laws) and reproduced(recipe)
+            if is_about(recipe, item.finding, ground.target, item.laws) and is_there(recipe, verdict(recipe), beside)
         )
         named.append(replace(item, known_as=known))
     return named
+
+
+def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
+    """Whether a recipe's bug is there: its values are, or its very scenario breaks its law, in other numbers. Numbers
+    move with whatever else a version does otherwise.
+
+    :param verdict: the recipe's at this ref.
+    :param findings: those at its boundary, at this ref.
+    """
+    return verdict == "reproduced" or (
+        verdict == "changed"
+        and any(item.example == recipe.bug_id and item.law.name == recipe.invariant for item in findings)
+    )
 
 
 def is_about(recipe: Recipe, finding: Finding, target: str, laws: Sequence[str] = ()) -> bool:

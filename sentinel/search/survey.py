@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -108,6 +108,11 @@ class Survey:
     def findings(self, job: LawJob) -> list[Finding]:
         """What broke the law, after :meth:`decide`."""
         return self._findings.get(job, [])
+
+    def beside(self, job: LawJob) -> list[Finding]:
+        """What broke any law of the job's boundary, after :meth:`decide`."""
+        laws = self._wanted[job.target, job.boundary, job.ref]
+        return [finding for law in laws for finding in self.findings(replace(job, law=law))]
 
     def close(self) -> None:
         """Forget what nobody has asked for yet, and wait for hunts under way: after the runner was closed, or they
