@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sentinel.targets import PackageRoot, Target
 
-from . import driver, former, megatron, rollouts, tensors, updates, workers
+from . import containers, driver, former, megatron, rollouts, tensors, updates, workers
 from .shared import OFF_POLICY, PPO, TORCH, WORKER_UTILS
 
 #: A batch is float32, and a model bfloat16 or float32.
@@ -37,6 +37,7 @@ _UNBOUND = {
     "skyrl.train.generators.utils.apply_overlong_filtering": "zeros for responses that stopped at the limit",
     "skyrl.train.generators.utils.get_response_ids_and_loss_mask_from_messages": "it needs a tokenizer's chat template",
     "skyrl.train.generators.utils.*": "records of rollouts put together and taken apart; templates of chats",
+    **containers.UNBOUND,
     **former.UNBOUND,
     "skyrl.train.utils.utils.*": "beside validate_cfg it sets up processes and devices",
 }
@@ -54,6 +55,7 @@ TARGET = Target(
     preload=("torch._dynamo", "tensordict", "omegaconf", "loguru"),
     bindings=(
         *driver.BINDINGS,
+        *containers.BINDINGS,
         *workers.BINDINGS,
         *updates.BINDINGS,
         *rollouts.BINDINGS,

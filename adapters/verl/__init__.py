@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import agents, data, engines, kernels, updates
+from . import agents, containers, data, engines, kernels, updates
 from .shared import CPU, swapped
 from .shared import MAIN as _MAIN
 
@@ -712,6 +712,7 @@ TARGET = Target(
         *updates.BINDINGS,
         *engines.BINDINGS,
         *data.BINDINGS,
+        *containers.BINDINGS,
         *agents.BINDINGS,
         *kernels.BINDINGS,
     ),
@@ -751,12 +752,6 @@ TARGET = Target(
         "verl.trainer.ppo.metric_utils.process_validation_metrics": "bootstrap_metric, bound, for each data source",
         "verl.trainer.ppo.metric_utils.calc_maj_val": "a vote among answers, for validation alone",
         "verl.trainer.ppo.metric_utils.*": "what is timed, or counted of experts: nothing is trained on it",
-        "verl.protocol.pad_dataproto_to_divisor": "DataProto's concat; no contract of round trips yet",
-        "verl.protocol.unpad_dataproto": "a slice of a DataProto",
-        **dict.fromkeys(
-            (f"verl.protocol.DataProto.{name}" for name in ("chunk", "concat", "reorder")),
-            "rows of its tensors by index; select_idxs, which is bound, takes these; no contract of round trips yet",
-        ),
         "verl.protocol.*": "serialisation and dictionaries under DataProto",
         "verl.utils.dataset.multiturn_sft_dataset.*": "printing",
         "verl.utils.groupwise.group_mean_std": "grpo_vectorized and the other estimators that call it are bound",

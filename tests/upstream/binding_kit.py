@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import runner
+from shipped import MIRRORS, runner
+from twins import Edit, copied
 
 from sentinel.catalog import bundled_catalog
 from sentinel.errors import Unavailable
@@ -17,7 +19,9 @@ from sentinel.runner import Runner
 from sentinel.search.bench import Bench, Subject, Trial, widened
 from sentinel.search.checks import subjects
 from sentinel.search.scenarios import with_dialects
+from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.values import Tensor, tensor
+from sentinel.worker.client import Options
 
 #: Four responses to two prompts, of three tokens; numbers that float32 holds, none at a clip bound, no ties.
 NUMBERS: Mapping[str, Any] = {
@@ -187,3 +191,20 @@ def opened(target: str, sha: str) -> Iterator[Bound]:
         pytest.skip(error.reason)
     finally:
         warm.close()
+
+
+def opened_twin(target: str, sha: str, edits: Sequence[Edit], folder: Path) -> Iterator[Bound]:
+    """The boundaries of a copy of a commit with a few lines changed; skips where the commit is not there.
+
+    :param folder: an empty one, for the copy.
+    """
+    catalog = bundled_catalog()
+    try:
+        checkout = open_checkout(catalog.targets[target], Ref("git", sha), store=MIRRORS).path
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    copied(checkout, folder / "twin", edits)
+    store = MirrorStore(Home(folder / "home"))
+    warm = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref, store=store, pull=pull), Options())
+    yield Bound(warm, target, Ref("path", str(folder / "twin")))
+    warm.close()
