@@ -7,8 +7,8 @@ from typing import Any
 
 from sentinel.targets import Binding
 
-_PROTOCOL = "roll.distributed.scheduler.protocol"
-_DATA = f"{_PROTOCOL}.DataProto"
+PROTOCOL = "roll.distributed.scheduler.protocol"
+_DATA = f"{PROTOCOL}.DataProto"
 
 #: ``do(boundary, inputs, container) -> containers``.
 Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
@@ -20,7 +20,7 @@ def container(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any])
 
     tensors = {name: column for name, column in fields.items() if isinstance(column, torch.Tensor)}
     objects = {name: fields[name] for name in fields.keys() - tensors.keys()}
-    owner = boundary.imported[_PROTOCOL].DataProto
+    owner = boundary.imported[PROTOCOL].DataProto
     return owner.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
 
 
@@ -33,7 +33,7 @@ def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
         parts = do(boundary, inputs, container(boundary, inputs["fields"], inputs["meta"]))
         return {"parts": [columns(part) for part in parts], "metas": [part.meta_info for part in parts]}
 
-    return Binding(name, "row_surgery", call=call, imports=(_PROTOCOL,), fixed={"surgery": kind}, **more)
+    return Binding(name, "row_surgery", call=call, imports=(PROTOCOL,), fixed={"surgery": kind}, **more)
 
 
 def _joined(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
@@ -74,7 +74,7 @@ BINDINGS = (
     _surgery(f"{_DATA}.concat", "join", _joined),
     _surgery(f"{_DATA}.reorder", "reorder", _reordered),
     _surgery(f"{_DATA}.repeat", "repeat", lambda b, i, data: [b.function(data, i["count"])]),
-    _surgery(f"{_PROTOCOL}.pad_dataproto_to_divisor", "fill", _filled),
-    _surgery(f"{_PROTOCOL}.unpad_dataproto", "shorten", lambda b, i, data: [b.function(data, i["count"])]),
-    Binding(f"{_DATA}.make_iterator", "minibatch_iteration", call=_iterated, imports=(_PROTOCOL,)),
+    _surgery(f"{PROTOCOL}.pad_dataproto_to_divisor", "fill", _filled),
+    _surgery(f"{PROTOCOL}.unpad_dataproto", "shorten", lambda b, i, data: [b.function(data, i["count"])]),
+    Binding(f"{_DATA}.make_iterator", "minibatch_iteration", call=_iterated, imports=(PROTOCOL,)),
 )

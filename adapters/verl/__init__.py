@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import agents, containers, data, engines, kernels, updates
+from . import agents, balancing, containers, data, engines, kernels, updates
 from .shared import CPU, swapped
 from .shared import MAIN as _MAIN
 
@@ -713,6 +713,7 @@ TARGET = Target(
         *engines.BINDINGS,
         *data.BINDINGS,
         *containers.BINDINGS,
+        *balancing.BINDINGS,
         *agents.BINDINGS,
         *kernels.BINDINGS,
     ),
@@ -755,7 +756,11 @@ TARGET = Target(
         "verl.protocol.*": "serialisation and dictionaries under DataProto",
         "verl.utils.dataset.multiturn_sft_dataset.*": "printing",
         "verl.utils.groupwise.group_mean_std": "grpo_vectorized and the other estimators that call it are bound",
-        "verl.utils.seqlen_balancing.*": "under rearrange_micro_batches, which is bound, or beside it",
+        "verl.utils.seqlen_balancing.greedy_partition": "nothing calls it",
+        "verl.utils.seqlen_balancing.get_reverse_idx": "restore_dynamic_batch, which is bound, puts rows back with it",
+        "verl.utils.seqlen_balancing.calculate_workload": "an estimate of time, by which rows are dealt out",
+        "verl.utils.seqlen_balancing.log_seqlen_unbalance": "a metric of _balance_batch, which is bound",
+        "verl.utils.seqlen_balancing.*": "divisions of integers",
         **dict.fromkeys(
             (
                 f"{_TORCH}.{name}"

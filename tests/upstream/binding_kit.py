@@ -12,6 +12,7 @@ from shipped import MIRRORS, runner
 from twins import Edit, copied
 
 from sentinel.catalog import bundled_catalog
+from sentinel.contracts.contract import Choose
 from sentinel.errors import Unavailable
 from sentinel.invariants.invariant import DoesNotApply, Invariant
 from sentinel.refs import Ref
@@ -82,14 +83,19 @@ class Bound:
         (found,) = (s for s in self.subjects if (s.boundary, s.contract.name) == (boundary, contract))
         return found
 
-    def scenarios(self, subject: Subject, mask: Sequence[Sequence[int]] | None = None) -> dict[str, dict[str, Any]]:
-        """The scenario by hand, and it again with every other choice of every configuration input."""
+    def scenarios(
+        self, subject: Subject, mask: Sequence[Sequence[int]] | None = None, choose: Choose | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The scenario by hand, and it again with every other choice of every configuration input.
+
+        :param choose: for what the contract arranges itself; the plainest of it where this is None.
+        """
         plain = self._plain(subject, mask)
         made = {"plain": plain}
         for item in subject.contract.inputs:
             if item.choices and item.domain != "mask" and not item.dialect:
                 made |= {f"{item.name}={choice}": {**plain, item.name: choice} for choice in item.choices[1:]}
-        return {name: self._arranged(subject, inputs) for name, inputs in made.items()}
+        return {name: self._arranged(subject, inputs, choose or First()) for name, inputs in made.items()}
 
     def _plain(self, subject: Subject, mask: Sequence[Sequence[int]] | None) -> dict[str, Any]:
         inputs: dict[str, Any] = {}
@@ -112,9 +118,9 @@ class Bound:
             )
         return inputs
 
-    def _arranged(self, subject: Subject, inputs: dict[str, Any]) -> dict[str, Any]:
+    def _arranged(self, subject: Subject, inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         if subject.contract.arrange is not None:
-            inputs = subject.contract.arrange({**inputs}, First())
+            inputs = subject.contract.arrange({**inputs}, choose)
         if "group" in inputs and inputs["group"] is not None:
             inputs["group"] = GROUPS
         return with_dialects(subject.contract, subject.binding, inputs)

@@ -30,12 +30,17 @@ GEO_MEAN = f"{CORE}.compute_policy_loss_geo_mean"
 REJECTION = f"{CORRECTION}.compute_rollout_rejection_mask"
 PACKING = "verl.utils.seqlen_balancing.rearrange_micro_batches"
 ITERATOR = "verl.protocol.DataProto.make_iterator"
+BALANCE = "verl.trainer.ppo.ray_trainer.RayPPOTrainer._balance_batch"
+DYNAMIC = "verl.utils.seqlen_balancing.prepare_dynamic_batch"
 SEEDS = ("seed=1", "seed=7")
 #: Takes the tokens of the largest covariance; in the plain scenario two of them tie.
 TIED = ("kl_cov",)
 
 #: boundary -> the scenarios in which it is not what the oracle says.
 DIFFERS: dict[str, set[str]] = {
+    # Its rows are sorted by their lengths once more, over all minibatches that keep_minibatch is to keep.
+    BALANCE: {"keep_minibatches=True"},
+    DYNAMIC: {"max_tokens_per_microbatch=5"},
     # https://github.com/verl-project/verl/issues/7913: the mean over the microbatch, whatever the global counts are.
     GEO_MEAN: {"global_batch_size=2"},
     # https://github.com/verl-project/verl/pull/5797: the packed mask is shifted across sequences.
@@ -52,7 +57,7 @@ DIFFERS: dict[str, set[str]] = {
     f"{CORE}.compute_gdpo_outcome_advantage": {"plain", "epsilon=0.5", "norm_by_std=False"},
 }
 #: Shorter rows fit.
-DIFFERS_BEHIND_PADDING = {**DIFFERS, PACKING: set()}
+DIFFERS_BEHIND_PADDING = {**DIFFERS, PACKING: set[str](), DYNAMIC: set[str]()}
 
 
 @pytest.fixture(scope="module")
