@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
-from . import containers, objectives
+from . import containers, objectives, schedules
 
 #: Dialects say where AReaL says so by a line of main in August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
@@ -570,6 +570,7 @@ TARGET = Target(
         ),
         *objectives.BINDINGS,
         *containers.BINDINGS,
+        *schedules.BINDINGS,
     ),
     unbound={
         "areal.engine.ppo.actor.get_m2po_loss_mask": "M2PO drops tokens by a second moment; no contract of it yet",

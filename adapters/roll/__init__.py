@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
-from . import balancing, containers, data
+from . import balancing, containers, data, schedules
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 _FUNCTIONALS = "roll.utils.functionals"
@@ -809,6 +809,7 @@ TARGET = Target(
         *data.BINDINGS,
         *containers.BINDINGS,
         *balancing.BINDINGS,
+        *schedules.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # Its wrapper of vLLM raises beside a version that it does not know.

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sentinel.targets import PackageRoot, Target
 
-from . import containers, driver, former, megatron, rollouts, tensors, updates, workers
+from . import containers, driver, former, megatron, rollouts, schedules, tensors, updates, workers
 from .shared import OFF_POLICY, PPO, TORCH, WORKER_UTILS
 
 #: A batch is float32, and a model bfloat16 or float32.
@@ -24,7 +24,6 @@ _UNBOUND = {
     f"{OFF_POLICY}.off_policy_correction_enabled": "it reads four options",
     f"{OFF_POLICY}.compute_off_policy_correction": "it calls the four corrections, which are bound, one by one",
     f"{OFF_POLICY}.apply_off_policy_correction": "it multiplies by what compute_off_policy_correction returns",
-    f"{PPO}.get_kl_controller": "it schedules a coefficient over the steps of a training",
     f"{PPO}.register_advantage_estimator": _ONLY_NAMES,
     f"{PPO}.register_policy_loss": _ONLY_NAMES,
     f"{PPO}.sync_registries": _ONLY_NAMES,
@@ -56,6 +55,7 @@ TARGET = Target(
     bindings=(
         *driver.BINDINGS,
         *containers.BINDINGS,
+        *schedules.BINDINGS,
         *workers.BINDINGS,
         *updates.BINDINGS,
         *rollouts.BINDINGS,

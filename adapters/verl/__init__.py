@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import agents, balancing, containers, data, engines, kernels, updates
+from . import agents, balancing, containers, data, engines, kernels, schedules, updates
 from .shared import CPU, swapped
 from .shared import MAIN as _MAIN
 
@@ -714,6 +714,7 @@ TARGET = Target(
         *data.BINDINGS,
         *containers.BINDINGS,
         *balancing.BINDINGS,
+        *schedules.BINDINGS,
         *agents.BINDINGS,
         *kernels.BINDINGS,
     ),
@@ -728,7 +729,6 @@ TARGET = Target(
         f"{_CORRECTION}.compute_rollout_correction_and_add_to_batch": "it hands a batch to what is bound",
         f"{_TORCH}.distributed_masked_mean": "it needs a process group",
         f"{_TORCH}.distributed_mean_max_min_std": "it needs a process group",
-        f"{_CORE}.get_kl_controller": "it schedules a coefficient over the steps of a training",
         **dict.fromkeys(
             (
                 f"{_CORE}.{name}"
@@ -780,10 +780,6 @@ TARGET = Target(
         f"{_TORCH}.clip_by_value": "one clamp, in the value loss that is bound",
         f"{_TORCH}.calculate_sum_pi_squared_from_logits": "an input of the optimal token baseline, which is bound",
         f"{_TORCH}.post_process_logits": "nothing calls it",
-        **dict.fromkeys(
-            (f"{_TORCH}.get_{name}_schedule_with_warmup" for name in ("cosine", "constant", "wsd")),
-            "a learning rate over the steps of a training",
-        ),
         f"{_TORCH}.tokenize_and_postprocess_data": "a tokenizer, and postprocess_data, which is bound",
         f"{_TORCH}.*": "collectives, devices and attention kernels",
     },
