@@ -31,8 +31,10 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     whose label is not its own is in no part."""
     import torch
 
-    from sentinel.worker.drift import StandInNamespace
+    from sentinel.worker.drift import AbsentError, StandInNamespace
 
+    if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
+        raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
     lengths, parts = inputs["lengths"], inputs["parts"]
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     fields = {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}

@@ -126,7 +126,8 @@ def _of_tensordict(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
         metas = [{name: part[name] for name in inputs["meta"].keys() & set(part.keys())} for part in parts]
         return {"parts": [_tensordict_columns(part) for part in parts], "metas": metas}
 
-    return Binding(f"{_TENSORDICT}.{name}", "row_surgery", call=call, fixed={"surgery": kind, **_RAGGED}, **more)
+    fixed = {"surgery": kind, **_RAGGED}
+    return Binding(f"{_TENSORDICT}.{name}", "row_surgery", call=call, requires=_NESTED, fixed=fixed, **more)
 
 
 def _iterated_tensordict(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,6 +135,8 @@ def _iterated_tensordict(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     return {"parts": [_tensordict_columns(part) for part in _minibatches(boundary, inputs, data)]}
 
 
+#: Until it made nested tensors itself, they were torch's, which cut them otherwise.
+_NESTED = (f"{_TENSORDICT}.nested_tensor_from_tensor_list",)
 #: What a batch of sequences without padding has beside plain tensors: tokens, and position ids in four rows.
 _RAGGED: Mapping[str, Any] = {
     "layouts": {
@@ -162,5 +165,11 @@ BINDINGS = (
     _of_tensordict("index_select_tensor_dict", "reorder", lambda b, i, data: [b.function(data, i["order"])]),
     _of_tensordict("pad_to_divisor", "fill", _filled),
     _of_tensordict("unpad", "shorten", lambda b, i, data: [b.function(data, i["count"])]),
-    Binding(f"{_TENSORDICT}.make_iterator", "minibatch_iteration", call=_iterated_tensordict, fixed=_RAGGED),
+    Binding(
+        f"{_TENSORDICT}.make_iterator",
+        "minibatch_iteration",
+        call=_iterated_tensordict,
+        requires=_NESTED,
+        fixed=_RAGGED,
+    ),
 )

@@ -33,12 +33,21 @@ def _after(controller: Any, kl: float, inputs: Mapping[str, Any]) -> Any:
 
 
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The rates that an optimiser has, update after update."""
+    """The rates that an optimiser has, update after update. At first a cosine began at 0, with step 0."""
     import torch
 
+    from sentinel.worker.drift import AbsentError
+
+    later = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"]}
+    if missing := [name for name, value in later.items() if value and name not in boundary.parameters]:
+        raise AbsentError(f"not in this version: it has no {missing[0]}")
+    early = inputs["schedule"] == "cosine" and "init_lr_ratio" not in boundary.parameters
+    if early and inputs["min_ratio"] and inputs["warmup_steps"]:
+        raise AbsentError("not in this version: a warm-up that begins at 0 where there is a minimum")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
-    given = {name: inputs[name] for name in boundary.binding.arguments}
-    scheduler = boundary.invoke(given, optimizer=optimizer, zero_indexed_step=inputs["first_step"] == 0)
+    given = {name: inputs[name] for name in boundary.binding.arguments if name != "initial_ratio"}
+    options = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"] == 0}
+    scheduler = boundary.invoke(given, optimizer=optimizer, **options)
     rates = []
     for _ in range(inputs["training_steps"]):
         rates.append(optimizer.param_groups[0]["lr"])
