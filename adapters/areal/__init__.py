@@ -573,6 +573,7 @@ TARGET = Target(
         *schedules.BINDINGS,
     ),
     unbound={
+        **containers.UNBOUND,
         "areal.engine.ppo.actor.get_m2po_loss_mask": "M2PO drops tokens by a second moment; no contract of it yet",
         "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
         "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",

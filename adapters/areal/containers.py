@@ -84,7 +84,10 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lengths = [len(sample["input_ids"]) for sample in samples]
     packed = {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
     packed["cu_seqlens"] = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    made, *_ = boundary.function({**packed, "max_seqlen": max(lengths)}, pad_to_length=256, seq_align_to=4)
+    packed["max_seqlen"] = max(lengths)
+    # Until January 2026 whether and by how much were two options.
+    align = {"seq_align_to": 4, "align_sequences": True, "align_to_multiple_of": 4}
+    made, *_ = boundary.invoke({}, data=packed, pad_to_length=256, **align)
     ends = made["cu_seqlens"]
     rows = _packed_rows(made, list(samples[0]), ends[: len(samples)], lengths)
     room = ends.diff().tolist()
@@ -172,3 +175,16 @@ BINDINGS = (
         accepts={"grouped": (False, True)},
     ),
 )
+
+UNBOUND: Mapping[str, str] = {
+    f"{module}.{name}": reason
+    for module in (_SEQPACK, "areal.utils.datapack")
+    for name, reason in {
+        "flat2d": "it chains lists",
+        "get_allocate_fn": "it looks up one of the two allocations, which are bound, by its name",
+        "partition_balanced": "under min_abs_diff_partition, and compiled with numba, which is not installed",
+        "partition_balanced_tuples": "under min_abs_diff_partition, as pairs",
+        "min_abs_diff_partition": "nothing calls it, and it is compiled with numba, which is not installed",
+        "reorder_to_balanced_batches": "nothing calls it",
+    }.items()
+}

@@ -815,6 +815,7 @@ TARGET = Target(
     # Its wrapper of vLLM raises beside a version that it does not know.
     ghost_versions={"vllm": "0.8.4"},
     unbound={
+        **containers.UNBOUND,
         f"{_FUNCTIONALS}.response_level_masked_whiten": (
             "nothing calls it, and it takes the variance of one number a row with the mask of the tokens, which "
             "broadcasting refuses unless there are as many rows as tokens, or one"

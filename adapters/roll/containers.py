@@ -78,3 +78,9 @@ BINDINGS = (
     _surgery(f"{PROTOCOL}.unpad_dataproto", "shorten", lambda b, i, data: [b.function(data, i["count"])]),
     Binding(f"{_DATA}.make_iterator", "minibatch_iteration", call=_iterated, imports=(PROTOCOL,)),
 )
+
+UNBOUND: Mapping[str, str] = {
+    f"{PROTOCOL}.union_tensor_dict": "it adds fields, or compares those of one name; it moves no row",
+    f"{PROTOCOL}.union_numpy_dict": "it adds fields, or compares those of one name; it moves no row",
+    f"{PROTOCOL}.*": "parts of DataProto, which is bound, dictionaries and devices",
+}

@@ -753,6 +753,7 @@ TARGET = Target(
         "verl.trainer.ppo.metric_utils.process_validation_metrics": "bootstrap_metric, bound, for each data source",
         "verl.trainer.ppo.metric_utils.calc_maj_val": "a vote among answers, for validation alone",
         "verl.trainer.ppo.metric_utils.*": "what is timed, or counted of experts: nothing is trained on it",
+        **containers.UNBOUND,
         "verl.protocol.*": "serialisation and dictionaries under DataProto",
         "verl.utils.dataset.multiturn_sft_dataset.*": "printing",
         "verl.utils.groupwise.group_mean_std": "grpo_vectorized and the other estimators that call it are bound",
