@@ -38,19 +38,18 @@ def _columns(batch: Any) -> dict[str, Any]:
     return {name: list(field.tensors) if hasattr(field, "tensors") else field for name, field in batch.items()}
 
 
-def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
+def _surgery(name: str, kind: str, do: Surgery) -> tuple[Binding, Binding]:
+    """Today's method, and what it was before batches had lists of tensors."""
+
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         parts = do(boundary, inputs, _batch(boundary, inputs["fields"], inputs["meta"]))
         return {"parts": [_columns(part) for part in parts], "metas": [part.metadata for part in parts]}
 
-    return Binding(
-        f"{_TENSORS}.{name}",
-        "row_surgery",
-        formerly=(f"{_FORMERLY}.{name}",),
-        call=call,
-        fixed={"surgery": kind, "layouts": _IMAGES},
-        **more,
-    )
+    def bound(path: str, layouts: Mapping[str, Any], needed: str) -> Binding:
+        fixed = {"surgery": kind, "layouts": layouts}
+        return Binding(f"{path}.{name}", "row_surgery", call=call, requires=(needed,), fixed=fixed)
+
+    return bound(_TENSORS, _IMAGES, f"{BATCH}.TensorList"), bound(_FORMERLY, _FIELDS, f"{_FORMERLY}.{name}")
 
 
 def _joined(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
@@ -76,9 +75,9 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    _surgery("chunk", "split", lambda b, i, batch: b.function(batch, i["count"])),
-    _surgery("cat", "join", _joined),
-    _surgery("slice", "shorten", _shortened),
+    *_surgery("chunk", "split", lambda b, i, batch: b.function(batch, i["count"])),
+    *_surgery("cat", "join", _joined),
+    *_surgery("slice", "shorten", _shortened),
     Binding(
         f"{BATCH}.pad_training_input_batch",
         "batch_surgery",

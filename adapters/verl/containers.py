@@ -155,7 +155,12 @@ BINDINGS = (
     _surgery(f"{_DATA}.split", "split", lambda b, i, data: b.function(data, i["count"])),
     _surgery(f"{_DATA}.concat", "join", _joined(container)),
     _surgery(f"{_DATA}.reorder", "reorder", _reordered),
-    _surgery(f"{_DATA}.repeat", "repeat", lambda b, i, data: [b.function(data, i["count"])]),
+    _surgery(
+        f"{_DATA}.repeat",
+        "repeat",
+        lambda b, i, data: [b.function(data, i["count"])],
+        requires=(f"{_DATA}.repeat",),
+    ),
     _surgery(f"{_DATA}.sample_level_repeat", "repeat_each", lambda b, i, data: [b.function(data, i["sizes"])]),
     _surgery(f"{_PROTOCOL}.pad_dataproto_to_divisor", "fill", _filled),
     _surgery(f"{_PROTOCOL}.unpad_dataproto", "shorten", lambda b, i, data: [b.function(data, i["count"])]),
@@ -176,7 +181,7 @@ BINDINGS = (
 
 UNBOUND: Mapping[str, str] = {
     f"{_TENSORDICT}.union_tensor_dict": "it adds fields, or compares those of one name; it moves no row",
-    f"{_TENSORDICT}.list_of_dict_to_tensordict": "rows of any kind put side by side, by torch and tensordict themselves",
+    f"{_TENSORDICT}.list_of_dict_to_tensordict": "rows of any kind put side by side, by torch and tensordict",
     f"{_TENSORDICT}.contiguous": "it makes fields contiguous, each by itself",
     f"{_TENSORDICT}.*": "parts of what is bound, and fields that are set, read and compared by their names",
 }
