@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
-from . import data
+from . import balancing, containers, data, schedules
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 _FUNCTIONALS = "roll.utils.functionals"
@@ -807,11 +807,15 @@ TARGET = Target(
             imports=(_BASE_CONFIG,),
         ),
         *data.BINDINGS,
+        *containers.BINDINGS,
+        *balancing.BINDINGS,
+        *schedules.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # Its wrapper of vLLM raises beside a version that it does not know.
     ghost_versions={"vllm": "0.8.4"},
     unbound={
+        **containers.UNBOUND,
         f"{_FUNCTIONALS}.response_level_masked_whiten": (
             "nothing calls it, and it takes the variance of one number a row with the mask of the tokens, which "
             "broadcasting refuses unless there are as many rows as tokens, or one"
@@ -826,9 +830,7 @@ TARGET = Target(
         f"{_FUNCTIONALS}.reward_postprocess": "reward_norm and group_reward_norm, which are bound, and a clamp",
         f"{_FUNCTIONALS}.difficulty_mask": "a threshold on the mean reward of a prompt; no contract of filters yet",
         f"{_FUNCTIONALS}.get_sample_level_mask": "length filters of samples; no contract of filters yet",
-        f"{_FUNCTIONALS}.batch_balance": "an order of rows that balances ranks; no contract of partitions yet",
-        f"{_FUNCTIONALS}.get_seqlen_balanced_partitions": "under batch_balance; no contract of partitions yet",
-        f"{_FUNCTIONALS}.log_seqlen_unbalance": "a metric of batch_balance",
+        f"{_FUNCTIONALS}.log_seqlen_unbalance": "a metric of batch_balance, which is bound",
         f"{_FUNCTIONALS}.concatenate_input_and_output": "one concatenation before postprocess_generate, which is bound",
         f"{_FUNCTIONALS}.compute_ref_log_probs_with_routing": "it asks clusters of Ray",
         f"{_FUNCTIONALS}.*": "devices, dictionaries, routing and metrics' averages",

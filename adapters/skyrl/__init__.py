@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sentinel.targets import PackageRoot, Target
 
-from . import driver, former, megatron, rollouts, tensors, updates, workers
+from . import containers, driver, former, megatron, rollouts, schedules, tensors, updates, workers
 from .shared import OFF_POLICY, PPO, TORCH, WORKER_UTILS
 
 #: A batch is float32, and a model bfloat16 or float32.
@@ -24,7 +24,6 @@ _UNBOUND = {
     f"{OFF_POLICY}.off_policy_correction_enabled": "it reads four options",
     f"{OFF_POLICY}.compute_off_policy_correction": "it calls the four corrections, which are bound, one by one",
     f"{OFF_POLICY}.apply_off_policy_correction": "it multiplies by what compute_off_policy_correction returns",
-    f"{PPO}.get_kl_controller": "it schedules a coefficient over the steps of a training",
     f"{PPO}.register_advantage_estimator": _ONLY_NAMES,
     f"{PPO}.register_policy_loss": _ONLY_NAMES,
     f"{PPO}.sync_registries": _ONLY_NAMES,
@@ -37,6 +36,7 @@ _UNBOUND = {
     "skyrl.train.generators.utils.apply_overlong_filtering": "zeros for responses that stopped at the limit",
     "skyrl.train.generators.utils.get_response_ids_and_loss_mask_from_messages": "it needs a tokenizer's chat template",
     "skyrl.train.generators.utils.*": "records of rollouts put together and taken apart; templates of chats",
+    **containers.UNBOUND,
     **former.UNBOUND,
     "skyrl.train.utils.utils.*": "beside validate_cfg it sets up processes and devices",
 }
@@ -54,6 +54,8 @@ TARGET = Target(
     preload=("torch._dynamo", "tensordict", "omegaconf", "loguru"),
     bindings=(
         *driver.BINDINGS,
+        *containers.BINDINGS,
+        *schedules.BINDINGS,
         *workers.BINDINGS,
         *updates.BINDINGS,
         *rollouts.BINDINGS,

@@ -27,7 +27,7 @@ def _layout(dtype: str, *shape: str, mask: bool = False) -> dict[str, Any]:
 
 
 #: TrainingInput, the schema of a training batch: dtypes as the driver's preprocessing makes them.
-_FIELDS = {
+FIELDS = {
     "sequences": _layout("int64", "length"),
     "attention_mask": _layout("int64", "length", mask=True),
     "response_mask": _layout("int64", "response", mask=True),
@@ -37,7 +37,7 @@ _FIELDS = {
     "advantages": _layout("float32", "response"),
 }
 #: Without pictures: of these each row has any number, and padding needs none.
-_OPTIONAL_FIELDS = {
+OPTIONAL_FIELDS = {
     "base_action_log_probs": _layout("float32", "response"),
     "values": _layout("float32", "response"),
     "rollout_logprobs": _layout("float32", "response"),
@@ -134,7 +134,7 @@ BINDINGS = (
         "batch_surgery",
         call=_padding_microbatch,
         imports=(BATCH,),
-        fixed={"layouts": _FIELDS, "optional_layouts": _OPTIONAL_FIELDS},
+        fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
     ),
     Binding(
         "skyrl.train.utils.utils.validate_cfg",

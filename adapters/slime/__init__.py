@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import log_probs, rewards, rollouts, steps
+from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (
     ARGS,
     CP,
@@ -506,8 +506,10 @@ TARGET = Target(
         *rewards.BINDINGS,
         *rollouts.BINDINGS,
         *steps.BINDINGS,
+        *balancing.BINDINGS,
     ),
     unbound={
+        **balancing.UNBOUND,
         f"{CP}.*": "slices and gathers of context-parallel ranks, which the losses that are bound are made of",
         f"{LOSS}.apply_opd_kl_to_advantages": "a difference of log-probs, times a coefficient, beside the advantages",
         f"{LOSS}.sft_loss_function": "loss_function, which is bound, is measured with it",

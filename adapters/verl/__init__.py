@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import agents, data, engines, kernels, updates
+from . import agents, balancing, containers, data, engines, kernels, schedules, updates
 from .shared import CPU, swapped
 from .shared import MAIN as _MAIN
 
@@ -712,6 +712,9 @@ TARGET = Target(
         *updates.BINDINGS,
         *engines.BINDINGS,
         *data.BINDINGS,
+        *containers.BINDINGS,
+        *balancing.BINDINGS,
+        *schedules.BINDINGS,
         *agents.BINDINGS,
         *kernels.BINDINGS,
     ),
@@ -726,7 +729,6 @@ TARGET = Target(
         f"{_CORRECTION}.compute_rollout_correction_and_add_to_batch": "it hands a batch to what is bound",
         f"{_TORCH}.distributed_masked_mean": "it needs a process group",
         f"{_TORCH}.distributed_mean_max_min_std": "it needs a process group",
-        f"{_CORE}.get_kl_controller": "it schedules a coefficient over the steps of a training",
         **dict.fromkeys(
             (
                 f"{_CORE}.{name}"
@@ -751,16 +753,15 @@ TARGET = Target(
         "verl.trainer.ppo.metric_utils.process_validation_metrics": "bootstrap_metric, bound, for each data source",
         "verl.trainer.ppo.metric_utils.calc_maj_val": "a vote among answers, for validation alone",
         "verl.trainer.ppo.metric_utils.*": "what is timed, or counted of experts: nothing is trained on it",
-        "verl.protocol.pad_dataproto_to_divisor": "DataProto's concat; no contract of round trips yet",
-        "verl.protocol.unpad_dataproto": "a slice of a DataProto",
-        **dict.fromkeys(
-            (f"verl.protocol.DataProto.{name}" for name in ("chunk", "concat", "reorder")),
-            "rows of its tensors by index; select_idxs, which is bound, takes these; no contract of round trips yet",
-        ),
+        **containers.UNBOUND,
         "verl.protocol.*": "serialisation and dictionaries under DataProto",
         "verl.utils.dataset.multiturn_sft_dataset.*": "printing",
         "verl.utils.groupwise.group_mean_std": "grpo_vectorized and the other estimators that call it are bound",
-        "verl.utils.seqlen_balancing.*": "under rearrange_micro_batches, which is bound, or beside it",
+        "verl.utils.seqlen_balancing.greedy_partition": "nothing calls it",
+        "verl.utils.seqlen_balancing.get_reverse_idx": "restore_dynamic_batch, which is bound, puts rows back with it",
+        "verl.utils.seqlen_balancing.calculate_workload": "an estimate of time, by which rows are dealt out",
+        "verl.utils.seqlen_balancing.log_seqlen_unbalance": "a metric of _balance_batch, which is bound",
+        "verl.utils.seqlen_balancing.*": "divisions of integers",
         **dict.fromkeys(
             (
                 f"{_TORCH}.{name}"
@@ -780,10 +781,6 @@ TARGET = Target(
         f"{_TORCH}.clip_by_value": "one clamp, in the value loss that is bound",
         f"{_TORCH}.calculate_sum_pi_squared_from_logits": "an input of the optimal token baseline, which is bound",
         f"{_TORCH}.post_process_logits": "nothing calls it",
-        **dict.fromkeys(
-            (f"{_TORCH}.get_{name}_schedule_with_warmup" for name in ("cosine", "constant", "wsd")),
-            "a learning rate over the steps of a training",
-        ),
         f"{_TORCH}.tokenize_and_postprocess_data": "a tokenizer, and postprocess_data, which is bound",
         f"{_TORCH}.*": "collectives, devices and attention kernels",
     },

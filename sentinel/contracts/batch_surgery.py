@@ -93,6 +93,6 @@ BATCH_SURGERY = Contract(
     measure=_measure,
     oracle=_oracle,
     law="fields_survive_surgery",
-    laws=("fields_survive_surgery",),
+    laws=("fields_survive_surgery", "the_oracle_agrees"),
     arrange=_arrange,
 )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import runner
+from shipped import MIRRORS, runner
+from twins import Edit, copied
 
 from sentinel.catalog import bundled_catalog
+from sentinel.contracts.contract import Choose
 from sentinel.errors import Unavailable
 from sentinel.invariants.invariant import DoesNotApply, Invariant
 from sentinel.refs import Ref
@@ -17,7 +20,9 @@ from sentinel.runner import Runner
 from sentinel.search.bench import Bench, Subject, Trial, widened
 from sentinel.search.checks import subjects
 from sentinel.search.scenarios import with_dialects
+from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.values import Tensor, tensor
+from sentinel.worker.client import Options
 
 #: Four responses to two prompts, of three tokens; numbers that float32 holds, none at a clip bound, no ties.
 NUMBERS: Mapping[str, Any] = {
@@ -78,14 +83,19 @@ class Bound:
         (found,) = (s for s in self.subjects if (s.boundary, s.contract.name) == (boundary, contract))
         return found
 
-    def scenarios(self, subject: Subject, mask: Sequence[Sequence[int]] | None = None) -> dict[str, dict[str, Any]]:
-        """The scenario by hand, and it again with every other choice of every configuration input."""
+    def scenarios(
+        self, subject: Subject, mask: Sequence[Sequence[int]] | None = None, choose: Choose | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The scenario by hand, and it again with every other choice of every configuration input.
+
+        :param choose: for what the contract arranges itself; the plainest of it where this is None.
+        """
         plain = self._plain(subject, mask)
         made = {"plain": plain}
         for item in subject.contract.inputs:
             if item.choices and item.domain != "mask" and not item.dialect:
                 made |= {f"{item.name}={choice}": {**plain, item.name: choice} for choice in item.choices[1:]}
-        return {name: self._arranged(subject, inputs) for name, inputs in made.items()}
+        return {name: self._arranged(subject, inputs, choose or First()) for name, inputs in made.items()}
 
     def _plain(self, subject: Subject, mask: Sequence[Sequence[int]] | None) -> dict[str, Any]:
         inputs: dict[str, Any] = {}
@@ -108,9 +118,9 @@ class Bound:
             )
         return inputs
 
-    def _arranged(self, subject: Subject, inputs: dict[str, Any]) -> dict[str, Any]:
+    def _arranged(self, subject: Subject, inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         if subject.contract.arrange is not None:
-            inputs = subject.contract.arrange({**inputs}, First())
+            inputs = subject.contract.arrange({**inputs}, choose)
         if "group" in inputs and inputs["group"] is not None:
             inputs["group"] = GROUPS
         return with_dialects(subject.contract, subject.binding, inputs)
@@ -187,3 +197,20 @@ def opened(target: str, sha: str) -> Iterator[Bound]:
         pytest.skip(error.reason)
     finally:
         warm.close()
+
+
+def opened_twin(target: str, sha: str, edits: Sequence[Edit], folder: Path) -> Iterator[Bound]:
+    """The boundaries of a copy of a commit with a few lines changed; skips where the commit is not there.
+
+    :param folder: an empty one, for the copy.
+    """
+    catalog = bundled_catalog()
+    try:
+        checkout = open_checkout(catalog.targets[target], Ref("git", sha), store=MIRRORS).path
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    copied(checkout, folder / "twin", edits)
+    store = MirrorStore(Home(folder / "home"))
+    warm = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref, store=store, pull=pull), Options())
+    yield Bound(warm, target, Ref("path", str(folder / "twin")))
+    warm.close()

@@ -222,3 +222,24 @@ def test_k3_is_of_the_inverse_ratio(anywhere: tuple[str, Bound]) -> None:
     scenario["statistic_of"] = "ratio"
     found = {item.key: item for item in code.ask(subject, "the_oracle_agrees", {"": scenario}).violations}
     assert (found["kept"].demanded.nested(), found["kept"].observed.nested()) == ([[0.0]], [[1.0]])
+
+
+def test_a_batch_is_cut_along_the_last_dimension_whatever_that_is(main: Bound) -> None:
+    """Trajectories of one and of two tokens, and six numbers for each token: what is cut to the length of a trajectory
+    is the numbers, and the padding stays. Concatenation, whose inverse it is said to be, takes any dimensions."""
+    subject = main.subject("areal.utils.data.split_and_unpad_tensor", "collation")
+    plain = main.scenarios(subject)["plain"]
+    samples = [
+        {
+            "input_ids": tensor(list(range(count)), "int64"),
+            "logprobs": tensor([-1.0] * count, "float32"),
+            "loss_mask": tensor([1] * count, "int32"),
+            "routed_experts": tensor([[*range(6)]] * count, "int32"),
+        }
+        for count in (1, 2)
+    ]
+    seen = main.ask(subject, "the_oracle_agrees", {"": {**plain, "samples": samples}})
+    (violation,) = seen.violations
+    assert (violation.key, violation.observed, violation.demanded) == ("intact", 6, 8)
+    narrow = [{name: value for name, value in sample.items() if name != "routed_experts"} for sample in samples]
+    assert not main.ask(subject, "the_oracle_agrees", {"": {**plain, "samples": narrow}}).violations

@@ -37,6 +37,13 @@ def main() -> Iterator[Bound]:
     yield from opened("roll", MAIN)
 
 
+#: boundary -> the scenarios in which it is not what the oracle says.
+DIFFERS = {
+    # Its rows are sorted by their lengths once more, over all minibatches that keep_minibatch is to keep.
+    "roll.utils.functionals.batch_balance": {"keep_minibatches=True"},
+}
+
+
 @pytest.fixture(scope="module")
 def fixed() -> Iterator[Bound]:
     yield from opened("roll", FIX)
@@ -60,7 +67,8 @@ def newest(main: Bound, boundary: str) -> Iterator[Bound]:
 @pytest.mark.parametrize(("boundary", "contract"), bound("roll"))
 def test_oracle_and_boundary_agree(newest: Bound, boundary: str, contract: str) -> None:
     wrong = newest.disagreements(newest.subject(boundary, contract))
-    assert {name: said for name, said in wrong.items() if "weights are cut from above" not in said} == {}
+    unsaid = {name for name, said in wrong.items() if "weights are cut from above" not in said}
+    assert unsaid == DIFFERS.get(boundary, set()), wrong
 
 
 @pytest.mark.parametrize(("boundary", "contract"), bound("roll"))

@@ -29,11 +29,18 @@ GONE = {
 GEO_MEAN = f"{CORE}.compute_policy_loss_geo_mean"
 REJECTION = f"{CORRECTION}.compute_rollout_rejection_mask"
 PACKING = "verl.utils.seqlen_balancing.rearrange_micro_batches"
+ITERATOR = "verl.protocol.DataProto.make_iterator"
+BALANCE = "verl.trainer.ppo.ray_trainer.RayPPOTrainer._balance_batch"
+DYNAMIC = "verl.utils.seqlen_balancing.prepare_dynamic_batch"
+SEEDS = ("seed=1", "seed=7")
 #: Takes the tokens of the largest covariance; in the plain scenario two of them tie.
 TIED = ("kl_cov",)
 
 #: boundary -> the scenarios in which it is not what the oracle says.
 DIFFERS: dict[str, set[str]] = {
+    # Its rows are sorted by their lengths once more, over all minibatches that keep_minibatch is to keep.
+    BALANCE: {"keep_minibatches=True"},
+    DYNAMIC: {"max_tokens_per_microbatch=5"},
     # https://github.com/verl-project/verl/issues/7913: the mean over the microbatch, whatever the global counts are.
     GEO_MEAN: {"global_batch_size=2"},
     # https://github.com/verl-project/verl/pull/5797: the packed mask is shifted across sequences.
@@ -44,11 +51,13 @@ DIFFERS: dict[str, set[str]] = {
     "verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop._handle_processing_tools_state": {"response_length=5"},
     # https://github.com/verl-project/verl/pull/6377: the bounds of the ratio are taken for bounds of its inverse.
     REJECTION: {"threshold_low=0.9", "threshold_high=1.25", "threshold_high=5.0"},
+    # As #2741 mended in the collate_fn of the datasets: lists of one length in a minibatch become one array of numbers.
+    ITERATOR: {"plain", "epochs=1", "epochs=3", "minibatch_size=1", "minibatch_size=3", "shuffle=True", *SEEDS},
     # https://github.com/verl-project/verl/pull/6497: it whitens over tokens, not over responses.
     f"{CORE}.compute_gdpo_outcome_advantage": {"plain", "epsilon=0.5", "norm_by_std=False"},
 }
 #: Shorter rows fit.
-DIFFERS_BEHIND_PADDING = {**DIFFERS, PACKING: set()}
+DIFFERS_BEHIND_PADDING = {**DIFFERS, PACKING: set[str](), DYNAMIC: set[str]()}
 
 
 @pytest.fixture(scope="module")

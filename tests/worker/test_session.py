@@ -15,7 +15,8 @@ from sentinel.values import tensor
 from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 CODE = """
-import os, random, time, torch
+import os, random, time
+import numpy, torch
 
 SEEN = []
 
@@ -28,6 +29,26 @@ def spoil(values):
 
 def draw(values):
     return torch.rand(1)
+
+def reseed_torch(values):
+    torch.manual_seed(42)
+    return values * 2
+
+def reseed_numpy(values):
+    numpy.random.seed(42)
+    return values * 2
+
+def reseed_python(values):
+    random.seed(42)
+    return values * 2
+
+def own_generators(values):
+    torch.Generator().manual_seed(42)
+    numpy.random.default_rng(42).random()
+    random.Random(42).random()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(42)
+    return values * 2
 
 def count(values):
     SEEN.append(1)
@@ -95,7 +116,15 @@ def test_a_boundary_that_is_not_there_is_a_failure_of_the_whole_request(process:
 
 @pytest.mark.parametrize(
     ("function", "mutated", "globals_"),
-    [("double", [], []), ("spoil", ["arguments"], []), ("draw", [], ["torch.random"])],
+    [
+        ("double", [], []),
+        ("spoil", ["arguments"], []),
+        ("draw", [], ["torch.random"]),
+        ("reseed_torch", [], ["torch.random"]),
+        ("reseed_numpy", [], ["numpy.random"]),
+        ("reseed_python", [], ["random"]),
+        ("own_generators", [], []),
+    ],
 )
 def test_a_watched_call_tells_what_else_it_did(
     function: str, mutated: list[str], globals_: list[str], process: TargetProcess

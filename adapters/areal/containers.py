@@ -1,0 +1,190 @@
+"""AReaL: batches that are padded, packed, cut into microbatches, dealt out to ranks and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sentinel.targets import Binding
+
+_DATA = "areal.utils.data"
+_SEQPACK = "areal.utils.seqpack"
+_ARGUMENTS = "areal.api.cli_args"
+_CONTROLLER = "areal.infra.controller.train_controller"
+
+Samples = Sequence[Mapping[str, Any]]
+
+#: What a trajectory has for each of its tokens.
+_TOKENS: Mapping[str, Any] = {
+    "input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
+    "logprobs": {"kind": "tensor", "dtype": "float32", "shape": ["tokens"]},
+    "loss_mask": {"kind": "tensor", "dtype": "int32", "shape": ["tokens"]},
+}
+_LAYOUTS: Mapping[str, Any] = {"layouts": _TOKENS}
+#: Some are told to take more than one number a token, such as the experts that it was routed to.
+_WIDE: Mapping[str, Any] = {
+    "layouts": {**_TOKENS, "routed_experts": {"kind": "tensor", "dtype": "int32", "shape": ["tokens", 6]}}
+}
+
+
+def _trajectory(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch of one row, without padding."""
+    import torch
+
+    rows = {name: value[None] for name, value in sample.items()}
+    return {**rows, "attention_mask": torch.ones_like(rows["input_ids"], dtype=torch.bool)}
+
+
+def _padded(samples: Samples) -> dict[str, Any]:
+    """Samples as rows, with zeros behind them."""
+    from torch.nn.utils.rnn import pad_sequence
+
+    rows = [{name: value[0] for name, value in _trajectory(sample).items()} for sample in samples]
+    return {name: pad_sequence([row[name] for row in rows], batch_first=True) for name in rows[0]}
+
+
+def _rows(batch: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The samples of a padded batch."""
+    mask, found = batch["attention_mask"].bool(), [name for name in names if name in batch]
+    return [{name: batch[name][row][there] for name in found} for row, there in enumerate(mask)]
+
+
+def _packed_rows(packed: Mapping[str, Any], names: Sequence[str], starts: Any, lengths: Sequence[int]) -> list[Any]:
+    """The samples of a packed batch: as long as they were, from where each is said to begin."""
+    found = [name for name in names if name in packed]
+    return [{name: packed[name][at : at + length] for name in found} for at, length in zip(starts.tolist(), lengths)]
+
+
+def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    samples = inputs["samples"]
+    batch = boundary.function([_trajectory(sample) for sample in samples])
+    return {"samples": _rows(batch, list(samples[0]))}
+
+
+def _split(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A padded batch of trajectories of one row each, cut apart again."""
+    samples = inputs["samples"]
+    parts = boundary.function(_padded(samples), len(samples))
+    return {"samples": [{name: part[name][0] for name in samples[0] if name in part} for part in parts]}
+
+
+def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    samples = inputs["samples"]
+    packed = boundary.function(_padded(samples))
+    ends = packed["cu_seqlens"]
+    return {"samples": _packed_rows(packed, list(samples[0]), ends[:-1], ends.diff().tolist())}
+
+
+def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A packed batch, each sequence filled up to a multiple of four tokens and the whole to a page. Where sequences
+    begin is read from the answer; one that reaches into the next has lost tokens."""
+    import torch
+
+    samples = inputs["samples"]
+    lengths = [len(sample["input_ids"]) for sample in samples]
+    packed = {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
+    packed["cu_seqlens"] = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    packed["max_seqlen"] = max(lengths)
+    # Until January 2026 whether and by how much were two options.
+    align = {"seq_align_to": 4, "align_sequences": True, "align_to_multiple_of": 4}
+    made, *_ = boundary.invoke({}, data=packed, pad_to_length=256, **align)
+    ends = made["cu_seqlens"]
+    rows = _packed_rows(made, list(samples[0]), ends[: len(samples)], lengths)
+    room = ends.diff().tolist()
+    whole = len(made["input_ids"]) == ends[-1] and all(has >= needs for has, needs in zip(room, lengths))
+    return {"samples": rows if whole else []}
+
+
+def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """In microbatches of eight tokens; backward_indices put their rows back in order."""
+    samples = inputs["samples"]
+    spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=8)
+    made = boundary.function(_padded(samples), spec)
+    rows = [row for part in made.mbs for row in _rows(part, list(samples[0]))]
+    return {"samples": [rows[place] for place in made.backward_indices]}
+
+
+# -- what is dealt out ------------------------------------------------------------------------------------------------
+
+
+def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=inputs["max_tokens_per_microbatch"])
+    return {"parts": boundary.function(spec, inputs["attention_mask"].sum(-1).tolist())}
+
+
+def _filled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    lengths = inputs["attention_mask"].sum(-1).tolist()
+    return {"parts": boundary.function(lengths, inputs["max_tokens_per_microbatch"], min_groups=1)}
+
+
+def _greedy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"parts": boundary.function(inputs["lengths"], inputs["parts"])}
+
+
+def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Trajectories that know their places; neighbours of one prompt are one unit. What is said of their places must be
+    so."""
+    import torch
+
+    lengths = inputs["lengths"]
+    items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
+    size = len(lengths) // len(set(inputs["prompts"])) if inputs["prompts"] else 1
+    dealt, said = boundary.invoke({}, items, inputs["parts"], group_size=size)
+    parts = [[item["place"] for item in part] for part in dealt]
+    return {"parts": parts if parts == said else []}
+
+
+_BARE: Mapping[str, Any] = {"grouped": False, "keep_minibatches": False}
+_MASKS: Mapping[str, tuple[str, ...]] = {"attention_mask": ("full", "right")}
+
+BINDINGS = (
+    Binding(f"{_DATA}.concat_padded_tensors", "collation", call=_concatenated, fixed=_WIDE),
+    Binding(f"{_DATA}.split_and_unpad_tensor", "collation", call=_split, fixed=_WIDE),
+    Binding(f"{_DATA}.pack_tensor_dict", "collation", call=_packed, fixed=_WIDE),
+    Binding(f"{_DATA}.pad_packed_tensor_dict", "collation", call=_padded_pack, fixed=_LAYOUTS),
+    Binding(
+        f"{_DATA}.split_padded_tensor_dict_into_mb_list",
+        "collation",
+        call=_microbatches,
+        imports=(_ARGUMENTS,),
+        fixed=_LAYOUTS,
+    ),
+    Binding(
+        f"{_DATA}.allocate_balanced_mbs", "microbatch_packing", call=_allocated, imports=(_ARGUMENTS,), accepts=_MASKS
+    ),
+    Binding(
+        f"{_SEQPACK}.ffd_allocate",
+        "microbatch_packing",
+        formerly=("areal.utils.datapack.ffd_allocate",),
+        call=_filled,
+        accepts=_MASKS,
+    ),
+    Binding(f"{_SEQPACK}.kk_allocate", "microbatch_packing", call=_filled, accepts=_MASKS),
+    Binding(
+        f"{_SEQPACK}.balanced_greedy_partition",
+        "balanced_partition",
+        formerly=("areal.utils.datapack.balanced_greedy_partition",),
+        call=_greedy,
+        fixed={**_BARE, "equal_size": True},
+    ),
+    Binding(
+        f"{_CONTROLLER}._dispatch_tensors",
+        "balanced_partition",
+        call=_dispatched,
+        fixed={"keep_minibatches": False, "equal_size": True},
+        accepts={"grouped": (False, True)},
+    ),
+)
+
+UNBOUND: Mapping[str, str] = {
+    f"{module}.{name}": reason
+    for module in (_SEQPACK, "areal.utils.datapack")
+    for name, reason in {
+        "flat2d": "it chains lists",
+        "get_allocate_fn": "it looks up one of the two allocations, which are bound, by its name",
+        "partition_balanced": "under min_abs_diff_partition, and compiled with numba, which is not installed",
+        "partition_balanced_tuples": "under min_abs_diff_partition, as pairs",
+        "min_abs_diff_partition": "nothing calls it, and it is compiled with numba, which is not installed",
+        "reorder_to_balanced_batches": "nothing calls it",
+    }.items()
+}

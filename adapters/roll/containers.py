@@ -1,0 +1,86 @@
+"""ROLL: DataProto, the container of a batch: tensors, arrays of objects, and what belongs to the batch as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sentinel.targets import Binding
+
+PROTOCOL = "roll.distributed.scheduler.protocol"
+_DATA = f"{PROTOCOL}.DataProto"
+
+#: ``do(boundary, inputs, container) -> containers``.
+Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
+
+
+def container(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
+    """A DataProto; columns that are no tensors become arrays of objects, one object a row."""
+    import torch
+
+    tensors = {name: column for name, column in fields.items() if isinstance(column, torch.Tensor)}
+    objects = {name: fields[name] for name in fields.keys() - tensors.keys()}
+    owner = boundary.imported[PROTOCOL].DataProto
+    return owner.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
+
+
+def columns(data: Any) -> dict[str, Any]:
+    return {**dict(data.batch.items()), **{name: list(column) for name, column in data.non_tensor_batch.items()}}
+
+
+def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        parts = do(boundary, inputs, container(boundary, inputs["fields"], inputs["meta"]))
+        return {"parts": [columns(part) for part in parts], "metas": [part.meta_info for part in parts]}
+
+    return Binding(name, "row_surgery", call=call, imports=(PROTOCOL,), fixed={"surgery": kind}, **more)
+
+
+def _joined(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    """Each part is made for itself, as the workers make them."""
+    parts, start = [], 0
+    for size in inputs["sizes"]:
+        rows = {name: column[start : start + size] for name, column in inputs["fields"].items()}
+        parts.append(container(boundary, rows, inputs["meta"]))
+        start += size
+    return [boundary.function(parts)]
+
+
+def _reordered(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    import torch
+
+    boundary.function(data, torch.tensor(inputs["order"]))
+    return [data]
+
+
+def _filled(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    filled, added = boundary.function(data, inputs["count"])
+    return [filled] if added == len(filled) - len(data) else []
+
+
+def _iterated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    made = boundary.function(
+        container(boundary, inputs["fields"], {}),
+        mini_batch_size=inputs["minibatch_size"],
+        epochs=inputs["epochs"],
+        seed=inputs["seed"],
+        dataloader_kwargs={"shuffle": inputs["shuffle"]},
+    )
+    return {"parts": [columns(part) for part in made]}
+
+
+BINDINGS = (
+    _surgery(f"{_DATA}.chunk", "cut", lambda b, i, data: b.function(data, i["count"])),
+    _surgery(f"{_DATA}.concat", "join", _joined),
+    _surgery(f"{_DATA}.reorder", "reorder", _reordered),
+    _surgery(f"{_DATA}.repeat", "repeat", lambda b, i, data: [b.function(data, i["count"])]),
+    _surgery(f"{PROTOCOL}.pad_dataproto_to_divisor", "fill", _filled),
+    _surgery(f"{PROTOCOL}.unpad_dataproto", "shorten", lambda b, i, data: [b.function(data, i["count"])]),
+    Binding(f"{_DATA}.make_iterator", "minibatch_iteration", call=_iterated, imports=(PROTOCOL,)),
+)
+
+UNBOUND: Mapping[str, str] = {
+    f"{PROTOCOL}.union_tensor_dict": "it adds fields, or compares those of one name; it moves no row",
+    f"{PROTOCOL}.union_numpy_dict": "it adds fields, or compares those of one name; it moves no row",
+    f"{PROTOCOL}.*": "parts of DataProto, which is bound, dictionaries and devices",
+}

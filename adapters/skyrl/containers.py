@@ -1,0 +1,94 @@
+"""SkyRL: the batch of a training step: tensors, lists of tensors of different shapes, and what belongs to the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sentinel.targets import Binding
+
+from .driver import FIELDS, OPTIONAL_FIELDS
+from .shared import BATCH, FORMER, training_batch
+
+_TENSORS = f"{BATCH}.TensorBatch"
+_FORMERLY = f"{FORMER}.training_batch.TensorBatch"
+
+#: ``do(boundary, inputs, batch) -> batches``.
+Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
+
+#: Fields are tensors; what has a shape of its own in each row (the patches of images) is a list of them.
+_FIELDS: Mapping[str, Any] = {
+    "number": {"kind": "tensor", "dtype": "int64", "shape": []},
+    "sequences": {"kind": "tensor", "dtype": "int64", "shape": [2]},
+    "advantages": {"kind": "tensor", "dtype": "float32", "shape": [2]},
+    "rollout_expert_indices": {"kind": "tensor", "dtype": "int32", "shape": [2, 3]},
+}
+_IMAGES: Mapping[str, Any] = {**_FIELDS, "pixel_values": {"kind": "ragged", "shape": [2]}}
+
+
+def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
+    module = boundary.module
+    lists = {name: module.TensorList(list(field)) for name, field in fields.items() if isinstance(field, list)}
+    batch = module.TrainingInputBatch({**fields, **lists})
+    batch.metadata = dict(meta)
+    return batch
+
+
+def _columns(batch: Any) -> dict[str, Any]:
+    return {name: list(field.tensors) if hasattr(field, "tensors") else field for name, field in batch.items()}
+
+
+def _surgery(name: str, kind: str, do: Surgery) -> tuple[Binding, Binding]:
+    """Today's method, and what it was before batches had lists of tensors."""
+
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        parts = do(boundary, inputs, _batch(boundary, inputs["fields"], inputs["meta"]))
+        return {"parts": [_columns(part) for part in parts], "metas": [part.metadata for part in parts]}
+
+    def bound(path: str, layouts: Mapping[str, Any], needed: str) -> Binding:
+        fixed = {"surgery": kind, "layouts": layouts}
+        return Binding(f"{path}.{name}", "row_surgery", call=call, requires=(needed,), fixed=fixed)
+
+    return bound(_TENSORS, _IMAGES, f"{BATCH}.TensorList"), bound(_FORMERLY, _FIELDS, f"{_FORMERLY}.{name}")
+
+
+def _joined(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    """Each part is made for itself, as the workers make them."""
+    parts, start = [], 0
+    for size in inputs["sizes"]:
+        rows = {name: field[start : start + size] for name, field in inputs["fields"].items()}
+        parts.append(_batch(boundary, rows, inputs["meta"]))
+        start += size
+    return [boundary.function(parts)]
+
+
+def _shortened(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    return [boundary.function(batch, 0, len(batch) - inputs["count"])]
+
+
+def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Two rows more. What a batch may carry, and how, is known of the iterator that makes padding microbatches."""
+    real = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
+    padded = boundary.function(real, 2)
+    made = {name: field[len(real) :] for name, field in padded.items() if field is not None}
+    return {"real_rows": real, "made_rows": made, "loss_mask": made["loss_mask"]}
+
+
+BINDINGS = (
+    *_surgery("chunk", "split", lambda b, i, batch: b.function(batch, i["count"])),
+    *_surgery("cat", "join", _joined),
+    *_surgery("slice", "shorten", _shortened),
+    Binding(
+        f"{BATCH}.pad_training_input_batch",
+        "batch_surgery",
+        call=_padded,
+        imports=(BATCH,),
+        requires=(f"{BATCH}.pad_training_input_batch",),
+        fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
+    ),
+)
+
+UNBOUND: Mapping[str, str] = {
+    f"{_TENSORS}.{name}": "nothing calls it, and it takes fields of one dimension alone, which no batch consists of"
+    for name in ("repeat", "repeat_interleave")
+}

@@ -1,0 +1,39 @@
+"""SkyRL: the KL coefficient over the steps of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding
+
+from .shared import CONFIG, FORMER_PPO, PPO, algorithm_of
+
+_KIND = {True: "adaptive", False: "fixed"}
+
+
+def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    options = {
+        "kl_ctrl.type": _KIND[inputs["adaptive"]],
+        "kl_ctrl.kl_target": inputs["target_kl"],
+        "kl_ctrl.horizon": inputs["horizon"],
+        "kl_loss_coef": inputs["initial"],
+    }
+    controller = boundary.function(algorithm_of(boundary, options))
+    coefficients = [controller.value]
+    for kl in inputs["kls"]:
+        controller.update(current=kl, n_steps=inputs["samples_per_step"])
+        coefficients.append(controller.value)
+    return {"coefficients": coefficients}
+
+
+BINDINGS = (
+    Binding(
+        f"{PPO}.get_kl_controller",
+        "kl_coefficient",
+        formerly=(f"{FORMER_PPO}.get_kl_controller",),
+        call=_coefficients,
+        imports=(CONFIG,),
+        requires=(CONFIG,),
+    ),
+)

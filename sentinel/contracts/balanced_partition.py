@@ -1,0 +1,114 @@
+"""Balanced partition: sequences that are dealt out to ranks or microbatches so that each gets about as many tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sentinel.contracts.contract import Choose, Contract, Input, Observed
+
+
+def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``parts``: for each part the places of its sequences in the batch, in their order."""
+    import torch
+
+    lengths, count = inputs["lengths"], len(inputs["lengths"])
+    parts = [[int(place) for place in part] for part in call(**inputs)["parts"]]
+    places = [place for part in parts for place in part if 0 <= place < count]
+    loads = [sum(lengths[place] for place in part if 0 <= place < count) for part in parts]
+    sizes = [len(part) for part in parts]
+    labels = inputs["prompts"] or list(range(count))
+    owners: dict[Any, set[int]] = {}
+    for number, part in enumerate(parts):
+        for place in part:
+            owners.setdefault(labels[place % count], set()).add(number)
+    # Each minibatch is dealt out for itself, and their differences may add up.
+    deals = count // inputs["minibatch_size"] if inputs["minibatch_size"] else 1
+    whole = deals * max(sum(n for n, label in zip(lengths, labels) if label == one) for one in labels)
+    spread = max(loads, default=0) - min(loads, default=0)
+    return {
+        "times": torch.bincount(torch.tensor(places, dtype=torch.int64), minlength=count),
+        "parts": len(parts),
+        "empty": sizes.count(0),
+        "uneven": max(sizes, default=0) - min(sizes, default=0) if inputs["equal_size"] else 0,
+        "torn": sum(len(numbers) > 1 for numbers in owners.values()),
+        "strayed": _strayed(parts, inputs["minibatch_size"]),
+        "excess": max(spread - whole, 0),
+        "spread": spread,
+    }
+
+
+def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
+    """Sequences that are trained on in another minibatch: each part is gone through in its order, as many at a time."""
+    if size is None:
+        return 0
+    each = max(size // max(len(parts), 1), 1)
+    return sum(turn // each != place // size for part in parts for turn, place in enumerate(part))
+
+
+def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Of as many at a time as there are parts, in the order of their lengths, the longest goes to the part that has the
+    least. The parts of a part's size are then no further apart than the first ones, and so than the longest."""
+    labels = inputs["prompts"] or list(range(len(inputs["lengths"])))
+    size = inputs["minibatch_size"] or len(labels)
+    dealt: list[list[int]] = [[] for _ in range(inputs["parts"])]
+    for start in range(0, len(labels), size):
+        members: dict[Any, list[int]] = {}
+        for place in range(start, min(start + size, len(labels))):
+            members.setdefault(labels[place], []).append(place)
+        whole = sorted(members.values(), key=lambda item: sum(inputs["lengths"][place] for place in item))
+        for first in range(0, len(whole), inputs["parts"]):
+            least = sorted(dealt, key=lambda part: sum(inputs["lengths"][place] for place in part))
+            for part, item in zip(least, reversed(whole[first : first + inputs["parts"]])):
+                part += item
+    return {"parts": dealt}
+
+
+def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """At least one sequence (or group) for each part; as many for each where parts are to be of equal size."""
+    parts, turns = inputs["parts"], choose.one_of((2, 1, 3))
+    minibatches = choose.integer(2, 3) if inputs["keep_minibatches"] else 1
+    even = inputs["equal_size"] or inputs["keep_minibatches"]
+    groups = parts * turns * minibatches + (0 if even else choose.integer(0, parts - 1))
+    members = choose.one_of((2, 1, 3)) if inputs["grouped"] else 1
+    inputs["prompts"] = [f"prompt {n // members}" for n in range(groups * members)] if inputs["grouped"] else None
+    inputs["minibatch_size"] = parts * turns if inputs["keep_minibatches"] else None
+    inputs["lengths"] = [1 + n for n in choose.integers(groups * members, 0, 40)]
+    inputs["lengths"][choose.integer(0, len(inputs["lengths"]) - 1)] += 3
+    return inputs
+
+
+BALANCED_PARTITION = Contract(
+    name="balanced_partition",
+    summary="sequences that are dealt out to ranks or microbatches, about as many tokens to each",
+    source=(
+        "multiway number partitioning by largest differences (Karmarkar and Karp 1982; Korf, IJCAI 2009): every item "
+        "in one part, and merging the largest with the smallest keeps parts no further apart than the longest item"
+    ),
+    inputs=(
+        Input("parts", "integer", "how many parts there are to be", choices=(2, 1, 3, 4)),
+        Input("equal_size", "boolean", "whether each part gets as many sequences", default=True, choices=(True, False)),
+        Input("grouped", "boolean", "whether sequences of one prompt go to one part", default=False),
+        Input("keep_minibatches", "boolean", "whether each is to stay in its minibatch", default=False),
+        Input("lengths", "any", "tokens of each sequence", choices=((),)),
+        Input("prompts", "any", "the prompt of each sequence, where those of one prompt go to one part", default=None),
+        Input("minibatch_size", "integer", "sequences of a minibatch, where each stays in its own", default=None),
+    ),
+    observes=(
+        Observed("times", "in how many parts each sequence is", ("sequences",)),
+        Observed("parts", "how many parts there are"),
+        Observed("empty", "how many of them have no sequence"),
+        Observed("uneven", "how many sequences the largest has more than the smallest, where they are to be equal"),
+        Observed("torn", "how many prompts are in several parts"),
+        Observed("strayed", "how many sequences are trained on in another minibatch"),
+        Observed("excess", "by how much more than the longest sequence (or prompt) of each deal parts differ"),
+        Observed("spread", "by how much the loads of two parts differ", role="other"),
+    ),
+    measure=_measure,
+    oracle=_oracle,
+    law="the_oracle_agrees",
+    aliases={"k_partitions": "parts", "seqlen_list": "lengths"},
+    laws=("the_oracle_agrees", "nothing_else_is_touched"),
+    mask="",
+    arrange=_arrange,
+)

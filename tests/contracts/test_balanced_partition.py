@@ -1,0 +1,67 @@
+"""Balanced partitions: the oracle keeps every promise, and partitions that break one each are seen to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from contract_kit import measured
+
+GIVEN: dict[str, Any] = {"lengths": [1, 9, 3, 3, 2, 2], "parts": 2, "equal_size": True}
+#: Loads of 12 and 8.
+KEPT = {
+    "times": [1] * 6,
+    "parts": 2,
+    "empty": 0,
+    "uneven": 0,
+    "torn": 0,
+    "strayed": 0,
+    "excess": 0,
+    "spread": 4,
+}
+
+
+def test_the_definitions_partition_by_hand() -> None:
+    """Two at a time in the order of their lengths, (1, 2), (2, 3), (3, 9): the longer one to the part that has less."""
+    assert measured("balanced_partition", **GIVEN) == {**KEPT, "spread": 6}
+
+
+@pytest.mark.parametrize(
+    ("parts", "given", "seen"),
+    [
+        ([[0, 1, 4], [2, 3, 5]], {}, {}),
+        ([[0, 1, 4], [2, 3]], {"equal_size": False}, {"times": [1, 1, 1, 1, 1, 0], "spread": 6}),
+        ([[0, 1, 4], [2, 3, 3]], {}, {"times": [1, 1, 1, 2, 1, 0], "spread": 3}),
+        ([[0, 1], [2, 3, 4, 5]], {}, {"uneven": 2, "spread": 0}),
+        ([[0, 1], [2, 3, 4, 5]], {"equal_size": False}, {"spread": 0}),
+        ([[0, 1, 2, 3, 4, 5], []], {"equal_size": False}, {"empty": 1, "excess": 11, "spread": 20}),
+        ([[0, 1], [2, 3], [4, 5]], {}, {"parts": 3, "spread": 6}),
+        ([[0, 1, 4], [2, 3, 5]], {"prompts": ["p", "p", "p", "q", "q", "q"]}, {"torn": 2}),
+        ([[1, 2, 0], [3, 4, 5]], {"prompts": ["p", "p", "p", "q", "q", "q"]}, {"spread": 6}),
+        # In minibatches of four each part trains on two at a time: 0 to 3 first, then 4 and 5.
+        ([[1, 0, 5], [2, 3, 4]], {"minibatch_size": 4}, {}),
+        ([[5, 1, 0], [2, 3, 4]], {"minibatch_size": 4}, {"strayed": 2}),
+    ],
+)
+def test_partitions_that_break_a_promise(parts: Any, given: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
+    assert measured("balanced_partition", lambda **_: {"parts": parts}, **{**GIVEN, **given}) == {**KEPT, **seen}
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("kind", ["plain", "equal", "grouped", "minibatches"])
+def test_the_oracle_keeps_every_promise(seed: int, kind: str) -> None:
+    """Whatever the lengths are."""
+    generator = random.Random(seed)
+    parts, turns = generator.randint(1, 4), generator.randint(1, 4)
+    count = parts * turns * 2 + (generator.randint(0, parts - 1) if kind == "plain" else 0)
+    seen = measured(
+        "balanced_partition",
+        lengths=[generator.randint(1, 50) for _ in range(count)],
+        parts=parts,
+        equal_size=kind != "plain",
+        prompts=[place // 2 for place in range(count)] if kind == "grouped" else None,
+        minibatch_size=parts * turns if kind == "minibatches" else None,
+    )
+    assert seen == {**KEPT, "times": [1] * count, "parts": parts, "spread": seen["spread"]}

@@ -1,0 +1,80 @@
+"""The KL coefficient and the learning rate: the oracles by hand, and broken twins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from contract_kit import measured
+
+STEERED: dict[str, Any] = {
+    "adaptive": True,
+    "initial": 0.5,
+    "target_kl": 2.0,
+    "horizon": 10,
+    "samples_per_step": 5,
+    # 50 % above the target, 10 % above, on it, 50 % below.
+    "kls": [3.0, 2.2, 2.0, 1.0],
+}
+
+
+def test_a_coefficient_is_steered_towards_its_target() -> None:
+    seen = measured("kl_coefficient", **STEERED)["coefficients"]
+    # By half the horizon's share of the error, which is cut to 0.2.
+    assert seen == pytest.approx([0.5, 0.5 * 1.1, 0.55 * 1.05, 0.55 * 1.05, 0.55 * 1.05 * 0.9], rel=1e-12)
+
+
+def test_a_fixed_coefficient_stays() -> None:
+    assert measured("kl_coefficient", **{**STEERED, "adaptive": False})["coefficients"] == [0.5] * 5
+
+
+@pytest.mark.parametrize("twin", ["no clip", "wrong sign", "difference"])
+def test_controllers_that_steer_otherwise(twin: str) -> None:
+    def call(initial: float, target_kl: float, kls: list[float], **_: Any) -> dict[str, Any]:
+        found = [initial]
+        for kl in kls:
+            error = kl - target_kl if twin == "difference" else kl / target_kl - 1
+            if twin != "no clip":
+                error = min(max(error, -0.2), 0.2)
+            found.append(found[-1] * (1 + (-1 if twin == "wrong sign" else 1) * error / 2))
+        return {"coefficients": found}
+
+    assert measured("kl_coefficient", call, **STEERED) != measured("kl_coefficient", **STEERED)
+
+
+def _rates(schedule: str, **given: Any) -> list[float]:
+    rates: list[float] = measured("learning_rate", schedule=schedule, **given)["rates"]
+    return rates
+
+
+def test_rates_by_hand() -> None:
+    given: dict[str, Any] = {"warmup_steps": 2, "training_steps": 6, "peak": 4.0}
+    assert _rates("constant", **given) == [0.0, 2.0, 4.0, 4.0, 4.0, 4.0]
+    assert _rates("constant", **{**given, "warmup_steps": 0}) == [4.0] * 6
+    eighth = math.cos(math.pi / 4)
+    assert _rates("cosine", **given) == pytest.approx([0, 2, 4, 2 + 2 * eighth, 2, 2 - 2 * eighth])
+    assert _rates("cosine", **given, min_ratio=0.5) == pytest.approx([0, 2, 4, 3 + eighth, 3, 3 - eighth])
+    assert _rates("cosine", **given, first_step=1) == pytest.approx([2, 4, 2 + 2 * eighth, 2, 2 - 2 * eighth, 0])
+    assert _rates("wsd", **given, stable_ratio=0.5) == pytest.approx([0, 2, 4, 4, 4, 2])
+    assert _rates("wsd", **given, stable_ratio=0.0) == pytest.approx(_rates("cosine", **given))
+
+
+def test_where_the_warm_up_begins() -> None:
+    given: dict[str, Any] = {"warmup_steps": 2, "training_steps": 3, "min_ratio": 0.5}
+    assert _rates("cosine", **given) == [0.0, 0.5, 1.0]
+    assert _rates("cosine", **given, initial_ratio=0.2) == pytest.approx([0.2, 0.6, 1.0])
+    assert _rates("cosine", **given, warmup_from="minimum") == [0.5, 0.75, 1.0]
+
+
+def test_a_first_update_without_a_rate() -> None:
+    """What verl had until #1463: of no warm-up steps it made one."""
+
+    def call(training_steps: int, warmup_steps: int, **_: Any) -> dict[str, Any]:
+        return {"rates": [min(1, step / max(1, warmup_steps)) for step in range(training_steps)]}
+
+    given: dict[str, Any] = {"schedule": "constant", "training_steps": 3}
+    assert measured("learning_rate", call, warmup_steps=2, **given) == measured(
+        "learning_rate", warmup_steps=2, **given
+    )
+    assert measured("learning_rate", call, warmup_steps=0, **given)["rates"][0] == 0.0
