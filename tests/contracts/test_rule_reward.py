@@ -18,7 +18,7 @@ Grader = Callable[[str, str], Any]
 def measured(grader: Grader, **inputs: Any) -> Mapping[str, Any]:
     filled = {item.name: inputs.get(item.name, item.default) for item in CONTRACT.inputs}
     assert REQUIRED not in filled.values()
-    return CONTRACT.measure(lambda response, ground_truth, rule: {"score": grader(response, ground_truth)}, filled)
+    return CONTRACT.measure(lambda response, ground_truth, **_: {"score": grader(response, ground_truth)}, filled)
 
 
 def by_definition(response: str, ground_truth: str) -> float:

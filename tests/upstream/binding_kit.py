@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import runner
+from shipped import MIRRORS, runner
+from twins import Edit, copied
 
 from sentinel.catalog import bundled_catalog
 from sentinel.errors import Unavailable
@@ -17,6 +19,7 @@ from sentinel.runner import Runner
 from sentinel.search.bench import Bench, Subject, Trial, widened
 from sentinel.search.checks import subjects
 from sentinel.search.scenarios import with_dialects
+from sentinel.sources import open_checkout
 from sentinel.values import Tensor, tensor
 
 #: Four responses to two prompts, of three tokens; numbers that float32 holds, none at a clip bound, no ties.
@@ -185,5 +188,21 @@ def opened(target: str, sha: str) -> Iterator[Bound]:
         yield Bound(warm, target, Ref("git", sha))
     except Unavailable as error:
         pytest.skip(error.reason)
+    finally:
+        warm.close()
+
+
+def opened_twin(target: str, sha: str, edits: Sequence[Edit], place: Path) -> Iterator[Bound]:
+    """The boundaries at a commit in which a few lines are changed; skips where it is not in the user's mirrors.
+
+    :param place: of the twin; nothing is there yet.
+    """
+    try:
+        copied(open_checkout(bundled_catalog().targets[target], Ref("git", sha), store=MIRRORS).path, place, edits)
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    warm = runner()
+    try:
+        yield Bound(warm, target, Ref("path", str(place)))
     finally:
         warm.close()

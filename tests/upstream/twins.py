@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,18 @@ Twins = Mapping[str, tuple[str, tuple[Edit, ...]]]
 Decide = Callable[[str, str], Decision]
 
 
+def copied(checkout: Path, place: Path, edits: Sequence[Edit]) -> None:
+    """A twin: the checkout, copied to a place that is not there yet, with these edits."""
+    shutil.copytree(checkout, place)
+    for parent, folders, files in os.walk(place):
+        for item in (".", *folders, *files):
+            os.chmod(os.path.join(parent, item), 0o755)
+    for file, old, new in edits:
+        text = (place / file).read_text()
+        assert text.count(old) == 1, f"{file} has {text.count(old)} times: {old}"
+        (place / file).write_text(text.replace(old, new))
+
+
 def deciding(target: str, twins: Twins, folder: Path, pull: int | None = None) -> Iterator[Decide]:
     """Decide recipes of one target at pins and at twins of them; the body of a fixture.
 
@@ -46,14 +58,7 @@ def deciding(target: str, twins: Twins, folder: Path, pull: int | None = None) -
         place = folder / name.replace(" ", "-")
         if not place.exists():
             pin, edits = twins[name]
-            shutil.copytree(checkout(pin), place)
-            for parent, folders, files in os.walk(place):
-                for item in (".", *folders, *files):
-                    os.chmod(os.path.join(parent, item), 0o755)
-            for file, old, new in edits:
-                text = (place / file).read_text()
-                assert text.count(old) == 1, f"{file} has {text.count(old)} times: {old}"
-                (place / file).write_text(text.replace(old, new))
+            copied(checkout(pin), place, edits)
         return place
 
     def checkout(pin: str) -> Path:
