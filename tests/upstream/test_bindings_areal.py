@@ -18,7 +18,10 @@ FUNCTIONAL = "areal.utils.functional"
 NORMALIZATION = "areal.utils.data.Normalization.__call__"
 STEP = "areal.trainer.ppo.actor.PPOActor._compute_advantages"
 #: What main no longer has -> the last state of it that is in the corpus.
-GONE = {"areal.engine.ppo.actor.PPOActor.compute_logp": "abc85aba2f3b1d486b23781242bce9d8bc726b23"}
+GONE = {
+    "areal.engine.ppo.actor.PPOActor.compute_logp": "abc85aba2f3b1d486b23781242bce9d8bc726b23",
+    f"{FUNCTIONAL}.dynamic_sampling": "abc85aba2f3b1d486b23781242bce9d8bc726b23",
+}
 PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 
 

@@ -15,9 +15,17 @@ _LOOP = "verl.experimental.reward_loop.reward_manager"
 _OLD, _NEW = _MANAGERS.replace(".", "/"), _LOOP.replace(".", "/")
 _RULES = "verl.utils.reward_score"
 
+_FUNCTIONALS = "roll.utils.functionals"
+_ROLL = "roll/utils/functionals.py"
+_SKYRL = "skyrl/train/utils/trainer_utils.py"
+
 #: target -> a commit of its main.
 MAIN = {
     "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
+    "areal": "cbff54d645d2cd8ee1f1c358a82f3f473588433d",
+    "roll": "8eb27cc2dc34c4d1310b169d9b86d339004d811a",
+    "slime": "624b824a898ab0ec1fcb4d373004c7f3852bf515",
+    "skyrl": "a9564572eb8e91076be43c1bd5e4615e3de17265",
 }
 #: A boundary and its contract; a file, what stands there once, and what is put in its place.
 TWINS: list[tuple[str, str, Edit]] = [
@@ -70,6 +78,79 @@ TWINS: list[tuple[str, str, Edit]] = [
         f"{_RULES}.default_compute_score",
         "rule_reward",
         ("verl/utils/reward_score/__init__.py", "from . import gsm8k\n", "from . import math_verify as gsm8k\n"),
+    ),
+    (
+        "areal.reward.clevr_count_70k.clevr_count_70k_reward_fn",
+        "rule_reward",
+        ("areal/reward/clevr_count_70k.py", "is_correct = sol.strip() == ans.strip()", "is_correct = bool(sol)"),
+    ),
+    (
+        "areal.reward.geometry3k.geometry3k_reward_fn",
+        "rule_reward",
+        ("areal/reward/geometry3k.py", "worker.verify(sol, ans)", "worker.verify(ans, ans)"),
+    ),
+    (
+        "areal.utils.functional.reward_overlong_penalty",
+        "overlong_penalty",
+        ("areal/utils/functional/functional.py", "exceed_len = response_length_cur - expected_len", "exceed_len = 0"),
+    ),
+    (
+        "areal.trainer.ppo.actor._apply_m2po_masking",
+        "second_moment_mask",
+        ("areal/trainer/ppo/actor.py", "sorted_m2_loss_mask[restored_indices]", "sorted_m2_loss_mask[indices]"),
+    ),
+    (
+        f"{_FUNCTIONALS}.expand_to_token_level",
+        "token_reward",
+        (_ROLL, "[torch.arange(batch_size), eos_mask_idx] =", "[torch.arange(batch_size), -1] ="),
+    ),
+    (
+        f"{_FUNCTIONALS}.difficulty_mask",
+        "difficulty_filter",
+        (_ROLL, "(reshape_score_mean > low_threshold) *", "(scores > low_threshold) *"),
+    ),
+    (
+        f"{_FUNCTIONALS}.get_sample_level_mask",
+        "overlong_filter",
+        (_ROLL, "(max_response_length != true_response_length)", "(max_response_length == true_response_length)"),
+    ),
+    (
+        "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm",
+        "sampling_request",
+        ("roll/distributed/strategy/vllm_strategy.py", 'top_p=gen_kwargs["top_p"],', "top_p=1.0,"),
+    ),
+    (
+        "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
+        "group_filter",
+        ("slime/rollout/filter_hub/dynamic_sampling_filters.py", ".std() > 1e-6", ".std() >= 0.0"),
+    ),
+    (
+        "slime.rollout.rm_hub.gpqa.compute_gpqa_reward",
+        "rule_reward",
+        (
+            "slime/rollout/rm_hub/gpqa.py",
+            "return 1.0 if extracted_letter == correct_letter",
+            "return 1.0 if extracted_letter",
+        ),
+    ),
+    (
+        "skyrl.train.utils.trainer_utils.handle_filter_sampling",
+        "group_filter",
+        (_SKYRL, "if traj_uid in kept_uids_set:", "if rewards[idx] > 0:"),
+    ),
+    (
+        "skyrl.train.utils.trainer_utils.zero_variance_filter",
+        "group_filter",
+        (_SKYRL, "(max(vals) - min(vals)) <= tol", "max(vals) <= tol"),
+    ),
+    (
+        "skyrl.train.generators.utils.apply_overlong_filtering",
+        "overlong_filter",
+        (
+            "skyrl/train/generators/utils.py",
+            '[0] * len(mask) if stop_reason != "stop"',
+            "[0] * len(mask) if not stop_reason",
+        ),
     ),
 ]
 
