@@ -12,6 +12,7 @@ from .data import MAIN, swapped
 _FUNCTIONALS = "roll.utils.functionals"
 _PROTOCOL = "roll.distributed.scheduler.protocol"
 _CONTROLLERS = "roll.utils.kl_controller"
+_RULES = "roll.pipeline.rlvr.rewards"
 _VLLM = "roll.distributed.strategy.vllm_strategy"
 
 _CONFIG = StandIn("pipeline_config", "the options that the function reads; the real one looks for checkpoints")
@@ -111,6 +112,23 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**asked, "max_new_tokens": asked["max_tokens"]}
 
 
+def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a question that asks for a number."""
+    return {"score": boundary.function(inputs["response"], inputs["ground_truth"], "numerical")}
+
+
+def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The second of what a rule of multiple choices tells; what prices the wording too is asked for the loose price."""
+    told = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
+    return {"score": told[1]}
+
+
+_CHOICES = {
+    "ground_truth": ("B", "A", "D"),
+    "wrong_answer": ("C", "E"),
+    "wording": ("boxed", "All in all the answer is \\boxed{{{answer}}}."),
+}
+
 _ENDS = {"response_mask": ("full", "right")}
 _GROUPS = {"group_layout": "equal"}
 _ALONE = Dialect(
@@ -165,6 +183,20 @@ BINDINGS = (
         imports=(_PROTOCOL,),
         stand_ins=(_CONFIG,),
         accepts=_ENDS,
+    ),
+    *(
+        Binding(f"{_RULES}.{name}", "rule_reward", call=_chosen, accepts=_CHOICES)
+        for name in (
+            "multiple_choice_boxed_rule_reward_worker.multiple_choice_boxed_reward_fn",
+            "general_val_rule_reward_worker.single_choice_reward",
+            "crossthinkqa_rule_reward_worker.crossthinkqa_reward_fn",
+        )
+    ),
+    Binding(
+        f"{_RULES}.video_r1_reward_worker.accuracy_reward",
+        "rule_reward",
+        call=_seen,
+        accepts={"wording": ("<answer>{answer}</answer>", "<think>6 times 7</think> <answer> {answer} </answer>")},
     ),
     Binding(
         f"{_VLLM}.create_sampling_params_for_vllm",

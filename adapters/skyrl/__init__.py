@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sentinel.targets import PackageRoot, Target
 
-from . import driver, filters, former, megatron, rollouts, tensors, updates, workers
+from . import driver, filters, former, megatron, rewards, rollouts, tensors, updates, workers
 from .shared import OFF_POLICY, PPO, TORCH, WORKER_UTILS
 
 #: A batch is float32, and a model bfloat16 or float32.
@@ -37,6 +37,8 @@ _UNBOUND = {
     "skyrl.train.generators.utils.get_response_ids_and_loss_mask_from_messages": "it needs a tokenizer's chat template",
     "skyrl.train.generators.utils.*": "records of rollouts put together and taken apart; templates of chats",
     **former.UNBOUND,
+    **rewards.UNBOUND,
+    **filters.UNBOUND,
     "skyrl.train.utils.utils.*": "beside validate_cfg it sets up processes and devices",
 }
 
@@ -57,6 +59,7 @@ TARGET = Target(
         *updates.BINDINGS,
         *rollouts.BINDINGS,
         *filters.BINDINGS,
+        *rewards.BINDINGS,
         *megatron.BINDINGS,
         *(replace(binding, dtypes=_DTYPES) for binding in (*tensors.BINDINGS, *former.BINDINGS)),
     ),

@@ -92,3 +92,10 @@ BINDINGS = (
         accepts={"response_mask": ("full", "right")},
     ),
 )
+
+UNBOUND = {
+    f"skyrl.{_SAMPLING}.handle_dynamic_sampling": "it calls one of the two ways of sampling by its name",
+    f"skyrl.{_SAMPLING}.handle_replace_sampling": (
+        "which group takes the place of another is drawn at random, from an order of a set of strings"
+    ),
+}

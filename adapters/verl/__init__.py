@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import agents, data, engines, kernels, rewards, updates
+from . import agents, data, engines, kernels, requests, rewards, updates
 from .shared import CPU, swapped
 from .shared import MAIN as _MAIN
 
@@ -712,6 +712,7 @@ TARGET = Target(
         *updates.BINDINGS,
         *engines.BINDINGS,
         *data.BINDINGS,
+        *requests.BINDINGS,
         *rewards.BINDINGS,
         *agents.BINDINGS,
         *kernels.BINDINGS,
@@ -745,7 +746,7 @@ TARGET = Target(
         "verl.trainer.ppo.mismatch_helper.*": "metrics alone, and the glue around what is bound",
         "verl.workers.reward_manager.*": "registers of the managers, which are bound, and the processes of one",
         **rewards.UNBOUND,
-        "verl.workers.rollout.*": "sampling parameters are the record of an engine, and it is not installed",
+        "verl.workers.rollout.*": "it hands what the agent's loop asks for, which is bound, to an engine's own record",
         "verl.utils.dataset.sft_dataset.*": "one prompt and one response, as a tokenizer makes them of text",
         "verl.workers.hybrid_engine.*": "engines hand a batch to their shards and back",
         "verl.workers.roles.utils.losses.*": "it hands a packed batch to what is bound",

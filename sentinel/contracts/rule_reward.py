@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Any
 
 from sentinel.contracts.contract import Contract, Input, Observed
@@ -38,7 +39,9 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _said(response: str, wording: str) -> str:
     """The answer in a response: the last one in a box, or what stands where the wording has ``{answer}``."""
     if wording in WORDINGS:
-        return response.split("\\boxed{")[-1].split("}")[0]
+        last = response.split("\\boxed{")[-1]
+        depth = list(accumulate((letter == "{") - (letter == "}") for letter in last))
+        return last[: depth.index(-1)] if -1 in depth else last
     before, after = worded("\0", wording).split("\0", 1)
     return response[len(before) :].split(after.split("\0")[0] or "\0")[0]
 
