@@ -39,6 +39,15 @@ def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {"score": boundary.function(None, inputs["response"], None, None, inputs["ground_truth"])}
 
 
+def _measured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """An angle or a length, whose expression a package compares."""
+    from sentinel.worker.drift import AbsentError
+
+    if not hasattr(boundary.module, "get_math_verify_worker"):
+        raise AbsentError("not in this version: it compares expressions itself, with packages that are not installed")
+    return _ruled(boundary, inputs)
+
+
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A batch has a column for the prompt's token. The rewards are changed where they are, as they are meant to be."""
     import torch
@@ -91,9 +100,13 @@ BINDINGS = (
     Binding(
         f"{_REWARD}.geometry3k.geometry3k_reward_fn",
         "rule_reward",
-        call=_ruled,
+        call=_measured,
         stand_ins=(_GRADER,),
-        accepts={"wording": ("[{answer}]", "boxed", "The angle is {answer}.")},
+        accepts={
+            "ground_truth": ("42", "7", "-3", "5 \\sqrt { 3 }"),
+            "wrong_answer": ("43", "8", "2 \\sqrt { 3 }"),
+            "wording": ("[{answer}]", "boxed", "The angle is {answer}."),
+        },
     ),
     Binding(
         f"{_FUNCTIONAL}.reward_overlong_penalty",

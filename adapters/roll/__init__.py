@@ -834,6 +834,7 @@ TARGET = Target(
             "the one filter that it has an option for is to do: it returns the mask that it is given"
         ),
         f"{_AGENTIC}.*": "recordings of rollouts, and their grouping for display",
+        **rewards.UNBOUND,
         "roll.datasets.collator.*": "images, sounds and videos before the collator, which is bound",
         "roll.distributed.strategy.vllm_strategy.*": "answers of vLLM as tensors",
         "roll.utils.train_infer_corrections.*": "it hands a batch to the corrections, which are bound",

@@ -108,7 +108,9 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: inputs[name] for name in names}
     record = {"SamplingParams": dict} if hasattr(boundary.module, "SamplingParams") else {}
     with swapped(boundary.module, **record):
-        asked = boundary.function({**given, "eos_token_id": [2], "num_return_sequences": 1, "stop_strings": None})
+        asked = boundary.function(
+            {**given, "eos_token_id": [2], "num_return_sequences": 1, "num_beams": 1, "stop_strings": None}
+        )
     return {**asked, "max_new_tokens": asked["max_tokens"]}
 
 
@@ -207,3 +209,7 @@ BINDINGS = (
         accepts={"top_p": (1.0, 0.9), "top_k": (50, 20), "max_new_tokens": (8, 4), "repetition_penalty": (1.0, 1.1)},
     ),
 )
+
+UNBOUND = {
+    f"{_RULES}.*": "parts of the rules that are bound, and the prices of repetition and length that one adds to its own"
+}

@@ -94,8 +94,12 @@ BINDINGS = (
 )
 
 UNBOUND = {
-    f"skyrl.{_SAMPLING}.handle_dynamic_sampling": "it calls one of the two ways of sampling by its name",
-    f"skyrl.{_SAMPLING}.handle_replace_sampling": (
-        "which group takes the place of another is drawn at random, from an order of a set of strings"
-    ),
+    f"{package}.utils.trainer_utils.{name}": reason
+    for package in ("skyrl.train", "skyrl_train")
+    for name, reason in {
+        "handle_dynamic_sampling": "it calls one of the two ways of sampling by its name",
+        "handle_replace_sampling": "which group takes the place of another is drawn at random, out of a set of strings",
+        "get_bad_sample_replacements": "the draw of handle_replace_sampling",
+        "*": "nodes, checkpoints, rows by their index, and metrics",
+    }.items()
 }

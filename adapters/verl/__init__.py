@@ -745,6 +745,7 @@ TARGET = Target(
         "verl.trainer.ppo.ray_trainer._compute_response_info": "lengths, for metrics; compute_response_mask came later",
         "verl.trainer.ppo.mismatch_helper.*": "metrics alone, and the glue around what is bound",
         "verl.workers.reward_manager.*": "registers of the managers, which are bound, and the processes of one",
+        **requests.UNBOUND,
         **rewards.UNBOUND,
         "verl.workers.rollout.*": "it hands what the agent's loop asks for, which is bound, to an engine's own record",
         "verl.utils.dataset.sft_dataset.*": "one prompt and one response, as a tokenizer makes them of text",

@@ -46,6 +46,7 @@ BINDINGS = (
         call=_asked,
         imports=(_PROTOCOL,),
         stand_ins=(_SELF, _RUN),
+        requires=(f"{_LOOP}.AgentLoopWorker.generate_sequences",),  # workers have a method of this name
         accepts={
             "max_new_tokens": (None,),
             "top_p": (1.0, 0.9),
@@ -54,3 +55,5 @@ BINDINGS = (
         },
     ),
 )
+
+UNBOUND = {f"{_LOOP}.*": "a register of loops, and what is traced of them"}

@@ -144,7 +144,7 @@ def _scoring(rewards: Any, mask: Any, as_record: bool = False) -> Callable[..., 
         (" ".join([str(n + 1)] * int(row.sum())), str(n + 1)): float(rewards[n]) for n, row in enumerate(mask != 0)
     }
 
-    def score(data_source: Any, solution_str: str, ground_truth: str, extra_info: Any = None) -> Any:
+    def score(data_source: Any, solution_str: str, ground_truth: str, extra_info: Any = None, **_: Any) -> Any:
         found = worth.get((solution_str, ground_truth), -1e6)
         return {"score": found, "acc": found > 0} if as_record else found
 
@@ -188,6 +188,13 @@ def _manager(owner: Any, score: Any, **options: Any) -> Any:
     return owner(_Tokenizer(), num_examine=0, compute_score=score, **options)
 
 
+def _lenient(owner: Any, score: Any) -> Any:
+    """DAPO's manager, which punishes no length; until #6709 it asked for the option all the same."""
+    from sentinel.worker.drift import StandInNamespace
+
+    return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=StandInNamespace(enable=False, len=1))
+
+
 def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     scores = [float(score) for score in inputs["rewards"]]
     return {"token_level_rewards": boundary.function(_batch(boundary, inputs["response_mask"]), scores)}
@@ -216,10 +223,6 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
 def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The manager's scores, laid on tokens by the manager, as the reward loop does."""
-    from sentinel.worker.drift import AbsentError
-
-    if not hasattr(boundary.owner, "assemble_rm_scores"):
-        raise AbsentError("not in this version: the agent loop itself lays scores on tokens")
     mask = inputs["response_mask"]
     scores = _one_by_one(boundary, _scored(inputs), mask)
     return {"token_level_rewards": boundary.owner.assemble_rm_scores(_batch(boundary, mask), scores)}
@@ -290,25 +293,43 @@ def _punishes(path: str, call: Any, line: str, *stand_ins: StandIn, **more: Any)
     )
 
 
+#: Until May 2026 the reward loop itself laid scores on tokens.
+_ASSEMBLES = f"{_LOOP}.base.RewardManagerBase.assemble_rm_scores"
 _STANDING = (_TOKENIZER, _SCORE)
 
 BINDINGS = (
     *_RULED,
-    _lays(f"{_MANAGERS}.naive.NaiveRewardManager.__call__", _laid(_manager), *_STANDING),
-    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _laid(_manager), *_STANDING),
+    _lays(
+        f"{_MANAGERS}.naive.NaiveRewardManager.__call__",
+        _laid(_manager),
+        *_STANDING,
+        requires=(f"{_MANAGERS}.naive",),  # before it decoded the prompt too, and knew the data sets itself
+    ),
+    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _laid(_lenient), *_STANDING, requires=(f"{_MANAGERS}.dapo",)),
     _lays(
         f"{_MANAGERS}.batch.BatchRewardManager.__call__",
         _laid(lambda owner, score: _manager(owner, _each(score))),
         *_STANDING,
+        requires=(f"{_MANAGERS}.batch",),
     ),
-    _lays(f"{_MANAGERS}.prime.PrimeRewardManager.__call__", _laid(_manager), *_STANDING, _EXECUTOR),
-    _lays(f"{_LOOP}.base.RewardManagerBase.assemble_rm_scores", _assembled, fixed={"score_as": None}),
+    _lays(
+        f"{_MANAGERS}.prime.PrimeRewardManager.__call__",
+        _laid(_manager),
+        *_STANDING,
+        _EXECUTOR,
+        requires=(f"{_MANAGERS}.prime",),
+    ),
+    _lays(_ASSEMBLES, _assembled, fixed={"score_as": None}, requires=(_ASSEMBLES,)),
     *(
-        _lays(f"{_LOOP}.{file}.{name}RewardManager.run_single", _run_single, *_STANDING)
+        _lays(f"{_LOOP}.{file}.{name}RewardManager.run_single", _run_single, *_STANDING, requires=(_ASSEMBLES,))
         for file, name in (("naive", "Naive"), ("dapo", "DAPO"), ("gdpo", "GDPO"))
     ),
     _punishes(
-        f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _penalised, "workers/reward_manager/dapo.py#L126", *_STANDING
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__",
+        _penalised,
+        "workers/reward_manager/dapo.py#L126",
+        *_STANDING,
+        requires=(f"{_MANAGERS}.dapo",),
     ),
     _punishes(
         f"{_LOOP}.dapo.DAPORewardManager.run_single",
