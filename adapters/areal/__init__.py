@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
-from . import containers, objectives, schedules
+from . import containers, objectives, rewards, schedules
 
 #: Dialects say where AReaL says so by a line of main in August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
@@ -571,18 +571,17 @@ TARGET = Target(
         *objectives.BINDINGS,
         *containers.BINDINGS,
         *schedules.BINDINGS,
+        *rewards.BINDINGS,
     ),
     unbound={
         **containers.UNBOUND,
-        "areal.engine.ppo.actor.get_m2po_loss_mask": "M2PO drops tokens by a second moment; no contract of it yet",
+        **rewards.UNBOUND,
         "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
         "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
         "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",
-        f"{_FUNCTIONAL}.dynamic_sampling": "groups whose rewards are all alike are dropped; no contract of filters yet",
         "areal.trainer.ppo.gae._compute_turn_level_gae": "the contract's steps are tokens; these are turns",
         "areal.trainer.ppo.actor.compute_prox_logp_approximations": "it guesses log-probs from the versions of weights",
         f"{_DATA}.*": "containers, devices and collectives under the packing of microbatches",
-        f"{_FUNCTIONAL}.reward_overlong_penalty": "no contract of rewards that go by the length of a response yet",
         f"{_FUNCTIONAL}.dpo_pair_logratios": "a part of compute_dpo_loss, which is bound",
         f"{_FUNCTIONAL}.dpo_preference_loss": "a part of compute_dpo_loss, which is bound",
     },

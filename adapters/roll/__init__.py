@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
-from . import balancing, containers, data, schedules
+from . import balancing, containers, data, rewards, schedules
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 _FUNCTIONALS = "roll.utils.functionals"
@@ -810,6 +810,7 @@ TARGET = Target(
         *containers.BINDINGS,
         *balancing.BINDINGS,
         *schedules.BINDINGS,
+        *rewards.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # Its wrapper of vLLM raises beside a version that it does not know.
@@ -824,21 +825,19 @@ TARGET = Target(
         f"{_FUNCTIONALS}.get_eos_mask": "nothing calls it",
         f"{_FUNCTIONALS}.entropy_from_logits": "op_compute_entropy of the strategies, as an entropy of logits",
         f"{_FUNCTIONALS}.compute_clip_fraction": "a metric of the losses, which are bound with their clip fractions",
-        f"{_FUNCTIONALS}.expand_to_token_level": "it puts a reward on the last token, under compute_token_reward",
-        f"{_FUNCTIONALS}.compute_token_reward": "compute_approx_kl, which is bound, and the reward on the last token",
         f"{_FUNCTIONALS}.apply_kl_penalty": "compute_approx_kl, which is bound, times what a controller moves",
         f"{_FUNCTIONALS}.reward_postprocess": "reward_norm and group_reward_norm, which are bound, and a clamp",
-        f"{_FUNCTIONALS}.difficulty_mask": "a threshold on the mean reward of a prompt; no contract of filters yet",
-        f"{_FUNCTIONALS}.get_sample_level_mask": "length filters of samples; no contract of filters yet",
         f"{_FUNCTIONALS}.log_seqlen_unbalance": "a metric of batch_balance, which is bound",
         f"{_FUNCTIONALS}.concatenate_input_and_output": "one concatenation before postprocess_generate, which is bound",
         f"{_FUNCTIONALS}.compute_ref_log_probs_with_routing": "it asks clusters of Ray",
         f"{_FUNCTIONALS}.*": "devices, dictionaries, routing and metrics' averages",
         f"{_AGENTIC}.compute_response_level_rewards": "sums of step rewards, under agentic_reward_norm, which is bound",
-        f"{_AGENTIC}.get_agentic_response_level_mask": "filters of samples; no contract of filters yet",
+        f"{_AGENTIC}.get_agentic_response_level_mask": (
+            "the one filter that it has an option for is to do: it returns the mask that it is given"
+        ),
         f"{_AGENTIC}.*": "recordings of rollouts, and their grouping for display",
+        **rewards.UNBOUND,
         "roll.datasets.collator.*": "images, sounds and videos before the collator, which is bound",
-        "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm": "its record is vLLM's own",
         "roll.distributed.strategy.vllm_strategy.*": "answers of vLLM as tensors",
         "roll.utils.train_infer_corrections.*": "it hands a batch to the corrections, which are bound",
     },

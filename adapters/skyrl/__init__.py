@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sentinel.targets import PackageRoot, Target
 
-from . import containers, driver, former, megatron, rollouts, schedules, tensors, updates, workers
+from . import containers, driver, filters, former, megatron, rewards, rollouts, schedules, tensors, updates, workers
 from .shared import OFF_POLICY, PPO, TORCH, WORKER_UTILS
 
 #: A batch is float32, and a model bfloat16 or float32.
@@ -33,11 +33,12 @@ _UNBOUND = {
     f"{TORCH}.*": _NOT_YET,
     f"{WORKER_UTILS}.*": _NOT_YET,
     "skyrl.train.generators.utils.get_rollout_metrics": "means over rollouts; no generator is bound yet",
-    "skyrl.train.generators.utils.apply_overlong_filtering": "zeros for responses that stopped at the limit",
     "skyrl.train.generators.utils.get_response_ids_and_loss_mask_from_messages": "it needs a tokenizer's chat template",
     "skyrl.train.generators.utils.*": "records of rollouts put together and taken apart; templates of chats",
     **containers.UNBOUND,
     **former.UNBOUND,
+    **rewards.UNBOUND,
+    **filters.UNBOUND,
     "skyrl.train.utils.utils.*": "beside validate_cfg it sets up processes and devices",
 }
 
@@ -59,6 +60,8 @@ TARGET = Target(
         *workers.BINDINGS,
         *updates.BINDINGS,
         *rollouts.BINDINGS,
+        *filters.BINDINGS,
+        *rewards.BINDINGS,
         *megatron.BINDINGS,
         *(replace(binding, dtypes=_DTYPES) for binding in (*tensors.BINDINGS, *former.BINDINGS)),
     ),

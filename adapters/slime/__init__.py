@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import balancing, log_probs, rewards, rollouts, steps
+from . import balancing, filters, log_probs, rewards, rollouts, steps
 from .shared import (
     ARGS,
     CP,
@@ -503,6 +503,7 @@ TARGET = Target(
             accepts={"std_level": (None, "group")},
         ),
         *log_probs.BINDINGS,
+        *filters.BINDINGS,
         *rewards.BINDINGS,
         *rollouts.BINDINGS,
         *steps.BINDINGS,
@@ -522,7 +523,10 @@ TARGET = Target(
         "slime.ray.rollout.*": "it starts servers, and averages metrics for display",
         "slime.rollout._fanout_test_helpers.compact_generate": "a generation function for tests",
         "slime.rollout.fully_async_rollout.generate_rollout_fully_async": "_generate_rollout_async, bound, in a loop",
-        "slime.rollout.rm_hub.math_utils.*": "parts of the graders that are bound",
+        "slime.rollout.rm_hub.ifbench.*": "it asks the data set's own package, which is not installed",
+        "slime.rollout.rm_hub.remote_rm": "it asks a service",
+        "slime.rollout.rm_hub.*": "parts of the graders that are bound, or many of them at once",
+        "slime.rollout.filter_hub.base_types.*": "it hands on what a filter says, which is bound",
         f"{PPO}.compute_log_probs": "a kernel of Megatron-LM, which is not installed",
         f"{PPO}.compute_entropy_from_logits": (
             "beside that kernel, over the ranks of a process group; now one with log-probs, which are bound"

@@ -18,6 +18,13 @@ def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
 
 
+def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A rule of one data set, which tells a number, a record, or the score before what it is made of."""
+    found = boundary.function(inputs["response"], inputs["ground_truth"])
+    found = found["score"] if isinstance(found, dict) else found
+    return {"score": found[0] if isinstance(found, tuple) else found}
+
+
 def _graded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": boundary.invoke({"ground_truth": inputs["ground_truth"]}, inputs["response"])}
 
@@ -36,5 +43,18 @@ BINDINGS = (
         "slime.rollout.rm_hub.math_utils.grade_answer_verl",
         "rule_reward",
         call=_graded,
+    ),
+    *(
+        Binding(f"slime.rollout.rm_hub.{name}", "rule_reward", call=_ruled, accepts=accepts)
+        for name, accepts in {
+            "math_dapo_utils.compute_score": {"wording": ("Answer: {answer}", "So it is.\nAnswer: {answer}")},
+            "deepscaler.get_deepscaler_rule_based_reward": {"wording": ("Let me see.</think>\\boxed{{{answer}}}",)},
+            "f1.f1_score": {"wording": ("bare", "it is {answer}")},
+            "gpqa.compute_gpqa_reward": {
+                "wording": ("Answer: {answer}", "bare"),
+                "ground_truth": ("B", "A", "D"),
+                "wrong_answer": ("C", "E"),
+            },
+        }.items()
     ),
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 
-from . import agents, balancing, containers, data, engines, kernels, schedules, updates
+from . import agents, balancing, containers, data, engines, kernels, requests, rewards, schedules, updates
 from .shared import CPU, swapped
 from .shared import MAIN as _MAIN
 
@@ -715,6 +715,8 @@ TARGET = Target(
         *containers.BINDINGS,
         *balancing.BINDINGS,
         *schedules.BINDINGS,
+        *requests.BINDINGS,
+        *rewards.BINDINGS,
         *agents.BINDINGS,
         *kernels.BINDINGS,
     ),
@@ -744,9 +746,10 @@ TARGET = Target(
         "verl.trainer.ppo.ray_trainer.reduce_metrics": "a mean of each metric",
         "verl.trainer.ppo.ray_trainer._compute_response_info": "lengths, for metrics; compute_response_mask came later",
         "verl.trainer.ppo.mismatch_helper.*": "metrics alone, and the glue around what is bound",
-        "verl.workers.reward_manager.*": "they decode with a tokenizer and ask the function of a data set",
-        "verl.utils.reward_score.*": "the rules of one data set each, which want its wording",
-        "verl.workers.rollout.*": "sampling parameters are the record of an engine, and it is not installed",
+        "verl.workers.reward_manager.*": "registers of the managers, which are bound, and the processes of one",
+        **requests.UNBOUND,
+        **rewards.UNBOUND,
+        "verl.workers.rollout.*": "it hands what the agent's loop asks for, which is bound, to an engine's own record",
         "verl.utils.dataset.sft_dataset.*": "one prompt and one response, as a tokenizer makes them of text",
         "verl.workers.hybrid_engine.*": "engines hand a batch to their shards and back",
         "verl.workers.roles.utils.losses.*": "it hands a packed batch to what is bound",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from typing import Any
 
 from sentinel.contracts.contract import Contract, Input, Observed
@@ -19,9 +20,10 @@ def worded(answer: str, wording: str) -> str:
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The scores of two responses that differ in their answer. ``call`` returns ``score``, a number or a boolean."""
 
+    given = {name: inputs[name] for name in ("ground_truth", "rule", "wording")}
+
     def score(answer: str) -> float:
-        response = worded(answer, inputs["wording"])
-        return float(call(response=response, ground_truth=inputs["ground_truth"], rule=inputs["rule"])["score"])
+        return float(call(response=worded(answer, inputs["wording"]), **given)["score"])
 
     right, wrong = score(inputs["right_answer"] or inputs["ground_truth"]), score(inputs["wrong_answer"])
     return {"right": right, "wrong": wrong, "right_above_wrong": int(right > wrong)}
@@ -30,8 +32,18 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """1 for a response that says what the ground truth says, else 0. Of answers that are written differently this
     knows numbers alone."""
-    said = inputs["response"].split("\\boxed{")[-1].split("}")[0]
+    said = _said(inputs["response"], inputs.get("wording") or "boxed")
     return {"score": float(_value(said) == _value(inputs["ground_truth"]))}
+
+
+def _said(response: str, wording: str) -> str:
+    """The answer in a response: the last one in a box, or what stands where the wording has ``{answer}``."""
+    if wording in WORDINGS:
+        last = response.split("\\boxed{")[-1]
+        depth = list(accumulate((letter == "{") - (letter == "}") for letter in last))
+        return last[: depth.index(-1)] if -1 in depth else last
+    before, after = worded("\0", wording).split("\0", 1)
+    return response[len(before) :].split(after.split("\0")[0] or "\0")[0]
 
 
 def _value(answer: str) -> Any:

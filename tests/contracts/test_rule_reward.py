@@ -18,7 +18,7 @@ Grader = Callable[[str, str], Any]
 def measured(grader: Grader, **inputs: Any) -> Mapping[str, Any]:
     filled = {item.name: inputs.get(item.name, item.default) for item in CONTRACT.inputs}
     assert REQUIRED not in filled.values()
-    return CONTRACT.measure(lambda response, ground_truth, rule: {"score": grader(response, ground_truth)}, filled)
+    return CONTRACT.measure(lambda response, ground_truth, **_: {"score": grader(response, ground_truth)}, filled)
 
 
 def by_definition(response: str, ground_truth: str) -> float:
@@ -46,6 +46,23 @@ def test_a_number_may_be_written_in_more_than_one_way(right: str) -> None:
 def test_the_last_box_counts() -> None:
     assert by_definition("\\boxed{1}, no: \\boxed{2}", "2") == 1.0
     assert by_definition("\\boxed{1}, no: \\boxed{2}", "1") == 0.0
+
+
+def test_a_box_ends_with_its_own_brace() -> None:
+    assert by_definition("\\boxed{5 \\sqrt{3}} is it", "5 \\sqrt{3}") == 1.0
+    assert by_definition("\\boxed{2 \\sqrt{3}} is it", "5 \\sqrt{3}") == 0.0
+
+
+@pytest.mark.parametrize("wording", ["#### {answer}", "<answer> {answer} </answer>", "Answer: {answer}\n#### {answer}"])
+def test_other_wordings(wording: str) -> None:
+    seen = measured(by_definition_worded(wording), ground_truth="42", wording=wording)
+    assert seen == {"right": 1.0, "wrong": 0.0, "right_above_wrong": 1}
+
+
+def by_definition_worded(wording: str) -> Grader:
+    assert CONTRACT.oracle is not None
+    oracle = CONTRACT.oracle
+    return lambda response, truth: oracle({"response": response, "ground_truth": truth, "wording": wording})["score"]
 
 
 def test_answers_may_be_words() -> None:

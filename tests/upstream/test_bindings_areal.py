@@ -18,7 +18,10 @@ FUNCTIONAL = "areal.utils.functional"
 NORMALIZATION = "areal.utils.data.Normalization.__call__"
 STEP = "areal.trainer.ppo.actor.PPOActor._compute_advantages"
 #: What main no longer has -> the last state of it that is in the corpus.
-GONE = {"areal.engine.ppo.actor.PPOActor.compute_logp": "abc85aba2f3b1d486b23781242bce9d8bc726b23"}
+GONE = {
+    "areal.engine.ppo.actor.PPOActor.compute_logp": "abc85aba2f3b1d486b23781242bce9d8bc726b23",
+    f"{FUNCTIONAL}.dynamic_sampling": "abc85aba2f3b1d486b23781242bce9d8bc726b23",
+}
 PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 
 
@@ -48,6 +51,9 @@ PARTS = [item for item in bound("areal") if item.values != (STEP, "advantage_ste
 #: What main had once.
 NO_LONGER = "has no IcePop"
 
+#: Of a ground truth with a root only the last number counts: see AREAL-GEOMETRY3K-LAST-NUMBER.
+ROOTS = {"areal.reward.geometry3k.geometry3k_reward_fn": {"ground_truth=5 \\sqrt { 3 }"}}
+
 #: boundary -> the scenarios behind padding in which it is not what the oracle says: see below.
 DIFFERS = {f"{FUNCTIONAL}.masked_normalization": {"axis=token"}}
 
@@ -55,7 +61,8 @@ DIFFERS = {f"{FUNCTIONAL}.masked_normalization": {"axis=token"}}
 @pytest.mark.parametrize(("boundary", "contract"), PARTS)
 def test_oracle_and_boundary_agree(newest: Bound, boundary: str, contract: str) -> None:
     wrong = newest.disagreements(newest.subject(boundary, contract))
-    assert {name: said for name, said in wrong.items() if not said.endswith(NO_LONGER)} == {}
+    wrong = {name: said for name, said in wrong.items() if not said.endswith(NO_LONGER)}
+    assert set(wrong) == ROOTS.get(boundary, set()), wrong
 
 
 @pytest.mark.parametrize(("boundary", "contract"), PARTS)

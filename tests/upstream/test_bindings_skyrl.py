@@ -76,7 +76,11 @@ def test_oracle_and_boundary_agreed_before_it_moved(before: Bound, boundary: str
 
 @pytest.mark.parametrize(("boundary", "contract"), OF_TENSORS)
 def test_oracle_and_boundary_agree(anywhere: tuple[str, Bound], boundary: str, contract: str) -> None:
-    assert _disagreements(anywhere[1], boundary, contract) == {}
+    wrong = _disagreements(anywhere[1], boundary, contract)
+    if boundary.endswith(".handle_filter_sampling") and anywhere[0] == MAIN:
+        # Since #1908 a batch of which no group is left ends the training: see SKYRL-DYNAMIC-SAMPLING-NO-GROUP-LEFT.
+        assert wrong.pop("plain").endswith("indices must be non-empty")
+    assert wrong == {}
 
 
 @pytest.mark.parametrize(("boundary", "contract"), OF_TENSORS)

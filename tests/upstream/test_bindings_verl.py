@@ -55,6 +55,10 @@ DIFFERS: dict[str, set[str]] = {
     ITERATOR: {"plain", "epochs=1", "epochs=3", "minibatch_size=1", "minibatch_size=3", "shuffle=True", *SEEDS},
     # https://github.com/verl-project/verl/pull/6497: it whitens over tokens, not over responses.
     f"{CORE}.compute_gdpo_outcome_advantage": {"plain", "epsilon=0.5", "norm_by_std=False"},
+    # The agent's loop says 1.0, whatever the configuration says: see VERL-REPETITION-PENALTY-IGNORED.
+    "verl.experimental.agent_loop.agent_loop.AgentLoopWorker.generate_sequences": {"repetition_penalty=1.1"},
+    # A rule that answers a record makes every score of the batch 0: see VERL-PRIME-RECORDS-SCORE-NOTHING.
+    "verl.workers.reward_manager.prime.PrimeRewardManager.__call__": {"score_as=record"},
 }
 #: Shorter rows fit.
 DIFFERS_BEHIND_PADDING = {**DIFFERS, PACKING: set[str](), DYNAMIC: set[str]()}

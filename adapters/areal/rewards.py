@@ -1,0 +1,162 @@
+"""AReaL: the rules that score a response, the penalty of long ones, and what is left out of training."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sentinel.targets import Binding, Dialect, StandIn
+
+_CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
+#: Before January 2026.
+_SAMPLING = "https://github.com/areal-project/AReaL/blob/66372e468ad5131573a1e6558e59283754423c7f/areal"
+_FUNCTIONAL = "areal.utils.functional"
+_REWARD = "areal.reward"
+
+_GRADER = StandIn(
+    "get_math_verify_worker",
+    "math-verify, which it asks, is not installed; here two answers agree where their text does",
+)
+
+
+@contextlib.contextmanager
+def _graded_as_text(module: Any) -> Iterator[None]:
+    """The grader of expressions, where a rule has one."""
+    before = vars(module).get("get_math_verify_worker")
+    if before is not None:
+        module.get_math_verify_worker = lambda: types.SimpleNamespace(verify=lambda said, truth: float(said == truth))
+    try:
+        yield
+    finally:
+        if before is not None:
+            module.get_math_verify_worker = before
+
+
+def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    with _graded_as_text(boundary.module):
+        return {"score": boundary.function(None, inputs["response"], None, None, inputs["ground_truth"])}
+
+
+def _measured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """An angle or a length, whose expression a package compares."""
+    from sentinel.worker.drift import AbsentError
+
+    if not hasattr(boundary.module, "get_math_verify_worker"):
+        raise AbsentError("not in this version: it compares expressions itself, with packages that are not installed")
+    return _ruled(boundary, inputs)
+
+
+def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch has a column for the prompt's token. The rewards are changed where they are, as they are meant to be."""
+    import torch
+
+    mask = torch.nn.functional.pad(inputs["response_mask"] != 0, (1, 0)).long()
+    data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
+    penalised = boundary.invoke(
+        {},
+        data=data,
+        overlong_tokens=inputs["buffer"],
+        overlong_penalty_factor=inputs["factor"],
+        max_response_length=inputs["max_length"],
+    )
+    return {"rewards": penalised["rewards"]}
+
+
+def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch was a TensorDict at first."""
+    import torch
+
+    rows = len(inputs["group"])
+    data: Any = {"rewards": inputs["rewards"], "numbers": torch.arange(rows)}
+    if getattr(boundary.parameters["data"].annotation, "__name__", "") == "TensorDict":
+        import tensordict
+
+        data = tensordict.TensorDict(data, batch_size=[rows])
+    found = boundary.function(data, rows // len(set(inputs["group"])))
+    found = found[0] if isinstance(found, tuple) else found
+    return {name: found[name].tolist() for name in ("numbers", "rewards")}
+
+
+def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """At first the loss itself took the moments of its tokens, and asked for the largest first."""
+    old, proximal, mask = (inputs[name] for name in ("behaviour_log_probs", "proximal_log_probs", "response_mask"))
+    if "sorted_m2" not in boundary.parameters:
+        return {"kept": boundary.function(old, proximal, mask, inputs["threshold"])}
+    moments, order = (old - proximal)[mask].square().sort(descending=True)
+    kept = mask.clone()
+    kept[mask] = boundary.function(sorted_m2=moments, m2_threshold=inputs["threshold"])[order.argsort()]
+    return {"kept": kept}
+
+
+BINDINGS = (
+    Binding(
+        f"{_REWARD}.clevr_count_70k.clevr_count_70k_reward_fn",
+        "rule_reward",
+        call=_ruled,
+        accepts={"wording": ("[{answer}]", "There are two and two: [{answer}]."), "ground_truth": ("42", "7", "100")},
+    ),
+    Binding(
+        f"{_REWARD}.geometry3k.geometry3k_reward_fn",
+        "rule_reward",
+        call=_measured,
+        stand_ins=(_GRADER,),
+        accepts={
+            "ground_truth": ("42", "7", "-3", "5 \\sqrt { 3 }"),
+            "wrong_answer": ("43", "8", "2 \\sqrt { 3 }"),
+            "wording": ("[{answer}]", "boxed", "The angle is {answer}."),
+        },
+    ),
+    Binding(
+        f"{_FUNCTIONAL}.reward_overlong_penalty",
+        "overlong_penalty",
+        call=_penalised,
+        accepts={"response_mask": ("full", "right", "gaps")},
+        dtypes=("float32",),
+        dialects=(
+            Dialect(
+                "beyond_limit",
+                "linear",
+                "what an engine generates at most is the limit, so that nothing is said of what is longer",
+                f"{_CODE}/utils/functional/functional.py#L952",
+            ),
+        ),
+    ),
+    Binding(
+        f"{_FUNCTIONAL}.dynamic_sampling",
+        "group_filter",
+        call=_sampled,
+        requires=(f"{_FUNCTIONAL}.dynamic_sampling",),
+        fixed={"group_layout": "equal"},
+        dialects=(
+            Dialect(
+                "none_left",
+                "all",
+                "a batch of which nothing is left is trained on as it is, although nothing is learnt",
+                f"{_SAMPLING}/utils/functional/functional.py#L435",
+            ),
+        ),
+    ),
+    Binding(
+        "areal.trainer.ppo.actor._apply_m2po_masking",
+        "second_moment_mask",
+        formerly=("areal.engine.ppo.actor._apply_m2po_masking", "areal.engine.ppo.actor.get_m2po_loss_mask"),
+        call=_moments,
+        dtypes=("float32",),
+        dialects=(
+            Dialect(
+                "none_left",
+                "closest",
+                "one token is kept, so that there is a loss",
+                f"{_CODE}/trainer/ppo/actor.py#L1004",
+            ),
+        ),
+    ),
+)
+
+UNBOUND = {
+    "areal.trainer.ppo.actor._get_m2po_loss_mask": "a part of _apply_m2po_masking, which is bound",
+    f"{_REWARD}.gsm8k.*": "all that it does is to ask math-verify, which is not installed",
+    f"{_REWARD}.*": "a package's own grader, math-verify, behind a time limit",
+}

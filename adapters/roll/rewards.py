@@ -1,0 +1,215 @@
+"""ROLL: where a reward lands, what of a batch is trained on, and what an engine is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding, Dialect, StandIn
+
+from .data import MAIN, swapped
+
+_FUNCTIONALS = "roll.utils.functionals"
+_PROTOCOL = "roll.distributed.scheduler.protocol"
+_CONTROLLERS = "roll.utils.kl_controller"
+_RULES = "roll.pipeline.rlvr.rewards"
+_VLLM = "roll.distributed.strategy.vllm_strategy"
+
+_CONFIG = StandIn("pipeline_config", "the options that the function reads; the real one looks for checkpoints")
+_SAMPLING = StandIn(
+    "SamplingParams", "vLLM's record of sampling parameters, which is not installed; older code makes one"
+)
+
+
+def _options(**options: Any) -> Any:
+    from sentinel.worker.drift import StandInNamespace
+
+    return StandInNamespace(**options)
+
+
+def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
+    """A batch of responses behind prompts of one token, with masks as the trainer holds them."""
+    import torch
+
+    there = torch.nn.functional.pad(mask != 0, (1, 0), value=True).long()
+    tensors = {
+        "attention_mask": there,
+        "position_ids": (there.cumsum(-1) - 1).clamp(min=0) * there,
+        "response_mask": torch.nn.functional.pad(mask, (1, 0)),
+        "responses": torch.ones_like(mask, dtype=torch.long),
+        **more,
+    }
+    return boundary.imported[_PROTOCOL].DataProto.from_dict(tensors=tensors)
+
+
+def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    data = _batch(boundary, inputs["response_mask"], response_level_rewards=inputs["rewards"])
+    return {"token_level_rewards": boundary.function(data)}
+
+
+def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the penalty of a KL, of which no token has any."""
+    import torch
+
+    zeros = torch.zeros_like(inputs["response_mask"])
+    more = {"response_level_rewards": inputs["rewards"], "old_log_probs": zeros, "ref_log_probs": zeros}
+    config = _options(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
+    controller = boundary.imported[_CONTROLLERS].FixedKLController(0.5)
+    data, _ = boundary.function(_batch(boundary, inputs["response_mask"], **more), config, controller)
+    return {"token_level_rewards": data.batch["token_level_rewards"]}
+
+
+def _group_size(inputs: Mapping[str, Any]) -> int:
+    return len(inputs["group"]) // len(set(inputs["group"]))
+
+
+def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    data = _batch(boundary, torch.ones(len(inputs["group"]), 1), scores=inputs["rewards"])
+    bounds = {"low_threshold": inputs["low"], "high_threshold": inputs["high"]}
+    found = boundary.function(data, n_sample=_group_size(inputs), **bounds)
+    return {"kept": found.batch["difficulty_mask"]}
+
+
+def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
+    """The mask of the responses that training sees."""
+    plain = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": False}
+    data, _ = boundary.function(_batch(boundary, mask, scores=scores), _options(**{**plain, **options}))
+    return data.batch["final_response_mask"]
+
+
+def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    arguments = _options(num_return_sequences=_group_size(inputs))
+    kept = _masked(
+        boundary,
+        torch.ones(len(inputs["group"]), 1),
+        inputs["rewards"],
+        difficulty_mask=True,
+        difficulty_low_threshold=inputs["low"],
+        difficulty_high_threshold=inputs["high"],
+        actor_infer=_options(generating_args=arguments),
+    )
+    return {"kept": kept[:, 0]}
+
+
+def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    mask = inputs["response_mask"]
+    return {"kept": _masked(boundary, mask, torch.zeros(len(mask)), max_len_mask=True)}
+
+
+def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM calls the length of a response ``max_tokens``."""
+    names = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty")
+    given = {name: inputs[name] for name in names}
+    record = {"SamplingParams": dict} if hasattr(boundary.module, "SamplingParams") else {}
+    with swapped(boundary.module, **record):
+        asked = boundary.function(
+            {**given, "eos_token_id": [2], "num_return_sequences": 1, "num_beams": 1, "stop_strings": None}
+        )
+    return {**asked, "max_new_tokens": asked["max_tokens"]}
+
+
+def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a question that asks for a number."""
+    return {"score": boundary.function(inputs["response"], inputs["ground_truth"], "numerical")}
+
+
+def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The second of what a rule of multiple choices tells; what prices the wording too is asked for the loose price."""
+    told = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
+    return {"score": told[1]}
+
+
+_CHOICES = {
+    "ground_truth": ("B", "A", "D"),
+    "wrong_answer": ("C", "E"),
+    "wording": ("boxed", "All in all the answer is \\boxed{{{answer}}}."),
+}
+
+_ENDS = {"response_mask": ("full", "right")}
+_GROUPS = {"group_layout": "equal"}
+_ALONE = Dialect(
+    "group_of_one",
+    "kept",
+    "with one response to each prompt there is no filter",
+    f"{MAIN}/utils/functionals.py#L604",
+)
+
+BINDINGS = (
+    Binding(
+        f"{_FUNCTIONALS}.expand_to_token_level",
+        "token_reward",
+        call=_landed,
+        imports=(_PROTOCOL,),
+        fixed={"score_as": None},
+        accepts=_ENDS,
+    ),
+    Binding(
+        f"{_FUNCTIONALS}.compute_token_reward",
+        "token_reward",
+        call=_landed_in_the_batch,
+        imports=(_PROTOCOL, _CONTROLLERS),
+        stand_ins=(_CONFIG,),
+        fixed={"score_as": None},
+        accepts=_ENDS,
+        twins=(f"{_FUNCTIONALS}.expand_to_token_level",),
+    ),
+    Binding(
+        f"{_FUNCTIONALS}.difficulty_mask",
+        "difficulty_filter",
+        call=_by_difficulty,
+        imports=(_PROTOCOL,),
+        fixed=_GROUPS,
+        dtypes=("float32",),
+        dialects=(_ALONE,),
+    ),
+    Binding(
+        f"{_FUNCTIONALS}.get_sample_level_mask",
+        "difficulty_filter",
+        call=_difficult,
+        imports=(_PROTOCOL,),
+        stand_ins=(_CONFIG,),
+        fixed=_GROUPS,
+        dtypes=("float32",),
+        dialects=(_ALONE,),
+    ),
+    Binding(
+        f"{_FUNCTIONALS}.get_sample_level_mask",
+        "overlong_filter",
+        call=_not_cut_off,
+        imports=(_PROTOCOL,),
+        stand_ins=(_CONFIG,),
+        accepts=_ENDS,
+    ),
+    *(
+        Binding(f"{_RULES}.{name}", "rule_reward", call=_chosen, accepts=_CHOICES)
+        for name in (
+            "multiple_choice_boxed_rule_reward_worker.multiple_choice_boxed_reward_fn",
+            "general_val_rule_reward_worker.single_choice_reward",
+            "crossthinkqa_rule_reward_worker.crossthinkqa_reward_fn",
+        )
+    ),
+    Binding(
+        f"{_RULES}.video_r1_reward_worker.accuracy_reward",
+        "rule_reward",
+        call=_seen,
+        accepts={"wording": ("<answer>{answer}</answer>", "<think>6 times 7</think> <answer> {answer} </answer>")},
+    ),
+    Binding(
+        f"{_VLLM}.create_sampling_params_for_vllm",
+        "sampling_request",
+        call=_request,
+        stand_ins=(_SAMPLING,),
+        # vLLM's record has every field.
+        accepts={"top_p": (1.0, 0.9), "top_k": (50, 20), "max_new_tokens": (8, 4), "repetition_penalty": (1.0, 1.1)},
+    ),
+)
+
+UNBOUND = {
+    f"{_RULES}.*": "parts of the rules that are bound, and the prices of repetition and length that one adds to its own"
+}

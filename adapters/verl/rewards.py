@@ -1,0 +1,355 @@
+"""verl: the rules that score a response, and the managers that lay its score on a token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sentinel.targets import Binding, Dialect, StandIn
+
+from .shared import MAIN, swapped
+
+_RULES = "verl.utils.reward_score"
+_MANAGERS = "verl.workers.reward_manager"
+_LOOP = "verl.experimental.reward_loop.reward_manager"
+_PROTOCOL = "verl.protocol"
+
+_TOKENIZER = StandIn("tokenizer", "a download; this one says each token's number and, as asked, leaves out padding")
+_EXECUTOR = StandIn("ProcessPoolExecutor", "a probe may start no process; these are threads, and score the same")
+_SCORE = StandIn("compute_score", "a rule of one data set; it answers the score that the scenario has for the response")
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+#: How the prompts of the data sets ask for an answer, one below the other.
+_EVERY = "I think so.\nAnswer: {answer}\n<answer>{answer}</answer>\n#### {answer}\n\\boxed{{{answer}}}"
+_HASHES = ("#### {answer}", "6 times 7 is\n#### {answer}")
+_TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
+_DATA_SETS = ("openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "math_dapo", "aime2024")
+_QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
+
+
+def _number(score: Any) -> Any:
+    """What the trainer takes of an answer: some rules tell more than their score."""
+    if isinstance(score, Mapping):
+        return score["score"]
+    return score[0] if isinstance(score, tuple) else score
+
+
+def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"score": _number(boundary.function(inputs["response"], inputs["ground_truth"]))}
+
+
+def _answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A question may have several right answers."""
+    return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
+
+
+def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    truth: Any = inputs["ground_truth"]
+    if inputs["rule"].startswith("searchR1"):
+        truth = {"target": [truth]}
+    return {"score": _number(boundary.function(inputs["rule"], inputs["response"], truth))}
+
+
+def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Between two responses that say nothing."""
+    responses, truths = ["", inputs["response"], ""], ["1", inputs["ground_truth"], "2"]
+    return {"score": boundary.function([None] * 3, responses, truths, [None] * 3)[1]}
+
+
+def _rule(
+    name: str, wordings: tuple[str, ...], call: Any = _ruled, accepts: Mapping[str, Any] | None = None, **more: Any
+) -> Binding:
+    return Binding(
+        f"{_RULES}.{name}", "rule_reward", call=call, accepts={"wording": wordings, **(accepts or {})}, **more
+    )
+
+
+def _prints(line: int, **where: tuple[Any, ...]) -> Dialect:
+    return Dialect(
+        "nothing_else_is_touched",
+        reason="one response in 64 is printed, which Python's global generator decides",
+        link=f"{MAIN}/utils/reward_score/search_r1_like_qa_em.py#L{line}",
+        where=where,
+    )
+
+
+_RULED = (
+    _rule("gsm8k.compute_score", _HASHES),
+    _rule("math_reward.compute_score", ("boxed",), formerly=(f"{_RULES}.math.compute_score",)),
+    _rule("math_dapo.compute_score", ("Answer: {answer}", "So it is.\nAnswer: {answer}\n", "boxed")),
+    _rule("prime_math.compute_score", ("boxed",), imports=(f"{_RULES}.prime_math.grader",)),
+    _rule("math_batch.compute_score_batched", ("boxed",), _batched),
+    _rule("search_r1_like_qa_em.compute_score", _TAGS, _answers, dialects=(_prints(108),)),
+    _rule(
+        "search_r1_like_qa_em.compute_score_subem",
+        ("<answer>It is {answer}.</answer>",),
+        _answers,
+        # It looks for the answer anywhere, without its punctuation: 3 is in 43.
+        {"ground_truth": ("42", "7", "100")},
+        dialects=(_prints(142),),
+    ),
+    Binding(
+        f"{_RULES}.default_compute_score",
+        "rule_reward",
+        formerly=(f"{_RULES}._default_compute_score",),
+        call=_dispatched,
+        imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
+        accepts={"rule": (*_DATA_SETS, *_QUESTIONS), "wording": (_EVERY,)},
+        dialects=(_prints(108, rule=_QUESTIONS),),
+    ),
+)
+
+# -- managers ---------------------------------------------------------------------------------------------------------
+
+
+class _Tokenizer:
+    """A text is the numbers of its tokens; padding is 0, and special."""
+
+    eos_token = "$"
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
+        return " ".join(str(token) for token in ids.tolist() if token or not skip_special_tokens)
+
+    def batch_decode(self, rows: Any, **options: Any) -> list[str]:
+        return [self.decode(row, **options) for row in rows]
+
+
+def _batch(boundary: Any, mask: Any) -> Any:
+    """Each row is a prompt of one token and a response; all tokens of row n are n + 1, and so is its ground truth."""
+    import numpy
+    import torch
+
+    rows = torch.arange(1, len(mask) + 1)[:, None]
+    there = (mask != 0).long()
+    return boundary.imported[_PROTOCOL].DataProto.from_dict(
+        tensors={
+            "prompts": rows.clone(),
+            "responses": rows * there,
+            "attention_mask": torch.cat((torch.ones_like(rows), there), dim=-1),
+        },
+        non_tensors={
+            "reward_model": numpy.array([{"ground_truth": str(int(row))} for row in rows], dtype=object),
+            "data_source": numpy.array(["a data set"] * len(mask), dtype=object),
+            "extra_info": numpy.array([{} for _ in mask], dtype=object),
+        },
+    )
+
+
+def _scoring(rewards: Any, mask: Any, as_record: bool = False) -> Callable[..., Any]:
+    """A rule that knows the whole text of each response: of any other it says that it is worth nothing."""
+    worth = {
+        (" ".join([str(n + 1)] * int(row.sum())), str(n + 1)): float(rewards[n]) for n, row in enumerate(mask != 0)
+    }
+
+    def score(data_source: Any, solution_str: str, ground_truth: str, extra_info: Any = None, **_: Any) -> Any:
+        found = worth.get((solution_str, ground_truth), -1e6)
+        return {"score": found, "acc": found > 0} if as_record else found
+
+    return score
+
+
+def _scored(inputs: Mapping[str, Any]) -> Callable[..., Any]:
+    return _scoring(inputs["rewards"], inputs["response_mask"], inputs["score_as"] == "record")
+
+
+def _laid(make: Callable[[Any, Any], Any]) -> Any:
+    """:param make: the manager, from its class and the rule."""
+
+    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        mask = inputs["response_mask"]
+        manager = make(boundary.owner, _scored(inputs))
+        with swapped(boundary.module, "ProcessPoolExecutor", _Threads):
+            return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
+
+    return call
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads in the place of processes, of which there are none to end."""
+
+    def __init__(self, max_workers: int | None = None) -> None:
+        super().__init__(max_workers=2)
+        self._processes: dict[int, Any] = {}
+
+
+def _each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """A rule of batches, of a rule of one response."""
+
+    def scores(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[Any]:
+        return [score(*row) for row in zip(data_sources, solution_strs, ground_truths, extra_infos)]
+
+    return scores
+
+
+def _manager(owner: Any, score: Any, **options: Any) -> Any:
+    return owner(_Tokenizer(), num_examine=0, compute_score=score, **options)
+
+
+def _lenient(owner: Any, score: Any) -> Any:
+    """DAPO's manager, which punishes no length; until #6709 it asked for the option all the same."""
+    from sentinel.worker.drift import StandInNamespace
+
+    return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=StandInNamespace(enable=False, len=1))
+
+
+def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    scores = [float(score) for score in inputs["rewards"]]
+    return {"token_level_rewards": boundary.function(_batch(boundary, inputs["response_mask"]), scores)}
+
+
+def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
+    """The score of each response, from a manager that is asked for one at a time.
+
+    :param options: of the reward's rule; the configuration had them in another place until #5255.
+    """
+    from omegaconf import OmegaConf
+
+    settings = {"reward_kwargs": dict(options or {})}
+    config = OmegaConf.create(
+        {"reward": settings, "reward_model": settings, "trainer": {"experiment_name": "sentinel"}}
+    )
+
+    async def ask() -> list[float]:
+        manager = boundary.owner(config, _Tokenizer(), score)
+        manager.loop = asyncio.get_running_loop()
+        data = _batch(boundary, mask)
+        return [float((await boundary.function(manager, data[n : n + 1]))["reward_score"]) for n in range(len(mask))]
+
+    return asyncio.run(ask())
+
+
+def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The manager's scores, laid on tokens by the manager, as the reward loop does."""
+    mask = inputs["response_mask"]
+    scores = _one_by_one(boundary, _scored(inputs), mask)
+    return {"token_level_rewards": boundary.owner.assemble_rm_scores(_batch(boundary, mask), scores)}
+
+
+_ENDS = {"response_mask": ("full", "right")}
+#: Rewards are single precision, whatever the scores are.
+_SINGLE = ("float32",)
+
+
+def _lays(path: str, call: Any, *stand_ins: StandIn, **more: Any) -> Binding:
+    return Binding(
+        path,
+        "token_reward",
+        call=call,
+        imports=(_PROTOCOL,),
+        stand_ins=stand_ins,
+        accepts=_ENDS,
+        dtypes=_SINGLE,
+        **more,
+    )
+
+
+# -- the penalty of long responses ------------------------------------------------------------------------------------
+
+
+def _overlong(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of DAPO's manager."""
+    buffer = {"enable": True, "len": inputs["buffer"], "penalty_factor": inputs["factor"], "log": False}
+    return {"max_resp_len": inputs["max_length"], "overlong_buffer_cfg": buffer}
+
+
+def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    mask = inputs["response_mask"]
+    options = _overlong(inputs)
+    options["overlong_buffer_cfg"] = OmegaConf.create(options["overlong_buffer_cfg"])
+    manager = _manager(boundary.owner, _scoring(inputs["rewards"], mask), **options)
+    return {"rewards": boundary.function(manager, _batch(boundary, mask)).sum(-1)}
+
+
+def _penalised_one_by_one(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    mask = inputs["response_mask"]
+    return {"rewards": torch.tensor(_one_by_one(boundary, _scoring(inputs["rewards"], mask), mask, _overlong(inputs)))}
+
+
+def _punishes(path: str, call: Any, line: str, *stand_ins: StandIn, **more: Any) -> Binding:
+    return Binding(
+        path,
+        "overlong_penalty",
+        call=call,
+        imports=(_PROTOCOL,),
+        stand_ins=stand_ins,
+        accepts=_ENDS,
+        dtypes=_SINGLE,
+        dialects=(
+            Dialect(
+                "beyond_limit",
+                "linear",
+                "max_resp_len is the most that an engine generates, so that nothing is said of what is longer",
+                f"{MAIN}/{line}",
+            ),
+        ),
+        **more,
+    )
+
+
+#: Until May 2026 the reward loop itself laid scores on tokens.
+_ASSEMBLES = f"{_LOOP}.base.RewardManagerBase.assemble_rm_scores"
+_STANDING = (_TOKENIZER, _SCORE)
+
+BINDINGS = (
+    *_RULED,
+    _lays(
+        f"{_MANAGERS}.naive.NaiveRewardManager.__call__",
+        _laid(_manager),
+        *_STANDING,
+        requires=(f"{_MANAGERS}.naive",),  # before it decoded the prompt too, and knew the data sets itself
+    ),
+    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _laid(_lenient), *_STANDING, requires=(f"{_MANAGERS}.dapo",)),
+    _lays(
+        f"{_MANAGERS}.batch.BatchRewardManager.__call__",
+        _laid(lambda owner, score: _manager(owner, _each(score))),
+        *_STANDING,
+        requires=(f"{_MANAGERS}.batch",),
+    ),
+    _lays(
+        f"{_MANAGERS}.prime.PrimeRewardManager.__call__",
+        _laid(_manager),
+        *_STANDING,
+        _EXECUTOR,
+        requires=(f"{_MANAGERS}.prime",),
+    ),
+    _lays(_ASSEMBLES, _assembled, fixed={"score_as": None}, requires=(_ASSEMBLES,)),
+    *(
+        _lays(f"{_LOOP}.{file}.{name}RewardManager.run_single", _run_single, *_STANDING, requires=(_ASSEMBLES,))
+        for file, name in (("naive", "Naive"), ("dapo", "DAPO"), ("gdpo", "GDPO"))
+    ),
+    _punishes(
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__",
+        _penalised,
+        "workers/reward_manager/dapo.py#L126",
+        *_STANDING,
+        requires=(f"{_MANAGERS}.dapo",),
+    ),
+    _punishes(
+        f"{_LOOP}.dapo.DAPORewardManager.run_single",
+        _penalised_one_by_one,
+        "experimental/reward_loop/reward_manager/dapo.py#L113",
+        *_STANDING,
+        formerly=tuple(
+            f"verl.experimental.reward.{folder}.dapo.DAPORewardLoopManager.run_single"
+            for folder in ("reward_manager", "reward_loop")
+        ),
+    ),
+)
+
+UNBOUND = {
+    f"{_RULES}.geo3k.*": "it asks a package that is a grader itself (mathruler), which is not installed",
+    f"{_RULES}.math_verify.*": "it asks a package that is a grader itself (math-verify), which is not installed",
+    f"{_RULES}.prime_code.*": "it runs a response's program on tests, which a probe may not",
+    f"{_RULES}.sandbox_fusion.*": "it asks a service to run a response's program",
+    f"{_RULES}.rlla.*": "it prices the format of a call of a tool, by a scale of its own",
+    f"{_RULES}.*": "parts of the rules that are bound",
+    f"{_LOOP}.limited.*": "as the managers that are bound, once a rate limit lets it",
+    f"{_LOOP}.remote.*": "as the managers that are bound, by workers of Ray",
+}

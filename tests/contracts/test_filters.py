@@ -1,0 +1,182 @@
+"""What is trained on of what was sampled: the oracles by hand, and what the measurement makes of broken twins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from contract_kit import measured
+
+from sentinel.catalog import bundled_catalog
+from sentinel.invariants.invariant import DoesNotApply
+from sentinel.values import Tensor, tensor
+
+# -- groups that teach nothing -----------------------------------------------------------------------------------------
+
+
+def _group(rewards: list[float], group: str, **more: Any) -> dict[str, Any]:
+    return {"rewards": torch.tensor(rewards, dtype=torch.float64), "group": list(group), **more}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "group", "dialects", "kept"),
+    [
+        ([1, 0, 1, 1], "ppqq", {}, [1, 1, 0, 0]),
+        ([1, 1, 0, 1], "pqpq", {}, [1, 0, 1, 0]),
+        ([0.1, 0.1, 0.1], "ppp", {}, [0, 0, 0]),
+        ([0, 0, 0], "pqr", {}, [0, 0, 0]),
+        ([1, 0, 2], "ppq", {"group_of_one": "kept"}, [1, 1, 1]),
+        ([1, 1, 0, 0], "ppqq", {"none_left": "all"}, [1, 1, 1, 1]),
+        ([1, 1, 0, 1], "ppqq", {"none_left": "all"}, [0, 0, 1, 1]),
+    ],
+)
+def test_groups_whose_rewards_are_all_alike_are_left_out(
+    rewards: list[float], group: str, dialects: dict[str, str], kept: list[int]
+) -> None:
+    assert measured("group_filter", **_group(rewards, group, **dialects)) == {"kept": kept, "intact": True}
+
+
+def _rows_alone(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
+    numbers = [row for row, reward in enumerate(rewards.tolist()) if reward > 0]
+    return {"numbers": numbers, "rewards": rewards[numbers].tolist()}
+
+
+def _by_a_mean_that_rounds(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
+    """A standard deviation that is compared with 0, about a mean that is not what it is the mean of."""
+    numbers = list(range(len(rewards))) if numpy.std(rewards.numpy()) > 0 else []
+    return {"numbers": numbers, "rewards": rewards[numbers].tolist()}
+
+
+def _mixed(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
+    """The right rows, beside the rewards of the first ones."""
+    return {"numbers": [2, 3], "rewards": rewards[:2].tolist()}
+
+
+@pytest.mark.parametrize(
+    ("twin", "given", "seen"),
+    [
+        (_rows_alone, _group([1, 0, 1, 1], "ppqq"), {"kept": [1, 0, 1, 1], "intact": True}),
+        (_by_a_mean_that_rounds, _group([0.1] * 3, "ppp"), {"kept": [1, 1, 1], "intact": True}),
+        (_mixed, _group([1, 1, 0, 1], "ppqq"), {"kept": [0, 0, 1, 1], "intact": False}),
+    ],
+)
+def test_filters_that_are_broken(twin: Any, given: dict[str, Any], seen: dict[str, Any]) -> None:
+    assert measured("group_filter", twin, **given) == seen
+    assert measured("group_filter", **given) != seen
+
+
+class _Always:
+    """Choices that are always this one, or the highest there is."""
+
+    def __init__(self, chosen: int) -> None:
+        self._chosen = chosen
+
+    def integer(self, low: int, high: int) -> int:
+        return min(max(self._chosen, low), high)
+
+    def one_of(self, choices: Any) -> Any:
+        return choices[0]
+
+    def integers(self, count: int, low: int, high: int) -> list[int]:
+        return [low] * count
+
+    def permutation(self, count: int) -> list[int]:
+        return list(range(count))
+
+
+@pytest.mark.parametrize(("chosen", "rewards"), [(0, [1.0, 2.0, 3.0, 3.0]), (2, [1.0, 2.0, 3.0, 4.0])])
+def test_a_search_makes_groups_that_are_alike(chosen: int, rewards: list[float]) -> None:
+    arrange = bundled_catalog().contracts["group_filter"].arrange
+    assert arrange is not None
+    drawn = {"rewards": tensor([1.0, 2.0, 3.0, 4.0], "float64"), "group": list("ppqq"), "group_layout": "any"}
+    made = arrange(drawn, _Always(chosen))["rewards"]
+    assert isinstance(made, Tensor)
+    assert made.nested() == rewards
+
+
+# -- prompts that are too hard or too easy -----------------------------------------------------------------------------
+
+
+def test_prompts_of_medium_difficulty_are_kept() -> None:
+    given = {"rewards": torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0]), "group": list("ppqqrr"), "low": 0.1}
+    assert measured("difficulty_filter", **given, high=0.9) == {"kept": [1, 1, 0, 0, 0, 0]}
+    assert measured("difficulty_filter", **given, high=1.5) == {"kept": [1, 1, 1, 1, 0, 0]}
+    # The bounds themselves are outside.
+    assert measured("difficulty_filter", **{**given, "low": 0.5}, high=0.9) == {"kept": [0] * 6}
+
+
+def test_a_threshold_on_each_response() -> None:
+    def alone(rewards: Any, low: float, **_: Any) -> dict[str, Any]:
+        return {"kept": (rewards > low).double()}
+
+    given: dict[str, Any] = {"rewards": torch.tensor([1.0, 0.0]), "group": ["p", "p"], "low": 0.1, "high": 0.9}
+    assert measured("difficulty_filter", alone, **given) == {"kept": [1, 0]}
+    assert measured("difficulty_filter", **given) == {"kept": [1, 1]}
+
+
+# -- responses that were cut off ---------------------------------------------------------------------------------------
+
+
+def test_what_fills_all_columns_was_cut_off() -> None:
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    assert measured("overlong_filter", response_mask=mask) == {"kept": [[0, 0, 0], [1, 1, 0]], "kept_outside": 0}
+
+
+@pytest.mark.parametrize(
+    ("twin", "seen"),
+    [
+        (lambda response_mask: {"kept": response_mask}, {"kept": [[1, 1, 1], [1, 1, 0]], "kept_outside": 0}),
+        (lambda response_mask: {"kept": 1 - response_mask}, {"kept": [[0, 0, 0], [0, 0, 1]], "kept_outside": 1}),
+    ],
+    ids=["nothing is left out", "the wrong way round"],
+)
+def test_cut_off_responses_that_are_kept(twin: Any, seen: dict[str, Any]) -> None:
+    assert measured("overlong_filter", twin, response_mask=torch.tensor([[1, 1, 1], [1, 1, 0]])) == seen
+
+
+# -- second moments ----------------------------------------------------------------------------------------------------
+
+#: Squared log-ratios 4, 0.25, 0 and 1, of which the last does not count.
+MOVED: dict[str, Any] = {
+    "behaviour_log_probs": torch.tensor([[-1.0, -1.5], [-1.0, -2.0]], dtype=torch.float64),
+    "proximal_log_probs": torch.tensor([[-3.0, -1.0], [-1.0, -1.0]], dtype=torch.float64),
+    "response_mask": torch.tensor([[True, True], [True, False]]),
+}
+
+
+@pytest.mark.parametrize(
+    ("threshold", "kept"),
+    [
+        (2.0, [[1, 1], [1, 0]]),  # (4 + 0.25 + 0) / 3 = 1.42
+        (1.4, [[0, 1], [1, 0]]),  # (0.25 + 0) / 2 = 0.125
+        (0.1, [[0, 0], [1, 0]]),
+    ],
+)
+def test_the_fewest_tokens_that_moved_most_are_left_out(threshold: float, kept: list[list[int]]) -> None:
+    seen = measured("second_moment_mask", **MOVED, threshold=threshold)
+    assert seen == {"kept": kept, "kept_count": sum(map(sum, kept)), "kept_outside": 0}
+
+
+@pytest.mark.parametrize(("none_left", "count"), [("none", 0), ("closest", 1)])
+def test_every_token_is_too_far_off(none_left: str, count: int) -> None:
+    mask = torch.tensor([[True, True], [False, False]])
+    seen = measured("second_moment_mask", **{**MOVED, "response_mask": mask}, threshold=0.04, none_left=none_left)
+    assert seen["kept"] == [[0, count], [0, 0]]
+
+
+def test_of_two_tokens_as_far_off_either_may_go() -> None:
+    tied = {**MOVED, "behaviour_log_probs": torch.tensor([[-1.0, -3.0], [-1.0, -2.0]], dtype=torch.float64)}
+    with pytest.raises(DoesNotApply):
+        measured("second_moment_mask", **tied, threshold=2.5)
+
+
+def test_a_threshold_on_each_token() -> None:
+    def alone(behaviour_log_probs: Any, proximal_log_probs: Any, response_mask: Any, threshold: float, **_: Any) -> Any:
+        moments = (behaviour_log_probs - proximal_log_probs).square()
+        return {"kept": (moments < threshold).double()}
+
+    seen = measured("second_moment_mask", alone, **MOVED, threshold=2.0)
+    assert (seen["kept_count"], seen["kept_outside"]) == (2, 1)
+    assert measured("second_moment_mask", **MOVED, threshold=2.0)["kept_count"] == 3

@@ -1,0 +1,182 @@
+"""Boundaries that price and filter responses: a broken twin of the real code is not what the oracle says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from binding_kit import Bound, opened_twin
+from twins import Edit
+
+PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
+
+_MANAGERS = "verl.workers.reward_manager"
+_LOOP = "verl.experimental.reward_loop.reward_manager"
+_OLD, _NEW = _MANAGERS.replace(".", "/"), _LOOP.replace(".", "/")
+_RULES = "verl.utils.reward_score"
+
+_FUNCTIONALS = "roll.utils.functionals"
+_ROLL = "roll/utils/functionals.py"
+_SKYRL = "skyrl/train/utils/trainer_utils.py"
+
+#: target -> a commit of its main.
+MAIN = {
+    "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
+    "areal": "cbff54d645d2cd8ee1f1c358a82f3f473588433d",
+    "roll": "8eb27cc2dc34c4d1310b169d9b86d339004d811a",
+    "slime": "624b824a898ab0ec1fcb4d373004c7f3852bf515",
+    "skyrl": "a9564572eb8e91076be43c1bd5e4615e3de17265",
+}
+#: A boundary and its contract; a file, what stands there once, and what is put in its place.
+TWINS: list[tuple[str, str, Edit]] = [
+    (
+        f"{_MANAGERS}.naive.NaiveRewardManager.__call__",
+        "token_reward",
+        (f"{_OLD}/naive.py", "reward_tensor[i, valid_response_length - 1]", "reward_tensor[i, -1]"),
+    ),
+    (
+        f"{_MANAGERS}.batch.BatchRewardManager.__call__",
+        "token_reward",
+        (f"{_OLD}/batch.py", "reward_tensor[i, length - 1] = reward", "reward_tensor[0, length - 1] = reward"),
+    ),
+    (
+        f"{_MANAGERS}.prime.PrimeRewardManager.__call__",
+        "token_reward",
+        (f"{_OLD}/prime.py", "scores.append(float(result))", "scores.insert(0, float(result))"),
+    ),
+    (
+        f"{_LOOP}.base.RewardManagerBase.assemble_rm_scores",
+        "token_reward",
+        (f"{_NEW}/base.py", "valid_response_length - 1]", "valid_response_length - 2]"),
+    ),
+    (
+        f"{_LOOP}.naive.NaiveRewardManager.run_single",
+        "token_reward",
+        (f"{_NEW}/naive.py", "response_ids[:valid_response_length]", "response_ids[:1]"),
+    ),
+    (
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__",
+        "overlong_penalty",
+        (f"{_OLD}/dapo.py", "valid_response_length - expected_len", "valid_response_length - self.max_resp_len"),
+    ),
+    (
+        f"{_LOOP}.dapo.DAPORewardManager.run_single",
+        "overlong_penalty",
+        (f"{_NEW}/dapo.py", "* overlong_penalty_factor, 0)", ", 0)"),
+    ),
+    (
+        f"{_RULES}.gsm8k.compute_score",
+        "rule_reward",
+        ("verl/utils/reward_score/gsm8k.py", "if answer == ground_truth:", "if answer != ground_truth:"),
+    ),
+    (
+        f"{_RULES}.math_dapo.compute_score",
+        "rule_reward",
+        ("verl/utils/reward_score/math_dapo.py", "1.0 if correct else -1.0", "-1.0 if correct else 1.0"),
+    ),
+    (
+        f"{_RULES}.default_compute_score",
+        "rule_reward",
+        ("verl/utils/reward_score/__init__.py", "from . import gsm8k\n", "from . import math_verify as gsm8k\n"),
+    ),
+    (
+        "areal.reward.clevr_count_70k.clevr_count_70k_reward_fn",
+        "rule_reward",
+        ("areal/reward/clevr_count_70k.py", "is_correct = sol.strip() == ans.strip()", "is_correct = bool(sol)"),
+    ),
+    (
+        "areal.reward.geometry3k.geometry3k_reward_fn",
+        "rule_reward",
+        ("areal/reward/geometry3k.py", "worker.verify(sol, ans)", "worker.verify(ans, ans)"),
+    ),
+    (
+        "areal.utils.functional.reward_overlong_penalty",
+        "overlong_penalty",
+        ("areal/utils/functional/functional.py", "exceed_len = response_length_cur - expected_len", "exceed_len = 0"),
+    ),
+    (
+        "areal.trainer.ppo.actor._apply_m2po_masking",
+        "second_moment_mask",
+        ("areal/trainer/ppo/actor.py", "sorted_m2_loss_mask[restored_indices]", "sorted_m2_loss_mask[indices]"),
+    ),
+    (
+        f"{_FUNCTIONALS}.expand_to_token_level",
+        "token_reward",
+        (_ROLL, "[torch.arange(batch_size), eos_mask_idx] =", "[torch.arange(batch_size), -1] ="),
+    ),
+    (
+        f"{_FUNCTIONALS}.difficulty_mask",
+        "difficulty_filter",
+        (_ROLL, "(reshape_score_mean > low_threshold) *", "(scores > low_threshold) *"),
+    ),
+    (
+        f"{_FUNCTIONALS}.get_sample_level_mask",
+        "overlong_filter",
+        (_ROLL, "(max_response_length != true_response_length)", "(max_response_length == true_response_length)"),
+    ),
+    (
+        "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm",
+        "sampling_request",
+        ("roll/distributed/strategy/vllm_strategy.py", 'top_p=gen_kwargs["top_p"],', "top_p=1.0,"),
+    ),
+    (
+        "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
+        "group_filter",
+        ("slime/rollout/filter_hub/dynamic_sampling_filters.py", ".std() > 1e-6", ".std() >= 0.0"),
+    ),
+    (
+        "slime.rollout.rm_hub.gpqa.compute_gpqa_reward",
+        "rule_reward",
+        (
+            "slime/rollout/rm_hub/gpqa.py",
+            "return 1.0 if extracted_letter == correct_letter",
+            "return 1.0 if extracted_letter",
+        ),
+    ),
+    (
+        "skyrl.train.utils.trainer_utils.handle_filter_sampling",
+        "group_filter",
+        (_SKYRL, "if traj_uid in kept_uids_set:", "if rewards[idx] > 0:"),
+    ),
+    (
+        "skyrl.train.utils.trainer_utils.zero_variance_filter",
+        "group_filter",
+        (_SKYRL, "(max(vals) - min(vals)) <= tol", "max(vals) <= tol"),
+    ),
+    (
+        "skyrl.train.generators.utils.apply_overlong_filtering",
+        "overlong_filter",
+        (
+            "skyrl/train/generators/utils.py",
+            '[0] * len(mask) if stop_reason != "stop"',
+            "[0] * len(mask) if not stop_reason",
+        ),
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def twin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
+    """The main of a target, with all its edits."""
+    target = request.param
+    edits = [edit for boundary, _, edit in TWINS if _target(boundary) == target]
+    yield from opened_twin(target, MAIN[target], edits, tmp_path_factory.mktemp(target))
+
+
+def _target(boundary: str) -> str:
+    return boundary.partition(".")[0].partition("_")[0]
+
+
+@pytest.mark.parametrize(
+    ("twin", "boundary", "contract"),
+    [
+        pytest.param(_target(boundary), boundary, contract, id=f"{boundary}-{contract}")
+        for boundary, contract, _ in TWINS
+    ],
+    indirect=["twin"],
+)
+def test_a_broken_twin_is_found(twin: Bound, boundary: str, contract: str) -> None:
+    subject = twin.subject(boundary, contract)
+    takes_a_mask = subject.contract.input(subject.contract.mask) is not None
+    wrong = twin.disagreements(subject, PADDED if takes_a_mask else None)
+    assert [said for said in wrong.values() if not said.startswith("refused")]
