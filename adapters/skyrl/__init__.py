@@ -10,7 +10,20 @@ from dataclasses import replace
 
 from sentinel.targets import PackageRoot, Target
 
-from . import containers, driver, filters, former, megatron, rewards, rollouts, schedules, tensors, updates, workers
+from . import (
+    containers,
+    driver,
+    filters,
+    former,
+    log_probs,
+    megatron,
+    rewards,
+    rollouts,
+    schedules,
+    tensors,
+    updates,
+    workers,
+)
 from .shared import OFF_POLICY, PPO, TORCH, WORKER_UTILS
 
 #: A batch is float32, and a model bfloat16 or float32.
@@ -19,7 +32,6 @@ from .shared import OFF_POLICY, PPO, TORCH, WORKER_UTILS
 _DTYPES = ("float32", "bfloat16")
 
 _ONLY_NAMES = "it registers and looks up functions by name, and computes nothing"
-_NOT_YET = "log-probs, entropies and metrics are not among the contracts yet"
 _UNBOUND = {
     f"{OFF_POLICY}.off_policy_correction_enabled": "it reads four options",
     f"{OFF_POLICY}.compute_off_policy_correction": "it calls the four corrections, which are bound, one by one",
@@ -30,9 +42,9 @@ _UNBOUND = {
     f"{PPO}.repopulate_all_registries": _ONLY_NAMES,
     f"{PPO}.compute_advantages_and_returns": "it calls an estimator, which is bound, by its name",
     f"{TORCH}.safe_exp_delta": "one exponential; it runs in the losses that are bound",
-    f"{TORCH}.*": _NOT_YET,
-    f"{WORKER_UTILS}.*": _NOT_YET,
-    "skyrl.train.generators.utils.get_rollout_metrics": "means over rollouts; no generator is bound yet",
+    **log_probs.UNBOUND,
+    f"{WORKER_UTILS}.*": "rows are dealt out to steps that are bound; metrics are averaged over ranks for display",
+    "skyrl.train.generators.utils.get_rollout_metrics": "lengths and rewards of rollouts, averaged for display",
     "skyrl.train.generators.utils.get_response_ids_and_loss_mask_from_messages": "it needs a tokenizer's chat template",
     "skyrl.train.generators.utils.*": "records of rollouts put together and taken apart; templates of chats",
     **containers.UNBOUND,
@@ -63,7 +75,7 @@ TARGET = Target(
         *filters.BINDINGS,
         *rewards.BINDINGS,
         *megatron.BINDINGS,
-        *(replace(binding, dtypes=_DTYPES) for binding in (*tensors.BINDINGS, *former.BINDINGS)),
+        *(replace(binding, dtypes=_DTYPES) for binding in (*tensors.BINDINGS, *log_probs.BINDINGS, *former.BINDINGS)),
     ),
     unbound=_UNBOUND,
 )

@@ -1,0 +1,46 @@
+"""SkyRL: log-probs and entropies of a model's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding
+
+from .shared import TORCH
+
+_FORMER = "skyrl_train.utils.torch_utils"
+
+#: SkyRL divides logits by the temperature in the model's wrapper, before it calls these.
+_LOG_PROBS = {"temperature": 1.0, "with_entropy": False}
+_ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
+
+
+def _log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"log_probs": boundary.invoke({}, logits=inputs["logits"], labels=inputs["token_ids"]), "entropy": None}
+
+
+def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """With the log-probs of the function beside it, so that a gradient has something to come from."""
+    log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
+    masked = "attention_mask" in boundary.parameters
+    given = {"attention_mask": inputs["response_mask"]} if masked else {}
+    return {"log_probs": log_probs, "entropy": boundary.invoke({}, inputs["logits"].detach(), **given)}
+
+
+def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:
+    return Binding(
+        f"{TORCH}.{function}", "token_log_probs", formerly=(f"{_FORMER}.{function}",), call=call, fixed=fixed
+    )
+
+
+BINDINGS = (
+    _bound("logprobs_from_logits", _log_probs, _LOG_PROBS),
+    _bound("logprobs_from_logits_v2", _log_probs, _LOG_PROBS),
+    _bound("chunked_entropy_from_logits", _entropy, _ENTROPY),
+)
+
+UNBOUND = {
+    f"{TORCH}.chunked_cross_entropy_from_log_probs": "nothing calls it",
+    f"{TORCH}.logprobs_from_logits_flash_attn": "it needs a kernel of another device",
+}
