@@ -109,6 +109,10 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
 
 def written(value: Any, item: Input | None = None) -> Any:
     """A literal in the recipe language."""
+    if isinstance(value, Mapping):
+        return {name: written(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [written(inner) for inner in value]
     if not isinstance(value, Tensor):
         return plain(value) if not isinstance(value, float) else value
     contiguous = getattr(value, "contiguous", True)
