@@ -80,7 +80,7 @@ _FILTERS = {
     "severity": "the severity",
     "signal": "what of the training signal is wrong (gradient, log_prob, advantage, reward, data, metric, setup)",
     "pull": "the number of the pull request",
-    "status": "the status upstream (open, merged, closed, unreported)",
+    "status": "the status upstream (open, merged, closed, unreported, removed)",
 }
 
 #: What recipes can be chosen by a part of.

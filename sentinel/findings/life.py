@@ -23,6 +23,8 @@ STATES = ("found", "confirmed", "reported", "fixed upstream", "released")
 
 #: What a recipe's ``upstream.status`` says where nobody has been told.
 _UNREPORTED = ("unreported", None, "")
+#: What it says where the code went, and the bug with it.
+_REMOVED = "removed"
 
 _FULL_SHA, _SHORT = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{33}\b"), r"\1"
 
@@ -67,6 +69,8 @@ def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str
         return "released", f"fixed at {releases[-1]}"
     if fixed_there:
         return "fixed upstream", f"fixed at git:{branch}"
+    if recipe.upstream.get("status") == _REMOVED:
+        return "fixed upstream", "its code was removed"
     told = [f"{name} #{recipe.upstream[name]}" for name in ("pull", "issue") if recipe.upstream.get(name)]
     if told or recipe.upstream.get("status") not in _UNREPORTED:
         return "reported", ", ".join(told) or str(recipe.upstream["status"])

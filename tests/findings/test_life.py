@@ -30,6 +30,8 @@ def test_each_state_follows_from_a_fact(loaded_recipe: Recipe) -> None:
     ]
     assert tuple(state for state, _ in found) == STATES
     assert found[1] == ("confirmed", "reproduced at git:aaaaaaa")
+    gone = replace(loaded_recipe, upstream={"status": "removed"})
+    assert state_of(gone, [buggy]) == ("fixed upstream", "its code was removed")
     assert state_of(reported, [buggy, at("git:main", "reproduced"), release])[0] == "reported"
 
 
