@@ -78,6 +78,8 @@ def compile_beside(files: Iterable[str], folder: str) -> None:
     sys.pycache_prefix = folder
     for file in files:
         try:
-            py_compile.compile(file, doraise=True)
+            # By time and size it would be taken for that of whatever is in the file's place when it is done: a copy
+            # may have moved to another commit in the meantime.
+            py_compile.compile(file, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
         except (py_compile.PyCompileError, OSError, MemoryError, RecursionError):
             continue

@@ -65,6 +65,30 @@ def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(
     assert returned(lab.probe(again, "pkg.mod.f")) == 7
 
 
+def test_byte_code_goes_by_what_was_compiled_and_by_no_time(tmp_path: Path) -> None:
+    """A process that compiles may be overtaken by a working copy that moves on: what it made is stamped afterwards."""
+    root, cache = tmp_path / "root", tmp_path / "cache"
+    part = root / "part.py"
+    root.mkdir()
+
+    def said(script: str) -> str:
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    part.write_text("VALUE = 1\n")
+    os.utime(part, (5, 5))
+    said(f"from sentinel.worker.bytecode import compile_beside\ncompile_beside([{str(part)!r}], {str(cache)!r})")
+    assert list(cache.rglob("part.*.pyc"))
+    look = (
+        f"import sys\nfrom sentinel.worker.bytecode import keep_beside\nkeep_beside(({str(root)!r},), {str(cache)!r})"
+    )
+    look += f"\nsys.path.insert(0, {str(root)!r})\nimport part\nprint(part.VALUE)"
+    assert said(look) == "1"
+    part.write_text("VALUE = 2\n")
+    os.utime(part, (5, 5))
+    assert said(look) == "2"
+
+
 def test_byte_code_that_a_full_disk_has_cut_off_is_made_anew(lab: Lab, offered: Callable[[str], str]) -> None:
     lab.sandbox = offered("basic")
     tree = lab.write({"mod.py": "def f():\n    return 7\n"})
