@@ -52,10 +52,13 @@ def _update(arguments: argparse.Namespace) -> int:
     from sentinel.reports.baseline import update
 
     _require(arguments.source)
-    lines = update(arguments.source, arguments.baseline, arguments.prune)
-    for line in lines:
+    done = update(arguments.source, arguments.baseline, arguments.prune)
+    for line in done.changed:
         say(f"{arguments.baseline}/{line}")
-    say(f"{counted(len(lines), 'file')} changed" if lines else f"{arguments.baseline} is up to date; nothing changed")
+    for line in done.kept:
+        say(f"kept: {arguments.baseline}/{line}")
+    changed = f"{counted(len(done.changed), 'file')} changed" if done.changed else "nothing changed"
+    say(changed if done.changed or done.kept else f"{arguments.baseline} is up to date; {changed}")
     return 0
 
 

@@ -224,32 +224,51 @@ def verify_report(recorded: Recorded, current: Recorded | Decision) -> Verificat
     return Verification(tuple(agreements), tuple(difference(recorded, now)), tuple(circumstances(recorded, now)))
 
 
-def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> list[str]:
+@dataclass(frozen=True)
+class Update:
+    """What became of a baseline.
+
+    :ivar changed: one line for each file that was written or removed, ``<path>: <what changed>``.
+    :ivar kept: one for each verdict that the run could not come to where it ran, ``<path>: <verdict>; <why not>``: a
+        mirror without the commit, another Python. That says nothing against what was decided elsewhere.
+    """
+
+    changed: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+
+
+def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
     """Bring a baseline up to a report folder; files whose meaning did not change keep every byte.
 
     :param prune: remove evidence that the report folder has no counterpart of, of the targets that it covers.
-    :returns: one line for each file that was written or removed, ``<path>: <what changed>``.
     :raises SentinelError: where there is nothing to take over, a file is not valid evidence, or the baseline cannot be
         written. Everything is read before anything is written.
     """
     fresh = _evidence_in(report_dir)
     if not fresh:
         raise SentinelError(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
-    kept = _evidence_in(baseline_dir) if baseline_dir.is_dir() else {}
-    lines = []
+    before = _evidence_in(baseline_dir) if baseline_dir.is_dir() else {}
+    changed, kept = [], []
     for place, document in fresh.items():
-        if place not in kept and _says_nothing_new(document):
+        if place not in before and _says_nothing_new(document):
             continue
-        changes = _changes(kept.get(place), document)
-        if changes:
+        changes = _changes(before.get(place), document)
+        if changes and _is_not_to_be_had(document) and before.get(place, document)["verdict"] not in _UNDECIDED:
+            kept.append(f"{place}: {before[place]['verdict']}; {document['reason']}")
+        elif changes:
             store.write_atomically(baseline_dir / place, dumps(document), "name another baseline folder")
-            lines.append(f"{place}: {'; '.join(changes)}")
+            changed.append(f"{place}: {'; '.join(changes)}")
     covered = {place.parts[0] for place in fresh}
-    for place in kept if prune else ():
+    for place in before if prune else ():
         if place not in fresh and place.parts[0] in covered:
             _remove(baseline_dir, place)
-            lines.append(f"{place}: removed")
-    return lines
+            changed.append(f"{place}: removed")
+    return Update(tuple(changed), tuple(kept))
+
+
+def _is_not_to_be_had(document: Document) -> bool:
+    """Whether the revision, or a Python for it, is missing where the run was; a version that lacks the code is not."""
+    return document["verdict"] == "unavailable" and (document["failure"] or {}).get("kind") in ("ref", "python")
 
 
 def _says_nothing_new(document: Document) -> bool:

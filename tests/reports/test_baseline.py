@@ -159,11 +159,12 @@ def folders(tmp_path: Path, decision: Any) -> tuple[Path, Path, Path]:
 
 def test_update_copies_what_is_new_and_then_nothing(decide: Build, tmp_path: Path) -> None:
     fresh, baseline, file = folders(tmp_path, decide())
-    assert update(fresh, baseline) == ["roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json: new: reproduced"]
+    (line,) = update(fresh, baseline).changed
+    assert line == "roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json: new: reproduced"
     kept = baseline / file.relative_to(fresh)
     assert kept.read_bytes() == file.read_bytes()
     assert not (baseline / ".gitignore").exists()
-    assert update(fresh, baseline) == []
+    assert update(fresh, baseline).changed == ()
 
 
 def test_update_leaves_noise_alone(decide: Build, tmp_path: Path, measurement: Build) -> None:
@@ -174,7 +175,7 @@ def test_update_leaves_noise_alone(decide: Build, tmp_path: Path, measurement: B
     noisy = measurement(26.0 + 2e-6, [[0.5, 0.5], [0.5, 0.5]])
     store.write(fresh, decide(measurement=noisy, environment=replace(decide().environment, torch="2.9")))
     assert file.read_bytes() != kept.read_bytes()
-    assert update(fresh, baseline) == []
+    assert update(fresh, baseline).changed == ()
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
 
 
@@ -182,10 +183,26 @@ def test_update_takes_over_what_changed(decide: Build, recipe: Build, tmp_path: 
     fresh, baseline, file = folders(tmp_path, decide())
     update(fresh, baseline)
     store.write(fresh, decide("fixed"))
-    assert "newly fixed: reproduced -> fixed" in update(fresh, baseline)[0]
+    assert "newly fixed: reproduced -> fixed" in update(fresh, baseline).changed[0]
     store.write(fresh, decide("fixed", recipe=recipe(title="a better title", digest="sha256:" + "9" * 64)))
-    assert update(fresh, baseline)[0].endswith("other title, recipe")
+    assert update(fresh, baseline).changed[0].endswith("other title, recipe")
     assert store.load(baseline / file.relative_to(fresh))["title"] == "a better title"
+
+
+@pytest.mark.parametrize(("kind", "stays"), [("ref", True), ("python", True), ("not-in-this-version", False)])
+def test_update_keeps_what_was_decided_where_it_cannot_be_decided_here(
+    kind: str, stays: bool, decide: Build, tmp_path: Path
+) -> None:
+    fresh, baseline, file = folders(tmp_path, decide())
+    update(fresh, baseline)
+    store.write(
+        fresh, decide("unavailable", verdict=Verdict("unavailable", "away", kind), failure=Failure(kind, "away"))
+    )
+    done = update(fresh, baseline)
+    place = file.relative_to(fresh)
+    assert (store.load(baseline / place)["verdict"] == "reproduced") == stays
+    assert done.kept == ((f"{place.as_posix()}: reproduced; away",) if stays else ())
+    assert len(done.changed) == (not stays)
 
 
 def test_update_removes_only_when_asked(decide: Build, recipe: Build, tmp_path: Path) -> None:
@@ -193,8 +210,8 @@ def test_update_removes_only_when_asked(decide: Build, recipe: Build, tmp_path: 
     for target in ("roll", "verl"):
         store.write(baseline, decide(recipe=recipe(bug_id="GONE", target=target)))
     (baseline / "roll" / "README.md").write_text("mine")
-    assert len(update(fresh, baseline)) == 1
-    assert update(fresh, baseline, prune=True) == ["roll/GONE/git-c09bc8bc9f43.json: removed"]
+    assert len(update(fresh, baseline).changed) == 1
+    assert update(fresh, baseline, prune=True).changed == ("roll/GONE/git-c09bc8bc9f43.json: removed",)
     assert not (baseline / "roll" / "GONE").exists()
     assert (baseline / "verl" / "GONE").exists(), "a target that the run does not cover is not judged"
     assert (baseline / "roll" / "README.md").exists()
