@@ -41,6 +41,10 @@ BINDINGS = (
 )
 
 UNBOUND = {
-    f"{TORCH}.chunked_cross_entropy_from_log_probs": "nothing calls it",
-    f"{TORCH}.logprobs_from_logits_flash_attn": "it needs a kernel of another device",
+    f"{module}.{function}": reason
+    for module in (TORCH, _FORMER)
+    for function, reason in (
+        ("chunked_cross_entropy_from_log_probs", "nothing calls it"),
+        ("logprobs_from_logits_flash_attn", "it needs a kernel of another device"),
+    )
 }
