@@ -217,5 +217,5 @@ UNBOUND = {
     f"{_RULES}.llm_judge_reward_worker.*": "it asks a model",
     f"{_RULES}.math_rule_reward_worker.*": "it grades in a process of its own, by math-verify, which is not installed",
     f"{_RULES}.remote_reward_system_worker.*": "it asks a service",
-    f"{_RULES}.*": "parts of the rules that are bound, and the prices of repetition and length that one adds to its own",
+    f"{_RULES}.*": "parts of the rules that are bound, and prices of repetition and length that one adds to its own",
 }
