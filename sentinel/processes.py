@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -11,6 +12,7 @@ from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
 from sentinel.outcomes import Environment
 from sentinel.refs import Ref
+from sentinel.search.references import References
 from sentinel.targets import Target
 from sentinel.worker.client import Options, Places, TargetProcess, WorkerError, Zygote, flags
 
@@ -28,6 +30,7 @@ class Processes:
         self._zygotes: dict[str | None, Zygote] = {}
         self._loaded: dict[tuple[str, Ref], Loaded] = {}
         self._oracles: dict[str, TargetProcess] = {}
+        self._references: dict[str, References] = {}
         self._held: set[tuple[str, Ref]] = set()
         self._closed = False
         self._lock = Lock()
@@ -94,8 +97,12 @@ class Processes:
         if loaded is not None:
             loaded.process.close()
 
-    def oracle(self, target: str) -> TargetProcess:
-        """The process in which a target's contracts' references run."""
+    def references(self, target: str) -> References:
+        """Where a target's contracts' references answer."""
+        with self._lock:
+            return self._references.setdefault(target, References(partial(self._oracle, target)))
+
+    def _oracle(self, target: str) -> TargetProcess:
         with self._lock:
             process = self._oracles.get(target)
         if process is None or process.dead is not None:
@@ -109,8 +116,11 @@ class Processes:
         with self._lock:
             self._closed = True
             loaded, self._loaded = list(self._loaded.values()), {}
+            references, self._references = list(self._references.values()), {}
             oracles, self._oracles = list(self._oracles.values()), {}
             zygotes, self._zygotes = list(self._zygotes.values()), {}
+        for sessions in references:
+            sessions.close()
         for process in (*(item.process for item in loaded), *oracles):
             process.close()
         for zygote in zygotes:

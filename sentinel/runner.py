@@ -124,7 +124,7 @@ class Runner:
         loaded = self._processes.loaded(adapter.target, ref, checkout)
         for binding in bindings:
             loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
-        bench = Bench(loaded.alive, lambda: self._processes.oracle(target))
+        bench = Bench(loaded.alive, self._processes.references(target))
         return Ground(target, ref, checkout, environment, adapter.digest, bench)
 
     # -- one job ------------------------------------------------------------------------------------------------------
@@ -202,17 +202,10 @@ class Runner:
         contract = self._catalog.contracts[recipe.contract]
         effects: Mapping[str, Mapping[str, Any]] = {}
         if invariant.needs_oracle and contract.oracle is not None:
-            process = self._processes.zygote(recipe.target).oracle()
-            try:
-                answer = process.probe({**self._request(recipe), "op": "oracle"})
-            finally:
-                process.close()
-            if "failure" in answer:
-                failure = Failure(
-                    "harness", f"the oracle failed: {answer['failure']['reason']}", answer["failure"]["traceback"]
-                )
-                return verdicts.of_failure(failure), (), failure
-            measured = replace(measured, oracle=answer["observation"])
+            oracle = self._consulted(recipe)
+            if isinstance(oracle, Failure):
+                return verdicts.of_failure(oracle), (), oracle
+            measured = replace(measured, oracle=oracle)
         if invariant.watches or invariant.twin:
             found = self._in_session(invariant, job, checkout)
             if isinstance(found, Failure):
@@ -221,6 +214,17 @@ class Runner:
             measured = replace(measured, observation=found.observation, asked=None)  # sessions do not tell
         verdict, comparisons = verdicts.by_law(invariant, recipe, measured, contract, effects)
         return verdict, comparisons, measured
+
+    def _consulted(self, recipe: Recipe) -> Observation | Failure:
+        """What the contract's reference says of the recipe's variants."""
+        calls = {name: {"inputs": dict(inputs)} for name, inputs in recipe.variants.items()}
+        told = self._processes.references(recipe.target).consult({**self._request(recipe), "calls": calls})
+        answers = {"": {"refused": told["failure"]}} if "failure" in told else told["answers"]
+        for answer in answers.values():
+            if "observation" not in answer:
+                failure = answer.get("refused") or {"reason": answer["silent"], "traceback": ""}
+                return Failure("harness", f"the oracle failed: {failure['reason']}", failure["traceback"])
+        return {name: answers[name]["observation"] for name in calls}
 
     def _in_session(self, invariant: Invariant, job: Job, checkout: Checkout) -> Case | Failure:
         """What a probe does not tell: what a call did beside answering, and what the boundary's twin answers."""
@@ -231,10 +235,9 @@ class Runner:
             return Failure("law", f"the adapter names no twin of {recipe.boundary}")
         subject = Subject(binding, contract, (invariant,), str(adapter.file))
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
-        zygote = self._processes.zygote(recipe.target)
-        bench = Bench(loaded.alive, zygote.oracle)
+        bench = Bench(loaded.alive, self._processes.references(recipe.target))
         try:
-            trial = bench.try_(subject, {invariant: recipe.variants})[invariant]
+            [trial] = bench.try_(subject, [(invariant, recipe.variants)])
         except Undecidable as error:
             return Failure(str(error.failure["kind"]), str(error), str(error.failure["traceback"]))
         finally:

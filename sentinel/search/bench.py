@@ -1,4 +1,4 @@
-"""The bench: sessions of one target at one ref, on which scenarios are tried and laws decide."""
+"""The bench: a session of one target at one ref, on which scenarios are tried and laws decide."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.invariants.invariant import Case, DoesNotApply, Inputs, Invariant, Violation
+from sentinel.search.references import References
 from sentinel.targets import Binding
 from sentinel.values import FLOATS, Tensor, tensor
-from sentinel.worker.client import Session, TargetProcess, WorkerError
+from sentinel.worker.client import Session, TargetProcess
 
 
 class Undecidable(Exception):
@@ -75,61 +76,56 @@ class Trial:
     answer: Mapping[str, Any] | None = None
 
 
+#: A law, and the variants it compares: the first of them the scenario itself.
+Plan = tuple[Invariant, Mapping[str, Inputs]]
+
+
 class Bench:
-    """Sessions for searches; made anew where a call brought one down.
+    """A session for searches, on which scenarios are tried; made anew where a call brought it down.
 
     :param target: makes (or gives) the target process.
-    :param oracle: makes (or gives) the oracle process.
+    :param references: where contracts' references answer.
     """
 
-    def __init__(self, target: Callable[[], TargetProcess], oracle: Callable[[], TargetProcess]) -> None:
-        self._target, self._oracle = target, oracle
-        self._measuring: Session | None = None
-        self._consulting: Session | None = None
+    def __init__(self, target: Callable[[], TargetProcess], references: References) -> None:
+        self._target, self._references = target, references
+        self._session: Session | None = None
 
     def close(self) -> None:
-        for session in (self._measuring, self._consulting):
-            if session is not None:
-                session.close()
-        self._measuring = self._consulting = None
+        if self._session is not None:
+            self._session.close()
+        self._session = None
 
     def fresh(self) -> Bench:
-        """Another bench on the same processes, with sessions of its own."""
-        return Bench(self._target, self._oracle)
+        """Another bench on the same process, with a session of its own."""
+        return Bench(self._target, self._references)
 
-    def try_(
-        self,
-        subject: Subject,
-        plans: Mapping[Invariant, Mapping[str, Inputs]],
-        describe: bool = False,
-        coarsest: str = "",
-    ) -> dict[Invariant, Trial]:
-        """Call the boundary on the variants of every law, and let each law look at its own.
+    def try_(self, subject: Subject, plans: Sequence[Plan], describe: bool = False, coarsest: str = "") -> list[Trial]:
+        """Call the boundary on the variants of every plan, and let each law look at its own.
 
-        The variants that are one and the same object are called once: the scenario itself is in nearly all laws' plans.
+        The variants that are one and the same object are called once: the scenario itself is in nearly all plans.
 
         :raises Undecidable: where the boundary cannot be called here at all.
         """
         calls: dict[str, dict[str, Any]] = {}
         consultations: dict[str, dict[str, Any]] = {}
-        names: dict[tuple[Invariant, str], str] = {}
-        known: dict[tuple[int, bool, bool], str] = {}
-        for law, variants in plans.items():
+        names: list[dict[str, str]] = []
+        known: dict[tuple[int, bool], str] = {}
+        for law, variants in plans:
+            names.append({})
             for variant, inputs in variants.items():
                 twin = bool(law.twin) and variant == law.twin
-                name = known.setdefault((id(inputs), twin, law.watches), f"{len(known)}")
-                names[law, variant] = name
+                name = names[-1][variant] = known.setdefault((id(inputs), twin), f"{len(known)}")
                 boundary = subject.binding.twins[0] if twin else None
-                calls[name] = {"inputs": dict(inputs), "boundary": boundary, "watch": law.watches}
+                call = calls.setdefault(name, {"inputs": dict(inputs), "boundary": boundary, "watch": False})
+                call["watch"] |= law.watches  # a watched call answers what any other does
                 if law.needs_oracle and subject.contract.oracle is not None:
                     consultations[name] = {"inputs": dict(inputs)}
         answer, reference = self._ask(subject, calls, consultations, describe)
-        return {
-            law: _look(
-                law, subject.contract, variants, {v: names[law, v] for v in variants}, answer, reference, coarsest
-            )
-            for law, variants in plans.items()
-        }
+        return [
+            _look(law, subject.contract, variants, named, answer, reference, coarsest)
+            for (law, variants), named in zip(plans, names)
+        ]
 
     def observe(self, subject: Subject, calls: Mapping[str, Inputs], given: Sequence[str]) -> dict[str, Any]:
         """What the boundary does on each of these inputs; no law looks at it.
@@ -150,11 +146,7 @@ class Bench:
         :raises Undecidable: where it has nothing to say about one of them, or failed.
         """
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
-        try:
-            answers = self._consult({**_request(subject), "calls": plain})["answers"]
-        except BaseException:
-            self.close()  # as in _ask
-            raise
+        answers = self._consulted({**_request(subject), "calls": plain})["answers"]
         for answer in answers.values():
             if "observation" not in answer:
                 raise Undecidable(answer.get("refused") or {"kind": "law", "reason": answer["silent"]})
@@ -186,36 +178,23 @@ class Bench:
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        if self._measuring is None or self._measuring.dead:
-            self._measuring = self._target().session()
-        self._measuring.send({**request, "calls": calls})
-        reference = self._consult({**request, "calls": consultations}) if consultations else {"answers": {}}
-        answer = self._measuring.receive()
+        if self._session is None or self._session.dead:
+            self._session = self._target().session()
+        self._session.send({**request, "calls": calls})
+        reference = self._consulted({**request, "calls": consultations}) if consultations else {"answers": {}}
+        answer = self._session.receive()
         if "failure" in answer:
-            if not self._measuring.dead:
+            if not self._session.dead:
                 raise Undecidable(answer["failure"])
-            reason = f"it brought the session down: {self._measuring.dead}"
+            reason = f"it brought the session down: {self._session.dead}"
             answer = {"answers": {name: {"refused": {"kind": "crash", "reason": reason}} for name in calls}}
         return answer, reference
 
-    def _consult(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The references' answers. Their session runs no target's code, so that its end says nothing of one, and
-        another one may answer: something on this machine took it away."""
-        for last in (False, True):
-            if self._consulting is None or self._consulting.dead:
-                try:
-                    self._consulting = self._oracle().session()
-                except WorkerError:
-                    if last:
-                        raise
-                    continue
-            self._consulting.send(request)
-            reference = self._consulting.receive()
-            if "failure" not in reference:
-                return reference
-            if last or not self._consulting.dead:
-                raise Undecidable({**reference["failure"], "kind": "harness"})
-        raise AssertionError("the loop returns or raises")
+    def _consulted(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        reference = self._references.consult(request)
+        if "failure" in reference:
+            raise Undecidable(reference["failure"])
+        return reference
 
 
 def _request(subject: Subject) -> dict[str, Any]:
@@ -240,8 +219,9 @@ def _look(
     observation, effects, oracle = {}, {}, {}
     for variant, name in names.items():
         part = answer["answers"][name]
-        if "refused" in part:
-            reason, kind, unknown = (str(part["refused"].get(key, "")) for key in ("reason", "kind", "unknown_input"))
+        refused = part.get("refused") or (part.get("effects", {}).get("refused") if law.watches else None)
+        if refused:
+            reason, kind, unknown = (str(refused.get(key, "")) for key in ("reason", "kind", "unknown_input"))
             return Trial(variants, refused=reason, refusal=kind, unknown_input=unknown)
         observation[variant] = part["observation"]
         effects[variant] = part.get("effects", {})

@@ -180,7 +180,7 @@ class Discovery:
             for law in hunt.tallies:
                 for variants in self._memory.of(self._ground.target, hunt.subject, law):
                     try:
-                        if not hunt.replay(law, variants):
+                        if not hunt.replay([(law, variants)]):
                             self._memory.forget(self._ground.target, hunt.subject, law, variants)
                     except Undecidable:
                         break  # its turn will say so
@@ -249,7 +249,7 @@ def _shows(bench: Bench, law: Invariant, finding: Finding) -> bool:
         if isinstance(variants, str):
             continue
         try:
-            trial = bench.try_(subject, {law: variants})[law]
+            [trial] = bench.try_(subject, [(law, variants)])
         except Undecidable:
             return False
         if any(item.symptom == finding.symptom for item in trial.violations):

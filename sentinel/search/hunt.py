@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from sentinel.contracts.contract import Input
 from sentinel.invariants.invariant import DoesNotApply, Inputs, Invariant, Violation
-from sentinel.search.bench import Bench, Subject, Trial, widened
+from sentinel.search.bench import Bench, Plan, Subject, Trial, widened
 from sentinel.search.drawing import TAPE, Draws, Tape, tape
 from sentinel.search.examples import Example
 from sentinel.search.scenarios import draw, with_dialects
@@ -118,6 +118,20 @@ class Tally:
         return {finding.symptom for finding in self.findings}
 
 
+@dataclass(frozen=True)
+class _Suspect:
+    """A trial that broke its law, to be confirmed.
+
+    :ivar violations: those that count.
+    :ivar example: the recipe whose scenario it is; empty for none.
+    """
+
+    law: Invariant
+    trial: Trial
+    violations: tuple[Violation, ...]
+    example: str = ""
+
+
 #: Choices with which one law is tried on a scenario that another one found.
 TAPES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(TAPE)) for seed in range(8))
 
@@ -179,51 +193,77 @@ class Hunt:
                 self._round, self._done = self._round + 1, 0
             self.subject = narrower or self.subject
 
-    def begin(self, examples: Iterable[Example]) -> None:
+    def begin(self, examples: Sequence[Example], recorded: Sequence[Plan] = ()) -> None:
         """Look at scenarios that are known to show something, before any is drawn. They are small as they are: what
         they show is confirmed, and not shrunk.
 
+        :param recorded: what an earlier run found; looked at after the examples, which explain what they show.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
+        looks: list[tuple[Plan, str]] = []
         for example in examples:
-            named = [law for law in self._laws if law.name in example.laws]
             if len(example.variants) > 1:
-                self._look_at(dict.fromkeys([law for law in named if law.vary], example.variants), example.name)
+                looks += [((law, example.variants), example.name) for law in self._named(example) if law.vary]
             for inputs in example.variants.values():
-                # Each law has a look; those that are said to be broken, under every choice of what to compare with.
-                for plan in self._plans(inputs, self._laws, TAPES[:1]):
-                    self._look_at(plan, example.name)
-                quiet = [law for law in named if not self.tallies[law].findings]
-                for plan in self._plans(inputs, quiet, TAPES[1:]):
-                    self._look_at(plan, example.name)
+                looks += [(plan, example.name) for plan in self._plans(inputs, self._laws, TAPES[:1])]
+        self._look_at([*looks, *((plan, "") for plan in recorded)])
+        # Each law has had a look; one that is said to be broken has more, with other choices of what to compare with.
+        looks = []
+        for example in examples:
+            quiet = [law for law in self._named(example) if not self.tallies[law].findings]
+            for inputs in example.variants.values():
+                looks += [(plan, example.name) for plan in self._plans(inputs, quiet, TAPES[1:])]
+        self._look_at(looks)
 
-    def _look_at(self, plan: Mapping[Invariant, Mapping[str, Inputs]], example: str) -> None:
-        trials = self._bench.try_(self.subject, plan) if plan else {}
-        broken = {law: self._counting(law, trial) for law, trial in trials.items()}
-        self._confirm({law: plan[law] for law, items in broken.items() if items}, broken, example=example)
+    def replay(self, plans: Sequence[Plan]) -> bool:
+        """Try scenarios of an earlier run; whether any still breaks its law."""
+        return self._look_at([(plan, "") for plan in plans], replayed=True)
 
-    def _plans(
-        self, inputs: Inputs, laws: Collection[Invariant], tapes: Iterable[bytes] = TAPES
-    ) -> Iterator[dict[Invariant, Mapping[str, Inputs]]]:
+    def _named(self, example: Example) -> list[Invariant]:
+        return [law for law in self._laws if law.name in example.laws]
+
+    def _look_at(self, looks: Sequence[tuple[Plan, str]], replayed: bool = False) -> bool:
+        """Try plans, each with the name of the example it is of, and confirm each symptom of each law by the first
+        that shows it; by a later one where that was not confirmed. Whether any was."""
+        trials = self._tried(self._bench, [plan for plan, _ in looks])
+        left = [_Suspect(law, trial, (), example) for ((law, _), example), trial in zip(looks, trials)]
+        confirmed = False
+        while left:
+            claimed: dict[Invariant, set[str]] = {law: set() for law in self._laws}
+            suspects, later = [], []
+            for item in left:
+                taken = claimed[item.law]
+                if any(violation.symptom in taken for violation in item.trial.violations):
+                    later.append(item)
+                suspect = replace(item, violations=tuple(self._counting(item.law, item.trial, taken)))
+                taken.update(violation.symptom for violation in suspect.violations)
+                suspects += [suspect] if suspect.violations else []
+            confirmed |= self._confirm(suspects, replayed)
+            left = later
+        return confirmed
+
+    def _tried(self, bench: Bench, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
+        trials = bench.try_(self.subject, plans, describe) if plans else []
+        if len(plans) > 1 and any(trial.refusal == "crash" for trial in trials):
+            # One call's end has taken the others' answers along.
+            return [bench.try_(self.subject, [plan], describe)[0] for plan in plans]
+        return trials
+
+    def _plans(self, inputs: Inputs, laws: Collection[Invariant], tapes: Iterable[bytes] = TAPES) -> list[Plan]:
         """The variants that laws compare with a scenario, under one choice after the other."""
-        seen: dict[Invariant, set[bytes]] = {}
+        plans: list[Plan] = []
+        seen: set[tuple[Invariant, bytes]] = set()
         for data in tapes if laws else ():
-            drawn, plan = Drawn(self.subject, inputs, data), {}
+            drawn = Drawn(self.subject, inputs, data)
             for law in laws:
                 variants = drawn.variants(law)
                 if isinstance(variants, str):
                     continue
-                key = protocol.encode(variants)
-                if key not in seen.setdefault(law, set()):
-                    seen[law].add(key)
-                    plan[law] = variants
-            yield plan
-
-    def replay(self, law: Invariant, variants: Mapping[str, Inputs]) -> bool:
-        """Try the scenario of an earlier run; whether it still breaks the law."""
-        trial = self._bench.try_(self.subject, {law: variants})[law]
-        broken = self._counting(law, trial)
-        return bool(broken) and self._confirm({law: variants}, {law: broken[:1]}, replayed=True)
+                key = law, protocol.encode(variants)
+                if key not in seen:
+                    seen.add(key)
+                    plans.append((law, variants))
+        return plans
 
     # -- one Hypothesis run -------------------------------------------------------------------------------------------
 
@@ -262,23 +302,22 @@ class Hunt:
                 if finding.symptom != symptom or finding.law is law:
                     continue
                 inputs = next(iter(finding.trial.variants.values()))
-                for plan in self._plans(inputs, [law]):
-                    for variants in plan.values():
-                        trial = self._bench.try_(self.subject, plan)[law]
-                        broken = [item for item in self._counting(law, trial) if item.symptom == symptom]
-                        if broken:
-                            return self._confirm({law: variants}, {law: broken}, example=finding.example)
+                plans = self._plans(inputs, [law])
+                for trial in self._tried(self._bench, plans):
+                    broken = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
+                    if broken:
+                        return self._confirm([_Suspect(law, trial, broken, finding.example)])
         return False
 
     def _shrink(self, law: Invariant, symptom: str, place: int) -> None:
         """Draw this round's scenarios again up to the place where the law broke, and let Hypothesis go on from it."""
         seen = calls = attempts = 0
-        best: dict[str, Any] = {}
-        known: dict[bytes, list[Violation]] = {}  # many a choice makes no difference to this law's variants
+        best: tuple[int, _Suspect] | None = None
+        known: dict[bytes, _Suspect] = {}  # many a choice makes no difference to this law's variants
 
         def body(drawn: Drawn) -> None:
-            nonlocal seen, calls, attempts
-            if not best:
+            nonlocal seen, calls, attempts, best
+            if best is None:
                 seen += 1
                 if seen < place:
                     return
@@ -295,16 +334,17 @@ class Hunt:
                 calls += 1
                 if calls > self.shrinking:
                     raise _StopRound
-                trial = self._bench.try_(self.subject, {law: variants})[law]
-                known[key] = [item for item in self._counting(law, trial) if item.symptom == symptom]
-            if known[key]:
+                [trial] = self._bench.try_(self.subject, [(law, variants)])
+                counting = [item for item in self._counting(law, trial) if item.symptom == symptom]
+                known[key] = _Suspect(law, trial, tuple(counting))
+            if known[key].violations:
                 size = _size(variants)
-                if not best or size <= best["size"]:
-                    best.update(size=size, variants=variants, broken=known[key])
+                if best is None or size <= best[0]:
+                    best = size, known[key]
                 raise _BrokenError
 
         self._hypothesis(body, (Phase.generate, Phase.shrink))
-        if not best or not self._confirm({law: best["variants"]}, {law: best["broken"]}):
+        if best is None or not self._confirm([best[1]]):
             self.tallies[law].unconfirmed += 1
 
     def _hypothesis(self, body: Callable[[Drawn], None], phases: tuple[Phase, ...]) -> None:
@@ -330,15 +370,15 @@ class Hunt:
 
     def _try(self, drawn: Drawn) -> list[tuple[Invariant, str]]:
         """Let every law look at a scenario; the (law, symptom) pairs that count."""
-        wanted: dict[Invariant, Mapping[str, Inputs]] = {}
+        wanted: list[Plan] = []
         for law in self._laws:
-            plan = drawn.variants(law)
-            if isinstance(plan, str):
-                self.tallies[law].silent[plan] += 1
+            variants = drawn.variants(law)
+            if isinstance(variants, str):
+                self.tallies[law].silent[variants] += 1
             else:
-                wanted[law] = plan
+                wanted.append((law, variants))
         broken: list[tuple[Invariant, str]] = []
-        for law, trial in (self._bench.try_(self.subject, wanted) if wanted else {}).items():
+        for (law, _), trial in zip(wanted, self._bench.try_(self.subject, wanted) if wanted else ()):
             tally = self.tallies[law]
             if trial.silent:
                 tally.silent[trial.silent] += 1
@@ -365,13 +405,16 @@ class Hunt:
                 shown = any(dialect.symptom in ("", item.symptom) for item in trial.violations)
                 (tally.dialects if shown else tally.dialects_open)[place] += 1
 
-    def _counting(self, law: Invariant, trial: Trial) -> list[Violation]:
-        """The violations that count: no dialect, no rounding, no symptom that was found before."""
+    def _counting(self, law: Invariant, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
+        """The violations that count: no dialect, no rounding, no symptom that was found before.
+
+        :param besides: other symptoms that do not count.
+        """
         if not trial.violations:
             return []
         scenario = next(iter(trial.variants.values()))
         meant = [item for item in self.subject.binding.dialects if item.name == law.name and item.holds(scenario)]
-        found = self.tallies[law].symptoms
+        found = self.tallies[law].symptoms.union(besides)
         counting = [
             item
             for item in trial.violations
@@ -381,37 +424,31 @@ class Hunt:
             # The same values in float64: what vanishes there was rounding. An overflow is none.
             wide = widened(self.subject.contract, trial.variants)
             if wide is not None:
-                again = self._bench.try_(self.subject, {law: wide[0]}, coarsest=wide[1])[law]
+                [again] = self._bench.try_(self.subject, [(law, wide[0])], coarsest=wide[1])
                 if again.case is not None and not again.violations:
                     self.tallies[law].rounding += 1
                     return []
         return counting
 
-    def _confirm(
-        self,
-        plan: Mapping[Invariant, Mapping[str, Inputs]],
-        broken: Mapping[Invariant, Sequence[Violation]],
-        replayed: bool = False,
-        example: str = "",
-    ) -> bool:
-        """Measure violations once more, in a fresh process; what shows there too is a finding.
+    def _confirm(self, suspects: Sequence[_Suspect], replayed: bool = False) -> bool:
+        """Measure violations once more, in a fresh process; those of one symptom that show there too are a finding.
 
-        :param broken: the violations of each law of the plan; those of one symptom make one finding.
         :returns: whether any was confirmed.
         """
-        if not plan:
+        if not suspects:
             return False
         confirmed = False
         bench = self._bench.fresh()
         try:
-            trials = bench.try_(self.subject, plan, describe=True)
+            trials = self._tried(bench, [(item.law, item.trial.variants) for item in suspects], describe=True)
         finally:
             bench.close()
-        for law, trial in trials.items():
-            for symptom in dict.fromkeys(item.symptom for item in broken[law]):
-                same = tuple(item for item in trial.violations if item.symptom == symptom)
+        for item, trial in zip(suspects, trials):
+            for symptom in dict.fromkeys(violation.symptom for violation in item.violations):
+                same = tuple(violation for violation in trial.violations if violation.symptom == symptom)
                 if same:
-                    self.tallies[law].findings.append(Finding(self.subject, law, trial, same, replayed, example))
+                    finding = Finding(self.subject, item.law, trial, same, replayed, item.example)
+                    self.tallies[item.law].findings.append(finding)
                     confirmed = True
         return confirmed
 

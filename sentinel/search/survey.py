@@ -146,10 +146,8 @@ class Survey:
         bench = ground.bench.fresh()  # what another boundary's calls leave behind cannot matter
         hunt = Hunt(bench, subject, self._seed, laws, self._shrinking)
         try:
-            hunt.begin(examples(subject, self._recipes_of(target)))
-            if self._recorded is not None:
-                for law, variants in self._recorded.variants(target, subject, laws, ref).items():
-                    hunt.replay(law, variants)
+            recorded = self._recorded.variants(target, subject, laws, ref) if self._recorded is not None else {}
+            hunt.begin(examples(subject, self._recipes_of(target)), list(recorded.items()))
             hunt.run(self._examples)
             self._wait_for_dialects(bench, hunt)
         except Undecidable as error:

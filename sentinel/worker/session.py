@@ -24,9 +24,9 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
     """Answer requests until the socket closes.
 
     Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (where it is
-    another one: a twin) and ``watch``. The answer has for each ``observation`` or ``refused``, and ``effects`` where it
-    was watched; beside them provenance, ghosts and stand-ins, and where the request asks to ``describe``, the target's
-    functions that ran.
+    another one: a twin) and ``watch``. The answer has for each ``observation`` or ``refused``, and where it was watched
+    ``effects``, or what it was refused with when it was called once more; beside them provenance, ghosts and stand-ins,
+    and where the request asks to ``describe``, the target's functions that ran.
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -109,21 +109,27 @@ class _Sitting:
         boundary = prepared.boundary if tracer is None else tracer.around(prepared.boundary)
         watched = Watched(boundary) if call.get("watch") else None
         try:
+            answer = self._call(contract, prepared, watched or boundary, call, device)
+            if watched is not None and "observation" in answer:
+                again = self._call(contract, prepared, boundary, call, device)
+                failed = "observation" not in again  # of no concern to laws that do not ask what a call leaves behind
+                answer["effects"] = again if failed else {**watched.effects(), "again": again["observation"]}
+        finally:
+            state.probing = False  # between calls another boundary's module may still be imported
+        return answer
+
+    def _call(
+        self, contract: Contract, prepared: probe.Prepared, boundary: Any, call: Mapping[str, Any], device: str
+    ) -> dict[str, Any]:
+        try:
             probe.reseed()
-            observation = probe.observe(contract, watched or boundary, call["inputs"], self._roots, device)
-            answer: dict[str, Any] = {"observation": observation}
-            if watched is not None:
-                probe.reseed()
-                again = probe.observe(contract, boundary, call["inputs"], self._roots, device)
-                answer["effects"] = {**watched.effects(), "again": again}
+            observation = probe.observe(contract, boundary, call["inputs"], self._roots, device)
         except BaseException as error:
             refused = probe.describe(error, prepared.provenance, self._roots, traced=False)["failure"]
             return {"refused": {**refused, "unknown_input": getattr(error, "input", "")}}
-        finally:
-            state.probing = False  # between calls another boundary's module may still be imported
-        if state.used:
+        if ghosts.state().used:
             return {"refused": probe.ghost_failure()["failure"]}
-        return answer
+        return {"observation": observation}
 
     def _consult(self, contract: Contract, call: Mapping[str, Any]) -> dict[str, Any]:
         try:

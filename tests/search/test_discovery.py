@@ -90,7 +90,7 @@ def test_an_interrupt_in_the_middle_of_a_call_leaves_a_bench_that_works(
     progress = discover(ground, found).run(examples=4000)
     assert progress.stopped
     (finding,) = progress.findings
-    again = ground.bench.try_(finding.subject, {finding.law: finding.trial.variants})[finding.law]
+    [again] = ground.bench.try_(finding.subject, [(finding.law, finding.trial.variants)])
     assert [item.observed for item in again.violations] == [item.observed for item in finding.trial.violations]
 
 

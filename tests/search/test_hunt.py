@@ -42,18 +42,18 @@ def test_a_wrong_one_is_found_shrunk_and_confirmed(open_ground: OpenGround) -> N
 def test_a_reference_that_was_taken_away_is_asked_again(open_ground: OpenGround) -> None:
     ground, found = open_ground("right")
     Hunt(ground.bench, found["right"], 0).run(3)
-    consulting = ground.bench._consulting
-    assert consulting is not None
+    [consulting] = ground.bench._references._idle
     consulting._leader.kill()
     hunt = Hunt(ground.bench, found["right"], 1)
     hunt.run(3)
     assert [tally.spoken for tally in hunt.tallies.values()] == [3]
-    assert ground.bench._consulting is not consulting
+    assert consulting.dead
+    assert consulting not in ground.bench._references._idle
 
 
 def test_a_references_process_that_was_taken_away_is_asked_again(open_ground: OpenGround) -> None:
     ground, found = open_ground("right")
-    oracle = ground.bench._oracle()
+    oracle = ground.bench._references._oracle()
     oracle._leader.kill()
     hunt = Hunt(ground.bench, found["right"], 1)
     hunt.run(3)
@@ -151,8 +151,8 @@ def test_a_hunt_in_parts_is_the_hunt_at_once(parts: tuple[int, ...], open_ground
         bench = ground.bench.fresh()
         asked = bench.try_
 
-        def record(subject: object, plans: dict[Invariant, object], asked=asked, calls=calls, **more: object) -> object:  # type: ignore[no-untyped-def]
-            calls.append(list(plans.values()))
+        def record(subject: object, plans: list[tuple[Invariant, object]], asked=asked, calls=calls, **more: object) -> object:  # type: ignore[no-untyped-def]
+            calls.append([variants for _, variants in plans])
             return asked(subject, plans, **more)
 
         bench.try_ = record  # type: ignore[method-assign]

@@ -131,7 +131,7 @@ class Bound:
         :param coarsest: the dtype that they had before they were widened.
         """
         rule: Invariant = self._catalog.invariants[law]
-        trial = self._bench.try_(replace(subject, laws=(rule,)), {rule: variants}, coarsest=coarsest)[rule]
+        [trial] = self._bench.try_(replace(subject, laws=(rule,)), [(rule, variants)], coarsest=coarsest)
         if trial.silent:
             raise DoesNotApply(trial.silent)
         return trial
@@ -148,7 +148,7 @@ class Bound:
             contract, inputs, unknown = subject.contract, scenario, ""
             while True:
                 asked = replace(subject, laws=(rule,), contract=contract)
-                trial = self._bench.try_(asked, {rule: {"": inputs}})[rule]
+                [trial] = self._bench.try_(asked, [(rule, {"": inputs})])
                 if not trial.unknown_input or trial.unknown_input == unknown:
                     break
                 unknown = trial.unknown_input
