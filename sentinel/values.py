@@ -168,6 +168,8 @@ def plain(value: Any) -> Any:
 
     Floats that are not finite become the tagged strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
     """
+    if value is None or isinstance(value, (str, int)):
+        return value
     if isinstance(value, Tensor):
         return plain(value.nested())
     if isinstance(value, float):
@@ -197,6 +199,8 @@ def plain(value: Any) -> Any:
 
 def typed(value: Any) -> Any:
     """As :func:`plain`, but a tensor keeps its dtype and shape beside its values, so nothing about it is lost."""
+    if value is None or isinstance(value, (str, int)):
+        return value
     if isinstance(value, Tensor):
         grad = {"requires_grad": True} if value.requires_grad else {}
         strides = {} if value.contiguous else {"contiguous": False}

@@ -8,14 +8,15 @@ that our schemas use are known, and any other is refused; a property test holds 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Schema = Mapping[str, Any]
+Check = Callable[[Any], bool]
 
 _SAID = frozenset({"$schema", "$id", "$defs", "title", "description", "examples", "then", "else"})
 
-_TYPES: dict[str, Callable[[Any], bool]] = {
+_TYPES: dict[str, Check] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
     "string": lambda value: isinstance(value, str),
@@ -27,27 +28,63 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def accepts(schema: Schema | bool, value: Any, root: Schema) -> bool:
-    """Whether a value is valid.
+    """Whether a value is valid; see :func:`compiled`, for many values."""
+    return _Compiler(root).check(schema)(value)
 
-    :param schema: ``True`` stands for anything.
-    :param root: the whole schema, in which references are looked up.
+
+def compiled(root: Schema) -> Check:
+    """What tells whether a value is valid.
+
     :raises NotImplementedError: for a keyword that is not in the subset.
     """
-    if isinstance(schema, bool):
-        return schema
-    for keyword, wanted in schema.items():
-        if keyword in _SAID:
-            continue
-        rule = _RULES.get(keyword)
-        if rule is None:
-            raise NotImplementedError(f"JSON Schema keyword {keyword!r}: teach {__name__} first")
-        if not rule(wanted, value, schema, root):
-            return False
-    return True
+    return _Compiler(root).check(root)
 
 
-def _type(wanted: Any, value: Any, schema: Schema, root: Schema) -> bool:
-    return any(_TYPES[name](value) for name in ([wanted] if isinstance(wanted, str) else wanted))
+class _Compiler:
+    """:param root: the whole schema, in which references are looked up."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._defined: dict[str, Check] = {}
+
+    def check(self, schema: Schema | bool) -> Check:
+        """:param schema: ``True`` stands for anything."""
+        if isinstance(schema, bool):
+            return lambda value: schema
+        checks = []
+        for keyword, wanted in schema.items():
+            if keyword in _SAID:
+                continue
+            rule = _RULES.get(keyword)
+            if rule is None:
+                raise NotImplementedError(f"JSON Schema keyword {keyword!r}: teach {__name__} first")
+            checks.append(rule(wanted, schema, self))
+        return checks[0] if len(checks) == 1 else _every(checks)
+
+    def reference(self, wanted: str) -> Check:
+        name = wanted.removeprefix("#/$defs/")
+
+        def check(value: Any) -> bool:
+            if name not in self._defined:  # only now: a definition may refer to itself
+                self._defined[name] = self.check(self._root["$defs"][name])
+            return self._defined[name](value)
+
+        return check
+
+
+def _every(checks: Sequence[Check]) -> Check:
+    def check(value: Any) -> bool:
+        for each in checks:  # noqa: SIM110 - half of a run's validation would go into a generator's overhead
+            if not each(value):
+                return False
+        return True
+
+    return check
+
+
+def _type(wanted: Any, schema: Schema, compiler: _Compiler) -> Check:
+    kinds = [_TYPES[name] for name in ([wanted] if isinstance(wanted, str) else wanted)]
+    return kinds[0] if len(kinds) == 1 else lambda value: any(kind(value) for kind in kinds)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -55,51 +92,84 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
-def _reference(wanted: str, value: Any, schema: Schema, root: Schema) -> bool:
-    return accepts(root["$defs"][wanted.removeprefix("#/$defs/")], value, root)
+def _if(wanted: Schema, schema: Schema, compiler: _Compiler) -> Check:
+    holds = compiler.check(wanted)
+    then, otherwise = (compiler.check(schema.get(name, {})) for name in ("then", "else"))
+    return lambda value: then(value) if holds(value) else otherwise(value)
 
 
-def _if(wanted: Schema, value: Any, schema: Schema, root: Schema) -> bool:
-    return accepts(schema.get("then" if accepts(wanted, value, root) else "else", {}), value, root)
+def _properties(wanted: Mapping[str, Schema], schema: Schema, compiler: _Compiler) -> Check:
+    checks = {name: compiler.check(part) for name, part in wanted.items()}
+
+    def check(value: Any) -> bool:
+        if isinstance(value, dict):
+            for name, item in value.items():
+                if name in checks and not checks[name](item):
+                    return False
+        return True
+
+    return check
 
 
-def _properties(wanted: Mapping[str, Schema], value: Any, schema: Schema, root: Schema) -> bool:
-    return not isinstance(value, dict) or all(
-        accepts(part, value[name], root) for name, part in wanted.items() if name in value
+def _additional(wanted: Any, schema: Schema, compiler: _Compiler) -> Check:
+    known, holds = frozenset(schema.get("properties", ())), compiler.check(wanted)
+    return lambda value: (
+        not isinstance(value, dict) or all(holds(item) for name, item in value.items() if name not in known)
     )
 
 
-def _additional(wanted: Any, value: Any, schema: Schema, root: Schema) -> bool:
-    if not isinstance(value, dict):
+def _items(wanted: Any, schema: Schema, compiler: _Compiler) -> Check:
+    holds = compiler.check(wanted)
+
+    def check(value: Any) -> bool:
+        if isinstance(value, list):
+            for item in value:
+                if not holds(item):
+                    return False
         return True
-    known = schema.get("properties", {})
-    others = [item for name, item in value.items() if name not in known]
-    return not others if wanted is False else all(accepts(wanted, item, root) for item in others)
+
+    return check
 
 
-_RULES: dict[str, Callable[[Any, Any, Schema, Schema], bool]] = {
+def _names(wanted: Any, schema: Schema, compiler: _Compiler) -> Check:
+    holds = compiler.check(wanted)
+    return lambda value: not isinstance(value, dict) or all(map(holds, value))
+
+
+def _all(wanted: Any, schema: Schema, compiler: _Compiler) -> Check:
+    return _every([compiler.check(part) for part in wanted])
+
+
+def _not(wanted: Any, schema: Schema, compiler: _Compiler) -> Check:
+    holds = compiler.check(wanted)
+    return lambda value: not holds(value)
+
+
+def _pattern(wanted: str, schema: Schema, compiler: _Compiler) -> Check:
+    search = re.compile(wanted).search
+    return lambda value: not isinstance(value, str) or search(value) is not None
+
+
+#: keyword -> what makes its check, of what it says, the schema it stands in and the compiler.
+_RULES: dict[str, Callable[[Any, Schema, _Compiler], Check]] = {
     "type": _type,
-    "const": lambda wanted, value, schema, root: _same(wanted, value),
-    "enum": lambda wanted, value, schema, root: any(_same(item, value) for item in wanted),
-    "$ref": _reference,
+    "const": lambda wanted, schema, compiler: lambda value: _same(wanted, value),
+    "enum": lambda wanted, schema, compiler: lambda value: any(_same(item, value) for item in wanted),
+    "$ref": lambda wanted, schema, compiler: compiler.reference(wanted),
     "if": _if,
-    "allOf": lambda wanted, value, schema, root: all(accepts(part, value, root) for part in wanted),
-    "not": lambda wanted, value, schema, root: not accepts(wanted, value, root),
-    "required": lambda wanted, value, schema, root: (
-        not isinstance(value, dict) or all(name in value for name in wanted)
+    "allOf": _all,
+    "not": _not,
+    "required": lambda wanted, schema, compiler: (
+        lambda value: not isinstance(value, dict) or all(name in value for name in wanted)
     ),
     "properties": _properties,
     "additionalProperties": _additional,
-    "propertyNames": lambda wanted, value, schema, root: (
-        not isinstance(value, dict) or all(accepts(wanted, name, root) for name in value)
-    ),
-    "minProperties": lambda wanted, value, schema, root: not isinstance(value, dict) or len(value) >= wanted,
-    "maxProperties": lambda wanted, value, schema, root: not isinstance(value, dict) or len(value) <= wanted,
-    "items": lambda wanted, value, schema, root: (
-        not isinstance(value, list) or all(accepts(wanted, item, root) for item in value)
-    ),
-    "minimum": lambda wanted, value, schema, root: not _TYPES["number"](value) or not value < wanted,
-    "minLength": lambda wanted, value, schema, root: not isinstance(value, str) or len(value) >= wanted,
-    "maxLength": lambda wanted, value, schema, root: not isinstance(value, str) or len(value) <= wanted,
-    "pattern": lambda wanted, value, schema, root: not isinstance(value, str) or bool(re.search(wanted, value)),
+    "propertyNames": _names,
+    "minProperties": lambda wanted, schema, compiler: lambda value: not isinstance(value, dict) or len(value) >= wanted,
+    "maxProperties": lambda wanted, schema, compiler: lambda value: not isinstance(value, dict) or len(value) <= wanted,
+    "items": _items,
+    "minimum": lambda wanted, schema, compiler: lambda value: not _TYPES["number"](value) or not value < wanted,
+    "minLength": lambda wanted, schema, compiler: lambda value: not isinstance(value, str) or len(value) >= wanted,
+    "maxLength": lambda wanted, schema, compiler: lambda value: not isinstance(value, str) or len(value) <= wanted,
+    "pattern": _pattern,
 }

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from sentinel.recipes.findings import Findings
-from sentinel.recipes.schema_subset import accepts
+from sentinel.recipes.schema_subset import Check, compiled
 from sentinel.recipes.wording import describe, nearest
 
 if TYPE_CHECKING:
@@ -41,6 +41,11 @@ def _validator() -> Validator:
     return Draft202012Validator(schema())
 
 
+@cache
+def _accepts() -> Check:
+    return compiled(schema())
+
+
 def check_structure(findings: Findings) -> set[str]:
     """Report everything about a document that its schema does not allow.
 
@@ -51,7 +56,7 @@ def check_structure(findings: Findings) -> set[str]:
         findings.error((), f"a recipe is a mapping that begins with recipe_version: 1; found {describe(data)}")
         return set()
     broken: set[str] = set()
-    if accepts(schema(), data, schema()):
+    if _accepts()(data):
         return broken
     for error in _leaves(_validator().iter_errors(data)):
         place = tuple(error.absolute_path)

@@ -20,7 +20,7 @@ import sentinel
 from sentinel.errors import SentinelError
 from sentinel.outcomes import Comparison, Decision, Observation
 from sentinel.recipes import Expected, Tolerance
-from sentinel.recipes.schema_subset import accepts
+from sentinel.recipes.schema_subset import Check, compiled
 from sentinel.refs import Ref
 from sentinel.reports.behaviour import behaviour
 from sentinel.reports.escaping import message, passage
@@ -116,6 +116,11 @@ def schema() -> Document:
 
 
 @cache
+def _accepts() -> Check:
+    return compiled(schema())
+
+
+@cache
 def _validator() -> Validator:
     from jsonschema import Draft202012Validator
 
@@ -127,7 +132,7 @@ def validate(document: Any) -> None:
 
     :raises SentinelError: naming the first place that is wrong.
     """
-    if accepts(schema(), document, schema()):
+    if _accepts()(document):
         return
     error = next(iter(_validator().iter_errors(document)), None)
     if error is not None:
@@ -265,6 +270,10 @@ def _json(value: Any, where: str) -> Any:
     """The value in JSON's own types, NaN and infinities as tagged strings."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
+    if isinstance(value, dict):
+        return {str(key): _json(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
     if isinstance(value, np.generic):
         return _json(value.item(), where)
     if isinstance(value, float):
@@ -272,7 +281,5 @@ def _json(value: Any, where: str) -> Any:
             return value
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {str(key): _json(item, f"{where}.{key}") for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return _json(dict(value), where)
     raise SentinelError(f"evidence cannot hold a {type(value).__name__} (at {message(where)}); observe plain values")

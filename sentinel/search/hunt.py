@@ -154,16 +154,25 @@ class Hunt:
     :ivar tried: scenarios tried so far.
     :param laws: the laws to look with; the others' variants are drawn all the same, so that the sequence stays.
     :param shrinking: calls that shrinking may take; a number and no time, so that a hunt repeats exactly.
+    :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
+        confirmed as it was drawn.
     """
 
     def __init__(
-        self, bench: Bench, subject: Subject, seed: int, laws: Collection[Invariant] | None = None, shrinking: int = 500
+        self,
+        bench: Bench,
+        subject: Subject,
+        seed: int,
+        laws: Collection[Invariant] | None = None,
+        shrinking: int = 500,
+        shrink_further: bool = True,
     ) -> None:
         self._bench = bench
         self.subject = subject
         self.seed = seed
         self._laws = list(subject.laws if laws is None else laws)
         self.shrinking = shrinking
+        self._shrink_further = shrink_further
         self._round = self._done = self._empty = 0
         self._unknown: set[str] = set()
         self.tried = 0
@@ -182,8 +191,13 @@ class Hunt:
             count = min(examples, ROUND - self._done)
             tried, broken = self._look(self._done, count, tick, enough)
             for law, symptom in sorted(broken, key=lambda pair: self._laws.index(pair[0])):
-                if not self._borrow(law, symptom):
-                    self._shrink(law, symptom, broken[law, symptom])
+                if self._borrow(law, symptom):
+                    continue
+                place, suspect = broken[law, symptom]
+                if self._shrink_further or not self.tallies[law].findings:
+                    self._shrink(law, symptom, place)
+                elif not self._confirm([suspect]):
+                    self.tallies[law].unconfirmed += 1
             self.tried += tried
             self._done += tried
             examples = 0 if enough() else examples - tried
@@ -269,10 +283,10 @@ class Hunt:
 
     def _look(
         self, skip: int, count: int, tick: Callable[[], None], enough: Callable[[], bool]
-    ) -> tuple[int, dict[tuple[Invariant, str], int]]:
+    ) -> tuple[int, dict[tuple[Invariant, str], tuple[int, _Suspect]]]:
         """Try scenarios ``skip`` to ``skip + count`` of this round: how many, and where each symptom showed first."""
         seen = 0
-        broken: dict[tuple[Invariant, str], int] = {}
+        broken: dict[tuple[Invariant, str], tuple[int, _Suspect]] = {}
 
         def body(drawn: Drawn) -> None:
             nonlocal seen
@@ -281,8 +295,8 @@ class Hunt:
             seen += 1
             if seen <= skip:
                 return
-            for law, symptom in self._try(drawn):
-                broken.setdefault((law, symptom), seen)
+            for suspect in self._try(drawn):
+                broken.setdefault((suspect.law, suspect.violations[0].symptom), (seen, suspect))
             tick()
 
         self._hypothesis(body, (Phase.generate,))
@@ -368,8 +382,8 @@ class Hunt:
 
     # -- one scenario -------------------------------------------------------------------------------------------------
 
-    def _try(self, drawn: Drawn) -> list[tuple[Invariant, str]]:
-        """Let every law look at a scenario; the (law, symptom) pairs that count."""
+    def _try(self, drawn: Drawn) -> list[_Suspect]:
+        """Let every law look at a scenario; what counts, each symptom of each law by itself."""
         wanted: list[Plan] = []
         for law in self._laws:
             variants = drawn.variants(law)
@@ -377,7 +391,7 @@ class Hunt:
                 self.tallies[law].silent[variants] += 1
             else:
                 wanted.append((law, variants))
-        broken: list[tuple[Invariant, str]] = []
+        broken: list[_Suspect] = []
         for (law, _), trial in zip(wanted, self._bench.try_(self.subject, wanted) if wanted else ()):
             tally = self.tallies[law]
             if trial.silent:
@@ -394,7 +408,9 @@ class Hunt:
                 counting = self._counting(law, trial)
                 if not counting and tally.told is None:
                     tally.told = trial
-                broken += [(law, symptom) for symptom in dict.fromkeys(item.symptom for item in counting)]
+                for symptom in dict.fromkeys(item.symptom for item in counting):
+                    same = tuple(item for item in counting if item.symptom == symptom)
+                    broken.append(_Suspect(law, trial, same))
         return broken
 
     def _note_dialects(self, law: Invariant, trial: Trial) -> None:

@@ -1,8 +1,8 @@
-"""A survey: the laws of many boundaries, each hunted when it is first asked for, or while another one is."""
+"""A survey: the laws of many boundaries. Several hunters set out as soon as it is known what will be asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,13 +44,17 @@ class LawJob:
     law: str
     ref: Ref
 
+    @property
+    def place(self) -> Place:
+        return self.target, self.boundary, self.ref
+
 
 #: What is hunted at once: a boundary of a target at a ref.
-_Place = tuple[str, str, Ref]
+Place = tuple[str, str, Ref]
 
 
 class Survey:
-    """Answers law jobs. Everything about one boundary at one ref is hunted at once, when it is first asked for.
+    """Answers law jobs. Everything about one boundary at one ref is hunted at once.
 
     :param level: ``quick`` or ``deep``.
     :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
@@ -76,20 +80,22 @@ class Survey:
         self._recorded = recorded
         self._hunters = hunters
         self._pool = ThreadPoolExecutor(max_workers=hunters, thread_name_prefix="sentinel-hunt")
-        self._hunts: dict[_Place, Future[None]] = {}
-        self._wanted: dict[_Place, set[str]] = {}
+        self._hunts: dict[Place, Future[None]] = {}
+        self._wanted: dict[Place, set[str]] = {}
         self._decided: dict[LawJob, Decision] = {}
         self._findings: dict[LawJob, list[Finding]] = {}
         self._grounds: dict[tuple[str, Ref], Ground] = {}
         self._ground_locks: dict[tuple[str, Ref], Lock] = {}
+        self._subjects: dict[str, Mapping[str, Subject]] = {}
 
     def plan(self, jobs: Iterable[LawJob]) -> None:
         """Say which laws will be asked about, so that one hunt of a boundary serves them all. Several hunters set out
         at once; one alone waits until it is asked."""
+        jobs = list(jobs)
         for job in jobs:
-            self._wanted.setdefault((job.target, job.boundary, job.ref), set()).add(job.law)
+            self._wanted.setdefault(job.place, set()).add(job.law)
         if self._hunters > 1:
-            for place in self._wanted:
+            for place in dict.fromkeys(job.place for job in jobs):
                 self._hunted(place)
 
     def decide(self, job: LawJob) -> Decision:
@@ -99,10 +105,9 @@ class Survey:
         """
         if job not in self._decided:
             self.plan([job])
-            place = (job.target, job.boundary, job.ref)
-            self._hunted(place).result()
+            self._hunted(job.place).result()
             if job not in self._decided:  # a law that was not planned when the boundary was hunted
-                self._hunt(place)
+                self._hunt(job.place)
         return self._decided[job]
 
     def findings(self, job: LawJob) -> list[Finding]:
@@ -111,7 +116,7 @@ class Survey:
 
     def beside(self, job: LawJob) -> list[Finding]:
         """What broke any law of the job's boundary, after :meth:`decide`."""
-        laws = self._wanted[job.target, job.boundary, job.ref]
+        laws = self._wanted[job.place]
         return [finding for law in laws for finding in self.findings(replace(job, law=law))]
 
     def close(self) -> None:
@@ -119,24 +124,24 @@ class Survey:
         take their time."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _hunted(self, place: _Place) -> Future[None]:
+    def _hunted(self, place: Place) -> Future[None]:
         if place not in self._hunts:
             self._hunts[place] = self._pool.submit(self._hunt, place)
         return self._hunts[place]
 
-    def _hunt(self, place: _Place) -> None:
+    def _hunt(self, place: Place) -> None:
         from sentinel.search.decisions import of_absence, of_tally, of_undecidable  # Hypothesis takes its time
         from sentinel.search.examples import examples
         from sentinel.search.hunt import Hunt
 
         target, boundary, ref = place
         wanted = set(self._wanted[place])
-        found, _ = subjects(self._catalog, target)
-        subject = next(item for item in found if item.name == boundary)
+        found = self._subjects_of(target)
+        subject = found[boundary]
         laws = [law for law in subject.laws if law.name in wanted]
         jobs = {law: LawJob(target, boundary, law.name, ref) for law in laws}
         try:
-            ground = self._ground(target, ref, found)
+            ground = self._ground(target, ref)
         except Unavailable as error:
             failure = Failure(error.kind, error.reason)
             adapter = self._catalog.adapters[target].digest
@@ -144,7 +149,8 @@ class Survey:
                 self._decided[job] = of_absence(target, ref, subject, law, failure, adapter)
             return
         bench = ground.bench.fresh()  # what another boundary's calls leave behind cannot matter
-        hunt = Hunt(bench, subject, self._seed, laws, self._shrinking)
+        # Evidence shows one scenario of a law: that of its first symptom.
+        hunt = Hunt(bench, subject, self._seed, laws, self._shrinking, shrink_further=False)
         try:
             recorded = self._recorded.variants(target, subject, laws, ref) if self._recorded is not None else {}
             hunt.begin(examples(subject, self._recipes_of(target)), list(recorded.items()))
@@ -160,11 +166,18 @@ class Survey:
             self._findings[jobs[law]] = list(tally.findings)
             self._decided[jobs[law]] = of_tally(ground, subject, law, tally, hunt.tried, self._seed)
 
-    def _ground(self, target: str, ref: Ref, found: Collection[Subject]) -> Ground:
+    def _subjects_of(self, target: str) -> Mapping[str, Subject]:
+        """name -> boundary."""
+        if target not in self._subjects:
+            self._subjects[target] = {item.name: item for item in subjects(self._catalog, target)[0]}
+        return self._subjects[target]
+
+    def _ground(self, target: str, ref: Ref) -> Ground:
         key = (target, ref)
         with self._ground_locks.setdefault(key, Lock()):
             if key not in self._grounds:
-                self._grounds[key] = self._runner.ground(target, ref, [item.binding for item in found])
+                bindings = [item.binding for item in self._subjects_of(target).values()]
+                self._grounds[key] = self._runner.ground(target, ref, bindings)
             return self._grounds[key]
 
     @staticmethod

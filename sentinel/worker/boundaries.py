@@ -115,15 +115,16 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
     return None
 
 
-def resolve(path: str, roots: tuple[str, ...]) -> tuple[ModuleType, Any, type | None]:
+def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[ModuleType, Any, type | None]:
     """Import the module of a dotted path and walk to what it names: (module, object, owner class).
 
-    :raises DriftError: where the module or the attribute is not in this checkout; names the nearest.
+    :param near: whether the error names the nearest; to look for that takes a walk through the whole checkout.
+    :raises DriftError: where the module or the attribute is not in this checkout.
     """
     name = module_of(path, roots)
     attributes = path.split(".")
     if name is None or len(name.split(".")) == len(attributes):
-        raise DriftError(f"{path} is not in this checkout{_nearest_definition(attributes[-1], roots)}")
+        raise DriftError(f"{path} is not in this checkout{_nearest_definition(attributes[-1], roots) if near else ''}")
     module = importlib.import_module(name)
     found: Any = module
     owner: type | None = None
@@ -131,7 +132,8 @@ def resolve(path: str, roots: tuple[str, ...]) -> tuple[ModuleType, Any, type | 
     for attribute in attributes[len(name.split(".")) :]:
         owner = found if isinstance(found, type) else None
         if not hasattr(found, attribute):
-            raise DriftError(f"{walked} has no {attribute!r} in this checkout{_nearest(path, found, attribute, roots)}")
+            nearest = _nearest(path, found, attribute, roots) if near else ""
+            raise DriftError(f"{walked} has no {attribute!r} in this checkout{nearest}")
         found = getattr(found, attribute)
         walked = f"{walked}.{attribute}"
     return module, found, owner
@@ -182,10 +184,10 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
         return True
     try:
         if parameter:
-            return parameter in inspect.signature(resolve(path, roots)[1]).parameters
+            return parameter in inspect.signature(resolve(path, roots, near=False)[1]).parameters
         if module_of(owner_path, roots) == owner_path:
             return hasattr(importlib.import_module(owner_path), last)
-        owner = resolve(owner_path, roots)[1]
+        owner = resolve(owner_path, roots, near=False)[1]
     except DriftError:
         return False
     return any(

@@ -135,12 +135,10 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
 
 
 def _find(binding: Binding, roots: tuple[str, ...], given: frozenset[str], device: str) -> boundaries.Boundary:
-    first: DriftError | None = None
     for path in binding.paths:
         try:
-            module, function, owner = boundaries.resolve(path, roots)
-        except DriftError as error:
-            first = first or error
+            module, function, owner = boundaries.resolve(path, roots, near=False)
+        except DriftError:
             continue
         if not callable(function):
             raise DriftError(f"{path} is not callable")
@@ -149,8 +147,8 @@ def _find(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
         imported = {name: importlib.import_module(name) for name in binding.imports}
         return boundaries.Boundary(path, module, function, owner, binding, given, device, imported)
-    assert first is not None
-    raise first
+    boundaries.resolve(binding.boundary, roots)  # raises, and says what is near
+    raise AssertionError(f"{binding.boundary} is there after all")
 
 
 def observe(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from toy_ground import OpenGround
 
-from sentinel.invariants.invariant import Invariant
-from sentinel.search.bench import Undecidable
+from sentinel.search.bench import Plan, Undecidable
 from sentinel.search.decisions import of_tally
 from sentinel.search.examples import Example
 from sentinel.search.hunt import Hunt, Tally
@@ -151,7 +152,7 @@ def test_a_hunt_in_parts_is_the_hunt_at_once(parts: tuple[int, ...], open_ground
         bench = ground.bench.fresh()
         asked = bench.try_
 
-        def record(subject: object, plans: list[tuple[Invariant, object]], asked=asked, calls=calls, **more: object) -> object:  # type: ignore[no-untyped-def]
+        def record(subject: object, plans: Sequence[Plan], asked=asked, calls=calls, **more: object) -> object:  # type: ignore[no-untyped-def]
             calls.append([variants for _, variants in plans])
             return asked(subject, plans, **more)
 
