@@ -34,6 +34,8 @@ class Processes:
         self._held: set[tuple[str, Ref]] = set()
         self._closed = False
         self._lock = Lock()
+        # Who makes a process may wait for torch to be imported; :meth:`close` must not wait with it.
+        self._making = Lock()
 
     def zygote(self, target: str, targets: Iterable[str] = ()) -> Zygote:
         """The zygote of a target's Python; made with what ``targets`` use, where it is not there yet."""
@@ -69,21 +71,21 @@ class Processes:
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
         """The process that has a target's modules at a ref."""
-        with self._lock:
+        with self._making:
             loaded = self._loaded.get((target.name, ref))
-        if loaded is None:
-            zygote = self.zygote(target.name)
-            # A package that this checkout lacks (a release ships it apart) is a third party's, and may be a ghost.
-            packages = [root.package for root in target.roots if root.path in checkout.roots]
-            loaded = Loaded(
-                lambda: zygote.target(checkout, packages, target.ghost_versions),
-                lambda files: zygote.compile(checkout, files),
-                target,
-                self._catalog,
-            )
-            with self._lock:
-                self._loaded[target.name, ref] = loaded
-        return loaded
+            if loaded is None:
+                zygote = self.zygote(target.name)
+                # A package that this checkout lacks (a release ships it apart) is a third party's, and may be a ghost.
+                packages = [root.package for root in target.roots if root.path in checkout.roots]
+                loaded = Loaded(
+                    lambda: zygote.target(checkout, packages, target.ghost_versions),
+                    lambda files: zygote.compile(checkout, files),
+                    target,
+                    self._catalog,
+                )
+                with self._lock:
+                    self._loaded[target.name, ref] = loaded
+            return loaded
 
     def hold(self, target: str, ref: Ref) -> None:
         """Keep the process of a target at a ref to the end: a search has sessions in it."""
@@ -103,13 +105,13 @@ class Processes:
             return self._references.setdefault(target, References(partial(self._oracle, target)))
 
     def _oracle(self, target: str) -> TargetProcess:
-        with self._lock:
+        with self._making:
             process = self._oracles.get(target)
-        if process is None or process.dead is not None:
-            process = self.zygote(target).oracle()
-            with self._lock:
-                self._oracles[target] = process
-        return process
+            if process is None or process.dead is not None:
+                process = self.zygote(target).oracle()
+                with self._lock:
+                    self._oracles[target] = process
+            return process
 
     def close(self) -> None:
         """End every process. Safe in any state, from a signal's aftermath too."""

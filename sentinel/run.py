@@ -262,12 +262,12 @@ class Run:
         """The recipes that explain what broke a law: their bugs are there at the same ref."""
         from sentinel.search.discovery import is_about, is_there
 
-        survey = self._the_survey()
+        findings, beside = self._the_survey().findings(job), self._the_survey().beside(job)
         return [
             recipe.bug_id
             for recipe in self._recipes_of(job.target)
-            if any(is_about(recipe, finding, job.target) for finding in survey.findings(job))
-            and is_there(recipe, self._verdict(recipe, job.ref), survey.beside(job))
+            if any(is_about(recipe, finding, job.target) for finding in findings)
+            and is_there(recipe, self._verdict(recipe, job.ref), beside)
         ]
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
@@ -338,9 +338,12 @@ class Run:
 
     def record(self, decision: Decision) -> Path:
         """Write the evidence of a decision and tell other plugins."""
+        from sentinel.reports.evidence import evidence
         from sentinel.reports.store import write
 
-        place = write(self.settings.report_dir, decision)
+        document = evidence(decision)
+        place = write(self.settings.report_dir, decision, document)
+        self._documents[place] = document
         self.config.hook.pytest_sentinel_decided(decision=decision)
         return place
 

@@ -75,6 +75,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     recorder = Recorder(model)
     rows = len(inputs["response_mask"])
     size, ranks = inputs["mini_batch_size"] or rows, inputs["dp_size"]
+    config = options(inputs)
     told: dict[str, list[Any]] = {"pg_loss": [], "kl_loss": []}
     for start in range(0, rows, size):
         recorder.zero_grad()
@@ -82,7 +83,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         share = min(size, rows - start) // ranks
         for rank in range(ranks):
             part = slice(start + rank * share, start + (rank + 1) * share)
-            reported.append(_rank(boundary, inputs, model, part, slice(start, start + size)))
+            reported.append(_rank(boundary, inputs, config, model, part, slice(start, start + size)))
         recorder.step(ranks)
         reduced = _reduced(boundary, reported)
         for name in told:
@@ -90,7 +91,9 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"gradient": recorder.gradient, **{name: mean_of(found or None) for name, found in told.items()}}
 
 
-def _rank(boundary: Any, inputs: Mapping[str, Any], model: Any, part: slice, batch: slice) -> Mapping[str, Any]:
+def _rank(
+    boundary: Any, inputs: Mapping[str, Any], config: Any, model: Any, part: slice, batch: slice
+) -> Mapping[str, Any]:
     """What one rank reports of its rows; the gradient goes to the table."""
     import torch
 
@@ -120,7 +123,6 @@ def _rank(boundary: Any, inputs: Mapping[str, Any], model: Any, part: slice, bat
         micro_batch_size_per_gpu=inputs["micro_batch_size"] or len(tensors["prompts"]),
         max_response_len=width,
     )
-    config = options(inputs)
 
     def step(micro_batch: Any) -> Any:
         places = micro_batch["prompts"][:, 0]

@@ -82,13 +82,14 @@ def file_name(text: str) -> str:
     return f"{safe[:_LONGEST_NAME] or 'unnamed'}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
-def write(report_dir: Path, decision: Decision) -> Path:
+def write(report_dir: Path, decision: Decision, document: Document | None = None) -> Path:
     """Validate and write the evidence of one decision; a file that already has these bytes is left alone.
 
+    :param document: the evidence, where it was made already.
     :returns: the file.
     :raises SentinelError: where the folder cannot be written, or something that is not evidence is in the way.
     """
-    document = evidence(decision)
+    document = evidence(decision) if document is None else document
     validate(document)
     return put(report_dir, evidence_path(decision), dumps(document))
 

@@ -106,6 +106,8 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return [_encode(item, blobs) for item in value]
+    if isinstance(value, dict):
+        return _encoded_mapping(value, blobs)
     if isinstance(value, Tensor):
         blobs.append(value.data)
         return {
@@ -129,11 +131,15 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
     if isinstance(value, Device):
         return {_TAG: "device", "p": value.name}
     if hasattr(value, "items"):
-        pairs = [[key, _encode(item, blobs)] for key, item in value.items()]
-        if not all(isinstance(key, str) for key, _ in pairs):
-            raise TypeError("a mapping with keys that are no strings cannot be sent")
-        return {_TAG: "map", "v": pairs}
+        return _encoded_mapping(value, blobs)
     raise TypeError(f"a value of type {type(value).__module__}.{type(value).__qualname__} cannot be sent")
+
+
+def _encoded_mapping(value: Any, blobs: list[bytes]) -> dict[str, Any]:
+    pairs = [[key, _encode(item, blobs)] for key, item in value.items()]
+    if not all(isinstance(key, str) for key, _ in pairs):
+        raise TypeError("a mapping with keys that are no strings cannot be sent")
+    return {_TAG: "map", "v": pairs}
 
 
 def _decode(node: Any, body: bytes, at: list[int]) -> Any:

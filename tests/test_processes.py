@@ -1,0 +1,48 @@
+"""The processes of a run, asked for from several threads at once."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from sentinel.catalog import Catalog
+from sentinel.processes import Processes
+from sentinel.refs import Ref
+from sentinel.sources import open_checkout
+from sentinel.worker.client import Options, Zygote
+
+
+@pytest.mark.parametrize("kind", ["oracle", "target"])
+def test_what_several_threads_ask_for_at_once_is_made_once(
+    kind: str, catalog: Catalog, warm_runs: Zygote, fixed_tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is dropped ends, and would take along what the loser of the race has begun in it."""
+    made: list[object] = []
+    make = getattr(Zygote, kind)
+
+    def counted(*given: object) -> object:
+        made.append(make(*given))
+        return made[-1]
+
+    monkeypatch.setattr(Zygote, kind, counted)
+    demo, ref = catalog.targets["demo"], Ref("path", str(fixed_tree))
+    checkout = open_checkout(demo, ref)
+    processes = Processes(catalog, Options())
+    processes.zygote("demo").require(())
+    together = threading.Barrier(4)
+
+    def ask(_: int) -> object:
+        together.wait()
+        if kind == "target":
+            return processes.loaded(demo, ref, checkout).process
+        return processes._oracle("demo")
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, range(4)))
+    try:
+        assert made == [answers[0]]
+        assert answers == made * 4
+    finally:
+        processes.close()
