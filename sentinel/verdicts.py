@@ -13,8 +13,10 @@ from sentinel.outcomes import Comparison, Failure, Measurement, Observation, Ver
 from sentinel.recipes import Expected, Recipe, Tolerance
 from sentinel.recipes.addresses import parse_address
 
+#: Kinds of failure where the revision, or a Python for it, is missing on this machine; another one may have it.
+NOT_HERE = ("ref", "python")
 #: Kinds of failure that say nothing can be decided about this ref at all, rather than that deciding went wrong.
-UNAVAILABLE = ("ref", "not-in-this-version", "python")
+UNAVAILABLE = (*NOT_HERE, "not-in-this-version")
 
 
 class MissingKeyError(Exception):

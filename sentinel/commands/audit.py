@@ -92,9 +92,7 @@ class Bug:
         return self.reach is not None and self.reach.answer == "reached"
 
     def order(self) -> tuple[int, str]:
-        from sentinel.findings.reach import ANSWERS
-
-        return ANSWERS.index(self.reach.answer) if self.reach else 0, self.decision.recipe.bug_id
+        return self.reach.order if self.reach else 0, self.decision.recipe.bug_id
 
 
 def _given(file: Path | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:

@@ -57,8 +57,10 @@ def _update(arguments: argparse.Namespace) -> int:
         say(f"{arguments.baseline}/{line}")
     for line in done.kept:
         say(f"kept: {arguments.baseline}/{line}")
-    changed = f"{counted(len(done.changed), 'file')} changed" if done.changed else "nothing changed"
-    say(changed if done.changed or done.kept else f"{arguments.baseline} is up to date; {changed}")
+    if done.changed:
+        say(f"{counted(len(done.changed), 'file')} changed")
+    else:
+        say("nothing changed" if done.kept else f"{arguments.baseline} is up to date; nothing changed")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
@@ -13,19 +13,15 @@ from sentinel.values import tensor
 _ROUNDED = (0.1, 0.9)
 
 
-def kept_rows(numbers: Sequence[int], rows: int) -> Any:
-    """1 for each row that came out, by its number: [rows]."""
-    import torch
-
-    return torch.tensor([float(row in set(numbers)) for row in range(rows)])
-
-
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns the ``numbers`` of the rows that come out, and the ``rewards`` that come out beside them."""
+    import torch
+
     outputs = call(**inputs)
     numbers = list(outputs["numbers"])
     intact = numbers == sorted(set(numbers)) and list(outputs["rewards"]) == inputs["rewards"][numbers].tolist()
-    return {"kept": kept_rows(numbers, len(inputs["group"])), "intact": intact}
+    kept = torch.tensor([float(row in numbers) for row in range(len(inputs["group"]))])
+    return {"kept": kept, "intact": intact}
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from sentinel.configuration.training import Training
 from sentinel.recipes.affects import Affected, condition_in_words, holds
@@ -27,12 +28,17 @@ class Reach:
     because: str
     where: str = ""
 
+    @property
+    def order(self) -> int:
+        """The place of the answer among :data:`ANSWERS`: what reaches comes first."""
+        return ANSWERS.index(self.answer)
+
 
 def reach(affects: Sequence[Affected], run: Training) -> Reach:
     """What the settings of a run say. Any of the entries may reach."""
     found = [_entry(entry, run) for entry in affects]
     nothing = Reach("not known", "the recipe names no setting")
-    return min(found, key=lambda item: ANSWERS.index(item.answer), default=nothing)
+    return min(found, key=attrgetter("order"), default=nothing)
 
 
 def _entry(entry: Affected, run: Training) -> Reach:

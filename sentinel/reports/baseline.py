@@ -19,6 +19,7 @@ from sentinel.reports.behaviour import address
 from sentinel.reports.drift import Difference, compare
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import Document, dumps, evidence
+from sentinel.verdicts import NOT_HERE
 
 Recorded = Mapping[str, Any]
 
@@ -252,9 +253,10 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
     for place, document in fresh.items():
         if place not in before and _says_nothing_new(document):
             continue
-        changes = _changes(before.get(place), document)
-        if changes and _is_not_to_be_had(document) and before.get(place, document)["verdict"] not in _UNDECIDED:
-            kept.append(f"{place}: {before[place]['verdict']}; {document['reason']}")
+        old = before.get(place)
+        changes = _changes(old, document)
+        if changes and old is not None and old["verdict"] not in _UNDECIDED and _is_missing_here(document):
+            kept.append(f"{place}: {old['verdict']}; {document['reason']}")
         elif changes:
             store.write_atomically(baseline_dir / place, dumps(document), "name another baseline folder")
             changed.append(f"{place}: {'; '.join(changes)}")
@@ -266,9 +268,9 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
     return Update(tuple(changed), tuple(kept))
 
 
-def _is_not_to_be_had(document: Document) -> bool:
-    """Whether the revision, or a Python for it, is missing where the run was; a version that lacks the code is not."""
-    return document["verdict"] == "unavailable" and (document["failure"] or {}).get("kind") in ("ref", "python")
+def _is_missing_here(document: Document) -> bool:
+    """Whether the run could not have the revision; one that has it, and lacks the code, is another matter."""
+    return document["verdict"] == "unavailable" and (document["failure"] or {}).get("kind") in NOT_HERE
 
 
 def _says_nothing_new(document: Document) -> bool:
