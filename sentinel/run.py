@@ -262,11 +262,11 @@ class Run:
         """The recipes that explain what broke a law: their bugs are there at the same ref."""
         from sentinel.search.discovery import is_about, is_there
 
-        survey = self._the_survey()
+        survey, target = self._the_survey(), self.catalog.adapters[job.target].target
         return [
             recipe.bug_id
             for recipe in self._recipes_of(job.target)
-            if any(is_about(recipe, finding, job.target) for finding in survey.findings(job))
+            if any(is_about(recipe, finding, target) for finding in survey.findings(job))
             and is_there(recipe, self._verdict(recipe, job.ref), survey.beside(job))
         ]
 
