@@ -262,11 +262,12 @@ class Run:
         """The recipes that explain what broke a law: their bugs are there at the same ref."""
         from sentinel.search.discovery import is_about, is_there
 
-        findings, beside = self._the_survey().findings(job), self._the_survey().beside(job)
+        survey, target = self._the_survey(), self.catalog.adapters[job.target].target
+        findings, beside = survey.findings(job), survey.beside(job)
         return [
             recipe.bug_id
             for recipe in self._recipes_of(job.target)
-            if any(is_about(recipe, finding, job.target) for finding in findings)
+            if any(is_about(recipe, finding, target) for finding in findings)
             and is_there(recipe, self._verdict(recipe, job.ref), beside)
         ]
 

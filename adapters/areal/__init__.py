@@ -378,11 +378,27 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 # -- log-probs ---------------------------------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def _without_megatron(module: Any) -> Iterator[None]:
+    """Until December 2025 the function asked Megatron itself whether logits are split over ranks."""
+    from sentinel.worker.drift import StandInNamespace
+
+    before = vars(module).get("mpu")
+    if before is not None:
+        module.mpu = StandInNamespace(is_initialized=lambda: False)
+    try:
+        yield
+    finally:
+        if before is not None:
+            module.mpu = before
+
+
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Tokens one below the other; chunks of two, so that scenarios of a few cross the border between them."""
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
-    found = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
+    with _without_megatron(boundary.module):
+        found = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
     log_probs, entropy = found if isinstance(found, tuple) else (found, None)
     return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
 
@@ -392,6 +408,7 @@ def _gather(function: str, entropy: bool) -> Binding:
         f"{_FUNCTIONAL}.{function}",
         "token_log_probs",
         call=_gathered,
+        stand_ins=(StandIn("mpu", "Megatron's state, where the function asks it: one process, not initialised"),),
         fixed={"with_entropy": entropy},
         accepts={"response_mask": ("full",)},
         # Whatever the logits come in, they are widened to float32.

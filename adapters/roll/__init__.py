@@ -110,6 +110,17 @@ def _unmasked(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke({name: value for name, value in inputs.items() if name != "response_mask"})
 
 
+def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """With weights of rows, until its caller gave it the number of responses, it divided by the rows with a token."""
+    from sentinel.worker.drift import AbsentError
+
+    if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
+        empty = not (inputs["response_mask"] != 0).any(-1).all()
+        if empty and inputs.get("empty_rows") == "counted":
+            raise AbsentError("not in this version: a row without a token does not count among those of a mean")
+    return boundary.invoke(inputs)
+
+
 def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
 
@@ -569,6 +580,7 @@ TARGET = Target(
                 "global_batch_size": ("global_valid_samples",),
             },
             outputs=("loss",),
+            call=_aggregated,
             accepts=_AGGREGATION,
             dialects=(_SUM_OVER_SEQUENCES, *_ROWS_AT_HAND),
         ),

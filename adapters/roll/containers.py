@@ -15,11 +15,16 @@ Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
 
 
 def container(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """A DataProto; columns that are no tensors become arrays of objects, one object a row."""
+    """A DataProto. Columns that are no tensors are arrays of objects, one a row; from_dict made tables of lists of one
+    length until August 2025."""
+    import numpy
     import torch
 
     tensors = {name: column for name, column in fields.items() if isinstance(column, torch.Tensor)}
-    objects = {name: fields[name] for name in fields.keys() - tensors.keys()}
+    objects = {}
+    for name in fields.keys() - tensors.keys():
+        objects[name] = numpy.empty(len(fields[name]), dtype=object)
+        objects[name][:] = fields[name]
     owner = boundary.imported[PROTOCOL].DataProto
     return owner.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
 

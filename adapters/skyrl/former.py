@@ -1,7 +1,7 @@
 """SkyRL until it moved, in January 2026: ``skyrl_train``, a package of its own under Hydra.
 
 Its functions of tensors are bound by their present names (``formerly``); what reads the configuration has bindings of
-its own here, on the defaults of its file.
+its own here, on the defaults of its file. Their present names stand beside them: recipes of those speak of these, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LATER = ("rollout_is_policy_loss", "dppo_policy_loss", "importance_sampling_los
 
 def _former(binding: Binding) -> Binding:
     path = binding.boundary.replace(PPO, FORMER_PPO)
-    return replace(binding, boundary=path, imports=(FORMER_CONFIG,), requires=(path,))
+    return replace(binding, boundary=path, formerly=(binding.boundary,), imports=(FORMER_CONFIG,), requires=(path,))
 
 
 def _averaged_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,6 +38,7 @@ BINDINGS = (
     Binding(
         f"{FORMER_PPO}.reduce_loss",
         "loss_aggregation",
+        formerly=(f"{PPO}.reduce_loss",),
         arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
         call=_averaged_loss,
         requires=(f"{FORMER_PPO}.reduce_loss",),

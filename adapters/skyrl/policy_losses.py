@@ -36,14 +36,15 @@ SAFELY = (
 
 
 def _policy_loss(
-    boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], behaviour: bool = False
+    boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], behaviour: bool = False, sums: bool = False
 ) -> dict[str, Any]:
     """:param behaviour: the ratio is relative to the rollout's log-probs, so the old ones are handed in as those; the
     loss has the others as an argument too, for off-policy correction, which is off.
+    :param sums: it has always added up, when the others still averaged.
     """
     names = given_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
-    averaged = is_averaged_inside(boundary.module)
+    averaged = is_averaged_inside(boundary.module) and not sums
     config = algorithm_of(boundary, {**options, **(AS_SUMS if averaged else {})})
     loss, told = boundary.invoke(names, config=config, **rollout)
     clipped = told.get("clip_ratio") if isinstance(told, Mapping) else told  # older losses tell of nothing else
@@ -57,16 +58,18 @@ def _policy(
     *dialects: Dialect,
     settings: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda inputs: {},
     behaviour: bool = False,
+    sums: bool = False,
     fixed: Mapping[str, Any] = {},
 ) -> Binding:
     """:param knobs: canonical input -> option of the algorithm's configuration.
     :param settings: further options, from the canonical inputs.
+    :param behaviour, sums: as in :func:`_policy_loss`.
     :param fixed: what the oracle is told of those options.
     """
 
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         given = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
-        return _policy_loss(boundary, inputs, {**given, **settings(inputs)}, behaviour)
+        return _policy_loss(boundary, inputs, {**given, **settings(inputs)}, behaviour, sums)
 
     several = isinstance(algorithm, tuple)
     return Binding(
@@ -210,8 +213,9 @@ POLICY_LOSSES = (
         settings=lambda inputs: {"kl_cov.kl_cov_frac": 0.3, "kl_cov.ppo_kl_coef": 1.0},
         fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
     ),
-    _policy("importance_sampling_loss", "importance_sampling", {}),
-    _policy("cross_entropy_loss", "cross_entropy", {}),
+    # Tinker's: "This matches Tinker's cross_entropy semantics where the loss is a simple sum."
+    _policy("importance_sampling_loss", "importance_sampling", {}, sums=True),
+    _policy("cross_entropy_loss", "cross_entropy", {}, sums=True),
 )
 
 

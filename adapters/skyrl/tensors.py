@@ -13,6 +13,7 @@ from .shared import (
     BATCH,
     CODE,
     CONFIG,
+    FORMER_MEAN,
     FORMER_PPO,
     K3_IS_CUT,
     OFF_POLICY,
@@ -357,13 +358,14 @@ BINDINGS = (
         Binding(
             f"{module}.normalize_advantages_dict",
             "advantage_normalisation",
+            formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",),
             call=_normalised_data,
             requires=(f"{module}.normalize_advantages_dict",),
             **_BATCH_NORMALISATION,
         )
         for module in (PPO, FORMER_PPO)
     ),
-    _statistic(f"{TORCH}.masked_mean", "mean", ("axis",), _mean, _formerly("masked_mean")),
+    _statistic(f"{TORCH}.masked_mean", "mean", ("axis",), _mean, (FORMER_MEAN, *_formerly("masked_mean"))),
     _statistic(f"{PPO}.masked_var", "var", ("unbiased",), formerly=_formerly("masked_var")),
     _statistic(f"{PPO}.masked_whiten", "whiten", ("shift_mean",), formerly=_formerly("masked_whiten")),
     _correction(

@@ -11,6 +11,7 @@ from sentinel.targets import Binding, Dialect, StandIn
 from .shared import (
     BACKEND,
     CODE,
+    CONFIG,
     CUDA,
     GYM,
     MODEL,
@@ -22,6 +23,7 @@ from .shared import (
     batch_fields,
     configuration_of,
     current_device,
+    is_averaged_inside,
     no_ray,
     ppo_line,
     stand_in,
@@ -66,6 +68,10 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     so that the worker adds up (``apply_loss_reduction_to_advantages_minibatch``)."""
     import torch
 
+    from sentinel.worker.drift import AbsentError
+
+    if is_averaged_inside(boundary.imported[PPO]):
+        raise AbsentError("not in this version: the worker averages over each microbatch, and optim_step over them all")
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     rows, tokens = log_probs.shape
     lengths = mask.sum(-1, keepdim=True).clamp(min=1)
@@ -80,6 +86,9 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     if inputs["ref_log_probs"] is not None:
         fields["base_action_log_probs"] = inputs["ref_log_probs"]
+    by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
+    if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
+        raise AbsentError("not in this version: a microbatch has a number of rows, and none of tokens")
     settings = configuration_of(boundary, _options(inputs, rows)).trainer
     worker = stand_in(
         cfg=settings,

@@ -132,7 +132,7 @@ def _discover(arguments: argparse.Namespace) -> int:
                 done.not_searched
             )
             tell(f"comparing {counted(len(done.findings), 'finding')} with known recipes")
-            found = recognised(runner, ground, grouped(done.findings, ground.bench), recipes)
+            found = recognised(runner, target, ground, grouped(done.findings, ground.bench), recipes)
         finally:
             runner.close()
     saved: dict[int, Path] = {}

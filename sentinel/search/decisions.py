@@ -49,7 +49,7 @@ def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tri
     if tally.spoken:
         reason = f"the law holds in {searched}: {law.statement}"
         return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample or tally.told)
-    if tally.refused:
+    if tally.refused and not (tally.silent and tally.unknown == sum(tally.refused.values())):
         why, kind = tally.refused.most_common(1)[0][0], tally.refusals.most_common(1)[0][0]
         # An exception of the boundary's own is loud: it does not compute what the law would look at.
         name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"

@@ -17,7 +17,7 @@ from sentinel.search.checks import Omitted
 from sentinel.search.decisions import stale_dialects
 from sentinel.search.ground import Ground
 from sentinel.search.hunt import TAPES, Drawn, Finding, Hunt
-from sentinel.targets import Dialect
+from sentinel.targets import Dialect, Target
 from sentinel.worker import protocol
 
 #: Scenarios of one boundary before it is the next one's turn.
@@ -265,7 +265,7 @@ def _explains(one: Finding, other: Finding) -> bool:
 
 
 def recognised(
-    runner: Runner, ground: Ground, found: Sequence[Discovered], recipes: Sequence[Recipe]
+    runner: Runner, target: Target, ground: Ground, found: Sequence[Discovered], recipes: Sequence[Recipe]
 ) -> list[Discovered]:
     """The findings with the recipes that explain them: same law, the boundary is the recipe's or calls it, and the
     recipe's bug is there at this ref."""
@@ -282,7 +282,7 @@ def recognised(
         known = tuple(
             recipe.bug_id
             for recipe in recipes
-            if is_about(recipe, item.finding, ground.target, item.laws) and is_there(recipe, verdict(recipe), beside)
+            if is_about(recipe, item.finding, target, item.laws) and is_there(recipe, verdict(recipe), beside)
         )
         named.append(replace(item, known_as=known))
     return named
@@ -290,27 +290,30 @@ def recognised(
 
 def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
     """Whether a recipe's bug is there: its values are, or its very scenario breaks its law, in other numbers. Numbers
-    move with whatever else a version does otherwise.
+    move with whatever else a version does otherwise, and the recipe's boundary, or an option that one of its variants
+    sets, may not be in this version.
 
     :param verdict: the recipe's at this ref.
     :param findings: those at its boundary, at this ref.
     """
     return verdict == "reproduced" or (
-        verdict == "changed"
+        verdict != "fixed"
         and any(item.example == recipe.bug_id and item.law.name == recipe.invariant for item in findings)
     )
 
 
-def is_about(recipe: Recipe, finding: Finding, target: str, laws: Sequence[str] = ()) -> bool:
+def is_about(recipe: Recipe, finding: Finding, target: Target, laws: Sequence[str] = ()) -> bool:
     """Whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of the
-    twin that it was compared with, or of a function that ran when the law broke.
+    twin that it was compared with, or of a function that ran when the law broke, whatever it was called then.
 
     :param laws: other laws that are broken for the same reason.
     """
+    if recipe.target != target.name or finding.example == recipe.bug_id:
+        return recipe.target == target.name
+    if {finding.law.name, *laws}.isdisjoint(recipe.laws):
+        return False
     binding = finding.subject.binding
     ran = (finding.trial.answer or {}).get("functions", ())
-    places = (*binding.paths, *(binding.twins if finding.law.twin else ()), *ran)
-    return recipe.target == target and (
-        finding.example == recipe.bug_id
-        or (recipe.boundary in places and not {finding.law.name, *laws}.isdisjoint(recipe.laws))
-    )
+    places = {*binding.paths, *(binding.twins if finding.law.twin else ()), *ran}
+    named = [item for item in target.bindings if item.contract == recipe.contract and recipe.boundary in item.paths]
+    return recipe.boundary in places or any(not places.isdisjoint(item.paths) for item in named)

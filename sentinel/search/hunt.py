@@ -93,6 +93,7 @@ class Tally:
     :ivar silent: why it had nothing to say about others, and how often.
     :ivar refused: what calls raised, and how often.
     :ivar refusals: the kinds of those failures.
+    :ivar unknown: how many of them for an input that the boundary has no parameter for, and that may be left out.
     :ivar rounding: differences that vanished in float64.
     :ivar unconfirmed: violations that a fresh process did not show again.
     :ivar dialects: violations that a declared dialect means, by the dialect's place in the binding.
@@ -104,6 +105,7 @@ class Tally:
     spoken: int = 0
     rounding: int = 0
     unconfirmed: int = 0
+    unknown: int = 0
     silent: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
@@ -400,6 +402,8 @@ class Hunt:
                 tally.refused[trial.refused] += 1
                 tally.refusals[trial.refusal] += 1
                 self._unknown.add(trial.unknown_input)
+                unknown = self.subject.contract.input(trial.unknown_input)
+                tally.unknown += unknown is not None and unknown.default is None
             else:
                 tally.spoken += 1
                 self._note_dialects(law, trial)

@@ -115,6 +115,20 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
     return None
 
 
+def import_whole(name: str) -> ModuleType:
+    """Import a module, or leave nothing of it. Python takes away a package whose import failed, and keeps those of its
+    modules that were ready by then: the next import of one of them would fail for another reason, that it is an orphan.
+    """
+    try:
+        return importlib.import_module(name)
+    except BaseException:
+        top = name.partition(".")[0]
+        for other in sorted(item for item in sys.modules if item.startswith(f"{top}.")):
+            if other.rpartition(".")[0] not in sys.modules:
+                del sys.modules[other]
+        raise
+
+
 def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[ModuleType, Any, type | None]:
     """Import the module of a dotted path and walk to what it names: (module, object, owner class).
 
@@ -125,7 +139,7 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
     attributes = path.split(".")
     if name is None or len(name.split(".")) == len(attributes):
         raise DriftError(f"{path} is not in this checkout{_nearest_definition(attributes[-1], roots) if near else ''}")
-    module = importlib.import_module(name)
+    module = import_whole(name)
     found: Any = module
     owner: type | None = None
     walked = name
@@ -186,7 +200,7 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
         if parameter:
             return parameter in inspect.signature(resolve(path, roots, near=False)[1]).parameters
         if module_of(owner_path, roots) == owner_path:
-            return hasattr(importlib.import_module(owner_path), last)
+            return hasattr(import_whole(owner_path), last)
         owner = resolve(owner_path, roots, near=False)[1]
     except DriftError:
         return False

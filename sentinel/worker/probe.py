@@ -145,7 +145,7 @@ def _find(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
         for name in binding.imports:
             if boundaries.module_of(name, roots) != name:
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
-        imported = {name: importlib.import_module(name) for name in binding.imports}
+        imported = {name: boundaries.import_whole(name) for name in binding.imports}
         return boundaries.Boundary(path, module, function, owner, binding, given, device, imported)
     boundaries.resolve(binding.boundary, roots)  # raises, and says what is near
     raise AssertionError(f"{binding.boundary} is there after all")

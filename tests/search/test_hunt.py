@@ -110,6 +110,18 @@ def test_what_a_version_refuses_or_lacks_is_unavailable_to_a_law(open_ground: Op
     assert (verdict.name, verdict.kind) == ("unavailable", kind)
 
 
+def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_at(open_ground: OpenGround) -> None:
+    ground, found = open_ground("right")
+    law, tally = found["right"].laws[0], Tally()
+    tally.refused["no parameter for 'weights'"] = tally.refusals["drift"] = 1
+    tally.silent["nothing to compare"] = 11
+    assert of_tally(ground, found["right"], law, tally, 12, 0).verdict.name == "inconclusive"
+    tally.unknown = 1
+    verdict = of_tally(ground, found["right"], law, tally, 12, 0).verdict
+    assert (verdict.name, verdict.kind) == ("unavailable", "law")
+    assert verdict.reason.endswith("nothing to compare")
+
+
 def test_a_refusal_is_loud_and_no_finding(open_ground: OpenGround) -> None:
     _, tally = hunted(open_ground, "refuses")
     assert tally.findings == []

@@ -185,3 +185,20 @@ def test_arguments_that_do_not_fit_are_drift(lab: Lab) -> None:
     answer = lab.call({"mod.py": "def f(new_name):\n    return 7\n"}, "pkg.mod.f", old_name=1)
     assert answer["failure"]["kind"] == "drift"
     assert "pkg.mod.f(new_name) cannot be called so" in answer["failure"]["reason"]
+
+
+def test_a_package_that_does_not_import_fails_for_the_same_reason_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sentinel.worker.boundaries import import_whole
+
+    package = tmp_path / "half_rl"
+    (package / "ready").mkdir(parents=True)
+    (package / "__init__.py").write_text("from .ready import losses\nraise SystemError('too old')\n")
+    (package / "ready" / "__init__.py").write_text("")
+    (package / "ready" / "losses.py").write_text("")
+    (package / "ready" / "rewards.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for _ in range(2):
+        with pytest.raises(SystemError, match="too old"):
+            import_whole("half_rl.ready.rewards")

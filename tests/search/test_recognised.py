@@ -1,0 +1,54 @@
+"""Which recipe explains a finding: where the code was called something else, and where the recipe cannot be decided."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sentinel.search.discovery import is_about, is_there
+from sentinel.targets import Binding, PackageRoot, Target
+
+LAW = "masked_values_have_no_influence"
+MEAN = Binding("pkg.statistics.mean", "statistics", formerly=("pkg.old.mean",))
+LOSS = Binding("pkg.old.loss", "losses")
+TARGET = Target("toys", "https://example.invalid/toys.git", (PackageRoot("pkg"),), bindings=(MEAN, LOSS))
+
+
+def finding(binding: Binding, ran: tuple[str, ...] = (), example: str = "", law: str = LAW) -> Any:
+    return SimpleNamespace(
+        subject=SimpleNamespace(binding=binding),
+        law=SimpleNamespace(name=law, twin=""),
+        trial=SimpleNamespace(answer={"functions": ran}),
+        example=example,
+    )
+
+
+def recipe(boundary: str, contract: str) -> Any:
+    return SimpleNamespace(
+        bug_id="BUG", target="toys", boundary=boundary, contract=contract, laws=(LAW,), invariant=LAW
+    )
+
+
+def test_a_function_that_ran_is_known_by_the_name_that_it_had_then() -> None:
+    mean = recipe("pkg.statistics.mean", "statistics")
+    assert is_about(mean, finding(LOSS, ran=("pkg.statistics.mean",)), TARGET)
+    assert is_about(mean, finding(LOSS, ran=("pkg.old.mean",)), TARGET)
+    assert not is_about(mean, finding(LOSS, ran=("pkg.old.sum",)), TARGET)
+    assert not is_about(mean, finding(LOSS, ran=("pkg.old.mean",), law="parts_add_up"), TARGET)
+    assert not is_about(recipe("pkg.old.sum", "statistics"), finding(LOSS, ran=("pkg.old.mean",)), TARGET)
+
+
+@pytest.mark.parametrize("verdict", ["changed", "inconclusive", "unavailable"])
+def test_a_scenario_that_breaks_its_law_speaks_for_a_recipe_that_cannot(verdict: str) -> None:
+    mean = recipe("pkg.statistics.mean", "statistics")
+    assert is_there(mean, verdict, [finding(LOSS), finding(LOSS, example="BUG")])
+    assert not is_there(mean, verdict, [finding(LOSS), finding(LOSS, example="OTHER")])
+    assert not is_there(mean, verdict, [finding(LOSS, example="BUG", law="parts_add_up")])
+
+
+def test_what_is_reproduced_is_there_and_what_is_fixed_is_not() -> None:
+    mean = recipe("pkg.statistics.mean", "statistics")
+    assert is_there(mean, "reproduced", [])
+    assert not is_there(mean, "fixed", [finding(LOSS, example="BUG")])
