@@ -115,6 +115,25 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
     return None
 
 
+def imported(name: str) -> ModuleType:
+    """Import a module of a checkout. Where that fails, so does the next attempt, with the same failure."""
+    try:
+        return importlib.import_module(name)
+    except BaseException:
+        _forget_namespaces_without_parent()
+        raise
+
+
+def _forget_namespaces_without_parent() -> None:
+    """A package whose import failed is gone from ``sys.modules``, and folders below it without an ``__init__.py`` are
+    not: the search for their modules would look up that package, and say no more than that it is not there."""
+    for name, module in sorted(sys.modules.items()):
+        parent = name.rpartition(".")[0]
+        is_namespace = type(getattr(module, "__path__", None)).__name__ == "_NamespacePath"
+        if is_namespace and parent and parent not in sys.modules:
+            del sys.modules[name]
+
+
 def resolve(path: str, roots: tuple[str, ...]) -> tuple[ModuleType, Any, type | None]:
     """Import the module of a dotted path and walk to what it names: (module, object, owner class).
 
@@ -124,7 +143,7 @@ def resolve(path: str, roots: tuple[str, ...]) -> tuple[ModuleType, Any, type | 
     attributes = path.split(".")
     if name is None or len(name.split(".")) == len(attributes):
         raise DriftError(f"{path} is not in this checkout{_nearest_definition(attributes[-1], roots)}")
-    module = importlib.import_module(name)
+    module = imported(name)
     found: Any = module
     owner: type | None = None
     walked = name
@@ -184,7 +203,7 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
         if parameter:
             return parameter in inspect.signature(resolve(path, roots)[1]).parameters
         if module_of(owner_path, roots) == owner_path:
-            return hasattr(importlib.import_module(owner_path), last)
+            return hasattr(imported(owner_path), last)
         owner = resolve(owner_path, roots)[1]
     except DriftError:
         return False

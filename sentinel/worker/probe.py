@@ -147,7 +147,7 @@ def _find(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
         for name in binding.imports:
             if boundaries.module_of(name, roots) != name:
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
-        imported = {name: importlib.import_module(name) for name in binding.imports}
+        imported = {name: boundaries.imported(name) for name in binding.imports}
         return boundaries.Boundary(path, module, function, owner, binding, given, device, imported)
     assert first is not None
     raise first

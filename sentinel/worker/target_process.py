@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import select
 import signal
@@ -123,7 +122,7 @@ def _import(path: str, roots: tuple[str, ...]) -> None:
     name = boundaries.module_of(path, roots)
     if name is not None:
         with contextlib.suppress(BaseException):
-            importlib.import_module(name)
+            boundaries.imported(name)
 
 
 def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce: str) -> Any:

@@ -185,3 +185,17 @@ def test_arguments_that_do_not_fit_are_drift(lab: Lab) -> None:
     answer = lab.call({"mod.py": "def f(new_name):\n    return 7\n"}, "pkg.mod.f", old_name=1)
     assert answer["failure"]["kind"] == "drift"
     assert "pkg.mod.f(new_name) cannot be called so" in answer["failure"]["reason"]
+
+
+def test_a_package_that_fails_to_import_says_the_same_each_time(lab: Lab) -> None:
+    """It has met a folder without an ``__init__.py`` before it failed; what is asked for needs that folder, too."""
+    files = {
+        "__init__.py": "from .whole import loss\nraise RuntimeError('half a package')\n",
+        "whole/__init__.py": "",
+        "whole/loss.py": "from pkg.bare.masks import MASK\n",
+        "whole/mean.py": "from pkg.bare.rows import ROWS\n\ndef f():\n    return ROWS\n",
+        "bare/masks.py": "MASK = 1\n",
+        "bare/rows.py": "ROWS = 2\n",
+    }
+    reason = lab.call(files, "pkg.whole.mean.f")["failure"]["reason"]
+    assert reason == "the module does not import: RuntimeError: half a package"
