@@ -740,6 +740,7 @@ TARGET = Target(
         _actor(
             "roll.pipeline.agentic.agentic_actor_worker.ActorWorker",
             "agentic",
+            requires=("roll.pipeline.agentic.agentic_actor_worker",),  # before, that of base_worker was agentic's too
             fixed={"algorithm": "ppo"},
             accepts={"ratio_level": (None, "segment")},
         ),
