@@ -19,9 +19,18 @@ def container(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any])
     import torch
 
     tensors = {name: column for name, column in fields.items() if isinstance(column, torch.Tensor)}
-    objects = {name: fields[name] for name in fields.keys() - tensors.keys()}
+    objects = {name: _objects(fields[name]) for name in fields.keys() - tensors.keys()}
     owner = boundary.imported[PROTOCOL].DataProto
     return owner.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
+
+
+def _objects(column: Sequence[Any]) -> Any:
+    """What a collator hands on. Of lists that are all of one length from_dict made a matrix until August 2025."""
+    import numpy
+
+    entries = numpy.empty(len(column), dtype=object)
+    entries[:] = column
+    return entries
 
 
 def columns(data: Any) -> dict[str, Any]:
