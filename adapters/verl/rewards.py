@@ -104,6 +104,7 @@ _RULED = (
         formerly=(f"{_RULES}._default_compute_score",),
         call=_dispatched,
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
+        requires=(f"{_RULES}.math_dapo",),  # before, the trainer's main chose between two rules, which are bound
         accepts={"rule": (*_DATA_SETS, *_QUESTIONS), "wording": (_EVERY,)},
         dialects=(_prints(108, rule=_QUESTIONS),),
     ),
