@@ -583,6 +583,7 @@ TARGET = Target(
     unbound={
         **containers.UNBOUND,
         **rewards.UNBOUND,
+        **schedules.UNBOUND,
         "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
         "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
         "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",
