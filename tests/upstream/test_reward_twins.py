@@ -61,6 +61,21 @@ TWINS: list[tuple[str, str, Edit]] = [
     ),
     (
         f"{_MANAGERS}.dapo.DAPORewardManager.__call__",
+        "token_reward",
+        (f"{_OLD}/dapo.py", "reward_tensor[i, valid_response_length - 1]", "reward_tensor[i, -1]"),
+    ),
+    (
+        f"{_LOOP}.dapo.DAPORewardManager.run_single",
+        "token_reward",
+        (f"{_NEW}/dapo.py", 'score = result["score"]', 'score = float(result["acc"])'),
+    ),
+    (
+        f"{_LOOP}.gdpo.GDPORewardManager.run_single",
+        "token_reward",
+        (f"{_NEW}/gdpo.py", "response_ids[:valid_response_length]", "response_ids[:1]"),
+    ),
+    (
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__",
         "overlong_penalty",
         (f"{_OLD}/dapo.py", "valid_response_length - expected_len", "valid_response_length - self.max_resp_len"),
     ),
@@ -171,6 +186,15 @@ TWINS: list[tuple[str, str, Edit]] = [
         ("slime/rollout/filter_hub/dynamic_sampling_filters.py", ".std() > 1e-6", ".std() >= 0.0"),
     ),
     (
+        "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std_with_fallback",
+        "group_filter",
+        (
+            "slime/rollout/filter_hub/dynamic_sampling_filters.py",
+            "output.keep_when_insufficient = True",
+            "output.keep = True",
+        ),
+    ),
+    (
         f"{_HUB}.gpqa.compute_gpqa_reward",
         "rule_reward",
         (
@@ -213,6 +237,11 @@ TWINS: list[tuple[str, str, Edit]] = [
         f"{_GYM}.search.utils.compute_score_subem",
         "rule_reward",
         (f"{_ENVIRONMENTS}/search/utils.py", "if golden_answer in normalized", "if golden_answer not in normalized"),
+    ),
+    (
+        "skyrl.train.trainer.RayPPOTrainer.postprocess_generator_output",
+        "token_reward",
+        ("skyrl/train/trainer.py", "per_token_reward[-1] = float(reward)", "per_token_reward[0] = float(reward)"),
     ),
     (
         "skyrl.train.utils.trainer_utils.handle_filter_sampling",
