@@ -9,6 +9,9 @@ import pytest
 from binding_kit import Bound, opened, opened_twin
 from twins import Edit
 
+from sentinel.catalog import bundled_catalog
+from sentinel.search.checks import subjects
+
 PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 
 _MANAGERS = "verl.workers.reward_manager"
@@ -265,6 +268,20 @@ TWINS: list[tuple[str, str, Edit]] = [
 ]
 
 
+#: Those of these contracts that have no twin of their own, and why.
+WITHOUT = {
+    f"{_RULES}.math_batch.compute_score_batched": "it asks math_reward, which has one, for each response",
+    f"{_FUNCTIONALS}.compute_token_reward": "it asks expand_to_token_level, which has one",
+    f"{_FUNCTIONALS}.get_sample_level_mask(difficulty_filter)": "it asks difficulty_mask, which has one",
+    f"{_HUB}.async_rm": "wrong as it is: SLIME-RM-BOXED-MATH-NEVER-RIGHT",
+    f"{_HUB}.math_utils.grade_answer_verl": "wrong as it is: SLIME-RM-UNBOXED-ANSWER-WRONG",
+    "areal.utils.functional.dynamic_sampling": "main has it no more",
+}
+CONTRACTS = (
+    *("token_reward", "rule_reward", "overlong_penalty", "overlong_filter"),
+    *("group_filter", "difficulty_filter", "second_moment_mask"),
+)
+
 #: What is wrong on main as it is: the scenario, and the recipe that shows it.
 WRONG = {
     f"{_MANAGERS}.prime.PrimeRewardManager.__call__": {"score_as=record"},  # VERL-PRIME-RECORDS-SCORE-NOTHING
@@ -319,3 +336,14 @@ def test_a_broken_twin_is_found(twin: Bound, boundary: str, contract: str) -> No
 @_each("original")
 def test_the_original_is_not(original: Bound, boundary: str, contract: str) -> None:
     assert _wrong(original, boundary, contract) == WRONG.get(boundary, set())
+
+
+def test_each_boundary_has_a_twin_or_a_reason() -> None:
+    twins = {(boundary, contract) for boundary, contract, _ in TWINS}
+    without = {
+        subject.name if subject.name in WITHOUT else f"{subject.boundary}({subject.contract.name})"
+        for target in MAIN
+        for subject in subjects(bundled_catalog(), target)[0]
+        if subject.contract.name in CONTRACTS and (subject.boundary, subject.contract.name) not in twins
+    }
+    assert without == set(WITHOUT)
