@@ -9,7 +9,6 @@ from sentinel.targets import Binding, Dialect
 
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
-
 _ARGUMENTS = "areal.api.cli_args"
 _ARCHON = "areal.experimental.engine.archon_utils"
 
