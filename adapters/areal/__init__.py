@@ -297,10 +297,17 @@ _POLICY_LOSSES = (
         {"tau_pos": ("tau_pos",), "tau_neg": ("tau_neg",)},
         lambda inputs: inputs["ratio_level"] or "token",
         _of_sequences({"ratio_level": ("geometric",)}),
+        requires=(f"{_FUNCTIONAL}.sapo_loss_fn",),
         fixed={"algorithm": "sapo"},
         accepts={"ratio_level": (None, "geometric")},
     ),
-    _policy("cispo_loss_fn", _CLIP, lambda inputs: "token", fixed={"algorithm": "cispo"}),
+    _policy(
+        "cispo_loss_fn",
+        _CLIP,
+        lambda inputs: "token",
+        requires=(f"{_FUNCTIONAL}.cispo_loss_fn",),
+        fixed={"algorithm": "cispo"},
+    ),
 )
 
 
@@ -593,6 +600,7 @@ TARGET = Target(
     unbound={
         **containers.UNBOUND,
         **rewards.UNBOUND,
+        **schedules.UNBOUND,
         "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
         "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
         "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from sentinel.targets import Binding
@@ -134,6 +135,19 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": parts if parts == said else []}
 
 
+def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What each rank answers for its own trajectories, put back into the order of the batch; a row stands for one."""
+    import torch
+
+    fields, order = inputs["fields"], iter(inputs["order"])
+    dealt = [list(islice(order, size)) for size in inputs["sizes"]]
+    rows = [{name: column[place] for name, column in fields.items()} for place in range(len(inputs["order"]))]
+    found = boundary.function([[rows[place] for place in part] for part in dealt], dealt)
+    part: dict[str, Any] = {name: [row[name] for row in found] for name in fields}
+    stacked = {name: torch.stack(part[name]) for name, column in fields.items() if isinstance(column, torch.Tensor)}
+    return {"parts": [{**part, **stacked}], "metas": [inputs["meta"]]}
+
+
 _BARE: Mapping[str, Any] = {"grouped": False, "keep_minibatches": False}
 _MASKS: Mapping[str, tuple[str, ...]] = {"attention_mask": ("full", "right")}
 
@@ -173,6 +187,13 @@ BINDINGS = (
         call=_dispatched,
         fixed={"keep_minibatches": False, "equal_size": True},
         accepts={"grouped": (False, True)},
+    ),
+    Binding(
+        f"{_CONTROLLER}._merge_tensors",
+        "row_surgery",
+        call=_merged,
+        requires=(f"{_CONTROLLER}._merge_tensors",),  # before March 2026 a batch was a container of its own
+        fixed={"surgery": "join"},
     ),
 )
 

@@ -752,6 +752,7 @@ TARGET = Target(
         _actor(
             "roll.pipeline.agentic.agentic_actor_worker.ActorWorker",
             "agentic",
+            requires=("roll.pipeline.agentic.agentic_actor_worker",),  # before, that of base_worker was agentic's too
             fixed={"algorithm": "ppo"},
             accepts={"ratio_level": (None, "segment")},
         ),

@@ -15,18 +15,22 @@ Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
 
 
 def container(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """A DataProto. Columns that are no tensors are arrays of objects, one a row; from_dict made tables of lists of one
-    length until August 2025."""
-    import numpy
+    """A DataProto; columns that are no tensors become arrays of objects, one object a row."""
     import torch
 
     tensors = {name: column for name, column in fields.items() if isinstance(column, torch.Tensor)}
-    objects = {}
-    for name in fields.keys() - tensors.keys():
-        objects[name] = numpy.empty(len(fields[name]), dtype=object)
-        objects[name][:] = fields[name]
+    objects = {name: _objects(fields[name]) for name in fields.keys() - tensors.keys()}
     owner = boundary.imported[PROTOCOL].DataProto
     return owner.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
+
+
+def _objects(column: Sequence[Any]) -> Any:
+    """What a collator hands on: of lists that are all of one length from_dict made a table until August 2025."""
+    import numpy
+
+    entries = numpy.empty(len(column), dtype=object)
+    entries[:] = column
+    return entries
 
 
 def columns(data: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from . import (
     updates,
     workers,
 )
-from .shared import OFF_POLICY, PPO, TORCH, WORKER_UTILS
+from .shared import OFF_POLICY, PPO, WORKER_UTILS
 
 #: A batch is float32, and a model bfloat16 or float32.
 #: https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/train/dataset/preprocess.py#L214
@@ -41,7 +41,6 @@ _UNBOUND = {
     f"{PPO}.sync_registries": _ONLY_NAMES,
     f"{PPO}.repopulate_all_registries": _ONLY_NAMES,
     f"{PPO}.compute_advantages_and_returns": "it calls an estimator, which is bound, by its name",
-    f"{TORCH}.safe_exp_delta": "one exponential; it runs in the losses that are bound",
     **log_probs.UNBOUND,
     f"{WORKER_UTILS}.*": "rows are dealt out to steps that are bound; metrics are averaged over ranks for display",
     "skyrl.train.generators.utils.get_rollout_metrics": "lengths and rewards of rollouts, averaged for display",

@@ -7,9 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding
 
-from .shared import TORCH
-
-_FORMER = "skyrl_train.utils.torch_utils"
+from .shared import FORMER_TORCH, TORCH
 
 #: SkyRL divides logits by the temperature in the model's wrapper, before it calls these.
 _LOG_PROBS = {"temperature": 1.0, "with_entropy": False}
@@ -30,7 +28,7 @@ def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:
     return Binding(
-        f"{TORCH}.{function}", "token_log_probs", formerly=(f"{_FORMER}.{function}",), call=call, fixed=fixed
+        f"{TORCH}.{function}", "token_log_probs", formerly=(f"{FORMER_TORCH}.{function}",), call=call, fixed=fixed
     )
 
 
@@ -42,9 +40,10 @@ BINDINGS = (
 
 UNBOUND = {
     f"{module}.{function}": reason
-    for module in (TORCH, _FORMER)
+    for module in (TORCH, FORMER_TORCH)
     for function, reason in (
         ("chunked_cross_entropy_from_log_probs", "nothing calls it"),
+        ("safe_exp_delta", "one exponential; it runs in the losses that are bound"),
         ("logprobs_from_logits_flash_attn", "it needs a kernel of another device"),
     )
 }

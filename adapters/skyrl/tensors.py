@@ -13,8 +13,8 @@ from .shared import (
     BATCH,
     CODE,
     CONFIG,
-    FORMER_MEAN,
     FORMER_PPO,
+    FORMER_TORCH,
     K3_IS_CUT,
     OFF_POLICY,
     PPO,
@@ -365,7 +365,13 @@ BINDINGS = (
         )
         for module in (PPO, FORMER_PPO)
     ),
-    _statistic(f"{TORCH}.masked_mean", "mean", ("axis",), _mean, (FORMER_MEAN, *_formerly("masked_mean"))),
+    _statistic(
+        f"{TORCH}.masked_mean",
+        "mean",
+        ("axis",),
+        _mean,
+        (*_formerly("masked_mean"), f"{FORMER_TORCH}.masked_mean"),
+    ),
     _statistic(f"{PPO}.masked_var", "var", ("unbiased",), formerly=_formerly("masked_var")),
     _statistic(f"{PPO}.masked_whiten", "whiten", ("shift_mean",), formerly=_formerly("masked_whiten")),
     _correction(

@@ -108,6 +108,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
         entropy_coef=0.0,
         rollout_top_p=1.0,
         custom_pg_loss_reducer_function_path=None,
+        loss_aggregation="sample_mean",  # of #2090, which was not merged
         **dict.fromkeys(("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_kl_loss"), False),
     )
     batch = {

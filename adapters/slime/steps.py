@@ -216,6 +216,8 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         kl_loss_type=kl_name(boundary.module.compute_approx_kl, inputs["kl_estimator"]),
         kl_loss_coef=inputs["kl_coef"],
         use_kl_loss=reference is not None,
+        custom_pg_loss_reducer_function_path=None,
+        loss_aggregation="sample_mean",  # of #2090, which was not merged
         **dict.fromkeys(
             ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl"), False
         ),

@@ -77,5 +77,11 @@ BINDINGS = (
     Binding(f"{_TORCH}.get_response_mask", "response_masks", call=_until_eos),
     Binding(f"{_TRAINER}.compute_response_mask", "response_masks", call=_of_attention, imports=(_PROTOCOL,)),
     Binding(f"{_TORCH}.pad_sequence_to_length", "column_padding", call=_padded),
-    Binding(f"{_TORCH}.postprocess_data", "truncation", call=_post_processed, fixed={"padded": True}),
+    Binding(
+        f"{_TORCH}.postprocess_data",
+        "truncation",
+        call=_post_processed,
+        requires=(f"{_TORCH}.postprocess_data",),  # before, it was one with the tokenizer's call
+        fixed={"padded": True},
+    ),
 )

@@ -41,6 +41,13 @@ def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": _number(boundary.function(inputs["response"], inputs["ground_truth"]))}
 
 
+def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Until August 2026 boxes were read only where that was asked for, and nothing else then."""
+    boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
+    asked = {"strict_box_verify": True} if boxes_alone else {}
+    return {"score": _number(boundary.function(inputs["response"], inputs["ground_truth"], **asked))}
+
+
 def _answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A question may have several right answers."""
     return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
@@ -79,7 +86,7 @@ def _prints(line: int, **where: tuple[Any, ...]) -> Dialect:
 _RULED = (
     _rule("gsm8k.compute_score", _HASHES),
     _rule("math_reward.compute_score", ("boxed",), formerly=(f"{_RULES}.math.compute_score",)),
-    _rule("math_dapo.compute_score", ("Answer: {answer}", "So it is.\nAnswer: {answer}\n", "boxed")),
+    _rule("math_dapo.compute_score", ("Answer: {answer}", "So it is.\nAnswer: {answer}\n", "boxed"), _said_or_boxed),
     _rule("prime_math.compute_score", ("boxed",), imports=(f"{_RULES}.prime_math.grader",)),
     _rule("math_batch.compute_score_batched", ("boxed",), _batched),
     _rule("search_r1_like_qa_em.compute_score", _TAGS, _answers, dialects=(_prints(108),)),
@@ -97,6 +104,7 @@ _RULED = (
         formerly=(f"{_RULES}._default_compute_score",),
         call=_dispatched,
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
+        requires=(f"{_RULES}.math_dapo",),  # before, the trainer's main chose between two rules, which are bound
         accepts={"rule": (*_DATA_SETS, *_QUESTIONS), "wording": (_EVERY,)},
         dialects=(_prints(108, rule=_QUESTIONS),),
     ),
@@ -214,7 +222,8 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
     async def ask() -> list[float]:
         manager = boundary.owner(config, _Tokenizer(), score)
-        manager.loop = asyncio.get_running_loop()
+        if not isinstance(getattr(boundary.owner, "loop", None), property):  # in between it looked for the loop itself
+            manager.loop = asyncio.get_running_loop()
         data = _batch(boundary, mask)
         return [float((await boundary.function(manager, data[n : n + 1]))["reward_score"]) for n in range(len(mask))]
 

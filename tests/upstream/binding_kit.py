@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ class First:
 
     def permutation(self, count: int) -> list[int]:
         return list(range(count))
+
+
+class Last(First):
+    """Choices that are always the farthest from the plainest."""
+
+    def integer(self, low: int, high: int) -> int:
+        return high
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        return choices[-1]
+
+    def integers(self, count: int, low: int, high: int) -> list[int]:
+        return [high] * count
 
 
 class Bound:
@@ -138,13 +152,15 @@ class Bound:
 
     def refusal(self, subject: Subject) -> tuple[str, str]:
         """Why the boundary answers no scenario at all, as the kind of the failure and its reason; of the plainest one.
-        Empty where it answers one. An input that it does not take is left out, as a search does.
+        Empty where it answers one, under whichever choices. An input that it does not take is left out, as a search
+        does.
 
         :raises Undecidable: where the boundary cannot be called here.
         """
         rule: Invariant = self._catalog.invariants[subject.contract.laws[0]]
         reasons = []
-        for scenario in self.scenarios(subject).values():
+        made = (self.scenarios(subject, choose=choose).values() for choose in (First(), Last()))
+        for scenario in chain.from_iterable(made):
             contract, inputs, unknown = subject.contract, scenario, ""
             while True:
                 asked = replace(subject, laws=(rule,), contract=contract)

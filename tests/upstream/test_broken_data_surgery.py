@@ -247,6 +247,16 @@ EDITS: Mapping[str, Mapping[str, Edit]] = {
             "items.append(item_list[idx])",
             "items.append(item_list[0])",
         ),
+        "areal.infra.controller.train_controller._merge_tensors": (
+            "areal/infra/controller/train_controller.py",
+            "reordered[orig_idx] = result_item",
+            "reordered[-1 - orig_idx] = result_item",
+        ),
+        "areal.experimental.engine.archon_utils.create_lr_scheduler": (
+            "areal/experimental/engine/archon_utils.py",
+            "num_warmup_steps = get_num_warmup_steps(optimizer_config, total_train_steps)",
+            "num_warmup_steps = 0",
+        ),
     },
     "slime": {
         "slime.utils.seqlen_balancing.get_seqlen_balanced_partitions": (

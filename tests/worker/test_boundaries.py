@@ -202,3 +202,17 @@ def test_a_package_that_does_not_import_fails_for_the_same_reason_again(
     for _ in range(2):
         with pytest.raises(SystemError, match="too old"):
             import_whole("half_rl.ready.rewards")
+
+
+def test_a_package_that_fails_to_import_says_the_same_each_time(lab: Lab) -> None:
+    """It has met a folder without an ``__init__.py`` before it failed; what is asked for needs that folder, too."""
+    files = {
+        "__init__.py": "from .whole import loss\nraise RuntimeError('half a package')\n",
+        "whole/__init__.py": "",
+        "whole/loss.py": "from pkg.bare.masks import MASK\n",
+        "whole/mean.py": "from pkg.bare.rows import ROWS\n\ndef f():\n    return ROWS\n",
+        "bare/masks.py": "MASK = 1\n",
+        "bare/rows.py": "ROWS = 2\n",
+    }
+    reason = lab.call(files, "pkg.whole.mean.f")["failure"]["reason"]
+    assert reason == "the module does not import: RuntimeError: half a package"

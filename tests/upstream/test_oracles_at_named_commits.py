@@ -1,0 +1,83 @@
+"""Boundaries that move rows, price responses and schedule a training, at older commits of the corpus: the oracle
+agrees with each that answers, or a recipe says what is wrong there.
+
+Run with ``SENTINEL_EVERY_COMMIT=1`` it looks at all commits that recipes name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+from commits import COMMITS, EVERY
+from shipped import RECIPES, runner
+
+from sentinel.catalog import bundled_catalog
+from sentinel.errors import Unavailable
+from sentinel.refs import Ref
+from sentinel.runner import Job, Runner
+from sentinel.search.bench import Bench, Subject, Undecidable
+from sentinel.search.checks import subjects
+from sentinel.search.hunt import Hunt, Tally
+
+CONTRACTS = (
+    *("row_surgery", "minibatch_iteration", "balanced_partition", "kl_coefficient", "learning_rate"),
+    *("token_reward", "overlong_penalty", "overlong_filter", "group_filter", "difficulty_filter"),
+    *("second_moment_mask", "rule_reward"),
+)
+#: Scenarios of each boundary.
+ENOUGH = 12 if COMMITS == EVERY else 6
+#: What was searched holds its process until its runner is closed: many commits have a runner for each target.
+RUNNERS = {target: target if COMMITS == EVERY else "one for all" for target, _ in COMMITS}
+#: Upstream's text is read, and some of it has such strings.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
+
+LAW = bundled_catalog().invariants["the_oracle_agrees"]
+
+
+@pytest.fixture(scope="module")
+def searching(request: pytest.FixtureRequest) -> Iterator[Runner]:
+    warm = runner()
+    yield warm
+    warm.close()
+
+
+def hunted(bench: Bench, subject: Subject) -> Tally:
+    """What drawn scenarios say of the law at a boundary; nothing where it is not to be called."""
+    hunt = Hunt(bench, subject, 0, [LAW], shrinking=20)
+    with contextlib.suppress(Undecidable):  # test_named_commits.py asks why
+        hunt.run(ENOUGH)
+    return hunt.tallies[LAW]
+
+
+def known(searching: Runner, subject: Subject, ref: Ref) -> bool:
+    """Whether a recipe says that the boundary is wrong at this commit, and is right."""
+    return any(
+        recipe.boundary in subject.binding.paths and searching.decide(Job(recipe, ref)).verdict.name == "reproduced"
+        for recipe in RECIPES.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("searching", "target", "sha"),
+    [pytest.param(RUNNERS[target], target, sha, id=f"{target}-{sha[:7]}") for target, sha in COMMITS],
+    indirect=["searching"],
+)
+def test_the_oracle_agrees(searching: Runner, target: str, sha: str) -> None:
+    ref = Ref("git", sha)
+    found = [item for item in subjects(bundled_catalog(), target)[0] if item.contract.name in CONTRACTS]
+    try:
+        ground = searching.ground(target, ref, [item.binding for item in found])
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    tallies = [(subject, hunted(ground.bench, subject)) for subject in found]
+    ground.bench.close()
+    assert any(tally.spoken for _, tally in tallies)
+    wrong = {
+        subject.name: finding.violations[0].detail
+        for subject, tally in tallies
+        for finding in tally.findings
+        if not known(searching, subject, ref)
+    }
+    assert not wrong, "\n".join(f"{name}: {detail}" for name, detail in wrong.items())
