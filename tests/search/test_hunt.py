@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 from toy_ground import OpenGround
 
-from sentinel.search.bench import Plan, Undecidable
+from sentinel.invariants.invariant import Invariant
+from sentinel.search.bench import Bench, Plan, Undecidable
 from sentinel.search.decisions import of_tally
 from sentinel.search.examples import Example
 from sentinel.search.hunt import Hunt, Tally
@@ -74,6 +75,63 @@ def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_ground: OpenGro
     assert dict(finding.trial.variants[""]) == known
     hunt.run(20)
     assert tally.findings == [finding]
+
+
+def known_scenario(values: list[float], mask: list[float]) -> dict[str, object]:
+    counted = {"values": tensor([values], "float32"), "response_mask": tensor([mask], "float32")}
+    return {**counted, "scale": 1.0, "shifted": False}
+
+
+def test_known_scenarios_are_confirmed_in_one_fresh_process(
+    open_ground: OpenGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground, found = open_ground("torn")
+    fresh: list[Bench] = []
+    make = Bench.fresh
+    monkeypatch.setattr(Bench, "fresh", lambda bench: fresh.append(make(bench)) or fresh[-1])
+    hunt = Hunt(ground.bench, found["torn"], 0)
+    large = Example({"": known_scenario([1.0, 100.0], [1.0, 0.0])}, name="LARGE")
+    small = Example({"": known_scenario([1.0, 2.0], [1.0, 0.0])}, name="SMALL")
+    hunt.begin([small, large, small])
+    (tally,) = hunt.tallies.values()
+    assert [(item.symptom, item.example) for item in tally.findings] == [("value", "SMALL"), ("non-finite", "LARGE")]
+    assert len(fresh) == 1
+
+
+def test_a_scenario_that_ends_the_process_takes_no_others_answer_along(open_ground: OpenGround) -> None:
+    ground, found = open_ground("fragile")
+    hunt = Hunt(ground.bench, found["fragile"], 0)
+    deadly = Example({"": known_scenario([1.0, 2.0, 3.0], [1.0, 1.0, 0.0])}, name="DEADLY")
+    hunt.begin([deadly, Example({"": known_scenario([1.0, 2.0], [1.0, 0.0])}, name="WRONG")])
+    (tally,) = hunt.tallies.values()
+    assert [item.example for item in tally.findings] == ["WRONG"]
+
+
+@pytest.mark.parametrize("further", [False, True])
+def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(
+    further: bool, open_ground: OpenGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrunk: list[str] = []
+    shrink = Hunt._shrink
+
+    def counted(hunt: Hunt, law: Invariant, symptom: str, place: int) -> None:
+        shrunk.append(symptom)
+        shrink(hunt, law, symptom, place)
+
+    monkeypatch.setattr(Hunt, "_shrink", counted)
+    ground, found = open_ground("torn")
+    hunt = Hunt(ground.bench, found["torn"], 0, shrink_further=further)
+    hunt.run(200)
+    (tally,) = hunt.tallies.values()
+    assert {finding.symptom for finding in tally.findings} == {"value", "non-finite"}
+    assert len(shrunk) == (2 if further else 1)
+
+
+def test_searches_share_the_sessions_of_references(open_ground: OpenGround) -> None:
+    ground, found = open_ground("right")
+    for seed in range(2):
+        Hunt(ground.bench.fresh(), found["right"], seed).run(3)
+    assert len(ground.bench._references._idle) == 1
 
 
 def test_a_known_scenario_that_shows_nothing_leaves_the_search_as_it_is(open_ground: OpenGround) -> None:

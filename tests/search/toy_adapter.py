@@ -27,6 +27,8 @@ TARGET = Target(
         _binding("lacks", call=_lacking),
         _binding("calls_unmasked"),
         _binding("remembers"),
+        _binding("fragile"),
+        _binding("torn"),
         _binding("shifted", dialects=(Dialect("shifted", True, "it counts from 1", "https://example.invalid"),)),
         _binding(
             "meant", dialects=(Dialect("the_oracle_agrees", reason="it means it", link="https://example.invalid"),)

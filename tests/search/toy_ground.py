@@ -8,6 +8,9 @@ from sentinel.search.bench import Subject
 from sentinel.search.ground import Ground
 
 TOYS = """
+import os
+import signal
+
 import torch
 
 def right(values, response_mask, scale):
@@ -46,6 +49,17 @@ def meant(values, response_mask, scale):
 
 def stale(values, response_mask, scale):
     return right(values, response_mask, scale)
+
+def fragile(values, response_mask, scale):
+    # wrong, and takes its process along where rows are long
+    if values.shape[1] == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return unmasked(values, response_mask, scale)
+
+def torn(values, response_mask, scale):
+    # wrong, and no number at all where a value that does not count is large
+    large = ((response_mask == 0) & (values.abs() > 50)).any()
+    return unmasked(values, response_mask, scale) + (float("nan") if large else 0.0)
 
 def plain(values, response_mask, scale):
     # of a revision that had no offset
