@@ -14,11 +14,12 @@ from typing import Any
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
 from . import balancing, containers, data, rewards, schedules
+from .containers import PROTOCOL
+from .data import stand_in
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 _FUNCTIONALS = "roll.utils.functionals"
 _CORRECTIONS = "roll.utils.train_infer_corrections"
-_PROTOCOL = "roll.distributed.scheduler.protocol"
 _AGENTIC = "roll.pipeline.agentic.utils"
 _AGENTIC_CONFIG = "roll.pipeline.agentic.agentic_config"
 _RLVR_CONFIG = "roll.pipeline.rlvr.rlvr_config"
@@ -36,17 +37,11 @@ _ESTIMATORS = {"k1": "kl", "k2": "mse"}
 _ONLY_FULL = {"response_mask": ("full",)}
 
 
-def _stand_in(**attributes: Any) -> Any:
-    from sentinel.worker.drift import StandInNamespace
-
-    return StandInNamespace(**attributes)
-
-
 def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
     """A DataProto; ``labels`` are its arrays of objects."""
     import numpy as np
 
-    made = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors=dict(tensors))
+    made = boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors))
     made.non_tensor_batch.update({name: np.array(values, dtype=object) for name, values in (labels or {}).items()})
     return made
 
@@ -252,7 +247,7 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
         "time runs by the position of a token: what tools have said between two turns counts as steps",
         f"{_MAIN}/utils/functionals.py#L495",
     )
-    common: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (_PROTOCOL,)}
+    common: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (PROTOCOL,)}
     common |= {"dialects": (gaps,)} if agents else {"accepts": {"response_mask": ("full", "right")}}
     return (
         # What a token that does not count has earned is no reward of its step.
@@ -280,9 +275,9 @@ _STRATEGY = StandIn(
 
 
 def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
-    worker = _stand_in(
+    worker = stand_in(
         pipeline_config=_configuration(boundary, kind, options, worker_options),
-        logger=_stand_in(info=lambda *_: None, warning=lambda *_: None),
+        logger=stand_in(info=lambda *_: None, warning=lambda *_: None),
         _cached_metrics={},
         _pg_config_cache={},
         **dict.fromkeys(("_topr_sample_logged", "_cispo_config_logged", "_kimi15_config_logged"), False),
@@ -400,7 +395,7 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
         link=f"{_MAIN}/{path}#L{lines['agg_loss']}",
         symptom="non-finite",
     )
-    imports = (_PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG)
+    imports = (PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG)
     common: dict[str, Any] = {"imports": imports, "stand_ins": (_SELF, _CONFIG, _ADDRESS)}
 
     def binding(method: str, metric: str = "", accepts: Mapping[str, Any] | None = None, **more: Any) -> Binding:
@@ -459,7 +454,7 @@ def _actor_loss(kind: str) -> Any:
             worker.pipeline_config.train_infer_correction.is_weight.enabled = weights is not None
         elif weights is not None:
             raise UnknownInputError("the loss knows no weights of another policy", "importance_weights")
-        worker.strategy = _stand_in(
+        worker.strategy = stand_in(
             op_compute_log_probs=lambda **_: inputs["log_probs"],
             op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
         )
@@ -509,7 +504,7 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
         f"{owner}.loss_func",
         "policy_loss",
         call=_actor_loss(kind),
-        imports=(_PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG, _BASE_CONFIG),
+        imports=(PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG, _BASE_CONFIG),
         stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS),
         dialects=(_SUM_OVER_SEQUENCES,),
         **{**more, "accepts": {**_AGGREGATION, **more.get("accepts", {})}},
@@ -520,7 +515,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     values = inputs["vpreds"]
-    worker = _stand_in(pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {}))
+    worker = stand_in(pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {}))
     worker.forward_func_values = types.MethodType(boundary.owner.forward_func_values, worker)
     tensors = {name: inputs[name] for name in ("values", "returns")}
     data = _batch(boundary, {**tensors, "response_mask": _with_prompt(inputs["response_mask"])})
@@ -562,7 +557,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
-    values, _ = boundary.invoke({}, _stand_in(), data=None, output_tensor=output)
+    values, _ = boundary.invoke({}, stand_in(), data=None, output_tensor=output)
     return {"values": values}
 
 
@@ -643,7 +638,7 @@ TARGET = Target(
             f"{_AGENTIC}.compute_discounted_returns",
             "discounted_return",
             call=_agentic_returns,
-            imports=(_PROTOCOL,),
+            imports=(PROTOCOL,),
             fixed={"kl": None, "kl_coef": 0.0},
         ),
         _statistics("masked_mean", "mean", "axis", dialects=(_COUNT_EPSILON,)),
@@ -694,7 +689,7 @@ TARGET = Target(
             f"{_FUNCTIONALS}.group_reward_norm",
             "reward_normalisation",
             call=_group_reward_norm,
-            imports=(_PROTOCOL,),
+            imports=(PROTOCOL,),
             fixed={
                 "group_layout": "equal",
                 "mean_level": "group",
@@ -727,7 +722,7 @@ TARGET = Target(
             formerly=(f"{_AGENTIC}.grouped_reward_norm",),
             outputs=("normalised",),
             call=_agentic_reward_norm,
-            imports=(_PROTOCOL, _AGENTIC_CONFIG),
+            imports=(PROTOCOL, _AGENTIC_CONFIG),
             fixed={"leave_one_out": False, "epsilon": 1e-6, "clip": None},
             dialects=(
                 replace(_NO_SPREAD, where={"std_level": ("group",), "mean_level": ("batch", None)}),
@@ -760,7 +755,7 @@ TARGET = Target(
             "roll.pipeline.base_worker.CriticWorker.loss_func",
             "value_loss",
             call=_critic_loss,
-            imports=(_PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG),
+            imports=(PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG),
             stand_ins=(_SELF, _CONFIG, _ADDRESS),
             fixed={
                 "loss_agg_mode": "seq-mean-token-mean",

@@ -19,12 +19,16 @@ _TRANSFORMERS = StandIn(
 )
 
 
+def stand_in(**attributes: Any) -> Any:
+    from sentinel.worker.drift import StandInNamespace
+
+    return StandInNamespace(**attributes)
+
+
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A batch of prompts and what an engine answered, one response a prompt. Rows come back moved to the left, so that
     prompts begin in the first column; here they are moved back. Newer batches are no dataclass."""
     import torch
-
-    from sentinel.worker.drift import StandInNamespace
 
     mask = inputs["prompt_mask"]
     prompts = {
@@ -35,7 +39,7 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     output = torch.cat((inputs["prompts"], inputs["responses"]), dim=-1)
     batch = boundary.invoke(
         {},
-        prompts=StandInNamespace(batch=prompts),
+        prompts=stand_in(batch=prompts),
         output=output,
         num_return_sequences=1,
         sequence_length=output.shape[1],
@@ -85,15 +89,14 @@ def _pad(_: Any, features: Mapping[str, list[list[int]]], **__: Any) -> dict[str
 
 def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A collator of the target's own class over tokens that are letters."""
-    from sentinel.worker.drift import StandInNamespace
 
     class Processor:
-        image_processor = StandInNamespace(patch_size=1)
+        image_processor = stand_in(patch_size=1)
 
         def __call__(self, *args: Any, **options: Any) -> _Features:
             return _process(*args, **options)
 
-    tokenizer = StandInNamespace(encode=lambda text, **_: _ids(text))
+    tokenizer = stand_in(encode=lambda text, **_: _ids(text))
     # Until August 2025 the answer was called "extracted" where nothing else was said.
     collator = boundary.owner(tokenizer=tokenizer, processor=Processor(), answer_key="ground_truth")
     if hasattr(collator, "image_load_sample_fn"):

@@ -7,10 +7,10 @@ from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
 
-from .data import MAIN, swapped
+from .containers import PROTOCOL
+from .data import MAIN, stand_in, swapped
 
 _FUNCTIONALS = "roll.utils.functionals"
-_PROTOCOL = "roll.distributed.scheduler.protocol"
 _CONTROLLERS = "roll.utils.kl_controller"
 _RULES = "roll.pipeline.rlvr.rewards"
 _VLLM = "roll.distributed.strategy.vllm_strategy"
@@ -19,12 +19,6 @@ _CONFIG = StandIn("pipeline_config", "the options that the function reads; the r
 _SAMPLING = StandIn(
     "SamplingParams", "vLLM's record of sampling parameters, which is not installed; older code makes one"
 )
-
-
-def _options(**options: Any) -> Any:
-    from sentinel.worker.drift import StandInNamespace
-
-    return StandInNamespace(**options)
 
 
 def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
@@ -39,7 +33,7 @@ def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
         "responses": torch.ones_like(mask, dtype=torch.long),
         **more,
     }
-    return boundary.imported[_PROTOCOL].DataProto.from_dict(tensors=tensors)
+    return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=tensors)
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +47,7 @@ def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
     zeros = torch.zeros_like(inputs["response_mask"])
     more = {"response_level_rewards": inputs["rewards"], "old_log_probs": zeros, "ref_log_probs": zeros}
-    config = _options(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
+    config = stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
     controller = boundary.imported[_CONTROLLERS].FixedKLController(0.5)
     data, _ = boundary.function(_batch(boundary, inputs["response_mask"], **more), config, controller)
     return {"token_level_rewards": data.batch["token_level_rewards"]}
@@ -75,14 +69,14 @@ def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
     """The mask of the responses that training sees."""
     plain = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": False}
-    data, _ = boundary.function(_batch(boundary, mask, scores=scores), _options(**{**plain, **options}))
+    data, _ = boundary.function(_batch(boundary, mask, scores=scores), stand_in(**{**plain, **options}))
     return data.batch["final_response_mask"]
 
 
 def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
-    arguments = _options(num_return_sequences=_group_size(inputs))
+    arguments = stand_in(num_return_sequences=_group_size(inputs))
     kept = _masked(
         boundary,
         torch.ones(len(inputs["group"]), 1),
@@ -90,7 +84,7 @@ def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         difficulty_mask=True,
         difficulty_low_threshold=inputs["low"],
         difficulty_high_threshold=inputs["high"],
-        actor_infer=_options(generating_args=arguments),
+        actor_infer=stand_in(generating_args=arguments),
     )
     return {"kept": kept[:, 0]}
 
@@ -145,7 +139,7 @@ BINDINGS = (
         f"{_FUNCTIONALS}.expand_to_token_level",
         "token_reward",
         call=_landed,
-        imports=(_PROTOCOL,),
+        imports=(PROTOCOL,),
         fixed={"score_as": None},
         accepts=_ENDS,
     ),
@@ -153,7 +147,7 @@ BINDINGS = (
         f"{_FUNCTIONALS}.compute_token_reward",
         "token_reward",
         call=_landed_in_the_batch,
-        imports=(_PROTOCOL, _CONTROLLERS),
+        imports=(PROTOCOL, _CONTROLLERS),
         stand_ins=(_CONFIG,),
         fixed={"score_as": None},
         accepts=_ENDS,
@@ -163,7 +157,7 @@ BINDINGS = (
         f"{_FUNCTIONALS}.difficulty_mask",
         "difficulty_filter",
         call=_by_difficulty,
-        imports=(_PROTOCOL,),
+        imports=(PROTOCOL,),
         fixed=_GROUPS,
         dtypes=("float32",),
         dialects=(_ALONE,),
@@ -172,7 +166,7 @@ BINDINGS = (
         f"{_FUNCTIONALS}.get_sample_level_mask",
         "difficulty_filter",
         call=_difficult,
-        imports=(_PROTOCOL,),
+        imports=(PROTOCOL,),
         stand_ins=(_CONFIG,),
         fixed=_GROUPS,
         dtypes=("float32",),
@@ -182,7 +176,7 @@ BINDINGS = (
         f"{_FUNCTIONALS}.get_sample_level_mask",
         "overlong_filter",
         call=_not_cut_off,
-        imports=(_PROTOCOL,),
+        imports=(PROTOCOL,),
         stand_ins=(_CONFIG,),
         accepts=_ENDS,
     ),
