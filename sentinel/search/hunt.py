@@ -158,6 +158,7 @@ class Hunt:
     :param shrinking: calls that shrinking may take; a number and no time, so that a hunt repeats exactly.
     :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
         confirmed as it was drawn.
+    :param ahead: the first scenarios, where :func:`drawn_scenarios` has drawn them already.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class Hunt:
         laws: Collection[Invariant] | None = None,
         shrinking: int = 500,
         shrink_further: bool = True,
+        ahead: Sequence[Drawn] = (),
     ) -> None:
         self._bench = bench
         self.subject = subject
@@ -175,6 +177,7 @@ class Hunt:
         self._laws = list(subject.laws if laws is None else laws)
         self.shrinking = shrinking
         self._shrink_further = shrink_further
+        self._ahead = ahead
         self._round = self._done = self._empty = 0
         self._unknown: set[str] = set()
         self.tried = 0
@@ -281,28 +284,27 @@ class Hunt:
                     plans.append((law, variants))
         return plans
 
-    # -- one Hypothesis run -------------------------------------------------------------------------------------------
+    # -- one round -----------------------------------------------------------------------------------------------------
 
     def _look(
         self, skip: int, count: int, tick: Callable[[], None], enough: Callable[[], bool]
     ) -> tuple[int, dict[tuple[Invariant, str], tuple[int, _Suspect]]]:
         """Try scenarios ``skip`` to ``skip + count`` of this round: how many, and where each symptom showed first."""
-        seen = 0
+        tried = 0
         broken: dict[tuple[Invariant, str], tuple[int, _Suspect]] = {}
-
-        def body(drawn: Drawn) -> None:
-            nonlocal seen
-            if seen == skip + count or (seen > skip and (enough() or self._narrowed())):
-                raise _StopRound
-            seen += 1
-            if seen <= skip:
-                return
+        for drawn in self._drawn(skip, count):
+            if tried and (enough() or self._narrowed()):
+                break
+            tried += 1
             for suspect in self._try(drawn):
-                broken.setdefault((suspect.law, suspect.violations[0].symptom), (seen, suspect))
+                broken.setdefault((suspect.law, suspect.violations[0].symptom), (skip + tried, suspect))
             tick()
+        return tried, broken
 
-        self._hypothesis(body, (Phase.generate,))
-        return max(0, seen - skip), broken
+    def _drawn(self, skip: int, count: int) -> Sequence[Drawn]:
+        if self._round == 0 and skip + count <= len(self._ahead):
+            return self._ahead[skip : skip + count]
+        return drawn_scenarios(self.subject, self.seed, self._round, skip + count)[skip:]
 
     def _narrowed(self) -> Subject | None:
         """The subject without the inputs that it has been found not to take; None where there is no such."""
@@ -359,28 +361,9 @@ class Hunt:
                     best = size, known[key]
                 raise _BrokenError
 
-        self._hypothesis(body, (Phase.generate, Phase.shrink))
+        _hypothesis(self.subject, self.seed, self._round, body, (Phase.generate, Phase.shrink))
         if best is None or not self._confirm([best[1]]):
             self.tallies[law].unconfirmed += 1
-
-    def _hypothesis(self, body: Callable[[Drawn], None], phases: tuple[Phase, ...]) -> None:
-        test = given(_scenarios(self.subject))(body)
-        test = hypothesis.seed(_number(self.seed, self.subject.name, self._round))(test)
-        test = settings(
-            max_examples=ROUND,
-            database=None,
-            deadline=None,
-            derandomize=False,
-            phases=phases,
-            suppress_health_check=list(HealthCheck),
-            verbosity=Verbosity.quiet,
-            report_multiple_bugs=False,
-            print_blob=False,
-        )(test)
-        # Unsatisfiable: nothing could be drawn. Flaky: shrinking met a crash that did not come again.
-        errors = hypothesis.errors
-        with contextlib.suppress(_BrokenError, _StopRound, errors.Unsatisfiable, errors.Flaky):
-            test()
 
     # -- one scenario -------------------------------------------------------------------------------------------------
 
@@ -471,6 +454,41 @@ class Hunt:
                     self.tallies[item.law].findings.append(finding)
                     confirmed = True
         return confirmed
+
+
+def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
+    """The first scenarios of a round; fewer where no more are to be had."""
+    found: list[Drawn] = []
+
+    def body(drawn: Drawn) -> None:
+        if len(found) == count:
+            raise _StopRound
+        found.append(drawn)
+
+    _hypothesis(subject, seed, round_, body, (Phase.generate,))
+    return found
+
+
+def _hypothesis(
+    subject: Subject, seed: int, round_: int, body: Callable[[Drawn], None], phases: tuple[Phase, ...]
+) -> None:
+    test = given(_scenarios(subject))(body)
+    test = hypothesis.seed(_number(seed, subject.name, round_))(test)
+    test = settings(
+        max_examples=ROUND,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+        report_multiple_bugs=False,
+        print_blob=False,
+    )(test)
+    # Unsatisfiable: nothing could be drawn. Flaky: shrinking met a crash that did not come again.
+    errors = hypothesis.errors
+    with contextlib.suppress(_BrokenError, _StopRound, errors.Unsatisfiable, errors.Flaky):
+        test()
 
 
 def _undrawn(item: Input) -> Input:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sentinel.runner import Runner
     from sentinel.search.bench import Bench
     from sentinel.search.ground import Ground
-    from sentinel.search.hunt import Finding, Hunt, Tally
+    from sentinel.search.hunt import Drawn, Finding, Hunt, Tally
     from sentinel.search.recorded import Recorded
 
 #: Scenarios for each boundary, and calls that shrinking one finding may take.
@@ -80,6 +80,8 @@ class Survey:
         self._recorded = recorded
         self._hunters = hunters
         self._pool = ThreadPoolExecutor(max_workers=hunters, thread_name_prefix="sentinel-hunt")
+        self._drawer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sentinel-draw")
+        self._ahead: dict[Place, Future[Sequence[Drawn]]] = {}
         self._hunts: dict[Place, Future[None]] = {}
         self._wanted: dict[Place, set[str]] = {}
         self._decided: dict[LawJob, Decision] = {}
@@ -96,6 +98,8 @@ class Survey:
             self._wanted.setdefault(job.place, set()).add(job.law)
         if self._hunters > 1:
             for place in dict.fromkeys(job.place for job in jobs):
+                if place not in self._hunts:
+                    self._ahead[place] = self._drawer.submit(self._draw, place)
                 self._hunted(place)
 
     def decide(self, job: LawJob) -> Decision:
@@ -122,7 +126,20 @@ class Survey:
     def close(self) -> None:
         """Forget what nobody has asked for yet, and wait for hunts under way: after the runner was closed, or they
         take their time."""
+        self._drawer.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _draw(self, place: Place) -> Sequence[Drawn]:
+        """Scenarios for a hunt to come: while the target is imported there is nothing to try them on."""
+        from sentinel.search.hunt import drawn_scenarios  # Hypothesis takes its time
+
+        target, boundary, _ = place
+        return drawn_scenarios(self._subjects_of(target)[boundary], self._seed, 0, self._examples)
+
+    def _drawn_ahead(self, place: Place) -> Sequence[Drawn]:
+        """What was drawn for a hunt; nothing where nobody has begun with it."""
+        ahead = self._ahead.pop(place, None)
+        return () if ahead is None or ahead.cancel() else ahead.result()
 
     def _hunted(self, place: Place) -> Future[None]:
         if place not in self._hunts:
@@ -150,7 +167,8 @@ class Survey:
             return
         bench = ground.bench.fresh()  # what another boundary's calls leave behind cannot matter
         # Evidence shows one scenario of a law: that of its first symptom.
-        hunt = Hunt(bench, subject, self._seed, laws, self._shrinking, shrink_further=False)
+        ahead = self._drawn_ahead(place)
+        hunt = Hunt(bench, subject, self._seed, laws, self._shrinking, shrink_further=False, ahead=ahead)
         try:
             recorded = self._recorded.variants(target, subject, laws, ref) if self._recorded is not None else {}
             hunt.begin(examples(subject, self._recipes_of(target)), list(recorded.items()))
