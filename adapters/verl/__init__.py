@@ -465,16 +465,6 @@ _POLICY_LOSSES = (
     _policy("compute_policy_loss_dro", "dro", {"beta": "policy_loss.dro_beta"}),
     _policy("compute_policy_loss_cispo", "cispo", _CLIP, _cut(2070)),
     _policy("compute_policy_loss_reinforce", "reinforce", {}, metrics={"approx_kl": ("actor/ppo_kl",)}),
-    _policy(
-        "compute_policy_loss_rollout_correction_wrapper",
-        "reinforce",
-        {},
-        metrics={"approx_kl": ("actor/ppo_kl",)},
-        imports=(_CORRECTION,),
-        fixed={"importance_weights": None},
-        options={"policy_loss.rollout_correction": {}},
-        requires=(f"{_CORE}.compute_policy_loss_rollout_correction_wrapper",),  # of November 2025 alone
-    ),
 )
 
 # -- off-policy correction --------------------------------------------------------------------------------------------
@@ -748,7 +738,13 @@ TARGET = Target(
             ),
             "it registers and looks up functions by name, and computes nothing",
         ),
-        f"{_CORE}.compute_policy_loss_with_rollout_correction": "its wrapper, which is bound, calls it",
+        **dict.fromkeys(
+            (
+                f"{_CORE}.compute_policy_loss_with_rollout_correction",
+                f"{_CORE}.compute_policy_loss_rollout_correction_wrapper",
+            ),
+            "of November 2025 alone; compute_policy_loss_reinforce and the correction's masks and weights are bound",
+        ),
         f"{_CORRECTION}.apply_bypass_mode": "it renames a field of the batch, and sets options",
         f"{_CORRECTION}.apply_rollout_correction": "as apply_bypass_mode, which is its later name",
         "verl.workers.utils.losses.value_loss": "it hands a packed batch to compute_value_loss, which is bound",
