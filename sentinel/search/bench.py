@@ -107,6 +107,8 @@ class Bench:
 
         :raises Undecidable: where the boundary cannot be called here at all.
         """
+        if not plans:
+            return []
         calls: dict[str, dict[str, Any]] = {}
         consultations: dict[str, dict[str, Any]] = {}
         names: list[dict[str, str]] = []

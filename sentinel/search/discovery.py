@@ -308,8 +308,10 @@ def is_about(recipe: Recipe, finding: Finding, target: Target, laws: Sequence[st
 
     :param laws: other laws that are broken for the same reason.
     """
-    if recipe.target != target.name or finding.example == recipe.bug_id:
-        return recipe.target == target.name
+    if recipe.target != target.name:
+        return False
+    if finding.example == recipe.bug_id:
+        return True
     if {finding.law.name, *laws}.isdisjoint(recipe.laws):
         return False
     binding = finding.subject.binding

@@ -221,25 +221,18 @@ class Hunt:
         """
         looks: list[tuple[Plan, str]] = []
         for example in examples:
+            named = [law for law in self._laws if law.name in example.laws]
             if len(example.variants) > 1:
-                looks += [((law, example.variants), example.name) for law in self._named(example) if law.vary]
+                looks += [((law, example.variants), example.name) for law in named if law.vary]
             for inputs in example.variants.values():
-                looks += [(plan, example.name) for plan in self._plans(inputs, self._laws, TAPES[:1])]
+                # Each law has a look; those that are said to be broken, under every choice of what to compare with.
+                plans = self._plans(inputs, self._laws, TAPES[:1]) + self._plans(inputs, named, TAPES[1:])
+                looks += [(plan, example.name) for plan in plans]
         self._look_at([*looks, *((plan, "") for plan in recorded)])
-        # Each law has had a look; one that is said to be broken has more, with other choices of what to compare with.
-        looks = []
-        for example in examples:
-            quiet = [law for law in self._named(example) if not self.tallies[law].findings]
-            for inputs in example.variants.values():
-                looks += [(plan, example.name) for plan in self._plans(inputs, quiet, TAPES[1:])]
-        self._look_at(looks)
 
     def replay(self, plans: Sequence[Plan]) -> bool:
         """Try scenarios of an earlier run; whether any still breaks its law."""
         return self._look_at([(plan, "") for plan in plans], replayed=True)
-
-    def _named(self, example: Example) -> list[Invariant]:
-        return [law for law in self._laws if law.name in example.laws]
 
     def _look_at(self, looks: Sequence[tuple[Plan, str]], replayed: bool = False) -> bool:
         """Try plans, each with the name of the example it is of, and confirm each symptom of each law by the first
@@ -262,7 +255,7 @@ class Hunt:
         return confirmed
 
     def _tried(self, bench: Bench, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
-        trials = bench.try_(self.subject, plans, describe) if plans else []
+        trials = bench.try_(self.subject, plans, describe)
         if len(plans) > 1 and any(trial.refusal == "crash" for trial in trials):
             # One call's end has taken the others' answers along.
             return [bench.try_(self.subject, [plan], describe)[0] for plan in plans]
@@ -377,7 +370,7 @@ class Hunt:
             else:
                 wanted.append((law, variants))
         broken: list[_Suspect] = []
-        for (law, _), trial in zip(wanted, self._bench.try_(self.subject, wanted) if wanted else ()):
+        for (law, _), trial in zip(wanted, self._bench.try_(self.subject, wanted)):
             tally = self.tallies[law]
             if trial.silent:
                 tally.silent[trial.silent] += 1

@@ -166,8 +166,8 @@ class Survey:
                 self._decided[job] = of_absence(target, ref, subject, law, failure, adapter)
             return
         bench = ground.bench.fresh()  # what another boundary's calls leave behind cannot matter
-        # Evidence shows one scenario of a law: that of its first symptom.
         ahead = self._drawn_ahead(place)
+        # Evidence shows one scenario of a law, that of its first symptom: nobody reads a second one.
         hunt = Hunt(bench, subject, self._seed, laws, self._shrinking, shrink_further=False, ahead=ahead)
         try:
             recorded = self._recorded.variants(target, subject, laws, ref) if self._recorded is not None else {}
