@@ -7,6 +7,7 @@ It needs a full mirror of verl in the mirror store (`sentinel mirror add verl`) 
 2. The same once more, with nothing new.
 3. A bisection over the whole of main, with nothing known.
 4. How the number of distinct closures grows with the commits: the curve.
+5. With `--main-job`, sweeps of the main job's recipes over all of main of every target, with nothing known.
 
 Seconds are those of the clock, and of CPU time of all processes, which other work on the machine does not stretch.
 """
@@ -25,6 +26,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,16 @@ runner = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref), O
 print(runner.decide(Job(recipe, Ref("git", sys.argv[3]))).verdict.name)
 runner.close()
 """
+
+
+#: The recipes of the main job: of the pull requests that the project came from.
+MAIN_JOB = {
+    "verl": ("VERL-REJECTED-ROW-G*", "VERL-REJECTED-ROW-R*", "VERL-REJECTED-GROUP-OPO"),
+    "roll": ("ROLL-AGGLOSS-TOKENMEAN-MASK",),
+    "areal": ("AREAL-REWARD-NORM-NO-EOS-LEAK",),
+    "slime": ("SLIME-OPSM-*",),
+    "skyrl": ("SKYRL-PADDING-*", "SKYRL-ROUTER-REPLAY-*", "SKYRL-ROLLOUT-KL-*", "SKYRL-KL-ESTIMATOR-UNCHECKED"),
+}
 
 
 def clock(action: Callable[[], Any]) -> tuple[float, float, Any]:
@@ -139,7 +151,7 @@ class Watcher(Watch):
 
 def own_home(folder: Path) -> MirrorStore:
     """An empty home that has the user's mirrors."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "mirrors").symlink_to(Home.default().mirrors)
     return MirrorStore(Home(folder))
 
@@ -166,14 +178,28 @@ def curve(record: dict[str, Any], ledger: Ledger, recipe: Recipe) -> list[tuple[
     return points
 
 
+def main_job(folder: Path) -> dict[str, float]:
+    """Seconds that the main job's sweeps take, by target."""
+    taken = {}
+    for name, bugs in MAIN_JOB.items():
+        target = CATALOG.targets[name]
+        recipes = find_recipes(CATALOG, (name,), bugs)
+        ledger = Ledger(CATALOG, Settings(), target, own_home(folder / name))
+        sweep = partial(ledger.sweep, recipes, Selection(target.branch), together=True)
+        taken[name] = round(clock(sweep)[0], 1)
+    return taken
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", default="verl")
     parser.add_argument("--bug", default="VERL-REJECTED-ROW-GRPO")
+    parser.add_argument("--bisected", default="VERL-MASKED-MEAN-EMPTY-NAN", help="it is there first, and not any more")
+    parser.add_argument("--main-job", action="store_true", help="the main job's recipes over main of all targets, too")
     parser.add_argument("--sample", type=int, default=100, help="commits that are decided in a process of their own")
     arguments = parser.parse_args()
     target = CATALOG.targets[arguments.target]
-    recipe = next(r for r in find_recipes(CATALOG, (target.name,)) if r.bug_id == arguments.bug)
+    recipe, bisected = (find_recipes(CATALOG, (target.name,), (bug,))[0] for bug in (arguments.bug, arguments.bisected))
     with tempfile.TemporaryDirectory() as scratch:
         store = own_home(Path(scratch, "sweep"))
         ledger = Ledger(CATALOG, Settings(), target, store)
@@ -187,20 +213,15 @@ def main() -> None:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
         other = Ledger(CATALOG, Settings(), target, own_home(Path(scratch, "bisect")))
-        change = next((c for c in record["changes"] if c["after"]), None)
-        steps, seconds, seconds_cpu = 0, 0.0, 0.0
-        if change is not None:
-            ends = {run["verdict"]: other.commit(run["first"]["sha"]) for run in record["runs"]}
+        _, line, _ = other.select(selection)
 
-            def search() -> Any:
-                with other.deciding([recipe], lambda: other.local(1)) as decide:
-                    good, bad = ends["fixed"], ends["reproduced"]
-                    return bisect(other.mirror, good, bad, lambda c: decide(c)[recipe.bug_id], True)
+        def search() -> Any:
+            with other.deciding([bisected], lambda: other.local(1)) as decide:
+                return bisect(other.mirror, line[0], line[-1], lambda c: decide(c)[bisected.bug_id], True)
 
-            if {"fixed", "reproduced"} <= set(ends):
-                seconds, seconds_cpu, found = clock(search)
-                steps = len(found.steps)
-        _, line, _ = ledger.select(selection)
+        seconds, seconds_cpu, found = clock(search)
+        steps = len(found.steps)
+        main_jobs = main_job(Path(scratch, "main")) if arguments.main_job else {}
         sample = [line[n * len(line) // arguments.sample].sha for n in range(arguments.sample)]
         taken, taken_cpu, _ = clock(lambda: fresh(recipe, sample, store.home.path))
         each, each_cpu = taken / max(len(sample), 1), taken_cpu / max(len(sample), 1)
@@ -225,6 +246,7 @@ def main() -> None:
         "bisect_s": round(seconds, 1),
         "bisect_cpu_s": round(seconds_cpu, 1),
         "bisect_steps": steps,
+        "main_job_s": main_jobs,
         "curve": points,
     }
     print(json.dumps(result, indent=1))

@@ -227,11 +227,15 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
 
     :param options: by name; ``policy_loss.NAME`` for those of the loss.
     """
+    from sentinel.worker.drift import UnknownInputError
+
     counts = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     given = {name: inputs[name] for name in counts if inputs[name] is not None}
     of_loss = {name.partition(".")[2]: value for name, value in options.items() if "." in name}
     required = {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1}
     actor = boundary.module.ActorConfig
+    if given and "global_batch_info" not in actor.__dataclass_fields__:
+        raise UnknownInputError("ActorConfig has no option 'global_batch_info'", next(iter(given)))
     losses = boundary.imported[_CONFIG].PolicyLossConfig
     beside = {name: value for name, value in of_loss.items() if name in _PUT_THERE - losses.__dataclass_fields__.keys()}
     made = _made(
@@ -705,6 +709,14 @@ TARGET = Target(
         _kl("kl_penalty", twins=(f"{_CORE}.kl_penalty_forward",)),
         _kl("kl_penalty_forward", twins=(f"{_CORE}.kl_penalty",)),
         *_CORRECTIONS,
+        # At the head of #6362 alone.
+        Binding(
+            f"{_CORE}._masked_reward_sum",
+            "masked_statistics",
+            arguments={"values": ("token_level_rewards",)},
+            outputs=("result",),
+            fixed={"statistic": "sum", "axis": "token", "unbiased": True, "shift_mean": True, "epsilon": 1e-8},
+        ),
         _statistics("masked_mean", "mean", "axis"),
         _statistics("masked_sum", "sum", "axis"),
         _statistics("masked_var", "var", "unbiased"),

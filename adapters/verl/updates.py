@@ -102,9 +102,9 @@ def mean_of(reported: Any) -> Any:
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
     """An option that no code of this version names is none of its options.
 
-    :raises DriftError: where the scenario chooses it.
+    :raises AbsentError: where the scenario chooses it.
     """
-    from sentinel.worker.drift import DriftError
+    from sentinel.worker.drift import AbsentError
 
     chosen = {
         "loss_agg_mode": inputs["loss_agg_mode"] != "token-mean",
@@ -114,7 +114,7 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
     code = "".join(map(inspect.getsource, (boundary.module, boundary.imported[_CORE])))
     for option, is_chosen in chosen.items():
         if is_chosen and option not in code:
-            raise DriftError(f"{boundary.module.__name__} has no option {option!r}")
+            raise AbsentError(f"not in this version: {boundary.module.__name__} has no option {option!r}")
 
 
 def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -49,8 +50,13 @@ def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tri
     if tally.spoken:
         reason = f"the law holds in {searched}: {law.statement}"
         return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample or tally.told)
-    if tally.refused and not (tally.silent and tally.unknown == sum(tally.refused.values())):
-        why, kind = tally.refused.most_common(1)[0][0], tally.refusals.most_common(1)[0][0]
+    kinds: Counter[str] = Counter()
+    for why, count in tally.refused.items():
+        kinds[tally.kinds[why]] += count
+    kinds -= Counter(drift=tally.unknown if tally.silent else 0)
+    if kinds:
+        kind = kinds.most_common(1)[0][0]
+        why = next(why for why, _ in tally.refused.most_common() if tally.kinds[why] == kind)
         # An exception of the boundary's own is loud: it does not compute what the law would look at.
         name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"
         return _decision(ground, subject, law, Verdict(name, f"every call was refused: {why}", kind), None)

@@ -298,7 +298,7 @@ def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
     """
     return verdict == "reproduced" or (
         verdict != "fixed"
-        and any(item.example == recipe.bug_id and item.law.name == recipe.invariant for item in findings)
+        and any(recipe.bug_id in item.examples and item.law.name == recipe.invariant for item in findings)
     )
 
 
@@ -310,7 +310,7 @@ def is_about(recipe: Recipe, finding: Finding, target: Target, laws: Sequence[st
     """
     if recipe.target != target.name:
         return False
-    if finding.example == recipe.bug_id:
+    if finding.examples[:1] == (recipe.bug_id,):
         return True
     if {finding.law.name, *laws}.isdisjoint(recipe.laws):
         return False

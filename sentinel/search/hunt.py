@@ -70,7 +70,8 @@ class Finding:
     :ivar trial: the confirming trial, in a fresh process.
     :ivar violations: those of the finding's symptom.
     :ivar replayed: whether an earlier run had found it already.
-    :ivar example: the recipe whose scenario it is, where it was not drawn.
+    :ivar examples: the recipes whose scenarios show it, that of the trial first; none where it was drawn. Of others,
+        those that say that their scenario breaks the law.
     """
 
     subject: Subject
@@ -78,7 +79,7 @@ class Finding:
     trial: Trial
     violations: tuple[Violation, ...]
     replayed: bool = False
-    example: str = ""
+    examples: tuple[str, ...] = ()
 
     @property
     def symptom(self) -> str:
@@ -92,7 +93,7 @@ class Tally:
     :ivar spoken: scenarios about which the law had something to say.
     :ivar silent: why it had nothing to say about others, and how often.
     :ivar refused: what calls raised, and how often.
-    :ivar refusals: the kinds of those failures.
+    :ivar kinds: of what kind each of those failures is.
     :ivar unknown: how many of them for an input that the boundary has no parameter for, and that may be left out.
     :ivar rounding: differences that vanished in float64.
     :ivar unconfirmed: violations that a fresh process did not show again.
@@ -108,7 +109,7 @@ class Tally:
     unknown: int = 0
     silent: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
+    kinds: dict[str, str] = field(default_factory=dict)
     dialects: Counter[int] = field(default_factory=Counter)
     dialects_open: Counter[int] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
@@ -125,13 +126,13 @@ class _Suspect:
     """A trial that broke its law, to be confirmed.
 
     :ivar violations: those that count.
-    :ivar example: the recipe whose scenario it is; empty for none.
+    :ivar examples: the recipe whose scenario it is; none where it was drawn.
     """
 
     law: Invariant
     trial: Trial
     violations: tuple[Violation, ...]
-    example: str = ""
+    examples: tuple[str, ...] = ()
 
 
 #: Choices with which one law is tried on a scenario that another one found.
@@ -219,26 +220,29 @@ class Hunt:
         :param recorded: what an earlier run found; looked at after the examples, which explain what they show.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
-        looks: list[tuple[Plan, str]] = []
+        looks: list[tuple[Plan, Example | None]] = []
         for example in examples:
             named = [law for law in self._laws if law.name in example.laws]
             if len(example.variants) > 1:
-                looks += [((law, example.variants), example.name) for law in named if law.vary]
+                looks += [((law, example.variants), example) for law in named if law.vary]
             for inputs in example.variants.values():
                 # Each law has a look; those that are said to be broken, under every choice of what to compare with.
                 plans = self._plans(inputs, self._laws, TAPES[:1]) + self._plans(inputs, named, TAPES[1:])
-                looks += [(plan, example.name) for plan in plans]
-        self._look_at([*looks, *((plan, "") for plan in recorded)])
+                looks += [(plan, example) for plan in plans]
+        self._look_at([*looks, *((plan, None) for plan in recorded)])
 
     def replay(self, plans: Sequence[Plan]) -> bool:
         """Try scenarios of an earlier run; whether any still breaks its law."""
-        return self._look_at([(plan, "") for plan in plans], replayed=True)
+        return self._look_at([(plan, None) for plan in plans], replayed=True)
 
-    def _look_at(self, looks: Sequence[tuple[Plan, str]], replayed: bool = False) -> bool:
-        """Try plans, each with the name of the example it is of, and confirm each symptom of each law by the first
+    def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
+        """Try plans, each with the example it is of, and confirm each symptom of each law by the first
         that shows it; by a later one where that was not confirmed. Whether any was."""
         trials = self._tried(self._bench, [plan for plan, _ in looks])
-        left = [_Suspect(law, trial, (), example) for ((law, _), example), trial in zip(looks, trials)]
+        left = [
+            _Suspect(law, trial, (), (example.name,) if example else ())
+            for ((law, _), example), trial in zip(looks, trials)
+        ]
         confirmed = False
         while left:
             claimed: dict[Invariant, set[str]] = {law: set() for law in self._laws}
@@ -252,7 +256,21 @@ class Hunt:
                 suspects += [suspect] if suspect.violations else []
             confirmed |= self._confirm(suspects, replayed)
             left = later
+        for tally in self.tallies.values():
+            tally.findings = [self._credited(finding, looks, trials) for finding in tally.findings]
         return confirmed
+
+    def _credited(
+        self, finding: Finding, looks: Sequence[tuple[Plan, Example | None]], trials: Sequence[Trial]
+    ) -> Finding:
+        """The finding with the recipes whose scenarios show it too: one is confirmed, that speaks for all."""
+        names = list(finding.examples)
+        for ((law, _), example), trial in zip(looks, trials):
+            if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
+                continue
+            if any(item.symptom == finding.symptom for item in self._genuine(law, trial)):
+                names.append(example.name)
+        return replace(finding, examples=tuple(names))
 
     def _tried(self, bench: Bench, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
         trials = bench.try_(self.subject, plans, describe)
@@ -317,7 +335,7 @@ class Hunt:
                 for trial in self._tried(self._bench, plans):
                     broken = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
                     if broken:
-                        return self._confirm([_Suspect(law, trial, broken, finding.example)])
+                        return self._confirm([_Suspect(law, trial, broken, finding.examples[:1])])
         return False
 
     def _shrink(self, law: Invariant, symptom: str, place: int) -> None:
@@ -376,7 +394,7 @@ class Hunt:
                 tally.silent[trial.silent] += 1
             elif trial.refused:
                 tally.refused[trial.refused] += 1
-                tally.refusals[trial.refusal] += 1
+                tally.kinds[trial.refused] = trial.refusal
                 self._unknown.add(trial.unknown_input)
                 unknown = self.subject.contract.input(trial.unknown_input)
                 tally.unknown += unknown is not None and unknown.default is None
@@ -406,25 +424,37 @@ class Hunt:
 
         :param besides: other symptoms that do not count.
         """
+        found = self.tallies[law].symptoms.union(besides)
+        counting = [item for item in self._unmeant(law, trial) if item.symptom not in found]
+        if self._rounded(law, trial, counting):
+            self.tallies[law].rounding += 1
+            return []
+        return counting
+
+    def _genuine(self, law: Invariant, trial: Trial) -> list[Violation]:
+        """The violations that are no dialect and no rounding."""
+        unmeant = self._unmeant(law, trial)
+        return [] if self._rounded(law, trial, unmeant) else unmeant
+
+    def _unmeant(self, law: Invariant, trial: Trial) -> list[Violation]:
+        """The violations that no declared dialect means."""
         if not trial.violations:
             return []
         scenario = next(iter(trial.variants.values()))
         meant = [item for item in self.subject.binding.dialects if item.name == law.name and item.holds(scenario)]
-        found = self.tallies[law].symptoms.union(besides)
-        counting = [
-            item
-            for item in trial.violations
-            if item.symptom not in found and not any(dialect.symptom in ("", item.symptom) for dialect in meant)
+        return [
+            item for item in trial.violations if not any(dialect.symptom in ("", item.symptom) for dialect in meant)
         ]
-        if counting and all(item.symptom == "value" for item in counting):
-            # The same values in float64: what vanishes there was rounding. An overflow is none.
-            wide = widened(self.subject.contract, trial.variants)
-            if wide is not None:
-                [again] = self._bench.try_(self.subject, [(law, wide[0])], coarsest=wide[1])
-                if again.case is not None and not again.violations:
-                    self.tallies[law].rounding += 1
-                    return []
-        return counting
+
+    def _rounded(self, law: Invariant, trial: Trial, violations: Sequence[Violation]) -> bool:
+        """Whether these vanish where the same values are float64: then they were rounding. An overflow is none."""
+        if not violations or any(item.symptom != "value" for item in violations):
+            return False
+        wide = widened(self.subject.contract, trial.variants)
+        if wide is None:
+            return False
+        [again] = self._bench.try_(self.subject, [(law, wide[0])], coarsest=wide[1])
+        return again.case is not None and not again.violations
 
     def _confirm(self, suspects: Sequence[_Suspect], replayed: bool = False) -> bool:
         """Measure violations once more, in a fresh process; those of one symptom that show there too are a finding.
@@ -443,7 +473,7 @@ class Hunt:
             for symptom in dict.fromkeys(violation.symptom for violation in item.violations):
                 same = tuple(violation for violation in trial.violations if violation.symptom == symptom)
                 if same:
-                    finding = Finding(self.subject, item.law, trial, same, replayed, item.example)
+                    finding = Finding(self.subject, item.law, trial, same, replayed, item.examples)
                     self.tallies[item.law].findings.append(finding)
                     confirmed = True
         return confirmed

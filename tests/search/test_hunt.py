@@ -94,8 +94,28 @@ def test_known_scenarios_are_confirmed_in_one_fresh_process(
     small = Example({"": known_scenario([1.0, 2.0], [1.0, 0.0])}, name="SMALL")
     hunt.begin([small, large, small])
     (tally,) = hunt.tallies.values()
-    assert [(item.symptom, item.example) for item in tally.findings] == [("value", "SMALL"), ("non-finite", "LARGE")]
+    assert [(item.symptom, item.examples) for item in tally.findings] == [
+        ("value", ("SMALL",)),
+        ("non-finite", ("LARGE",)),
+    ]
     assert len(fresh) == 1
+
+
+def test_a_finding_names_each_known_scenario_that_is_said_to_show_it_and_does(open_ground: OpenGround) -> None:
+    ground, found = open_ground("torn")
+    (law,) = found["torn"].laws
+    leak, hold = known_scenario([1.0, 2.0], [1.0, 0.0]), known_scenario([1.0, 2.0], [1.0, 1.0])
+    hunt = Hunt(ground.bench, found["torn"], 0)
+    hunt.begin(
+        [
+            Example({"": leak}, name="FIRST"),
+            Example({"": dict(leak)}, (law.name,), "SECOND"),
+            Example({"": hold}, (law.name,), "HOLDS"),
+            Example({"": dict(leak)}, ("another_law",), "OF-ANOTHER-LAW"),
+        ]
+    )
+    (tally,) = hunt.tallies.values()
+    assert [item.examples for item in tally.findings] == [("FIRST", "SECOND")]
 
 
 def test_a_scenario_that_ends_the_process_takes_no_others_answer_along(open_ground: OpenGround) -> None:
@@ -104,7 +124,7 @@ def test_a_scenario_that_ends_the_process_takes_no_others_answer_along(open_grou
     deadly = Example({"": known_scenario([1.0, 2.0, 3.0], [1.0, 1.0, 0.0])}, name="DEADLY")
     hunt.begin([deadly, Example({"": known_scenario([1.0, 2.0], [1.0, 0.0])}, name="WRONG")])
     (tally,) = hunt.tallies.values()
-    assert [item.example for item in tally.findings] == ["WRONG"]
+    assert [item.examples for item in tally.findings] == [("WRONG",)]
 
 
 @pytest.mark.parametrize("further", [False, True])
@@ -171,13 +191,19 @@ def test_what_a_version_refuses_or_lacks_is_unavailable_to_a_law(open_ground: Op
 def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_at(open_ground: OpenGround) -> None:
     ground, found = open_ground("right")
     law, tally = found["right"].laws[0], Tally()
-    tally.refused["no parameter for 'weights'"] = tally.refusals["drift"] = 1
+    tally.refused["no parameter for 'weights'"] = 1
+    tally.kinds["no parameter for 'weights'"] = "drift"
     tally.silent["nothing to compare"] = 11
     assert of_tally(ground, found["right"], law, tally, 12, 0).verdict.name == "inconclusive"
     tally.unknown = 1
     verdict = of_tally(ground, found["right"], law, tally, 12, 0).verdict
     assert (verdict.name, verdict.kind) == ("unavailable", "law")
     assert verdict.reason.endswith("nothing to compare")
+    tally.refused["another version"] = 1
+    tally.kinds["another version"] = "not-in-this-version"
+    verdict = of_tally(ground, found["right"], law, tally, 13, 0).verdict
+    assert (verdict.name, verdict.kind) == ("unavailable", "not-in-this-version")
+    assert verdict.reason.endswith("another version")
 
 
 def test_a_refusal_is_loud_and_no_finding(open_ground: OpenGround) -> None:

@@ -16,12 +16,12 @@ LOSS = Binding("pkg.old.loss", "losses")
 TARGET = Target("toys", "https://example.invalid/toys.git", (PackageRoot("pkg"),), bindings=(MEAN, LOSS))
 
 
-def finding(binding: Binding, ran: tuple[str, ...] = (), example: str = "", law: str = LAW) -> Any:
+def finding(binding: Binding, ran: tuple[str, ...] = (), examples: tuple[str, ...] = (), law: str = LAW) -> Any:
     return SimpleNamespace(
         subject=SimpleNamespace(binding=binding),
         law=SimpleNamespace(name=law, twin=""),
         trial=SimpleNamespace(answer={"functions": ran}),
-        example=example,
+        examples=examples,
     )
 
 
@@ -40,15 +40,21 @@ def test_a_function_that_ran_is_known_by_the_name_that_it_had_then() -> None:
     assert not is_about(recipe("pkg.old.sum", "statistics"), finding(LOSS, ran=("pkg.old.mean",)), TARGET)
 
 
+def test_a_finding_is_about_the_recipe_whose_scenario_it_is_and_of_no_other_that_shows_it() -> None:
+    mean = recipe("pkg.old.sum", "statistics")
+    assert is_about(mean, finding(LOSS, examples=("BUG", "OTHER")), TARGET)
+    assert not is_about(mean, finding(LOSS, examples=("OTHER", "BUG")), TARGET)
+
+
 @pytest.mark.parametrize("verdict", ["changed", "inconclusive", "unavailable"])
 def test_a_scenario_that_breaks_its_law_speaks_for_a_recipe_that_cannot(verdict: str) -> None:
     mean = recipe("pkg.statistics.mean", "statistics")
-    assert is_there(mean, verdict, [finding(LOSS), finding(LOSS, example="BUG")])
-    assert not is_there(mean, verdict, [finding(LOSS), finding(LOSS, example="OTHER")])
-    assert not is_there(mean, verdict, [finding(LOSS, example="BUG", law="parts_add_up")])
+    assert is_there(mean, verdict, [finding(LOSS), finding(LOSS, examples=("OTHER", "BUG"))])
+    assert not is_there(mean, verdict, [finding(LOSS), finding(LOSS, examples=("OTHER",))])
+    assert not is_there(mean, verdict, [finding(LOSS, examples=("OTHER", "BUG"), law="parts_add_up")])
 
 
 def test_what_is_reproduced_is_there_and_what_is_fixed_is_not() -> None:
     mean = recipe("pkg.statistics.mean", "statistics")
     assert is_there(mean, "reproduced", [])
-    assert not is_there(mean, "fixed", [finding(LOSS, example="BUG")])
+    assert not is_there(mean, "fixed", [finding(LOSS, examples=("OTHER", "BUG"))])
