@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy  # noqa: F401 - numpy cannot be loaded twice, which pytester's in-process runs would do
 import pytest
-from demo_kit import FRAMEWORK, MASKED_TOKENS, Borrowed, Decide, Lab, Repository, copy_demo, write_recipe
+from demo_kit import FRAMEWORK, MASKED_TOKENS, Borrowed, Consult, Decide, Lab, Repository, copy_demo, write_recipe
 from hypothesis import settings
 
 from sentinel.catalog import Catalog, bundled_catalog
@@ -21,6 +21,7 @@ from sentinel.processes import contained_places
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
+from sentinel.search.references import References
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.worker.client import Options, Zygote
 
@@ -108,6 +109,25 @@ def zygote() -> Iterator[Zygote]:
     warm = Zygote(Options(timeout=30), [], contained_places(bundled_catalog()))
     yield warm
     warm.stop()
+
+
+@pytest.fixture(scope="session")
+def consult(zygote: Zygote) -> Iterator[Consult]:
+    """``consult(contract, variants)``, by an oracle process as in a run."""
+    process = zygote.oracle()
+    references = References(lambda: process)
+
+    def ask(name: str, variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        file = bundled_catalog().contracts[name].measure.__code__.co_filename
+        calls = {variant: {"inputs": dict(inputs)} for variant, inputs in variants.items()}
+        answer = references.consult({"contract": name, "contract_file": file, "calls": calls})
+        assert "answers" in answer, answer
+        assert all("observation" in part for part in answer["answers"].values()), answer
+        return {variant: dict(part["observation"]) for variant, part in answer["answers"].items()}
+
+    yield ask
+    references.close()
+    process.close()
 
 
 @pytest.fixture

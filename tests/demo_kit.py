@@ -25,6 +25,8 @@ FRAMEWORK = Path(__file__).parent / "demo_framework"
 
 #: ``decide(recipe document or file, ref or folder, **options)``: see the fixture.
 Decide = Callable[..., Decision]
+#: ``consult(contract, variants)``: what the contract's reference answers to each variant.
+Consult = Callable[[str, Mapping[str, Mapping[str, Any]]], dict[str, dict[str, Any]]]
 
 
 def copy_demo(folder: Path, *revisions: str) -> Path:

@@ -714,7 +714,7 @@ TARGET = Target(
             f"{_CORE}._masked_reward_sum",
             "masked_statistics",
             arguments={"values": ("token_level_rewards",)},
-            outputs=("result",),
+            outputs=("row_statistic",),
             fixed={"statistic": "sum", "axis": "token", "unbiased": True, "shift_mean": True, "epsilon": 1e-8},
         ),
         _statistics("masked_mean", "mean", "axis"),

@@ -27,11 +27,6 @@ _TYPES: dict[str, Check] = {
 }
 
 
-def accepts(schema: Schema | bool, value: Any, root: Schema) -> bool:
-    """Whether a value is valid; see :func:`compiled`, for many values."""
-    return _Compiler(root).check(schema)(value)
-
-
 def compiled(root: Schema) -> Check:
     """What tells whether a value is valid.
 

@@ -174,20 +174,6 @@ def run_bare() -> dict[str, Any]:
     return {}
 
 
-def run_oracle(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The contract's float64 reference on the same inputs; in a process that never imports a target."""
-    try:
-        settle("cpu")
-        contract = load_contract(request["contract_file"], request["contract"])
-        if contract.oracle is None:
-            return _failure("harness", f"the contract {contract.name} has no oracle")
-
-        observation = {variant: consult(contract, inputs) for variant, inputs in request["variants"].items()}
-    except BaseException as error:
-        return describe(error, None, ())
-    return {"observation": observation}
-
-
 def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The observation of the contract's float64 reference."""
     assert contract.oracle is not None

@@ -63,10 +63,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             answer = _forked(channel, work, request["timeout"], nonce)
         elif request["op"] == "session":
             answer = _session(channel, roots, recorder)
-        elif request["op"] == "bare":
+        else:  # "bare"
             answer = _forked(channel, probe.run_bare, request["timeout"], nonce)
-        else:
-            answer = _forked(channel, partial(probe.run_oracle, request), request["timeout"], nonce)
         if isinstance(answer, bytes):
             channel.sendall(answer)
         else:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from demo_kit import Consult
 
 from sentinel.catalog import bundled_catalog
 from sentinel.values import tensor
-from sentinel.worker.client import Zygote
 
 Oracle = Callable[..., Mapping[str, Any]]
 
@@ -23,8 +23,8 @@ CODED: dict[str, Any] = {
 
 
 @pytest.fixture
-def oracle(zygote: Zygote) -> Oracle:
-    """``oracle(**inputs)``: what the float64 reference says, from an oracle process as in a run."""
+def oracle(consult: Consult) -> Oracle:
+    """``oracle(**inputs)``: what the float64 reference says."""
 
     def ask(**inputs: Any) -> dict[str, Any]:
         contract = bundled_catalog().contracts["critic_values"]
@@ -32,14 +32,8 @@ def oracle(zygote: Zygote) -> Oracle:
         filled |= {
             name: tensor(value, "float64") if isinstance(value, list) else value for name, value in inputs.items()
         }
-        process = zygote.oracle()
-        try:
-            request = {"op": "oracle", "contract": contract.name, "variants": {"": filled}}
-            answer = process.probe({**request, "contract_file": contract.measure.__code__.co_filename})
-        finally:
-            process.close()
-        assert "observation" in answer, answer
-        return {key: None if value is None else value.nested() for key, value in answer["observation"][""].items()}
+        seen = consult(contract.name, {"": filled})[""]
+        return {key: None if value is None else value.nested() for key, value in seen.items()}
 
     return ask
 

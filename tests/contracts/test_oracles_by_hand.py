@@ -7,32 +7,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from demo_kit import Consult
 
 from sentinel.catalog import bundled_catalog
 from sentinel.values import tensor
-from sentinel.worker.client import Zygote
 
 Reference = Callable[..., Mapping[str, list[list[float]]]]
 
 
 @pytest.fixture
-def reference(zygote: Zygote) -> Reference:
-    """``reference(contract, **inputs)``: what the oracle says, from an oracle process as in a run."""
+def reference(consult: Consult) -> Reference:
+    """``reference(contract, **inputs)``: what the oracle says."""
 
     def ask(name: str, **inputs: Any) -> dict[str, list[list[float]]]:
         contract = bundled_catalog().contracts[name]
         floats = {key: tensor(value, "float32") if isinstance(value, list) else value for key, value in inputs.items()}
         defaults = {item.name: item.default for item in contract.inputs}
-        file = contract.measure.__code__.co_filename
-        process = zygote.oracle()
-        try:
-            variants = {"": {**defaults, **floats}}
-            answer = process.probe({"op": "oracle", "contract": name, "contract_file": file, "variants": variants})
-        finally:
-            process.close()
-        assert "observation" in answer, answer
-        assert {value.dtype for value in answer["observation"][""].values()} == {"float64"}
-        return {key: value.nested() for key, value in answer["observation"][""].items()}
+        seen = consult(name, {"": {**defaults, **floats}})[""]
+        assert {value.dtype for value in seen.values()} == {"float64"}
+        return {key: value.nested() for key, value in seen.items()}
 
     return ask
 

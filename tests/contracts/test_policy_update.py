@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from demo_kit import Consult
 
 from sentinel.catalog import bundled_catalog
 from sentinel.contracts.contract import REQUIRED
 from sentinel.values import Tensor, tensor
-from sentinel.worker.client import Zygote
 
 Oracle = Callable[..., Mapping[str, Any]]
 Grid = list[list[float]]
@@ -34,8 +34,8 @@ CUTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def oracle(zygote: Zygote) -> Oracle:
-    """``oracle(**inputs)``: what the float64 reference says, from an oracle process as in a run."""
+def oracle(consult: Consult) -> Oracle:
+    """``oracle(**inputs)``: what the float64 reference says."""
 
     def ask(**inputs: Any) -> dict[str, Any]:
         contract = bundled_catalog().contracts["policy_update"]
@@ -44,14 +44,7 @@ def oracle(zygote: Zygote) -> Oracle:
             name: tensor(value, "float64") if isinstance(value, list) else value for name, value in inputs.items()
         }
         assert REQUIRED not in filled.values()
-        process = zygote.oracle()
-        try:
-            request = {"op": "oracle", "contract": contract.name, "variants": {"": filled}}
-            answer = process.probe({**request, "contract_file": contract.measure.__code__.co_filename})
-        finally:
-            process.close()
-        assert "observation" in answer, answer
-        seen = answer["observation"][""]
+        seen = consult(contract.name, {"": filled})[""]
         return {key: value.nested() if isinstance(value, Tensor) else value for key, value in seen.items()}
 
     return ask

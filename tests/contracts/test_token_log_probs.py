@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from demo_kit import Consult
 
 from sentinel.catalog import bundled_catalog
 from sentinel.contracts.contract import Choose
 from sentinel.values import tensor
-from sentinel.worker.client import Zygote
 
 Oracle = Callable[..., Mapping[str, Any]]
 
@@ -40,19 +40,12 @@ def _filled(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def oracle(zygote: Zygote) -> Oracle:
-    """``oracle(**inputs)``: what the float64 reference says, from an oracle process as in a run."""
+def oracle(consult: Consult) -> Oracle:
+    """``oracle(**inputs)``: what the float64 reference says."""
 
     def ask(**inputs: Any) -> dict[str, Any]:
-        file = bundled_catalog().contracts["token_log_probs"].measure.__code__.co_filename
-        process = zygote.oracle()
-        try:
-            request = {"op": "oracle", "contract": "token_log_probs", "contract_file": file}
-            answer = process.probe({**request, "variants": {"": _filled(inputs)}})
-        finally:
-            process.close()
-        assert "observation" in answer, answer
-        return {key: None if value is None else value.nested() for key, value in answer["observation"][""].items()}
+        seen = consult("token_log_probs", {"": _filled(inputs)})[""]
+        return {key: None if value is None else value.nested() for key, value in seen.items()}
 
     return ask
 

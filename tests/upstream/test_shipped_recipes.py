@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import test_skyrl
 import test_verl
+from demo_kit import Consult
 from shipped import MIRRORS, PINS, RECIPES, Decisions, pin_id, runner
 
 from sentinel import verdicts
 from sentinel.catalog import bundled_catalog
 from sentinel.outcomes import Measurement, Provenance
-from sentinel.processes import contained_places
 from sentinel.recipes import Recipe
 from sentinel.reports.baseline import difference
 from sentinel.reports.evidence import dumps, evidence, validate
@@ -26,19 +26,18 @@ from sentinel.reports.store import files, find
 from sentinel.runner import Job
 from sentinel.search.scenarios import with_dialects
 from sentinel.values import Tensor, tensor
-from sentinel.worker.client import Options, Zygote
 
 #: ``consulted(recipe)``: what the contract's reference answers to its scenario, in the dtypes of the framework.
-Consult = Callable[[Recipe], Measurement]
+Consulted = Callable[[Recipe], Measurement]
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
 
 @pytest.fixture(scope="module")
-def consulted() -> Iterator[Consult]:
-    catalog, zygote = bundled_catalog(), Zygote(Options(), [], contained_places(bundled_catalog()))
+def consulted(consult: Consult) -> Consulted:
+    catalog = bundled_catalog()
 
-    def consult(recipe: Recipe) -> Measurement:
+    def ask(recipe: Recipe) -> Measurement:
         contract = catalog.contracts[recipe.contract]
         binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
         fixed: dict[str, Any] = {}
@@ -47,25 +46,12 @@ def consulted() -> Iterator[Consult]:
         variants = {
             name: with_usual(contract, binding, {**inputs, **fixed}, recipe) for name, inputs in recipe.variants.items()
         }
-        process = zygote.oracle()
-        try:
-            answer = process.probe(
-                {
-                    "op": "oracle",
-                    "contract": contract.name,
-                    "contract_file": contract.measure.__code__.co_filename,
-                    "variants": variants,
-                }
-            )
-        finally:
-            process.close()
-        assert "observation" in answer, answer
-        observation = {name: {k: narrowed(v) for k, v in part.items()} for name, part in answer["observation"].items()}
+        answer = consult(contract.name, variants)
+        observation = {name: {k: narrowed(v) for k, v in part.items()} for name, part in answer.items()}
         nowhere = Provenance(recipe.boundary, "", "", 0, "", "")
-        return Measurement(observation, nowhere, oracle=answer["observation"])
+        return Measurement(observation, nowhere, oracle=answer)
 
-    yield consult
-    zygote.stop()
+    return ask
 
 
 def with_usual(contract: Any, binding: Any, inputs: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
@@ -160,7 +146,7 @@ def test_every_shipped_recipe_is_shown_to_be_able_to_fail() -> None:
 
 
 @pytest.mark.parametrize("bug_id", NOT_FIXED)
-def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id: str, consulted: Consult) -> None:
+def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id: str, consulted: Consulted) -> None:
     """The reference's own answers give the verdict that the framework does not give yet."""
     recipe = RECIPES[bug_id]
     measured = consulted(recipe)
