@@ -68,6 +68,8 @@ def _audit(arguments: argparse.Namespace) -> int:
         raise SentinelError(f"nothing could be decided: {reasons[0] if reasons else f'no recipe of {target.name}'}")
     checkout = next((item.checkout for item in decisions if item.checkout), None)
     run = None if given is None else _run(catalog, target, given, single, checkout)
+    if arguments.config:
+        _tell_of_bases(arguments.config, run)
     bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
     name = _name(decisions, target.name)
     if arguments.json:
@@ -145,6 +147,27 @@ def _run(
     return run
 
 
+def _tell_of_bases(file: Path, run: Training | None) -> None:
+    """Warn of what a Hydra configuration is composed of and is not read, but for the copy's own, which is."""
+    from sentinel.configuration.files import read_mapping
+
+    listed = read_mapping(file).get("defaults")
+    entries = listed if isinstance(listed, list) else []
+    own = Path(run.options.file).stem if run is not None and run.options is not None else ""
+    unread = [
+        _in_words(entry) for entry in entries if not (isinstance(entry, str) and (entry == "_self_" or entry in own))
+    ]
+    if unread:
+        complain(
+            f"{file}: what its defaults list names is not read ({', '.join(unread)}); give the composed configuration, "
+            "which a Hydra program prints with --cfg job"
+        )
+
+
+def _in_words(entry: Any) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in entry.items()) if isinstance(entry, dict) else str(entry)
+
+
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
     from sentinel.refs import Ref
     from sentinel.runner import Job, Runner
@@ -165,6 +188,8 @@ def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes:
             for number, recipe in enumerate(recipes, 1):
                 tell(f"{number} of {len(recipes)}: {recipe.bug_id}")
                 decisions.append(runner.decide(Job(recipe, ref)))
+                if decisions[-1].checkout is None:  # the copy itself is not to be had, whatever the recipe
+                    break
         finally:
             runner.close()
     return decisions

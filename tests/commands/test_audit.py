@@ -104,6 +104,19 @@ def test_single_settings_are_read_as_they_are_written_for_a_run(
     )
 
 
+def test_what_a_configuration_is_composed_of_is_told_where_it_is_not_read(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "run.yaml"
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config)
+    config.write_text("defaults: [config, _self_]\nactor: {clip: 0.2}\n")
+    assert "defaults list" not in run_sentinel(*audit).err
+    config.write_text("defaults:\n  - mine\n  - actor: dp\n  - _self_\nactor: {clip: 0.2}\n")
+    assert "what its defaults list names is not read (mine, actor: dp);" in run_sentinel(*audit).err
+    config.write_text("defaults: 3\n")
+    assert "defaults list" not in run_sentinel(*audit).err
+
+
 def test_what_it_takes_is_told_where_it_is_not_known(
     run_sentinel: Any, mirrored: None, tree_with_options: Path
 ) -> None:
@@ -118,7 +131,7 @@ def test_mistakes_are_told(run_sentinel: Any, mirrored: None, tiny: Any, tmp_pat
     assert run_sentinel("audit", "nothing").status == 2
     answer = run_sentinel("audit", "tiny")
     assert answer.status == 2
-    assert "nothing could be decided" in answer.err
+    assert "nothing could be decided: tiny is not installed for" in answer.err
     assert run_sentinel("audit", "tiny", "--repo", tmp_path, "--python", "python3").status == 2
     answer = run_sentinel("audit", "tiny", "--repo", tmp_path / "nowhere")
     assert answer.status == 2
