@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,10 @@ from sentinel.values import Tensor, plain
 
 #: Of each source, the most that a reader is shown.
 MOST = 25
+
+#: Of what GitHub answers, the most that is read; and what it says of an issue.
+_MOST_BYTES = 4_000_000
+_SAID = {"number", "state", "title"}
 
 
 @dataclass(frozen=True)
@@ -192,17 +196,35 @@ def _github(recipe: Recipe, target: Target, environ: Mapping[str, str]) -> Sourc
     token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN")
     if not token:
         raise Unavailable("no GITHUB_TOKEN in the environment")
-    repository = target.repository.removesuffix(".git").removeprefix("https://github.com/")
-    query = f"repo:{repository} {_names(recipe)[0]}"
-    url = f"https://api.github.com/search/issues?per_page={MOST}&q={urllib.parse.quote(query)}"
+    site, _, repository = target.repository.removesuffix(".git").partition("github.com/")
+    if site != "https://":
+        raise Unavailable(f"{target.repository} is not on GitHub")
+    api = environ.get("GITHUB_API_URL") or "https://api.github.com"
+    name = _names(recipe)[0]
+    found = []
+    for kind in ("pull-request", "issue"):  # the search wants to know which of the two
+        query = urllib.parse.quote(f"repo:{repository} is:{kind} {name}")
+        url = f"{api}/search/issues?per_page={MOST}&q={query}"
+        found += [
+            Found(f"#{item['number']}", message(f"{item['state']}: {item['title']}")) for item in _items(url, token)
+        ]
+    return _listed("GitHub's search", f"issues and pull requests of {repository} with {name}", found)
+
+
+def _items(url: str, token: str) -> list[Any]:
+    """What a search has found, each with ``number``, ``state`` and ``title``.
+
+    :raises Unavailable: where GitHub says something else, or nothing.
+    """
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
-            items = json.load(answer)["items"]
-    except (urllib.error.URLError, OSError, ValueError, KeyError) as error:
-        raise Unavailable(f"GitHub did not answer: {error}") from None
-    found = [Found(f"#{item['number']}", message(f"{item['state']}: {item['title']}")) for item in items]
-    return _listed("GitHub's search", f"issues and pull requests with {query}", found)
+            found = json.loads(answer.read(_MOST_BYTES))["items"]
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise Unavailable(f"GitHub did not answer: {message(str(error))}") from None
+    if not isinstance(found, list) or not all(isinstance(item, dict) and item.keys() >= _SAID for item in found):
+        raise Unavailable("GitHub did not answer: this is no list of issues")
+    return found
 
 
 def _listed(name: str, note: str, found: Sequence[Found]) -> Source:

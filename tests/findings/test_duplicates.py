@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
+import json
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +74,85 @@ def test_each_source_that_is_not_searched_says_why(recipe: Recipe, tmp_path: Pat
     assert "--fork" in found["branches of the fork"].note
     assert "GITHUB_TOKEN" in found["GitHub's search"].note
     assert [item.searched for item in found.values()] == [True, False, False, False, False]
+
+
+class GitHub(http.server.BaseHTTPRequestHandler):
+    """Answers every search with what the server holds."""
+
+    def do_GET(self) -> None:
+        asked.append((urllib.parse.unquote(self.path), self.headers["Authorization"]))
+        status, content = answers[0]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+asked: list[tuple[str, str]] = []
+answers: list[tuple[int, bytes]] = []
+
+
+@pytest.fixture
+def search_github(recipe: Recipe, tmp_path: Path) -> Iterator[Callable[..., Source]]:
+    """``search_github(status, content)``: what becomes of it where GitHub answers so."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), GitHub)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    environ = {"GITHUB_TOKEN": "secret", "GITHUB_API_URL": f"http://127.0.0.1:{server.server_port}"}
+    store = MirrorStore(Home(tmp_path / "empty"))
+
+    def search(status: int, content: bytes, repository: str = "https://github.com/demo/rl.git") -> Source:
+        answers[:], asked[:] = [(status, content)], []
+        target = replace(bundled_catalog().targets["demo"], repository=repository)
+        return {item.name: item for item in duplicates(recipe, (), target, store, environ=environ)}["GitHub's search"]
+
+    yield search
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_githubs_search_is_asked_for_pull_requests_and_for_issues(search_github: Callable[..., Source]) -> None:
+    items = [{"number": 7, "state": "open", "title": "a \x1b[31mmask"}, {"number": 8, "state": "closed", "title": "x"}]
+    found = search_github(200, json.dumps({"items": items}).encode())
+    assert found.searched
+    assert [item.what for item in found.found] == ["#7", "#8"] * 2
+    assert "\x1b" not in found.found[0].why
+    assert [path.partition("q=")[2].split()[:2] for path, _ in asked] == [
+        ["repo:demo/rl", "is:pull-request"],
+        ["repo:demo/rl", "is:issue"],
+    ]
+    assert {token for _, token in asked} == {"Bearer secret"}
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        (403, b'{"message": "rate limit"}'),
+        (200, b""),
+        (200, b"[]"),
+        (200, b"null"),
+        (200, b'{"items": 3}'),
+        (200, b'{"items": [{"number": 1}]}'),
+        (200, b'{"items": ' + b"[" * 100_000),
+    ],
+)
+def test_what_github_says_instead_of_an_answer_is_no_search(
+    status: int, content: bytes, search_github: Callable[..., Source]
+) -> None:
+    found = search_github(status, content)
+    assert not found.searched
+    assert found.note.startswith("GitHub did not answer: ")
+    assert "secret" not in found.note
+
+
+def test_what_is_not_on_github_is_not_asked_for_there(search_github: Callable[..., Source]) -> None:
+    found = search_github(200, b"{}", repository="https://github.com.example.invalid/demo/rl.git")
+    assert not found.searched
+    assert not asked
 
 
 def test_a_forks_branches(recipe: Recipe, store: MirrorStore, upstream: Repository) -> None:
