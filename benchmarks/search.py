@@ -5,7 +5,7 @@ It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Th
 1. Scenarios a second of a search (Hypothesis here, the boundary in its session, the oracle in its own) against a bare
    loop in one process: the same strategy, the same boundary and oracle, the same laws, no isolation.
 2. `--sentinel-laws=quick` for each target at one ref, and for all five: seconds, on this machine.
-3. The same for all five with `-n 2`, against one process.
+3. The same for all five with `-n 2`, against `-n 1`, and against no xdist, where one process hunts on every core.
 """
 
 from __future__ import annotations
@@ -147,10 +147,12 @@ def main() -> None:
         for target in MAIN:
             figures[f"quick, {target}, seconds (at most 20)"] = quick((target,))
         figures["quick, all five, seconds (at most 90)"] = quick(tuple(MAIN))
-        figures["quick, all five, -n 2, seconds"] = quick(tuple(MAIN), "-n", "2")
-        figures["-n 2 / one process"] = (
-            figures["quick, all five, -n 2, seconds"] / figures["quick, all five, seconds (at most 90)"]
-        )
+        # Without -n one process hunts on every core; under xdist a process has one hunter.
+        one, two = (quick(tuple(MAIN), "-n", number) for number in "12")
+        figures["quick, all five, -n 1, seconds"] = one
+        figures["quick, all five, -n 2, seconds"] = two
+        figures["-n 2 / -n 1"] = two / one
+        figures["-n 2 / without -n"] = two / figures["quick, all five, seconds (at most 90)"]
     for name, value in figures.items():
         print(f"{name:45} {value:8.2f}")
     if arguments.json:
