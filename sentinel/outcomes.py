@@ -29,6 +29,7 @@ class Provenance:
     :ivar signature: the boundary's signature as found.
     :ivar code: ``same`` where the code that was called is what the file compiles to; empty where that could not be
         compared, the worker's Python being another one.
+    :ivar end_line: the last line of its code; 0 where that is not known.
     """
 
     boundary: str
@@ -38,6 +39,7 @@ class Provenance:
     blob: str
     signature: str
     code: str = ""
+    end_line: int = 0
 
 
 @dataclass(frozen=True)

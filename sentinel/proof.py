@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from sentinel.checkout import Checkout
@@ -74,6 +75,7 @@ def prove(claim: Mapping[str, Any], checkout: Checkout) -> Provenance:
         blob=blob,
         signature=str(claim["signature"]),
         code="same" if claim["magic"] == codes.MAGIC else "",
+        end_line=_end_of(content, int(claim["line"])) if _is_source(files[1]) else 0,
     )
 
 
@@ -103,10 +105,16 @@ _LARGEST_SOURCE = 4 << 20
 
 
 @lru_cache(maxsize=256)
-def _compiled(content: bytes) -> frozenset[tuple[int, str, str]]:
-    """(line, name, digest) of everything that a file defines."""
+def _compiled(content: bytes) -> Mapping[tuple[int, str, str], CodeType]:
+    """(line, name, digest) of everything that a file defines -> its code."""
     try:
         code = compile(content, "", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return frozenset()
-    return frozenset((each.co_firstlineno, each.co_name, codes.digest(each)) for each in codes.within(code))
+        return {}
+    return {(each.co_firstlineno, each.co_name, codes.digest(each)): each for each in codes.within(code)}
+
+
+def _end_of(content: bytes, line: int) -> int:
+    """The last line of what a file defines from this line on; 0 where there is no such."""
+    found = [code for (first, *_), code in _compiled(content).items() if first == line]
+    return max((codes.last_line(code) for code in found), default=0)

@@ -53,7 +53,8 @@ def test_github(pytester: pytest.Pytester, ask: list[str], monkeypatch: pytest.M
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
     result = run(pytester, *ask)
-    result.stdout.re_match_lines([r"::error file=broken/demo_rl/losses\.py,line=\d+,title=DEMO-MASKED-TOKENS.*"])
+    place = r"file=broken/demo_rl/losses\.py,line=\d+,endLine=\d+"
+    result.stdout.re_match_lines([rf"::error {place},title=DEMO-MASKED-TOKENS.*"])
     assert "DEMO" in (tmp_path / "summary.md").read_text()
 
 

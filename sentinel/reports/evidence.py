@@ -193,6 +193,7 @@ def _boundary(decision: Decision, known: Known) -> Document:
         "module": found and found.module,
         "file": found and message(found.file, known),
         "line": found and found.line,
+        "end_line": (found and found.end_line) or None,
         "blob": found and found.blob,
         "signature": found and message(found.signature, known),
     }

@@ -38,7 +38,9 @@ def _command(item: Any, document: Mapping[str, Any], trees: Mapping[str, Path], 
     if tree is not None and workspace and boundary["file"] and document["ref"] == "path":
         file = os.path.relpath(tree / boundary["file"], workspace)
         if not file.startswith(".."):
-            properties = {"file": file, "line": str(boundary["line"] or 1), **properties}
+            line = boundary["line"] or 1
+            end = boundary.get("end_line") or line
+            properties = {"file": file, "line": str(line), "endLine": str(end), **properties}
     given = ",".join(f"{name}={_escaped(value, True)}" for name, value in properties.items())
     said = message(document["title"]) or MEANING[document["verdict"]]
     text = f"{item.target} at {item.ref}: {said}" + (f" ({item.reason})" if item.reason else "")

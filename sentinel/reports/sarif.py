@@ -111,6 +111,8 @@ def _result(document: Document, order: Mapping[str, int]) -> dict[str, Any]:
         place: dict[str, Any] = {"artifactLocation": {"uri": quote(boundary["file"]), "uriBaseId": ROOT}}
         if boundary["line"]:
             place["region"] = {"startLine": boundary["line"]}
+            if boundary.get("end_line"):
+                place["region"]["endLine"] = boundary["end_line"]
         logical = {"fullyQualifiedName": message(boundary["found"] or boundary["written"]), "kind": "function"}
         result["locations"] = [{"physicalLocation": place, "logicalLocations": [logical]}]
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
@@ -28,6 +29,17 @@ def within(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from within(constant)
+
+
+def last_line(code: CodeType) -> int:
+    """The last line of the source that it comes from; before Python 3.11, the first line of its last expression."""
+    lines = [code.co_firstlineno]
+    for each in within(code):
+        if sys.version_info >= (3, 11):
+            lines += [end for _, end, *_ in each.co_positions() if end]
+        else:
+            lines += [line for *_, line in each.co_lines() if line]
+    return max(lines)
 
 
 def _described(value: Any) -> Any:

@@ -56,6 +56,7 @@ def measured(loss: float, gradient: list[list[float]], **changes: Any) -> Measur
             line=312,
             blob="2" * 40,
             signature="(loss_mat, loss_mask, loss_agg_mode, batch_num_tokens=None)",
+            end_line=340,
         ),
         ghosts=("tensordict", "ray"),
         stand_ins=(StandIn("mpu", "one rank"),),

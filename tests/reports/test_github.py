@@ -27,7 +27,7 @@ def test_failures_are_annotated_and_passes_are_not(decide: Any) -> None:
 def test_an_annotation_of_the_workspaces_own_tree_stands_on_its_line(decide: Any) -> None:
     document = {**evidence(decide("reproduced")), "ref": "path"}
     (line,) = workflow_commands([(document, "failed")], {"roll": Path("/work/ROLL")}, ACTIONS)
-    assert line.startswith("::error file=ROLL/roll/utils/functionals.py,line=312,")
+    assert line.startswith("::error file=ROLL/roll/utils/functionals.py,line=312,endLine=340,")
     (line,) = workflow_commands([(document, "failed")], {"roll": Path("/elsewhere/ROLL")}, ACTIONS)
     assert "file=" not in line
 

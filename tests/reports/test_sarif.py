@@ -36,13 +36,20 @@ def test_each_verdict_has_its_kind_and_level(decide: Any, verdict: str, kind: st
     assert (result["kind"], result["level"]) == (kind, level)
 
 
-def test_it_stands_on_the_boundarys_line_of_the_commit(decide: Any) -> None:
+def test_it_stands_on_the_boundarys_lines_of_the_commit(decide: Any) -> None:
     (run,) = log(decide("reproduced"))["runs"]
     place = run["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"] == {"uri": "roll/utils/functionals.py", "uriBaseId": "%SRCROOT%"}
-    assert place["region"] == {"startLine": 312}
+    assert place["region"] == {"startLine": 312, "endLine": 340}
     assert run["versionControlProvenance"][0]["revisionId"] == decide("reproduced").checkout.commit
     assert run["tool"]["driver"]["rules"][0]["helpUri"].endswith("/pull/444")
+
+
+def test_older_evidence_does_not_say_where_the_boundary_ends(decide: Any) -> None:
+    document = evidence(decide("reproduced"))
+    del document["boundary"]["end_line"]
+    (run,) = json.loads(sarif([(document, "failed")]))["runs"]
+    assert run["results"][0]["locations"][0]["physicalLocation"]["region"] == {"startLine": 312}
 
 
 def test_one_run_a_ref_and_one_rule_a_bug(decide: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,9 @@ def test_the_evidence_proves_which_code_ran(decide: Decide, broken_tree: Path) -
     blob = subprocess.run(["git", "hash-object", file], capture_output=True, text=True, check=True).stdout.strip()
     assert (found.file, found.blob, found.module) == ("demo_rl/losses.py", blob, "demo_rl.losses")
     assert file.read_text().splitlines()[found.line - 1].startswith(("def agg_loss", "@"))
+    definitions = [item for item in ast.walk(ast.parse(file.read_text())) if isinstance(item, ast.FunctionDef)]
+    (definition,) = (item for item in definitions if item.name == "agg_loss")
+    assert found.end_line == definition.end_lineno
     assert "loss_mask" in found.signature
     assert " at 0x" not in found.signature
 
