@@ -30,6 +30,7 @@ from sentinel.recipes import Recipe, find_recipes
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
 from sentinel.sources import open_checkout
+from sentinel.verdicts import NOT_HERE
 from sentinel.worker.client import Options, Zygote
 
 CATALOG = bundled_catalog()
@@ -49,6 +50,16 @@ def git_jobs() -> list[Job]:
 
 def runner(catalog: Catalog = CATALOG) -> Runner:
     return Runner(catalog, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
+
+
+def decidable(jobs: list[Job]) -> list[Job]:
+    """Those that this machine can decide: some code needs a newer Python."""
+    run = runner()
+    run.start(TARGETS)
+    run.plan(jobs)
+    found = [job for job in jobs if run.decide(job).verdict.kind not in NOT_HERE]
+    run.close()
+    return found
 
 
 def decide_all(jobs: list[Job]) -> None:
@@ -150,8 +161,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=12, help="verdicts timed in a fresh process each, then scaled up")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    jobs = git_jobs()
-    decide_all(jobs)  # warm: checkouts, byte code
+    jobs = decidable(git_jobs())  # and warm: checkouts, byte code
     whole = statistics.median(clock(lambda: decide_all(jobs)) for _ in range(3))
     stride = max(1, len(jobs) // options.sample)
     sample = jobs[::stride]
