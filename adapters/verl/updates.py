@@ -157,10 +157,12 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         swapped(boundary.module, "get_device_id", lambda: "cpu"),
     ):
         told = boundary.function(actor, data)
-    losses = {name: told.get(f"actor/{name}") for name in ("pg_loss", "kl_loss")}
-    if not actor.config.use_kl_loss:
-        losses["kl_loss"] = None
-    return {"gradient": recorder.gradient, **{name: mean_of(value) for name, value in losses.items()}}
+    kl_loss = told.get("actor/kl_loss") if actor.config.use_kl_loss else None
+    return {
+        "gradient": recorder.gradient,
+        "pg_loss": mean_of(told.get("actor/pg_loss")),
+        "kl_loss": mean_of(kl_loss),
+    }
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
