@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.export.observing import Observing, Subject, observing
 from sentinel.export.program import ProgramError
-from sentinel.export.rendering import WIDTH, scalar, wrapped
+from sentinel.export.rendering import WIDTH, row, scalar, wrapped
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.values import FLOATS, Tensor
@@ -44,14 +44,12 @@ sys.meta_path.append(Stub("finder"))'''
 
 _PLAIN = '''\
 def plain(value):
-    """Tensors as nested lists."""
+    """What JSON has no word for: tensors as nested lists."""
     if hasattr(value, "keys"):
-        return {str(key): plain(value[key]) for key in value.keys()}
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value if isinstance(value, (bool, int, float, type(None))) else str(value).removeprefix("torch.")'''
+        return dict(value)
+    return value.tolist() if hasattr(value, "tolist") else str(value).removeprefix("torch.")'''
+
+_READ = "json.loads(json.dumps("
 
 _CLOSE = '''\
 def close(left, right):
@@ -178,10 +176,12 @@ def _tuple(items: Any) -> str:
 
 
 def _stubs(subject: Subject, observed: Observing) -> str:
-    names = wrapped(f"NAMES = [{', '.join(map(scalar, observed.stubs))}]", 0)
+    names = f"({', '.join(map(scalar, observed.stubs))}{',' * (len(observed.stubs) == 1)})"
     versions = {name: version for name, version in subject.versions.items() if name in observed.stubs}
-    missing = "MISSING = [name for name in NAMES if importlib.util.find_spec(name) is None]"
-    constants = [names, missing, *([f"VERSIONS = {python(versions)}"] if versions else [])]
+    missing = f"MISSING = [name for name in {names} if importlib.util.find_spec(name) is None]"
+    if len(missing) > WIDTH:
+        missing = wrapped(f"NAMES = [{names[1:-1]}]", 0) + "\n" + missing.replace(names, "NAMES")
+    constants = [missing, *([f"VERSIONS = {python(versions)}"] if versions else [])]
     update = 'vars(module).update(__version__=VERSIONS.get(module.__name__, "0.0.0"))' if versions else "None"
     return "\n".join(constants) + "\n\n\n" + _STUBS.replace("{update}", update)
 
@@ -196,7 +196,7 @@ def _ending(subject: Subject, observed: Observing, shared: bool) -> str:
     return "\n".join(
         [
             *constants,
-            *(_braced("answers", calls, "plain({", "})") if calls else []),
+            *(_braced("answers", calls, f"{_READ}{{", "}, default=plain))") if calls else []),
             *rows,
             *_braced("WITH_THE_BUG", wrong),
             *_braced("RIGHT", right),
@@ -227,7 +227,7 @@ _NESTED = re.compile(r"\[\[[^\[\]]*\](?:, \[[^\[\]]*\])*\]")
 def _observed(recipe: Recipe, observed: Observing) -> tuple[list[str], list[str]]:
     """The entries of ``answers``, and the lines that make ``observed`` of them; without variants it needs none."""
     if list(recipe.variants) == [""]:
-        return [], ["observed = plain(observe())"]
+        return [], [f"observed = {_READ}observe(), default=plain))"]
     rows: dict[str, list[str]] = {"value": [], "difference": []}
     for address in observed.addresses:
         found = parse_address(address, tuple(recipe.variants))
@@ -271,5 +271,5 @@ def python(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{scalar(str(key))}: {python(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(python(item) for item in value) + "]"
+        return row([python(item) for item in value])
     return f"{value:.9g}" if isinstance(value, float) and math.isfinite(value) and value % 1 else scalar(value)
