@@ -1,0 +1,377 @@
+"""Functions that are called once, written where they are called; parameters that are the same at every call, gone."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.export.folding import Folded, Substituted, is_known, is_pure, is_simple
+from sentinel.export.scopes import SCOPES, Block, Renamed, at_once, bound, every, free, own, read
+
+#: So many calls of a function are written out where each takes no more text than that.
+_FEW, _TEXT = 4, 50
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+#: Statements that hold no others.
+_SIMPLE = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)
+
+
+def inlined(module: ast.Module) -> bool:
+    """Write one function where it is called, if there is one of which that can be said.
+
+    :returns: whether there was.
+    """
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    reads = read(module)
+    for function in functions.values():
+        calls = [n for n in ast.walk(module) if isinstance(n, ast.Call) and _calls(n, function.name)]
+        if len(calls) != reads[function.name]:
+            continue
+        if len(calls) == 1 and _around(module, function, calls[0]):
+            module.body.remove(function)
+            return True
+        if not _plain(function):
+            continue
+        if _known_at(module, function, calls):
+            return True
+        once = len(calls) == 1 and not any(node is calls[0] for node in ast.walk(function))
+        if once and (_as_expression(module, function, calls[0]) or _as_statements(module, function, calls[0])):
+            module.body.remove(function)
+            return True
+        if _short(module, function, calls) or _same_everywhere(function, calls) or _by_parts(function, calls):
+            return True
+    return False
+
+
+def _calls(node: ast.Call, name: str) -> bool:
+    return isinstance(node.func, ast.Name) and node.func.id == name
+
+
+def _plain(function: ast.FunctionDef) -> bool:
+    """Whether it is no generator, and nothing is put around it."""
+    inside = [node for item in function.body for node in ast.walk(item)]
+    jumps = (ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal, ast.Await)
+    return not function.decorator_list and not any(isinstance(node, jumps) for node in inside)
+
+
+def _given(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:
+    """Parameter -> what a call gives it."""
+    known = function.args
+    if any(isinstance(item, ast.Starred) for item in call.args) or any(item.arg is None for item in call.keywords):
+        return None
+    positional = [item.arg for item in (*known.posonlyargs, *known.args)]
+    found = dict(zip(positional, call.args))
+    further: dict[str, ast.expr] = {}
+    for keyword in call.keywords:
+        named = keyword.arg in positional or keyword.arg in [item.arg for item in known.kwonlyargs]
+        (found if named else further)[str(keyword.arg)] = keyword.value
+    defaults = dict(zip(reversed(positional), reversed(known.defaults)))
+    for item, default in zip(known.kwonlyargs, known.kw_defaults):
+        if default is not None:
+            defaults[item.arg] = default
+    found = {**{name: copy.deepcopy(value) for name, value in defaults.items() if name not in found}, **found}
+    rest = call.args[len(positional) :]
+    if known.vararg is not None:
+        found[known.vararg.arg] = ast.Tuple(rest, ast.Load())
+    if known.kwarg is not None:
+        found[known.kwarg.arg] = ast.Dict([ast.Constant(name) for name in further], list(further.values()))
+    complete = set(positional) <= set(found) and (known.vararg is not None or not rest)
+    return found if complete and (known.kwarg is not None or not further) else None
+
+
+# -- as an expression --------------------------------------------------------------------------------------------------
+
+
+def _returned(function: ast.FunctionDef) -> ast.expr | None:
+    """What a function gives of which that is all that there is to say."""
+    (first, *rest) = function.body
+    return first.value if not rest and isinstance(first, ast.Return) else None
+
+
+def _expression(function: ast.FunctionDef, given: Mapping[str, ast.expr]) -> ast.expr | None:
+    """What a call is, written out, where that means the same."""
+    value = _returned(function)
+    if value is None:
+        return None
+    reads, inner = read(value), bound(value)
+    late = read(node for node in ast.walk(value) if isinstance(node, SCOPES))
+    for name, item in given.items():
+        if (reads[name] > 1 or late[name]) and not is_simple(item):
+            return None
+        if (reads[name] == 0 and not is_pure(item)) or inner[name] or any(inner[other] for other in every(item)):
+            return None
+    return Substituted(given).visit(copy.deepcopy(value))  # type: ignore[no-any-return]
+
+
+def _known_at(module: ast.Module, function: ast.FunctionDef, calls: list[ast.Call]) -> bool:
+    """Calls whose answer is known before the program runs."""
+    for call in calls:
+        given = _given(function, call)
+        told = None if given is None else _expression(function, given)
+        if told is not None and is_known(told := Folded().visit(told)):
+            _Placed(call, told).visit(module)
+            return True
+    return False
+
+
+def _as_expression(module: ast.Module, function: ast.FunctionDef, call: ast.Call) -> bool:
+    given = _given(function, call)
+    told = None if given is None else _expression(function, given)
+    where = next((node for node in module.body if any(part is call for part in ast.walk(node))), None)
+    if told is None or where is None or (_globals(function) & {*bound(where)}):
+        return False
+    _Placed(call, told).visit(module)
+    return True
+
+
+def _short(module: ast.Module, function: ast.FunctionDef, calls: list[ast.Call]) -> bool:
+    """A few calls of what is hardly longer written out."""
+    if not 1 < len(calls) <= _FEW or any(node in calls for node in ast.walk(function)):
+        return False
+    found = [_given(function, call) for call in calls]
+    told = [None if given is None else _expression(function, given) for given in found]
+    where = [node for node in module.body if any(part in calls for part in ast.walk(node))]
+    if any(text is None or len(ast.unparse(text)) > _TEXT for text in told):
+        return False
+    if any(_globals(function) & {*bound(node)} for node in where):
+        return False
+    for call, text in zip(calls, told):
+        assert text is not None
+        _Placed(call, text).visit(module)
+    module.body.remove(function)
+    return True
+
+
+class _Placed(ast.NodeTransformer):
+    """Puts one node in the place of another."""
+
+    def __init__(self, old: ast.AST, new: ast.AST) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self._new if node is self._old else self.generic_visit(node)
+
+
+def _globals(function: ast.FunctionDef) -> set[str]:
+    """The names that a function reads of its module."""
+    return {*read(function)} - {*bound(function)}
+
+
+# -- as statements -----------------------------------------------------------------------------------------------------
+
+
+def _as_statements(module: ast.Module, function: ast.FunctionDef, call: ast.Call) -> bool:
+    """A function's body before the statement that calls it."""
+    place = _place(module, call)
+    given = _given(function, call)
+    if place is None or given is None:
+        return False
+    caller, block, index = place
+    if _globals(function) & {*bound(caller)}:
+        return False
+    body, names = _body(function, given, caller)
+    if body is None:
+        return False
+    answer = _answer(body, free("answer", {*every(caller), *names}))
+    if answer is None:
+        return False
+    _Placed(call, answer).visit(block[index])
+    statement = block[index]
+    gone = isinstance(statement, ast.Expr) and is_simple(statement.value)
+    block[index : index + 1] = body if gone else [*body, statement]
+    return True
+
+
+def _place(module: ast.Module, call: ast.Call) -> tuple[Function, Block, int] | None:
+    """The function that makes a call, and where in it the statement stands that always makes it."""
+    callers = [node for node in ast.walk(module) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for caller in reversed(callers):  # an inner function comes behind the one that it stands in
+        for node in ast.walk(caller):
+            if node is not caller and isinstance(node, SCOPES):
+                continue
+            blocks: list[Any] = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
+            for block in (block for block in blocks if isinstance(block, list)):
+                for index, statement in enumerate(block):
+                    head = _head(statement)
+                    if head is not None and any(part is call for part in at_once(head)):
+                        return caller, block, index
+    return None
+
+
+def _head(statement: ast.AST) -> ast.AST | None:
+    """What a statement evaluates first, once."""
+    if isinstance(statement, _SIMPLE):
+        return statement
+    if isinstance(statement, ast.If):
+        return statement.test
+    if isinstance(statement, ast.For):
+        return statement.iter
+    return statement.items[0].context_expr if isinstance(statement, ast.With) else None
+
+
+def _body(function: ast.FunctionDef, given: Mapping[str, ast.expr], caller: ast.AST) -> tuple[Block | None, set[str]]:
+    """A function's statements with what a call gives, and the names that they use."""
+    changed, counts, taken = bound(ast.Module(function.body, [])), read(function), every(caller)
+    outer = bound(caller)
+    values: dict[str, ast.expr] = {}
+    first: list[tuple[str, ast.expr]] = []
+    for name, value in given.items():
+        constant = is_known(value) or (isinstance(value, ast.Name) and outer[value.id] <= 1)
+        if not changed[name] and (constant or (counts[name] == 0 and is_pure(value))):
+            values[name] = value
+        else:
+            first.append((name, value))
+    mine = own(ast.Module(function.body, [])) | {name for name, _ in first}
+    names: dict[str, str] = {}
+    for name in sorted(mine):
+        names[name] = free(name, {*taken, *names.values(), *(_globals(function) - mine)})
+    inner = bound(ast.Module(function.body, []))
+    foreign = {part for value in values.values() for part in every(value)}
+    scopes = [node for item in function.body for node in ast.walk(item) if isinstance(node, SCOPES)]
+    scoped = {name for node in scopes for name in bound(node)}
+    if scoped & (foreign | {name for name, new in names.items() if new != name and inner[name] > 1}):
+        return None, set()
+    tree = ast.Module(copy.deepcopy(function.body), [])
+    tree = Renamed({name: new for name, new in names.items() if new != name}).visit(Substituted(values).visit(tree))
+    made: Block = [ast.Assign([ast.Name(names[name], ast.Store())], value) for name, value in first]
+    return [*made, *tree.body], set(names.values())
+
+
+def _around(module: ast.Module, function: ast.FunctionDef, call: ast.Call) -> bool:
+    """A context manager that is written as a generator, in the place of the ``with`` that enters it."""
+    if [ast.unparse(item) for item in function.decorator_list] != ["contextlib.contextmanager"]:
+        return False
+    yields = [node for node in ast.walk(function) if isinstance(node, (ast.Yield, ast.YieldFrom))]
+    place, given = _place(module, call), _given(function, call)
+    if place is None or given is None or len(yields) != 1 or isinstance(yields[0], ast.YieldFrom):
+        return False
+    caller, block, index = place
+    entering = block[index]
+    returns = [n for n in ast.walk(entering) if isinstance(n, (ast.Return, ast.Break, ast.Continue))]
+    if not isinstance(entering, ast.With) or entering.items[0].context_expr is not call or returns:
+        return False
+    if _globals(function) & {*bound(caller)}:
+        return False
+    body, _ = _body(function, given, caller)
+    held = None if body is None else _holding(body)
+    if body is None or held is None:
+        return False
+    inside: Block = [ast.With(entering.items[1:], entering.body)] if entering.items[1:] else entering.body
+    if entering.items[0].optional_vars is not None:
+        (yielded,) = [node.value for node in ast.walk(held[0][held[1]]) if isinstance(node, ast.Yield)]
+        inside = [ast.Assign([entering.items[0].optional_vars], yielded or ast.Constant(None)), *inside]
+    held[0][held[1] : held[1] + 1] = inside
+    block[index : index + 1] = body
+    return True
+
+
+def _holding(body: Block) -> tuple[Block, int] | None:
+    """Where a statement that is a ``yield`` stands, where it is passed once."""
+    for index, statement in enumerate(body):
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Yield):
+            return body, index
+        if isinstance(statement, (ast.With, ast.Try)) and (found := _holding(statement.body)) is not None:
+            return found
+    return None
+
+
+def _answer(body: Block, name: str) -> ast.expr | None:
+    """Take the one ``return`` at the end of a body out of it; how what it gives is written. None where more are."""
+    returns = [node for item in body for node in _inside(item) if isinstance(node, ast.Return)]
+    if not returns:
+        return ast.Constant(None)
+    block = body
+    while block and isinstance(block[-1], ast.With):
+        block = block[-1].body
+    if len(returns) != 1 or not block or block[-1] is not returns[0]:
+        return None
+    last = returns[0].value or ast.Constant(None)
+    if block is body:
+        block.pop()
+        return last
+    block[-1] = ast.Assign([ast.Name(name, ast.Store())], last)
+    return ast.Name(name, ast.Load())
+
+
+def _inside(statement: ast.AST) -> list[ast.AST]:
+    """A statement's nodes without those of functions in it."""
+    if isinstance(statement, SCOPES):
+        return []
+    return [statement, *(node for child in ast.iter_child_nodes(statement) for node in _inside(child))]
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+def _same_everywhere(function: ast.FunctionDef, calls: list[ast.Call]) -> bool:
+    """Take a parameter away that nothing reads, or that is the same constant at every call."""
+    found = [_given(function, call) for call in calls]
+    changed, counts = bound(ast.Module(function.body, [])), read(ast.Module(function.body, []))
+    known = function.args
+    if not calls or known.posonlyargs or known.vararg or known.kwarg or any(given is None for given in found):
+        return False
+    for item in (*known.args, *known.kwonlyargs):
+        values = [given[item.arg] for given in found if given is not None]
+        same = all(is_known(value) and ast.dump(value) == ast.dump(values[0]) for value in values)
+        unread = not counts[item.arg] and all(map(is_pure, values))
+        if changed[item.arg] or not (same or unread):
+            continue
+        for call, given in zip(calls, found):
+            assert given is not None
+            _without(function, call, item.arg)
+        function.body = Substituted({item.arg: values[0]} if same else {}).visit(ast.Module(function.body, [])).body
+        _forget(known, item)
+        return True
+    return False
+
+
+def _by_parts(function: ast.FunctionDef, calls: list[ast.Call]) -> bool:
+    """Give a function the items that it reads of a mapping in the place of the mapping."""
+    known, whole = function.args, ast.Module(function.body, [])
+    if not calls or known.posonlyargs or known.vararg or known.kwarg or known.kwonlyargs or known.defaults:
+        return False
+    counts, changed = read(whole), bound(whole)
+    for index, item in enumerate(known.args):
+        reads = [n for n in ast.walk(whole) if isinstance(n, ast.Subscript) and _reads(n, item.arg)]
+        keys = list(dict.fromkeys(str(node.slice.value) for node in reads if isinstance(node.slice, ast.Constant)))
+        direct = all(not c.keywords and len(c.args) == len(known.args) and is_simple(c.args[index]) for c in calls)
+        plain = all(key.isidentifier() and not changed[key] and key not in {*every(whole)} for key in keys)
+        if not direct or not plain or changed[item.arg] or not 0 < len(keys) <= _FEW or len(reads) != counts[item.arg]:
+            continue
+        for node in reads:
+            assert isinstance(node.slice, ast.Constant)
+            _Placed(node, ast.Name(str(node.slice.value), ast.Load())).visit(whole)
+        for call in calls:
+            given = [ast.Subscript(copy.deepcopy(call.args[index]), ast.Constant(key), ast.Load()) for key in keys]
+            call.args[index : index + 1] = given
+        known.args[index : index + 1] = [ast.arg(key) for key in keys]
+        return True
+    return False
+
+
+def _reads(node: ast.Subscript, name: str) -> bool:
+    """Whether it is an item of a mapping, read by a key that is known."""
+    key = node.slice
+    string = isinstance(key, ast.Constant) and isinstance(key.value, str)
+    return string and isinstance(node.value, ast.Name) and node.value.id == name and isinstance(node.ctx, ast.Load)
+
+
+def _without(function: ast.FunctionDef, call: ast.Call, name: str) -> None:
+    names = [item.arg for item in function.args.args]
+    index = names.index(name) if name in names else len(call.args)
+    if index < len(call.args):
+        del call.args[index]
+    call.keywords = [keyword for keyword in call.keywords if keyword.arg != name]
+
+
+def _forget(known: ast.arguments, item: ast.arg) -> None:
+    if item in known.kwonlyargs:
+        index = known.kwonlyargs.index(item)
+        del known.kwonlyargs[index], known.kw_defaults[index]
+        return
+    index = known.args.index(item)
+    back = index - (len(known.args) - len(known.defaults))
+    if back >= 0:
+        del known.defaults[back]
+    del known.args[index]
