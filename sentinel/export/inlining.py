@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.export.folding import Folded, Substituted, is_known, is_pure, is_simple
-from sentinel.export.scopes import SCOPES, Block, Renamed, at_once, bound, every, free, own, read
+from sentinel.export.scopes import SCOPES, Block, Renamed, at_once, bound, earlier, every, free, own, read
 
 #: So many calls of a function are written out where each takes no more text than that.
 _FEW, _TEXT = 4, 50
@@ -168,7 +168,8 @@ def _as_statements(module: ast.Module, function: ast.FunctionDef, call: ast.Call
     if place is None or given is None:
         return False
     caller, block, index = place
-    if _globals(function) & {*bound(caller)}:
+    before = earlier(_head(block[index]) or block[index], call)
+    if _globals(function) & {*bound(caller)} or not all(map(is_pure, before)):
         return False
     body, names = _body(function, given, caller)
     if body is None:

@@ -9,7 +9,19 @@ from collections.abc import Container, Mapping
 
 from sentinel.export.folding import Folded, Substituted, display, entries, is_known, is_pure, is_simple
 from sentinel.export.locating import FUNCTIONS
-from sentinel.export.scopes import SCOPES, Block, Renamed, at_once, bound, every, free, parameters, read, straight
+from sentinel.export.scopes import (
+    SCOPES,
+    Block,
+    Renamed,
+    at_once,
+    bound,
+    earlier,
+    every,
+    free,
+    parameters,
+    read,
+    straight,
+)
 
 #: A statement into which the one before it is written gets no longer than this.
 _LINE = 100
@@ -119,12 +131,19 @@ def _following(block: Block, index: int, counts: Counter[str]) -> range:
     value = block[index].value  # type: ignore[attr-defined]
     if not is_pure(value) or any(counts[name] > 1 for name in every(value)):
         return range(index + 1, min(index + 2, len(block)))
-    if not any(counts[name] for name in every(value)):
+    if every(value) <= {"torch"}:
         return range(index + 1, len(block))
     end = index + 1
-    while end < len(block) and isinstance(block[end], ast.Assign) and is_pure(block[end]):
+    while end < len(block) and _only_binds(block[end]):
         end += 1
     return range(index + 1, min(end + 1, len(block)))
+
+
+def _only_binds(statement: ast.stmt) -> bool:
+    """Whether all that a statement does is to give names a meaning."""
+    pairs = _pairs(statement)
+    stores = [node for target, _ in pairs for node in ast.walk(target)]
+    return bool(pairs) and is_pure(statement) and not any(isinstance(n, (ast.Attribute, ast.Subscript)) for n in stores)
 
 
 def _everywhere(function: Function, block: Block, index: int, name: str) -> bool:
@@ -143,7 +162,8 @@ def _into(block: Block, index: int, later: int, name: str) -> bool:
         head = reader.items[0].context_expr
     if isinstance(reader, ast.For) and entries(statement.value) == {}:
         head = reader.iter
-    if head is None or not any(isinstance(node, ast.Name) and node.id == name for node in at_once(head)):
+    place = None if head is None else next((node for node in at_once(head) if _is(node, name)), None)
+    if head is None or place is None or not (is_pure(statement.value) or all(map(is_pure, earlier(head, place)))):
         return False
     new = Substituted({name: statement.value}).visit(copy.deepcopy(reader))
     turned = isinstance(statement.value, ast.Dict) and f"in {name}.items()" in _text(reader)
@@ -343,7 +363,7 @@ def _apart(block: Block, index: int, counts: Counter[str]) -> bool:
     told = [one.id for one, _ in pairs if isinstance(one, ast.Name)]
     if any(counts[name] and name in told for _, it in pairs for name in read(it)):
         return False
-    alone = [pair for pair in pairs if is_simple(pair[1])]
+    alone = [pair for pair in pairs if isinstance(pair[1], (ast.Constant, ast.Name))]
     if not alone and len(pairs) > 1:
         return False
     rest = [pair for pair in pairs if pair not in alone]

@@ -96,6 +96,20 @@ def at_once(node: ast.AST) -> Iterator[ast.AST]:
         yield from at_once(child)
 
 
+def earlier(head: ast.AST, node: ast.AST) -> list[ast.AST]:
+    """What an expression or a simple statement evaluates before one of its parts, each behind its own parts."""
+    found: list[ast.AST] = []
+
+    def met(part: ast.AST) -> bool:
+        there = part is node or any(met(child) for child in ast.iter_child_nodes(part))
+        if not there:
+            found.append(part)
+        return there
+
+    met(head)
+    return found
+
+
 def settled(function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
     """Names without the numbers that kept them apart from others, where these are gone."""
     for name in sorted(own(function)):
