@@ -146,7 +146,7 @@ def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
 class OneProcess:
     """Stand-in strategy: nothing is sharded, so a backward pass is the loss's own."""
 
-    loss: Any = None
+    loss: Any
 
     def backward(self, loss: Any, model: Any, optimizer: Any) -> None:
         self.loss = loss

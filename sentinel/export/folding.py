@@ -306,7 +306,7 @@ class Folded(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> Any:
         self.generic_visit(node)
         called = node.value
-        if is_known(called):
+        if is_pure(called):
             return None
         if isinstance(called, ast.Call) and isinstance(called.func, ast.Name) and called.func.id == "setattr":
             owner, name, value = called.args

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
@@ -152,8 +152,9 @@ def _cut(subject: Subject, pieces: Pieces, brevity: int) -> Observing:
     told = {variant for address in addresses for variant in parse_address(address, tuple(recipe.variants)).variants}
     wanted = {name: recipe.variants[name] for name in recipe.variants if name in told}
     scenarios = list(wanted.values())
-    told_all = brevity == 0 and not pieces.special
-    slicer = Slicer(pieces.followed, pieces.binding, pieces.given, scenarios, pieces.packages, told=told_all)
+    seen, special = pieces.followed, pieces.special
+    told_all = brevity == 0 and not special
+    slicer = Slicer(seen, pieces.binding, pieces.given, scenarios, pieces.packages, told_all, special)
     body = Body(Merged(Program((), {})), slicer.slice.imports)
     first = scenarios[0]
     varied = [name for name in first if any(inputs[name] != first[name] for inputs in wanted.values())]
@@ -167,7 +168,8 @@ def _cut(subject: Subject, pieces: Pieces, brevity: int) -> Observing:
     imports, standard, third = slicer.slice.imports, {*body.standard, *slicer.slice.standard}, slicer.slice.third
     if pieces.special:
         keys = {parse_address(address, tuple(recipe.variants)).key for address in addresses}
-        definitions, function = specialised(definitions, function, keys)
+        definitions, function, short = specialised(definitions, function, keys, imports.modules)
+        imports = replace(imports, short=short)
         text = "\n".join([*definitions.values(), *function, *calls.values()])
         imports, standard = imports.read_by(text), {line for line in standard if _mentioned(line.split()[-1], text)}
         third = {name for name in third if _mentioned(name, text)}

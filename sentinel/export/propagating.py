@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 from collections import Counter
 from collections.abc import Container, Mapping
@@ -167,7 +168,7 @@ def _into(block: Block, index: int, later: int, name: str) -> bool:
         return False
     new = Substituted({name: statement.value}).visit(copy.deepcopy(reader))
     turned = isinstance(statement.value, ast.Dict) and f"in {name}.items()" in _text(reader)
-    item = len(ast.unparse(statement.value)) <= _ITEM and _is_item(reader, name)
+    item = len(ast.unparse(statement.value)) <= _ITEM and _is_item(reader, name) and len(_text(reader)) > _LINE
     if not turned and not item and len(_text(new).split("\n")[0]) > _LINE:
         return False
     block[later] = new
@@ -284,7 +285,7 @@ def _by_fields(function: Function, block: Block, index: int, name: str, items: M
     """A mapping of which nothing but items are read, as a variable each."""
     if not all(isinstance(key, str) for key in items):
         return False
-    counts, taken = bound(function), {*every(function)} - {name}
+    counts, taken = bound(function), {*every(function), *dir(builtins)} - {name}
     written: dict[str, ast.expr] = {}
     made: Block = []
     for key, value in items.items():

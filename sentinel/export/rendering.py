@@ -48,6 +48,8 @@ class Imports:
 
     names: dict[str, set[str]] = field(default_factory=dict)
     modules: set[str] = field(default_factory=set)
+    #: Modules that are known under a name of one word.
+    short: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, module: str, path: str) -> str:
         """How to write something of a module, once it is imported."""
@@ -67,10 +69,12 @@ class Imports:
         for module, names in self.names.items():
             if found := {name for name in names if re.search(rf"(?<![\w.]){name}\b", text)}:
                 kept[module] = found
-        return Imports(kept, {module for module in self.modules if re.search(rf"(?<![\w.]){module}\b", text)})
+        words = {module: self.short.get(module, module) for module in self.modules}
+        modules = {module for module, word in words.items() if re.search(rf"(?<![\w.]){word}\b", text)}
+        return Imports(kept, modules, self.short)
 
     def lines(self) -> list[str]:
-        plain = [f"import {name}" for name in sorted(self.modules)]
+        plain = [f"import {m} as {self.short[m]}" if m in self.short else f"import {m}" for m in sorted(self.modules)]
         return plain + [wrapped(f"from {m} import {', '.join(sorted(n))}") for m, n in sorted(self.names.items())]
 
 

@@ -15,7 +15,7 @@ from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.values import FLOATS, Tensor
 
-#: A stranger reads no more than this.
+#: A stranger reads fewer lines than this.
 LONGEST = 150
 #: What is longer than that is not written.
 MOST = 300
@@ -45,9 +45,7 @@ sys.meta_path.append(Stub("finder"))'''
 _PLAIN = '''\
 def plain(value):
     """What JSON has no word for: tensors as nested lists."""
-    if hasattr(value, "keys"):
-        return dict(value)
-    return value.tolist() if hasattr(value, "tolist") else str(value).removeprefix("torch.")'''
+{mappings}    return value.tolist() if hasattr(value, "tolist") else str(value).removeprefix("torch.")'''
 
 _READ = "json.loads(json.dumps("
 
@@ -59,6 +57,12 @@ def close(left, right):
 {mappings}    if isinstance(left, (int, float)) and isinstance(right, (int, float)) and left == left:
         return math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=1e-6)
     return left == right or (left != left and right != right)'''
+
+#: Where the recipe expects a mapping, the framework may have one of its own.
+_OTHER_MAPPINGS = """\
+    if hasattr(value, "keys"):
+        return dict(value)
+"""
 
 _MAPPINGS = """\
     if isinstance(left, dict) and isinstance(right, dict):
@@ -82,7 +86,7 @@ sys.exit({{"fixed": 0, "reproduced": 1, "changed": 2}}[status])"""
 def script(subject: Subject) -> tuple[str, Observing]:
     """The text of the runner, and what it observes: all that the recipe expects where that is short enough to be read.
 
-    Where it is longer than :data:`LONGEST` even so, it is the shortest that there is.
+    Where it is not shorter than :data:`LONGEST` even so, it is the shortest that there is.
 
     :raises ProgramError: where it cannot be written, or nobody would read it.
     """
@@ -90,7 +94,7 @@ def script(subject: Subject) -> tuple[str, Observing]:
         observed = observing(subject, brevity)
         for shared in (False, True):
             text = _script(subject, observed, shared)
-            if text.count("\n") <= LONGEST:
+            if text.count("\n") < LONGEST:
                 return text, observed
     text = text.replace("\n\n\n", "\n\n")
     if text.count("\n") <= MOST:
@@ -101,7 +105,7 @@ def script(subject: Subject) -> tuple[str, Observing]:
 def too_long(text: str) -> str:
     """What is to be said against a runner's length; empty where nothing is."""
     lines = text.count("\n")
-    return f"the runner takes {lines} lines, more than a stranger reads ({LONGEST})" if lines > LONGEST else ""
+    return f"the runner takes {lines} lines; a stranger reads less than {LONGEST}" if lines >= LONGEST else ""
 
 
 def preamble(subject: Subject, observed: Observing) -> str:
@@ -119,7 +123,8 @@ def _script(subject: Subject, observed: Observing, shared: bool) -> str:
     expected = [*subject.recipe.expected_unpatched.values(), *subject.recipe.expected_fixed.values()]
     nested = any(_has_mapping(item.value) for item in expected)
     close = _CLOSE.format(mappings=_MAPPINGS if nested else "")
-    functions = [*observed.classes, "\n".join(observed.function), _PLAIN, close]
+    plain = _PLAIN.replace("{mappings}", _OTHER_MAPPINGS if nested else "")
+    functions = [*observed.classes, "\n".join(observed.function), plain, close]
     if any(parse_address(address, tuple(subject.recipe.variants)).kind != "value" for address in observed.addresses):
         functions.append(_MINUS)
     setting = f"{_docstring(subject, observed)}\n\n{preamble(subject, observed)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -114,7 +115,7 @@ def settled(function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
     """Names without the numbers that kept them apart from others, where these are gone."""
     for name in sorted(own(function)):
         base = re.sub(r"(_\d+)+$", "", name)
-        if base != name and (new := free(base, every(function) - {name})) != name:
+        if base != name and (new := free(base, {*every(function), *dir(builtins)} - {name})) != name:
             Renamed({name: new}).visit(function)
 
 

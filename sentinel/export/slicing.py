@@ -96,6 +96,7 @@ class Slicer:
     :param scenarios: canonical input -> literal, of each variant.
     :param packages: the target's top-level packages.
     :param told: whether the first sentence of each docstring is kept.
+    :param special: whether what is so at every revision that was seen may be written as if it always were.
     """
 
     def __init__(
@@ -106,12 +107,14 @@ class Slicer:
         scenarios: Sequence[Mapping[str, Any]],
         packages: Iterable[str],
         told: bool,
+        special: bool = False,
     ) -> None:
         self.slice = Slice(Imports())
         self.seen = seen
         self.binding = binding
         self.packages = frozenset(packages)
         self.told = told
+        self.special = special
         self._given = sorted(given)
         self._scenarios = scenarios
         self._names: dict[int, str] = {}

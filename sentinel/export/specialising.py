@@ -10,6 +10,7 @@ than the evidence, the slice itself is the runner.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Collection, Mapping, Sequence
 
 from sentinel.export.folding import Folded, Substituted, entries, is_pure
@@ -17,18 +18,19 @@ from sentinel.export.inlining import inlined
 from sentinel.export.layout import written
 from sentinel.export.locating import FUNCTIONS
 from sentinel.export.propagating import emptied, propagated, some
-from sentinel.export.scopes import bound, read, settled
+from sentinel.export.scopes import bound, every, read, settled
 
 #: So many steps are enough for what a file of some hundred lines holds.
 _STEPS = 2000
 
 
 def specialised(
-    definitions: Mapping[str, str], observe: Sequence[str], wanted: Collection[str]
-) -> tuple[dict[str, str], list[str]]:
-    """A slice's definitions and ``observe``, simpler.
+    definitions: Mapping[str, str], observe: Sequence[str], wanted: Collection[str], modules: Collection[str] = ()
+) -> tuple[dict[str, str], list[str], dict[str, str]]:
+    """A slice's definitions and ``observe``, simpler, and the modules that it knows under a name of one word.
 
     :param wanted: observation keys that are compared; others need not be computed.
+    :param modules: those that are written by their whole names.
     """
     module = ast.parse("\n".join([*definitions.values(), *observe]))
     last = module.body[-1]
@@ -42,11 +44,31 @@ def specialised(
     for inner in ast.walk(module):
         if isinstance(inner, FUNCTIONS):
             settled(inner)
+    taken = {*every(module), *dir(builtins), *_named(module)}
+    short = {name: name.rpartition(".")[2] for name in modules if "." in name}
+    short = {name: word for name, word in short.items() if word not in taken and [*short.values()].count(word) == 1}
+    _Shortened(short).visit(module)
     found: dict[str, str] = {}
     for node in module.body:
         name = node.name if isinstance(node, (*FUNCTIONS, ast.ClassDef)) else ast.unparse(node).partition(" =")[0]
         found[name] = written(node)
-    return found, found.pop("observe").split("\n")
+    return found, found.pop("observe").split("\n"), short
+
+
+def _named(module: ast.Module) -> set[str]:
+    """The names of arguments: a module of that name beside them would confuse."""
+    return {str(node.arg) for node in ast.walk(module) if isinstance(node, ast.keyword)}
+
+
+class _Shortened(ast.NodeTransformer):
+    """Writes modules by their last names."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        text = ast.unparse(node)
+        return ast.Name(self._names[text], ast.Load()) if text in self._names else self.generic_visit(node)
 
 
 def _step(module: ast.Module, last: ast.FunctionDef, wanted: Collection[str]) -> bool:

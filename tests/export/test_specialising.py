@@ -17,7 +17,7 @@ def simpler(text: str, *wanted: str) -> str:
     names = [getattr(node, "name", None) or ast.unparse(node).partition(" =")[0] for node in tree.body]
     definitions = dict(zip(names, map(ast.unparse, tree.body)))
     observe = definitions.pop("observe").split("\n")
-    found, lines = specialised(definitions, observe, wanted or ("answer",))
+    found, lines, _ = specialised(definitions, observe, wanted or ("answer",))
     return "\n".join([*found.values(), *lines])
 
 
@@ -229,3 +229,17 @@ def test_a_copy_of_a_tensors_strides_is_a_clone() -> None:
         "    found.sum().backward()",
         '    return {"answer": found}',
     ]
+
+
+def test_modules_are_known_by_their_last_names_where_nothing_else_is() -> None:
+    observe = [
+        "def observe(loss):",
+        "    found = a.b.loss.of(c.d.batches.made, f(x=c.d.x))",
+        "    return {'answer': found + loss}",
+    ]
+    found, lines, short = specialised({}, observe, ["answer"], ["a.b.loss", "c.d.batches", "c.d.x", "e.f.gone"])
+    assert not found
+    assert short == {"c.d.batches": "batches", "e.f.gone": "gone"}
+    assert "batches.made" in lines[-1]
+    assert "c.d.batches" not in "".join(lines)
+    assert "a.b.loss.of(" in "".join(lines)
