@@ -39,7 +39,7 @@ _LONG = 60
 #: Functions that give something and do nothing, and methods of which the same is true.
 _GIVING = frozenset(
     {*_CONVERSIONS, "SimpleNamespace", "dict", "getattr", "hasattr", "len", "list", "max", "min", "range", "sorted"}
-    | {"sum", "tuple", "zip"}
+    | {"sum", "tuple", "vars", "zip"}
 )
 _GIVING_METHODS = frozenset(
     {"abs", "any", "arange", "bool", "clamp", "clone", "cpu", "detach", "dim", "expand", "float", "fromkeys", "full"}

@@ -32,10 +32,11 @@ _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def propagated(function: Function, giving: Container[str] = ()) -> bool:
+def propagated(function: Function, giving: Container[str] = (), modules: Container[str] = ()) -> bool:
     """Write one name of a function as what it stands for, if there is one of which that can be said.
 
     :param giving: functions that give something and do nothing else.
+    :param modules: those that are written by their whole names.
     :returns: whether there was.
     """
     counts, reads = bound(function), read(function)
@@ -55,8 +56,27 @@ def propagated(function: Function, giving: Container[str] = ()) -> bool:
                 return True
             target = statement.targets[-1] if isinstance(statement, ast.Assign) else None
             once = isinstance(target, ast.Name) and counts[target.id] == 1
-            if once and _assigned(function, block, index, target.id, counts, reads):  # type: ignore[union-attr]
+            name = target.id if once else ""  # type: ignore[union-attr]
+            if once and isinstance(statement, ast.Assign) and _dotted(statement.value) in modules:
+                return _everywhere(function, block, index, name)
+            if once and _assigned(function, block, index, name, counts, reads):
                 return True
+    return _in_loops(function, counts, reads)
+
+
+def _dotted(node: ast.expr) -> str:
+    """How a name with dots is written."""
+    return ast.unparse(node) if isinstance(node, ast.Attribute) and is_simple(node) else ""
+
+
+def _in_loops(function: Function, counts: Counter[str], reads: Counter[str]) -> bool:
+    """The same for what stands in a loop, where the next statement reads it and no other one does."""
+    for block in (node.body for node in ast.walk(function) if isinstance(node, ast.For)):
+        for index, statement in enumerate(block[:-1]):
+            for target, _ in _pairs(statement):
+                name = target.id if isinstance(target, ast.Name) else ""
+                if counts[name] == reads[name] == 1 and _into(block, index, index + 1, name):
+                    return True
     return False
 
 

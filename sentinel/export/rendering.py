@@ -556,7 +556,7 @@ def _filled(parts: list[str], width: int, indent: int) -> list[str]:
     lines: list[str] = []
     alone = True
     for part in parts:
-        before, alone = alone, len(part) >= WIDTH // 2
+        before, alone = alone, len(part) >= width
         if alone:
             lines.append(wrapped(f"{part},", indent))
         elif lines and not before and len(lines[-1]) + len(part) + 2 <= width:

@@ -39,7 +39,7 @@ def specialised(
         if isinstance(inner, FUNCTIONS) and ast.get_docstring(inner) is not None:
             del inner.body[0]
     for _ in range(_STEPS):
-        if not _step(module, last, wanted):
+        if not _step(module, last, wanted, modules):
             break
     for inner in ast.walk(module):
         if isinstance(inner, FUNCTIONS):
@@ -71,7 +71,7 @@ class _Shortened(ast.NodeTransformer):
         return ast.Name(self._names[text], ast.Load()) if text in self._names else self.generic_visit(node)
 
 
-def _step(module: ast.Module, last: ast.FunctionDef, wanted: Collection[str]) -> bool:
+def _step(module: ast.Module, last: ast.FunctionDef, wanted: Collection[str], modules: Collection[str]) -> bool:
     before = ast.dump(module)
     for node in module.body:
         Folded(some(node) if isinstance(node, FUNCTIONS) else ()).visit(node)
@@ -84,7 +84,7 @@ def _step(module: ast.Module, last: ast.FunctionDef, wanted: Collection[str]) ->
     giving = {node.name for node in module.body if isinstance(node, ast.FunctionDef) and _gives(node)}
     for inner in list(ast.walk(module)):
         if isinstance(inner, FUNCTIONS):
-            while propagated(inner, giving):
+            while propagated(inner, giving, modules):
                 changed = True
             emptied(inner)
     ast.fix_missing_locations(module)

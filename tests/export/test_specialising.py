@@ -95,6 +95,18 @@ CASES = {
         "held",
         13,
     ),
+    "what a loop uses at once": (
+        """
+        def observe(options=(("a", 1), ("b", 2))):
+            made = {}
+            for name, value in options:
+                doubled = 2 * value
+                made[name] = doubled
+            return {"answer": made}
+        """,
+        "doubled =",
+        5,
+    ),
     "a name that is bound twice": (
         """
         def observe(tokens=None, rows=2):
@@ -234,7 +246,8 @@ def test_a_copy_of_a_tensors_strides_is_a_clone() -> None:
 def test_modules_are_known_by_their_last_names_where_nothing_else_is() -> None:
     observe = [
         "def observe(loss):",
-        "    found = a.b.loss.of(c.d.batches.made, f(x=c.d.x))",
+        "    batches = c.d.batches",
+        "    found = a.b.loss.of(batches.made, batches.other, f(x=c.d.x))",
         "    return {'answer': found + loss}",
     ]
     found, lines, short = specialised({}, observe, ["answer"], ["a.b.loss", "c.d.batches", "c.d.x", "e.f.gone"])
