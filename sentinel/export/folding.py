@@ -93,7 +93,8 @@ def _gives(called: ast.expr) -> bool:
         return called.id in _GIVING
     if isinstance(called, ast.Attribute) and ast.unparse(called).startswith(("numpy.", "torch.")):
         return not called.attr.endswith("_") and not called.attr.startswith(_SETTING)
-    return isinstance(called, ast.Attribute) and called.attr in _GIVING_METHODS
+    making = isinstance(called, ast.Attribute) and ast.unparse(called) == "object.__new__"
+    return making or (isinstance(called, ast.Attribute) and called.attr in _GIVING_METHODS)
 
 
 def entries(node: ast.AST) -> dict[Any, ast.expr] | None:

@@ -27,7 +27,7 @@ from sentinel.export.scopes import (
 #: A statement into which the one before it is written gets no longer than this.
 _LINE = 100
 #: What is written as an item of a display is no longer than that.
-_ITEM = 50
+_ITEM = 70
 _STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -141,6 +141,8 @@ def _assigned(
         return True
     if items is not None and reads[name] and _next_reads(block, index, name, items):
         return True
+    if isinstance(value, (ast.List, ast.Tuple)) and _counted(block, index, name, value):
+        return True
     if reads[name] != 1:
         return False
     return any(_into(block, index, later, name) for later in _following(block, index, counts))
@@ -196,7 +198,7 @@ def _into(block: Block, index: int, later: int, name: str) -> bool:
     return True
 
 
-def _text(statement: ast.stmt) -> str:
+def _text(statement: ast.AST) -> str:
     return ast.unparse(ast.fix_missing_locations(statement))
 
 
@@ -335,6 +337,15 @@ def _next_reads(block: Block, index: int, name: str, items: Mapping[str, ast.exp
     known = _Fields(name, {key: value for key, value in items.items() if is_known(value)}, whole=False)
     known.visit(later)
     return known.reached > 0
+
+
+def _counted(block: Block, index: int, name: str, value: ast.List | ast.Tuple) -> bool:
+    """``len(d)`` where the next statement that uses a list asks for no more than that."""
+    later = next((item for item in block[index + 1 :] if name in every(item)), None)
+    if not isinstance(later, ast.Assign) or _text(later.value) != f"len({name})" or not all(map(is_known, value.elts)):
+        return False
+    later.value = ast.Constant(len(value.elts))
+    return True
 
 
 # -- a name that is given another meaning ------------------------------------------------------------------------------

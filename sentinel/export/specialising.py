@@ -78,10 +78,10 @@ def _step(module: ast.Module, last: ast.FunctionDef, wanted: Collection[str], mo
     for inner in ast.walk(module):
         if isinstance(inner, FUNCTIONS):
             emptied(inner)
-    _only(last, wanted)
+    giving = {node.name for node in module.body if isinstance(node, ast.FunctionDef) and _gives(node)}
+    _only(last, wanted, giving)
     _used(module)
     changed = ast.dump(module) != before
-    giving = {node.name for node in module.body if isinstance(node, ast.FunctionDef) and _gives(node)}
     for inner in list(ast.walk(module)):
         if isinstance(inner, FUNCTIONS):
             while propagated(inner, giving, modules):
@@ -97,13 +97,13 @@ def _gives(function: ast.FunctionDef) -> bool:
     return len(function.body) == 1 and isinstance(last, ast.Return) and is_pure(last)
 
 
-def _only(function: ast.FunctionDef, wanted: Collection[str]) -> None:
+def _only(function: ast.FunctionDef, wanted: Collection[str], giving: Collection[str]) -> None:
     """Leave out of what is observed that which nothing is compared with."""
     answer = function.body[-1]
     told = answer.value if isinstance(answer, ast.Return) else None
     if not isinstance(told, ast.Dict):
         return
-    pairs = [(key, value) for key, value in zip(told.keys, told.values) if _compared(key, value, wanted)]
+    pairs = [(key, value) for key, value in zip(told.keys, told.values) if _compared(key, value, wanted, giving)]
     if pairs:
         told.keys, told.values = [key for key, _ in pairs], [_attached(value) for _, value in pairs]
 
@@ -123,14 +123,15 @@ def _same(node: ast.expr, other: ast.expr | str) -> bool:
     return ast.unparse(node).replace("'", '"') == text.replace("'", '"')
 
 
-def _compared(key: ast.expr | None, value: ast.expr, wanted: Collection[str]) -> bool:
+def _compared(key: ast.expr | None, value: ast.expr, wanted: Collection[str], giving: Collection[str]) -> bool:
     """Whether an item of a display, or one of those that it may put in, is among what is wanted."""
     if isinstance(key, ast.Constant):
         return any(name == key.value or name.startswith(f"{key.value!s}.") for name in wanted)
     inner = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
-    if key is not None or any(entries(item) is None for item in inner) or not is_pure(value):
+    if key is not None or any(entries(item) is None for item in inner) or not is_pure(value, giving):
         return True
-    return any(_compared(ast.Constant(name), value, wanted) for item in inner for name in entries(item) or ())
+    names = [ast.Constant(name) for item in inner for name in entries(item) or ()]
+    return any(_compared(name, value, wanted, giving) for name in names)
 
 
 def _used(module: ast.Module) -> None:
@@ -149,13 +150,13 @@ def _names(node: ast.stmt) -> set[str]:
 
 
 def _constants(module: ast.Module) -> bool:
-    """Write a module's constant where it is read, if that is at one place."""
+    """Write a module's constant, or its word for something, where it is read, if that is at one place."""
     reads = read(module)
     for node in module.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and len(node.targets) == 1:
             name = node.targets[0].id
             inside = any(name in bound(other) for other in module.body if isinstance(other, FUNCTIONS))
-            if reads[name] == 1 and not inside and _data(node.value):
+            if reads[name] == 1 and not inside and (_data(node.value) or isinstance(node.value, ast.Attribute)):
                 module.body.remove(node)
                 Substituted({name: node.value}).visit(module)
                 return True

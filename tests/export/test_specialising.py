@@ -95,6 +95,21 @@ CASES = {
         "held",
         13,
     ),
+    "how many there are, and a word for something that is used once": (
+        """
+        import collections
+
+        Made = collections.Counter
+
+        def observe():
+            generated = [6, 2]
+            rows = len(generated)
+            engine = Made(generated)
+            return {"answer": [engine[6], *range(rows)]}
+        """,
+        "rows",
+        4,
+    ),
     "what a loop uses at once": (
         """
         def observe(options=(("a", 1), ("b", 2))):
