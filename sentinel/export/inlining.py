@@ -1,4 +1,4 @@
-"""Functions that are called once, written where they are called; parameters that are the same at every call, gone."""
+"""Functions that are called once, or are hardly longer than their calls, written where they are called."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.export.folding import Folded, Substituted, is_known, is_pure, is_simple
-from sentinel.export.scopes import SCOPES, Block, Renamed, at_once, bound, earlier, every, free, own, read
+from sentinel.export.giving import FEW, Placed, by_parts, given_by, same_everywhere
+from sentinel.export.scopes import (
+    SCOPES,
+    STATEMENTS,
+    Block,
+    Function,
+    Renamed,
+    at_once,
+    bound,
+    earlier,
+    every,
+    free,
+    own,
+    read,
+)
 
-#: So many calls of a function are written out where each takes no more text than that.
-_FEW, _TEXT = 4, 50
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-#: Statements that hold no others.
-_SIMPLE = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)
+#: A few calls of a function are written out where each takes no more text than that.
+_TEXT = 50
 
 
 def inlined(module: ast.Module) -> bool:
@@ -39,7 +50,7 @@ def inlined(module: ast.Module) -> bool:
         if once and (_as_expression(module, function, calls[0]) or _as_statements(module, function, calls[0])):
             module.body.remove(function)
             return True
-        if _short(module, function, calls) or _same_everywhere(function, calls) or _by_parts(function, calls):
+        if _short(module, function, calls) or same_everywhere(function, calls) or by_parts(function, calls):
             return True
     return False
 
@@ -53,31 +64,6 @@ def _plain(function: ast.FunctionDef) -> bool:
     inside = [node for item in function.body for node in ast.walk(item)]
     jumps = (ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal, ast.Await)
     return not function.decorator_list and not any(isinstance(node, jumps) for node in inside)
-
-
-def _given(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr] | None:
-    """Parameter -> what a call gives it."""
-    known = function.args
-    if any(isinstance(item, ast.Starred) for item in call.args) or any(item.arg is None for item in call.keywords):
-        return None
-    positional = [item.arg for item in (*known.posonlyargs, *known.args)]
-    found = dict(zip(positional, call.args))
-    further: dict[str, ast.expr] = {}
-    for keyword in call.keywords:
-        named = keyword.arg in positional or keyword.arg in [item.arg for item in known.kwonlyargs]
-        (found if named else further)[str(keyword.arg)] = keyword.value
-    defaults = dict(zip(reversed(positional), reversed(known.defaults)))
-    for item, default in zip(known.kwonlyargs, known.kw_defaults):
-        if default is not None:
-            defaults[item.arg] = default
-    found = {**{name: copy.deepcopy(value) for name, value in defaults.items() if name not in found}, **found}
-    rest = call.args[len(positional) :]
-    if known.vararg is not None:
-        found[known.vararg.arg] = ast.Tuple(rest, ast.Load())
-    if known.kwarg is not None:
-        found[known.kwarg.arg] = ast.Dict([ast.Constant(name) for name in further], list(further.values()))
-    complete = set(positional) <= set(found) and (known.vararg is not None or not rest)
-    return found if complete and (known.kwarg is not None or not further) else None
 
 
 # -- as an expression --------------------------------------------------------------------------------------------------
@@ -107,29 +93,29 @@ def _expression(function: ast.FunctionDef, given: Mapping[str, ast.expr]) -> ast
 def _known_at(module: ast.Module, function: ast.FunctionDef, calls: list[ast.Call]) -> bool:
     """Calls whose answer is known before the program runs."""
     for call in calls:
-        given = _given(function, call)
+        given = given_by(function, call)
         told = None if given is None else _expression(function, given)
         if told is not None and is_known(told := Folded().visit(told)):
-            _Placed(call, told).visit(module)
+            Placed(call, told).visit(module)
             return True
     return False
 
 
 def _as_expression(module: ast.Module, function: ast.FunctionDef, call: ast.Call) -> bool:
-    given = _given(function, call)
+    given = given_by(function, call)
     told = None if given is None else _expression(function, given)
     where = next((node for node in module.body if any(part is call for part in ast.walk(node))), None)
     if told is None or where is None or (_globals(function) & {*bound(where)}):
         return False
-    _Placed(call, told).visit(module)
+    Placed(call, told).visit(module)
     return True
 
 
 def _short(module: ast.Module, function: ast.FunctionDef, calls: list[ast.Call]) -> bool:
     """A few calls of what is hardly longer written out."""
-    if not 1 < len(calls) <= _FEW or any(node in calls for node in ast.walk(function)):
+    if not 1 < len(calls) <= FEW or any(node in calls for node in ast.walk(function)):
         return False
-    found = [_given(function, call) for call in calls]
+    found = [given_by(function, call) for call in calls]
     told = [None if given is None else _expression(function, given) for given in found]
     where = [node for node in module.body if any(part in calls for part in ast.walk(node))]
     if any(text is None or len(ast.unparse(text)) > _TEXT for text in told):
@@ -138,19 +124,9 @@ def _short(module: ast.Module, function: ast.FunctionDef, calls: list[ast.Call])
         return False
     for call, text in zip(calls, told):
         assert text is not None
-        _Placed(call, text).visit(module)
+        Placed(call, text).visit(module)
     module.body.remove(function)
     return True
-
-
-class _Placed(ast.NodeTransformer):
-    """Puts one node in the place of another."""
-
-    def __init__(self, old: ast.AST, new: ast.AST) -> None:
-        self._old, self._new = old, new
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        return self._new if node is self._old else self.generic_visit(node)
 
 
 def _globals(function: ast.FunctionDef) -> set[str]:
@@ -164,7 +140,7 @@ def _globals(function: ast.FunctionDef) -> set[str]:
 def _as_statements(module: ast.Module, function: ast.FunctionDef, call: ast.Call) -> bool:
     """A function's body before the statement that calls it."""
     place = _place(module, call)
-    given = _given(function, call)
+    given = given_by(function, call)
     if place is None or given is None:
         return False
     caller, block, index = place
@@ -177,7 +153,7 @@ def _as_statements(module: ast.Module, function: ast.FunctionDef, call: ast.Call
     answer = _answer(body, free("answer", {*every(caller), *names}))
     if answer is None:
         return False
-    _Placed(call, answer).visit(block[index])
+    Placed(call, answer).visit(block[index])
     statement = block[index]
     gone = isinstance(statement, ast.Expr) and is_simple(statement.value)
     block[index : index + 1] = body if gone else [*body, statement]
@@ -202,7 +178,7 @@ def _place(module: ast.Module, call: ast.Call) -> tuple[Function, Block, int] | 
 
 def _head(statement: ast.AST) -> ast.AST | None:
     """What a statement evaluates first, once."""
-    if isinstance(statement, _SIMPLE):
+    if isinstance(statement, STATEMENTS):
         return statement
     if isinstance(statement, ast.If):
         return statement.test
@@ -244,7 +220,7 @@ def _around(module: ast.Module, function: ast.FunctionDef, call: ast.Call) -> bo
     if [ast.unparse(item) for item in function.decorator_list] != ["contextlib.contextmanager"]:
         return False
     yields = [node for node in ast.walk(function) if isinstance(node, (ast.Yield, ast.YieldFrom))]
-    place, given = _place(module, call), _given(function, call)
+    place, given = _place(module, call), given_by(function, call)
     if place is None or given is None or len(yields) != 1 or isinstance(yields[0], ast.YieldFrom):
         return False
     caller, block, index = place
@@ -300,79 +276,3 @@ def _inside(statement: ast.AST) -> list[ast.AST]:
     if isinstance(statement, SCOPES):
         return []
     return [statement, *(node for child in ast.iter_child_nodes(statement) for node in _inside(child))]
-
-
-# -- parameters --------------------------------------------------------------------------------------------------------
-
-
-def _same_everywhere(function: ast.FunctionDef, calls: list[ast.Call]) -> bool:
-    """Take a parameter away that nothing reads, or that is the same constant at every call."""
-    found = [_given(function, call) for call in calls]
-    changed, counts = bound(ast.Module(function.body, [])), read(ast.Module(function.body, []))
-    known = function.args
-    if not calls or known.posonlyargs or known.vararg or known.kwarg or any(given is None for given in found):
-        return False
-    for item in (*known.args, *known.kwonlyargs):
-        values = [given[item.arg] for given in found if given is not None]
-        same = all(is_known(value) and ast.dump(value) == ast.dump(values[0]) for value in values)
-        unread = not counts[item.arg] and all(map(is_pure, values))
-        if changed[item.arg] or not (same or unread):
-            continue
-        for call, given in zip(calls, found):
-            assert given is not None
-            _without(function, call, item.arg)
-        function.body = Substituted({item.arg: values[0]} if same else {}).visit(ast.Module(function.body, [])).body
-        _forget(known, item)
-        return True
-    return False
-
-
-def _by_parts(function: ast.FunctionDef, calls: list[ast.Call]) -> bool:
-    """Give a function the items that it reads of a mapping in the place of the mapping."""
-    known, whole = function.args, ast.Module(function.body, [])
-    if not calls or known.posonlyargs or known.vararg or known.kwarg or known.kwonlyargs or known.defaults:
-        return False
-    counts, changed = read(whole), bound(whole)
-    for index, item in enumerate(known.args):
-        reads = [n for n in ast.walk(whole) if isinstance(n, ast.Subscript) and _reads(n, item.arg)]
-        keys = list(dict.fromkeys(str(node.slice.value) for node in reads if isinstance(node.slice, ast.Constant)))
-        direct = all(not c.keywords and len(c.args) == len(known.args) and is_simple(c.args[index]) for c in calls)
-        plain = all(key.isidentifier() and not changed[key] and key not in {*every(whole)} for key in keys)
-        if not direct or not plain or changed[item.arg] or not 0 < len(keys) <= _FEW or len(reads) != counts[item.arg]:
-            continue
-        for node in reads:
-            assert isinstance(node.slice, ast.Constant)
-            _Placed(node, ast.Name(str(node.slice.value), ast.Load())).visit(whole)
-        for call in calls:
-            given = [ast.Subscript(copy.deepcopy(call.args[index]), ast.Constant(key), ast.Load()) for key in keys]
-            call.args[index : index + 1] = given
-        known.args[index : index + 1] = [ast.arg(key) for key in keys]
-        return True
-    return False
-
-
-def _reads(node: ast.Subscript, name: str) -> bool:
-    """Whether it is an item of a mapping, read by a key that is known."""
-    key = node.slice
-    string = isinstance(key, ast.Constant) and isinstance(key.value, str)
-    return string and isinstance(node.value, ast.Name) and node.value.id == name and isinstance(node.ctx, ast.Load)
-
-
-def _without(function: ast.FunctionDef, call: ast.Call, name: str) -> None:
-    names = [item.arg for item in function.args.args]
-    index = names.index(name) if name in names else len(call.args)
-    if index < len(call.args):
-        del call.args[index]
-    call.keywords = [keyword for keyword in call.keywords if keyword.arg != name]
-
-
-def _forget(known: ast.arguments, item: ast.arg) -> None:
-    if item in known.kwonlyargs:
-        index = known.kwonlyargs.index(item)
-        del known.kwonlyargs[index], known.kw_defaults[index]
-        return
-    index = known.args.index(item)
-    back = index - (len(known.args) - len(known.defaults))
-    if back >= 0:
-        del known.defaults[back]
-    del known.args[index]

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from sentinel.export.locating import FUNCTIONS, arguments
 
 Block = list[ast.stmt]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+#: Statements that hold no others.
+STATEMENTS = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)
 #: Nodes that are a scope of their own.
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.ClassDef)
 
@@ -54,6 +57,11 @@ def own(tree: ast.AST) -> set[str]:
         if not isinstance(node, SCOPES):
             queue += list(ast.iter_child_nodes(node))
     return names
+
+
+def is_name(node: ast.AST, name: str) -> bool:
+    """Whether an expression is a certain name."""
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def every(tree: ast.AST) -> set[str]:
