@@ -41,9 +41,8 @@ def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] 
     """A DataProto; ``labels`` are its arrays of objects."""
     import numpy as np
 
-    made = boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors))
-    made.non_tensor_batch.update({name: np.array(values, dtype=object) for name, values in (labels or {}).items()})
-    return made
+    arrays = {name: np.array(values, dtype=object) for name, values in (labels or {}).items()}
+    return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors), non_tensors=arrays)
 
 
 def _with_prompt(mask: Any) -> Any:

@@ -17,7 +17,6 @@ from .shared import (
     no_ray,
     refused,
     stand_in,
-    swapped,
     training_batch,
 )
 
@@ -92,7 +91,7 @@ _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     configuration = configuration_of(boundary, inputs["configuration"])
-    with swapped(no_ray(boundary)):
+    with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))
     settled = {}
     for path in inputs["watched"]:

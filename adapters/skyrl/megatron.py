@@ -203,15 +203,18 @@ def _megatron_worker(
     utils, workers = boundary.imported[MEGATRON_UTILS], boundary.imported[MEGATRON_WORKER]
     users = (boundary.module, workers, utils, boundary.imported[MEGATRON_MODELS])
     settings = configuration_of(boundary, {"trainer.remove_microbatch_padding": False, **options}).trainer
-    with swapped(
-        *((module, "mpu", core["megatron.core.parallel_state"]) for module in users if hasattr(module, "mpu")),
-        (utils, "get_attr_wrapped_model", lambda model, name, **_: getattr(model, name)),
-        (utils, "unwrap_model", lambda model, *_: model),
-        (boundary.module, "finalize_model_grads", lambda *_, **__: None),
-        (boundary.module, "get_forward_backward_func", lambda: schedule),
+    swaps = (
+        *(swapped(module, "mpu", core["megatron.core.parallel_state"]) for module in users if hasattr(module, "mpu")),
+        swapped(utils, "get_attr_wrapped_model", lambda model, name, **_: getattr(model, name)),
+        swapped(utils, "unwrap_model", lambda model, *_: model),
+        swapped(boundary.module, "finalize_model_grads", lambda *_, **__: None),
+        swapped(boundary.module, "get_forward_backward_func", lambda: schedule),
         no_ray(boundary),
         current_device(boundary.device),
-    ):
+    )
+    with contextlib.ExitStack() as alone:
+        for swap in swaps:
+            alone.enter_context(swap)
         model = _MegatronModel(logits, layers)
         policy_loss = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
         worker = object.__new__(workers.MegatronPolicyWorkerBase)
@@ -271,7 +274,7 @@ def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     fields = batch_fields(log_probs, torch.ones_like(log_probs), **optional)
     options = {**NO_OTHER_TERM, "trainer.max_tokens_per_microbatch": inputs["max_tokens_per_microbatch"]}
     ranks = other_ranks_have(boundary, inputs["padding_microbatches"])
-    with swapped(ranks), _megatron_worker(boundary, options, schedule, logits, layers) as worker:
+    with ranks, _megatron_worker(boundary, options, schedule, logits, layers) as worker:
         training = boundary.function.__name__ == "forward_backward_mini_batch"
         (worker.forward_backward if training else worker._forward_logprobs)(training_batch(boundary, fields))
         left_over = any(router.action is not None for router in _Router.global_router_replay_instances)

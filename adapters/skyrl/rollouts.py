@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,9 +116,9 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
     return made
 
 
-def _gym(boundary: Any, heard: list[int]) -> tuple[Any, str, Any]:
+def _gym(boundary: Any, heard: list[int]) -> AbstractContextManager[Any]:
     """Where the generator makes its environments; each of them answers alike."""
-    return boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard)
+    return swapped(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard))
 
 
 _PROMPT = [{"role": "user", "content": "xx"}]
@@ -127,7 +128,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Several turns, or a message with the last one, make a conversation; one turn alone is continued as text."""
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
     generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
-    with swapped(_gym(boundary, inputs["heard"])):
+    with _gym(boundary, inputs["heard"]):
         answer = asyncio.run(boundary.function(generator, list(_PROMPT), "env", {}, inputs["max_tokens"], 1000))
     if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
         _, _, reason, mask, *_ = answer
@@ -140,7 +141,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     generated = inputs["generated"]
     rows = len(generated)
     generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
-    with swapped(_gym(boundary, [0])):
+    with _gym(boundary, [0]):
         answer = asyncio.run(
             boundary.function(
                 generator,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 from sentinel.targets import Dialect, StandIn
 
@@ -53,17 +55,8 @@ K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is cut to [-10, 10]", ppo_line(118), {"k
 # -- what every case is made of ---------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def swapped(*changes: tuple[Any, str, Any]) -> Iterator[None]:
-    """Set ``(object, attribute, value)`` for the length of a call."""
-    old = [(item, name, getattr(item, name)) for item, name, _ in changes]
-    try:
-        for item, name, value in changes:
-            setattr(item, name, value)
-        yield
-    finally:
-        for item, name, value in reversed(old):
-            setattr(item, name, value)
+#: Another attribute for the length of a block.
+swapped = mock.patch.object
 
 
 def stand_in(**attributes: Any) -> Any:
@@ -72,11 +65,11 @@ def stand_in(**attributes: Any) -> Any:
     return StandInNamespace(**attributes)
 
 
-def no_ray(boundary: Any) -> tuple[Any, str, Any]:
-    return boundary.imported[PPO], "ray", stand_in(is_initialized=lambda: False)
+def no_ray(boundary: Any) -> AbstractContextManager[Any]:
+    return swapped(boundary.imported[PPO], "ray", stand_in(is_initialized=lambda: False))
 
 
-def other_ranks_have(boundary: Any, more: int) -> tuple[Any, str, Any]:
+def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
     """Another data-parallel rank with ``more`` microbatches: what makes the iterator add padding ones."""
     from torch.distributed import ReduceOp
 
@@ -89,13 +82,13 @@ def other_ranks_have(boundary: Any, more: int) -> tuple[Any, str, Any]:
     if not hasattr(boundary.imported[WORKER_UTILS], "dist"):
         raise AbsentError("not in this version: no rank waits for another, and none has padding microbatches")
     ranks = stand_in(is_initialized=lambda: True, ReduceOp=ReduceOp, all_reduce=all_reduce)
-    return boundary.imported[WORKER_UTILS], "dist", ranks
+    return swapped(boundary.imported[WORKER_UTILS], "dist", ranks)
 
 
-def current_device(name: str) -> tuple[Any, str, Any]:
+def current_device(name: str) -> AbstractContextManager[Any]:
     import torch
 
-    return torch.cuda, "current_device", lambda: torch.device(name)
+    return swapped(torch.cuda, "current_device", lambda: torch.device(name))
 
 
 def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
@@ -112,11 +105,10 @@ def with_options(made: Any, options: Mapping[str, Any]) -> Any:
 
     for path, value in options.items():
         *heads, last = path.split(".")
-        node = made
-        for head in heads:
-            if not hasattr(node, head):
-                raise DriftError(f"the configuration has no option {path!r}")
-            node = getattr(node, head)
+        try:
+            node = functools.reduce(getattr, heads, made)
+        except AttributeError:
+            raise DriftError(f"the configuration has no option {path!r}") from None
         if not hasattr(node, last):  # setting it would succeed silently, and look like an option without effect
             raise DriftError(f"the configuration has no option {path!r}")
         setattr(node, last, value)
@@ -154,7 +146,7 @@ def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
 class OneProcess:
     """Stand-in strategy: nothing is sharded, so a backward pass is the loss's own."""
 
-    loss: Any = None
+    loss: Any
 
     def backward(self, loss: Any, model: Any, optimizer: Any) -> None:
         self.loss = loss

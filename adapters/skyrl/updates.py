@@ -27,7 +27,6 @@ from .shared import (
     no_ray,
     ppo_line,
     stand_in,
-    swapped,
     training_batch,
 )
 
@@ -101,7 +100,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _micro_batches_accumulated=0,
     )
     worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
-    with swapped(no_ray(boundary), current_device(log_probs.device.type)):
+    with no_ray(boundary), current_device(log_probs.device.type):
         worker.policy_loss_fn = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
         answer = boundary.function(worker, training_batch(boundary, fields))
     # Newer workers return a record of metrics and outputs, older ones put the outputs among the metrics.

@@ -29,7 +29,6 @@ from .shared import (
     current_device,
     no_ray,
     stand_in,
-    swapped,
     training_batch,
 )
 
@@ -76,7 +75,7 @@ def _fsdp_step(
         mesh_rank=stand_in(dp_size=1),
         device_mesh=stand_in(get_group=lambda name: None),
     )
-    with swapped(no_ray(boundary), current_device(log_probs.device.type)):
+    with no_ray(boundary), current_device(log_probs.device.type):
         worker.policy_loss_fn = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
         utils = boundary.imported[WORKER_UTILS]
         iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator  # the only one, once

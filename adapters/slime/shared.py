@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 from sentinel.targets import StandIn
 
@@ -21,6 +22,10 @@ SELF = StandIn("self", "the real manager starts a cluster; the method reads thes
 LOG_PROBS = StandIn(
     "get_log_probs_and_entropy", "answers the log-probs of the scenario; how logits make them is not measured"
 )
+
+
+#: Another attribute for the length of a block.
+swapped = mock.patch.object
 
 
 def stand_in(**attributes: Any) -> Any:
@@ -43,9 +48,7 @@ def one_rank(context_parallel_rank: int = 0, **sizes: int) -> Iterator[None]:
     groups = dict.fromkeys(("get_context_parallel_group", "get_tensor_model_parallel_group"))
     answers |= {**stages, **groups}
     mpu = stand_in(**{k: lambda *_, _answer=v, **__: _answer for k, v in answers.items()})
-    users = [
-        m for name, m in list(sys.modules.items()) if name.startswith("slime.") and "mpu" in getattr(m, "__dict__", {})
-    ]
+    users = [m for n, m in list(sys.modules.items()) if n.startswith("slime.") and "mpu" in getattr(m, "__dict__", {})]
     before = [module.mpu for module in users]
     core = sys.modules.get("megatron.core")
     try:
@@ -60,16 +63,6 @@ def one_rank(context_parallel_rank: int = 0, **sizes: int) -> Iterator[None]:
             del sys.modules["megatron.core"]
         else:
             sys.modules["megatron.core"] = core
-
-
-@contextlib.contextmanager
-def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
-    old = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, old)
 
 
 class Answer(dict[str, Any]):

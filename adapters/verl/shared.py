@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from unittest import mock
 
 from sentinel.targets import StandIn
 
@@ -19,18 +19,9 @@ CPU = StandIn("device", "what verl moves to its accelerator stays where it is")
 MEMORY = StandIn("_get_current_mem_info", "what a decorator logs of the accelerator's memory, which a CPU has none of")
 
 
-@contextlib.contextmanager
-def swapped(owner: Any, name: str, value: Any) -> Iterator[None]:
+def swapped(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
     """Another attribute for a while, where there is one to swap."""
-    if not hasattr(owner, name):
-        yield
-        return
-    old = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, old)
+    return mock.patch.object(owner, name, value) if hasattr(owner, name) else nullcontext()
 
 
 def make_model(table: Any) -> Any:

@@ -135,18 +135,16 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return Answer(log_probs=model.table[rows], entropys=torch.zeros_like(micro_batch["advantages"]))
 
     actor = object.__new__(boundary.owner)
-    attributes = {
-        "config": options(inputs),
-        "actor_module": model,
-        "actor_optimizer": recorder,
-        "_forward_micro_batch": forward,
-        "ulysses_sequence_parallel_size": 1,
-        "use_prefix_grouper": False,
-        "scaler": None,
-        "_fsdp_gradient_divisor": 1.0,
-    }
-    for name, value in attributes.items():
-        setattr(actor, name, value)
+    vars(actor).update(
+        config=options(inputs),
+        actor_module=model,
+        actor_optimizer=recorder,
+        _forward_micro_batch=forward,
+        ulysses_sequence_parallel_size=1,
+        use_prefix_grouper=False,
+        scaler=None,
+        _fsdp_gradient_divisor=1.0,
+    )
     proto = boundary.imported[_PROTOCOL].DataProto
     batch = tensordict.TensorDict(_batch(inputs), batch_size=[len(inputs["response_mask"])])
     data = proto(batch=batch, meta_info={"temperature": 1.0})
@@ -157,10 +155,12 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         swapped(boundary.module, "get_device_id", lambda: "cpu"),
     ):
         told = boundary.function(actor, data)
-    losses = {name: told.get(f"actor/{name}") for name in ("pg_loss", "kl_loss")}
-    if not actor.config.use_kl_loss:
-        losses["kl_loss"] = None
-    return {"gradient": recorder.gradient, **{name: mean_of(value) for name, value in losses.items()}}
+    kl_loss = told.get("actor/kl_loss") if actor.config.use_kl_loss else None
+    return {
+        "gradient": recorder.gradient,
+        "pg_loss": mean_of(told.get("actor/pg_loss")),
+        "kl_loss": mean_of(kl_loss),
+    }
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,13 +171,11 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = {**inputs, **dict.fromkeys(("old_log_probs", "advantages"), inputs["outputs"]), "ref_log_probs": None}
     batch = {**_batch(given), "attention_mask": _with_prompt(mask).long()}
     critic = object.__new__(boundary.owner)
-    attributes = {
-        "critic_module": make_model(inputs["outputs"]),
-        "_forward_micro_batch": lambda micro_batch: inputs["outputs"][micro_batch["input_ids"][:, 0]],
-        "ulysses_sequence_parallel_size": 1,
-    }
-    for name, value in attributes.items():
-        setattr(critic, name, value)
+    vars(critic).update(
+        critic_module=make_model(inputs["outputs"]),
+        _forward_micro_batch=lambda micro_batch: inputs["outputs"][micro_batch["input_ids"][:, 0]],
+        ulysses_sequence_parallel_size=1,
+    )
     data = boundary.imported[_PROTOCOL].DataProto(
         batch=tensordict.TensorDict(batch, batch_size=[len(mask)]),
         meta_info={"micro_batch_size": len(mask), "use_dynamic_bsz": False},

@@ -144,13 +144,13 @@ class Exporter:
         except ProgramError as error:
             return replace(bundle, reason=str(error))
         found = []
-        for subject_of in (self._traced, self._followed):
+        for subject_of in (self._traced, self._short, self._specialised, self._followed):
             try:
                 found.append(self._with_files(bundle, subject_of(bundle, place), check))
             except ProgramError as error:
                 found.append(replace(bundle, reason=str(error)))
-            if found[-1].complete:
-                return found[-1]
+            if found[-1].complete or (found[-1].agrees and subject_of == self._specialised):
+                break
         agreeing = [made for made in found if made.agrees]
         return min(agreeing, key=lambda made: len(made.script.splitlines())) if agreeing else found[-1]
 
@@ -169,6 +169,22 @@ class Exporter:
         given = tuple(recipe.given(contract, binding.fixed))
         pieces = Pieces(followed(seen), binding, contract.measure, given, target.packages)
         return replace(place, pieces=pieces)
+
+    def _short(self, bundle: Bundle, place: Subject) -> Subject:
+        """The same, where the runner is short as it is.
+
+        :raises ProgramError: where it is not.
+        """
+        cut = self._followed(bundle, place)
+        if problem := too_long(script(cut)[0]):
+            raise ProgramError(problem)
+        return cut
+
+    def _specialised(self, bundle: Bundle, place: Subject) -> Subject:
+        """What is cut out, for the recipe's scenarios alone."""
+        cut = self._followed(bundle, place)
+        assert cut.pieces is not None
+        return replace(cut, pieces=replace(cut.pieces, special=True))
 
     def _subject(self, bundle: Bundle) -> Subject:
         """:raises ProgramError: where a revision could not be decided."""

@@ -69,6 +69,10 @@ class Standing(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        if len(node.comparators) == 1 and _is_parameters(node.comparators[0]) and self._slicer.special:
+            found = {self._text(node.left) in there for there in self._slicer.seen.parameters}
+            if len(found) == 1 and self._text(node.left) is not None:
+                return ast.Constant(found.pop() == isinstance(node.ops[0], ast.In))
         if len(node.comparators) == 1 and _is_imported(node.comparators[0]):
             there = self._text(node.left) in self._slicer.binding.imports
             return ast.Constant(there == isinstance(node.ops[0], ast.In))
@@ -91,6 +95,9 @@ class Standing(ast.NodeTransformer):
             if direct is not None:
                 return direct
             return ast.Call(reference(self._slicer.of_boundary("invoke")), [self.visit(node.args[0]), *rest], keywords)
+        asked = isinstance(node.func, ast.Name) and node.func.id == "getattr" and self._stands(node.args[0])
+        if asked and (name := self._text(node.args[1])) is not None:
+            return reference(self._slicer.of_boundary(name))
         node.args = [item for item in node.args if not self._stands(item)]
         node.keywords = [item for item in node.keywords if not self._stands(item.value)]
         return self.generic_visit(node)
@@ -157,6 +164,10 @@ def _is_boundary(node: ast.AST) -> bool:
 
 def _is_imported(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr == "imported" and _is_boundary(node.value)
+
+
+def _is_parameters(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "parameters" and _is_boundary(node.value)
 
 
 def _bound_in(tree: ast.AST) -> set[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
 from sentinel.export.program import Merged, Program, ProgramError, joined, merged, only, parsed, reaching
 from sentinel.export.rendering import Body, Imports, scalar, wrapped
 from sentinel.export.slicing import Followed, Slicer
+from sentinel.export.specialising import specialised
 from sentinel.recipes import Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.targets import Binding
@@ -22,6 +23,7 @@ class Pieces:
     """What a runner is cut out of, where it is no traced program.
 
     :ivar given: the inputs that the boundary must be able to take.
+    :ivar special: whether what is cut out is then written for the recipe's scenarios alone.
     """
 
     followed: Followed
@@ -29,6 +31,7 @@ class Pieces:
     measure: FunctionType
     given: tuple[str, ...]
     packages: tuple[str, ...]
+    special: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,27 +152,42 @@ def _cut(subject: Subject, pieces: Pieces, brevity: int) -> Observing:
     told = {variant for address in addresses for variant in parse_address(address, tuple(recipe.variants)).variants}
     wanted = {name: recipe.variants[name] for name in recipe.variants if name in told}
     scenarios = list(wanted.values())
-    slicer = Slicer(pieces.followed, pieces.binding, pieces.given, scenarios, pieces.packages, told=brevity == 0)
+    seen, special = pieces.followed, pieces.special
+    told_all = brevity == 0 and not special
+    slicer = Slicer(seen, pieces.binding, pieces.given, scenarios, pieces.packages, told_all, special)
     body = Body(Merged(Program((), {})), slicer.slice.imports)
     first = scenarios[0]
     varied = [name for name in first if any(inputs[name] != first[name] for inputs in wanted.values())]
     shared = {name: body.literal(value) for name, value in first.items() if name not in varied}
-    function = slicer.observe(pieces.measure, shared, bool(varied))
+    function = slicer.observe(pieces.measure, shared, varied, named=pieces.special)
+    definitions = slicer.slice.definitions
     calls = {
         variant: f"observe({', '.join(f'{name}={body.literal(inputs[name])}' for name in varied)})"
         for variant, inputs in wanted.items()
     }
+    imports, standard, third = slicer.slice.imports, {*body.standard, *slicer.slice.standard}, slicer.slice.third
+    if pieces.special:
+        keys = {parse_address(address, tuple(recipe.variants)).key for address in addresses}
+        definitions, function, short = specialised(definitions, function, keys, imports.modules)
+        imports = replace(imports, short=short)
+        text = "\n".join([*definitions.values(), *function, *calls.values()])
+        imports, standard = imports.read_by(text), {line for line in standard if _mentioned(line.split()[-1], text)}
+        third = {name for name in third if _mentioned(name, text)}
     return Observing(
         tuple(function),
         addresses,
         {},
         calls,
-        slicer.slice.imports,
-        _import_order([*body.standard, *slicer.slice.standard]),
-        tuple(sorted({*body.third, *slicer.slice.third} - {"torch"})),
-        tuple(slicer.slice.definitions.values()),
+        imports,
+        _import_order(standard),
+        tuple(sorted({*body.third, *third} - {"torch"})),
+        tuple(definitions.values()),
         tuple(sorted({*pieces.followed.stubs, *subject.more_stubs})),
     )
+
+
+def _mentioned(name: str, text: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(name)}\b", text) is not None
 
 
 def _import_order(lines: Iterable[str]) -> tuple[str, ...]:

@@ -66,7 +66,9 @@ class Pruned(ast.NodeTransformer):
         first: list[ast.stmt] = [ast.Expr(ast.Constant(told))] if told else []
         read = {name for item in node.body if not isinstance(item, FUNCTIONS) for name in read_in(item)}
         kept = [item for item in body if not isinstance(item, FUNCTIONS) or self._ran(*item.body) or item.name in read]
-        node.body = first + [self.visit(item) if isinstance(item, FUNCTIONS) else item for item in kept]
+        # What is no field of a record needs no type.
+        visited = FUNCTIONS if node.decorator_list else (*FUNCTIONS, ast.AnnAssign)
+        node.body = first + [new for i in kept if (new := self.visit(i) if isinstance(i, visited) else i) is not None]
         node.body = node.body or [ast.Pass()]
         node.bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
         return node

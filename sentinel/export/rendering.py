@@ -48,6 +48,8 @@ class Imports:
 
     names: dict[str, set[str]] = field(default_factory=dict)
     modules: set[str] = field(default_factory=set)
+    #: Modules that are known under a name of one word.
+    short: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, module: str, path: str) -> str:
         """How to write something of a module, once it is imported."""
@@ -61,8 +63,18 @@ class Imports:
         self.names.setdefault(module, set()).add(head)
         return path
 
+    def read_by(self, text: str) -> Imports:
+        """Those that a program reads."""
+        kept: dict[str, set[str]] = {}
+        for module, names in self.names.items():
+            if found := {name for name in names if re.search(rf"(?<![\w.]){name}\b", text)}:
+                kept[module] = found
+        words = {module: self.short.get(module, module) for module in self.modules}
+        modules = {module for module, word in words.items() if re.search(rf"(?<![\w.]){word}\b", text)}
+        return Imports(kept, modules, self.short)
+
     def lines(self) -> list[str]:
-        plain = [f"import {name}" for name in sorted(self.modules)]
+        plain = [f"import {m} as {self.short[m]}" if m in self.short else f"import {m}" for m in sorted(self.modules)]
         return plain + [wrapped(f"from {m} import {', '.join(sorted(n))}") for m, n in sorted(self.names.items())]
 
 
@@ -475,10 +487,21 @@ def _shortest(values: Any, dtype: str) -> Any:
     return float(str(np.float32(values))) if single else values
 
 
+#: A row of so many equal values is written as their number.
+_REPEATED = 5
+
+
+def row(items: list[str]) -> str:
+    """A list, of how its items are written."""
+    if len(items) >= _REPEATED and len(set(items)) == 1 and "[" not in items[0]:
+        return f"[{items[0]}] * {len(items)}"
+    return "[" + ", ".join(items) + "]"
+
+
 def nested(values: Any, short: bool = False) -> str:
     """:param short: write whole numbers without ``.0``, where a dtype stands beside them."""
     if isinstance(values, list):
-        return "[" + ", ".join(nested(item, short) for item in values) + "]"
+        return row([nested(item, short) for item in values])
     if short and isinstance(values, float) and abs(values) < 1e6 and values == int(values) and str(values) != "-0.0":
         return str(int(values))
     return scalar(values)
@@ -489,7 +512,7 @@ def _sequence(items: list[str], brackets: str) -> str:
 
 
 #: So many arguments are written as data is: as many on a line as fit.
-_MANY = 8
+_MANY = 4
 
 
 def wrapped(text: str, indent: int = 4) -> str:
@@ -505,11 +528,13 @@ def wrapped(text: str, indent: int = 4) -> str:
         body = "\n".join("    " + line for clause in clauses for line in wrapped(clause, indent + 4).split("\n"))
         return f"{text[: start + 1]}\n{body}\n{text[end:]}"
     parts = [part.strip() for part in _split(inside)]
-    comma = "," if len(parts) > 1 else ""  # behind a single part it would make a tuple
-    if indent + 4 + len(", ".join(parts)) <= WIDTH:
-        items = [", ".join(parts)]
-    elif (text[start] != "(" or len(parts) > _MANY) and max(map(len, parts)) < WIDTH // 2:
-        items = _filled(parts, WIDTH - indent - 5)
+    comma = "," if len(parts) > 1 or inside.rstrip().endswith(",") else ""  # behind a single part it makes a tuple
+    many = len(parts) > _MANY
+    filled = many or (text[start] != "(" and max(map(len, parts)) < WIDTH // 2)
+    if indent + 4 + len(", ".join(parts)) <= WIDTH - (len(parts) == 1 and bool(comma)):
+        items = [", ".join(parts) + (comma if len(parts) == 1 else "")]
+    elif filled:
+        items = _filled(parts, WIDTH - indent - 5, indent + 4)
     else:
         items = [wrapped(part + comma, indent + 4) for part in parts]
     body = "\n".join("    " + line for item in items for line in item.split("\n"))
@@ -526,11 +551,15 @@ def _clauses(text: str) -> list[str]:
     return [text[start:end].strip() for start, end in zip(cuts, [*cuts[1:], len(text)])]
 
 
-def _filled(parts: list[str], width: int) -> list[str]:
-    """Data, as many items on a line as fit."""
+def _filled(parts: list[str], width: int, indent: int) -> list[str]:
+    """Data, as many items on a line as fit; one that is long stands alone."""
     lines: list[str] = []
+    alone = True
     for part in parts:
-        if lines and len(lines[-1]) + len(part) + 2 <= width:
+        before, alone = alone, len(part) >= width
+        if alone:
+            lines.append(wrapped(f"{part},", indent))
+        elif lines and not before and len(lines[-1]) + len(part) + 2 <= width:
             lines[-1] += f" {part},"
         else:
             lines.append(f"{part},")

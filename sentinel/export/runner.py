@@ -10,12 +10,12 @@ from typing import Any
 
 from sentinel.export.observing import Observing, Subject, observing
 from sentinel.export.program import ProgramError
-from sentinel.export.rendering import WIDTH, scalar, wrapped
+from sentinel.export.rendering import WIDTH, row, scalar, wrapped
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.values import FLOATS, Tensor
 
-#: A stranger reads no more than this.
+#: A stranger reads fewer lines than this.
 LONGEST = 150
 #: What is longer than that is not written.
 MOST = 300
@@ -44,14 +44,10 @@ sys.meta_path.append(Stub("finder"))'''
 
 _PLAIN = '''\
 def plain(value):
-    """Tensors as nested lists."""
-    if hasattr(value, "keys"):
-        return {str(key): plain(value[key]) for key in value.keys()}
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value if isinstance(value, (bool, int, float, type(None))) else str(value).removeprefix("torch.")'''
+    """What JSON has no word for: tensors as nested lists."""
+{mappings}    return value.tolist() if hasattr(value, "tolist") else str(value).removeprefix("torch.")'''
+
+_READ = "json.loads(json.dumps("
 
 _CLOSE = '''\
 def close(left, right):
@@ -61,6 +57,12 @@ def close(left, right):
 {mappings}    if isinstance(left, (int, float)) and isinstance(right, (int, float)) and left == left:
         return math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=1e-6)
     return left == right or (left != left and right != right)'''
+
+#: Where the recipe expects a mapping, the framework may have one of its own.
+_OTHER_MAPPINGS = """\
+    if hasattr(value, "keys"):
+        return dict(value)
+"""
 
 _MAPPINGS = """\
     if isinstance(left, dict) and isinstance(right, dict):
@@ -84,7 +86,7 @@ sys.exit({{"fixed": 0, "reproduced": 1, "changed": 2}}[status])"""
 def script(subject: Subject) -> tuple[str, Observing]:
     """The text of the runner, and what it observes: all that the recipe expects where that is short enough to be read.
 
-    Where it is longer than :data:`LONGEST` even so, it is the shortest that there is.
+    Where it is not shorter than :data:`LONGEST` even so, it is the shortest that there is.
 
     :raises ProgramError: where it cannot be written, or nobody would read it.
     """
@@ -92,7 +94,7 @@ def script(subject: Subject) -> tuple[str, Observing]:
         observed = observing(subject, brevity)
         for shared in (False, True):
             text = _script(subject, observed, shared)
-            if text.count("\n") <= LONGEST:
+            if text.count("\n") < LONGEST:
                 return text, observed
     text = text.replace("\n\n\n", "\n\n")
     if text.count("\n") <= MOST:
@@ -103,7 +105,7 @@ def script(subject: Subject) -> tuple[str, Observing]:
 def too_long(text: str) -> str:
     """What is to be said against a runner's length; empty where nothing is."""
     lines = text.count("\n")
-    return f"the runner takes {lines} lines, more than a stranger reads ({LONGEST})" if lines > LONGEST else ""
+    return f"the runner takes {lines} lines; a stranger reads less than {LONGEST}" if lines >= LONGEST else ""
 
 
 def preamble(subject: Subject, observed: Observing) -> str:
@@ -121,7 +123,8 @@ def _script(subject: Subject, observed: Observing, shared: bool) -> str:
     expected = [*subject.recipe.expected_unpatched.values(), *subject.recipe.expected_fixed.values()]
     nested = any(_has_mapping(item.value) for item in expected)
     close = _CLOSE.format(mappings=_MAPPINGS if nested else "")
-    functions = [*observed.classes, "\n".join(observed.function), _PLAIN, close]
+    plain = _PLAIN.replace("{mappings}", _OTHER_MAPPINGS if nested else "")
+    functions = [*observed.classes, "\n".join(observed.function), plain, close]
     if any(parse_address(address, tuple(subject.recipe.variants)).kind != "value" for address in observed.addresses):
         functions.append(_MINUS)
     setting = f"{_docstring(subject, observed)}\n\n{preamble(subject, observed)}"
@@ -178,10 +181,12 @@ def _tuple(items: Any) -> str:
 
 
 def _stubs(subject: Subject, observed: Observing) -> str:
-    names = wrapped(f"NAMES = [{', '.join(map(scalar, observed.stubs))}]", 0)
+    names = f"({', '.join(map(scalar, observed.stubs))}{',' * (len(observed.stubs) == 1)})"
     versions = {name: version for name, version in subject.versions.items() if name in observed.stubs}
-    missing = "MISSING = [name for name in NAMES if importlib.util.find_spec(name) is None]"
-    constants = [names, missing, *([f"VERSIONS = {python(versions)}"] if versions else [])]
+    missing = f"MISSING = [name for name in {names} if importlib.util.find_spec(name) is None]"
+    if len(missing) > WIDTH:
+        missing = wrapped(f"NAMES = [{names[1:-1]}]", 0) + "\n" + missing.replace(names, "NAMES")
+    constants = [missing, *([f"VERSIONS = {python(versions)}"] if versions else [])]
     update = 'vars(module).update(__version__=VERSIONS.get(module.__name__, "0.0.0"))' if versions else "None"
     return "\n".join(constants) + "\n\n\n" + _STUBS.replace("{update}", update)
 
@@ -196,7 +201,7 @@ def _ending(subject: Subject, observed: Observing, shared: bool) -> str:
     return "\n".join(
         [
             *constants,
-            *(_braced("answers", calls, "plain({", "})") if calls else []),
+            *(_braced("answers", calls, f"{_READ}{{", "}, default=plain))") if calls else []),
             *rows,
             *_braced("WITH_THE_BUG", wrong),
             *_braced("RIGHT", right),
@@ -227,7 +232,7 @@ _NESTED = re.compile(r"\[\[[^\[\]]*\](?:, \[[^\[\]]*\])*\]")
 def _observed(recipe: Recipe, observed: Observing) -> tuple[list[str], list[str]]:
     """The entries of ``answers``, and the lines that make ``observed`` of them; without variants it needs none."""
     if list(recipe.variants) == [""]:
-        return [], ["observed = plain(observe())"]
+        return [], [f"observed = {_READ}observe(), default=plain))"]
     rows: dict[str, list[str]] = {"value": [], "difference": []}
     for address in observed.addresses:
         found = parse_address(address, tuple(recipe.variants))
@@ -271,5 +276,5 @@ def python(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{scalar(str(key))}: {python(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(python(item) for item in value) + "]"
+        return row([python(item) for item in value])
     return f"{value:.9g}" if isinstance(value, float) and math.isfinite(value) and value % 1 else scalar(value)

@@ -96,6 +96,7 @@ class Slicer:
     :param scenarios: canonical input -> literal, of each variant.
     :param packages: the target's top-level packages.
     :param told: whether the first sentence of each docstring is kept.
+    :param special: whether what is so at every revision that was seen may be written as if it always were.
     """
 
     def __init__(
@@ -106,12 +107,14 @@ class Slicer:
         scenarios: Sequence[Mapping[str, Any]],
         packages: Iterable[str],
         told: bool,
+        special: bool = False,
     ) -> None:
         self.slice = Slice(Imports())
         self.seen = seen
         self.binding = binding
         self.packages = frozenset(packages)
         self.told = told
+        self.special = special
         self._given = sorted(given)
         self._scenarios = scenarios
         self._names: dict[int, str] = {}
@@ -265,23 +268,28 @@ class Slicer:
                 node.body = [ast.Pass()]
         return written(tree)
 
-    def observe(self, measure: FunctionType, inputs: Mapping[str, str], varied: bool) -> list[str]:
+    def observe(
+        self, measure: FunctionType, inputs: Mapping[str, str], varied: Sequence[str], named: bool = False
+    ) -> list[str]:
         """The lines of ``observe``: what the contract measures, of these inputs.
 
         :param inputs: canonical input -> how its value is written; of these, what the code names is kept.
-        :param varied: whether callers give some inputs other values.
+        :param varied: those that callers give, each time another value.
+        :param named: whether each of these is a parameter; else they are what ``**changes`` holds.
         """
         tree = function_of(measure)
         name = tree.args.args[1].arg
         lines = self.bare(tree, measure, "observe").split("\n")
         said = "\n".join([*lines, *self.slice.definitions.values()])
         used = {key: text for key, text in inputs.items() if scalar(key) in said}
-        entries = [f"{scalar(key)}: {text}" for key, text in used.items()] + (["**changes"] if varied else [])
+        entries = [f"{scalar(key)}: {text}" for key, text in used.items()]
+        entries += [f"{scalar(key)}: {key}" for key in varied] if named else ["**changes"] if varied else []
+        taken = ", ".join(varied) if named else "**changes" if varied else ""
         if "``call``" in lines[1]:  # it speaks to who writes an adapter
             del lines[1]
         start = 2 if lines[1].lstrip().startswith('"""') else 1
         made = [f"    {row}" for row in wrapped(f"{name} = {{{', '.join(entries)}}}", 4).split("\n")]
-        return [f"def observe({'**changes' if varied else ''}):", *lines[1:start], *made, *lines[start:]]
+        return [f"def observe({taken}):", *lines[1:start], *made, *lines[start:]]
 
     def _free(self, name: str) -> str:
         taken = {*_TAKEN, *self._names.values(), *self.slice.definitions}
@@ -353,9 +361,9 @@ class Slicer:
 
     def _assigned(self, name: str, expression: ast.expr, value: Any, module: ModuleType) -> ast.expr:
         """Something that a module makes of its functions and classes: a table of them, an object."""
-        if id(value) in self._open:
-            raise ProgramError(f"{name} refers to itself")
         if id(value) not in self._names:
+            if id(value) in self._open:
+                raise ProgramError(f"{name} refers to itself")
             self._open.add(id(value))
             tree = Standing(self, vars(module), module, expression).visit(copy.deepcopy(expression))
             self._names[id(value)] = own = self._free(name)

@@ -34,6 +34,8 @@ def test_lines(written: str, read: str) -> None:
         f"x = [{LONG}(row) for row, other in zip({LONG}, {LONG}) if row not in {LONG}]",
         f"with {LONG}({LONG}, 1), {LONG}({LONG}) as name, {LONG}():\n        pass",
         f"x = {LONG}({', '.join(f'{LONG[:12]}{n}={n}' for n in range(12))})",
+        f"x = {LONG}(*((1000,) if {LONG} in {LONG[:24]} else ()))",
+        f"x = {LONG}(a=1, b={LONG}({LONG}={LONG}), c=2, d={{'a': {LONG}, 'b': {LONG}, 'c': {LONG}}}, e=3)",
     ],
 )
 def test_long_lines_are_broken_and_mean_the_same(line: str) -> None:

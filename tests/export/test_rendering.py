@@ -29,6 +29,25 @@ def test_many_equal_values_are_one_number() -> None:
     assert "full" not in literal([[0.5] * 4, [0.5, 0.5, 0.5, 0.25]], "float32")
 
 
+def test_rows_of_equal_values_are_short() -> None:
+    text = literal([[0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]], "float32")
+    assert text == "torch.tensor([[0] * 5, [0, 0, 0, 0, 1]], dtype=torch.float32)"
+
+
+def test_modules_may_have_a_word() -> None:
+    imports = Imports(modules={"a.b.losses", "a.c", "a.gone"}, short={"a.b.losses": "losses", "a.gone": "gone"})
+    read = imports.read_by("losses.agg_loss(a.c.x, other.gone)")
+    assert read.lines() == ["import a.b.losses as losses", "import a.c"]
+
+
+def test_arguments_stand_side_by_side_where_they_are_many() -> None:
+    line = f"x = f({', '.join(f'{name}={name * 12}' for name in 'abcdefghij')}, long={'k' * 100})"
+    broken = wrapped(line)
+    assert ast.dump(ast.parse(broken)) == ast.dump(ast.parse(line))
+    assert broken.count("\n") == 4
+    assert max(map(len, broken.split("\n"))) <= 120
+
+
 def test_two_classes_of_one_name_are_told_apart() -> None:
     imports = Imports()
     assert imports.of("a.b", "Worker.run") == "Worker.run"

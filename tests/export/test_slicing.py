@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW
 
-from sentinel.export import checking
+from sentinel.export import checking, runner
 from sentinel.export.exporting import Exporter
 from sentinel.export.program import ProgramError
 from sentinel.export.slicing import Followed, Slicer
@@ -27,7 +27,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 _TIMES = 3
 _TABLE = {"first": "a value that is too long to be written where it is used", "second": 2}
@@ -88,6 +90,16 @@ def direct(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"late": boundary.invoke(pick(inputs, "value"), offset=1, unknown=2)}
 
 
+_SWAPPED = mock.patch.object
+
+
+def by_parameters(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    holder = SimpleNamespace(inner=0, outer=0)
+    with _SWAPPED(holder, "inner", 1), _SWAPPED(holder, "outer", 2):
+        called = getattr(boundary, "function")(inputs["value"])
+    return {"late": called if "offset" in boundary.parameters else 0}
+
+
 def handed_on(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     held = [boundary]
     return {"late": held[0].function(inputs["value"])}
@@ -132,11 +144,13 @@ def follow(module: ModuleType, binding: Callable[..., Any], inputs: Mapping[str,
     return Followed("json.dumps", "json", lines={file: frozenset(lines)}, **seen)
 
 
-def cut(module: ModuleType, call: Callable[..., Any], seen: Followed, told: bool = True) -> tuple[str, Slicer]:
+def cut(
+    module: ModuleType, call: Callable[..., Any], seen: Followed, told: bool = True, special: bool = False
+) -> tuple[str, Slicer]:
     """The whole of a slice as text."""
     bound = Binding("json.dumps", "call", arguments={"value": ("item", "obj")}, call=call)
-    slicer = Slicer(seen, bound, ["value"], [{"value": 2}], ["json"], told)
-    lines = slicer.observe(module.measure, {"value": "2", "other": "3"}, varied=False)
+    slicer = Slicer(seen, bound, ["value"], [{"value": 2}], ["json"], told, special)
+    lines = slicer.observe(module.measure, {"value": "2", "other": "3"}, varied=[])
     parts = [*sorted(slicer.slice.standard), *slicer.slice.imports.lines(), *slicer.slice.definitions.values()]
     return "\n\n".join([*parts, "\n".join(lines)]), slicer
 
@@ -186,6 +200,18 @@ def test_the_boundary_is_called_by_the_names_that_it_has_at_every_revision(adapt
     assert "inspect.signature(dumps).parameters" in slicer.slice.definitions["invoke"]
 
 
+def test_what_the_boundary_can_take_is_asked_or_known(adapter: ModuleType) -> None:
+    """Where one scenario at known revisions is all that a runner is for, it need not ask."""
+    seen = follow(adapter, lambda boundary, inputs: {"late": 0, "kinds": []}, {"value": 2})
+    every = frozenset(range(1, ADAPTER.count("\n") + 1))
+    seen = Followed(**{**vars(seen), "lines": dict.fromkeys(seen.lines, every)})
+    text, _ = cut(adapter, adapter.by_parameters, seen)
+    assert '"offset" in inspect.signature(dumps).parameters' in text
+    assert "_SWAPPED = unittest.mock.patch.object" in text
+    assert 'dumps(inputs["value"])' in text
+    assert "called if True else 0" in cut(adapter, adapter.by_parameters, seen, special=True)[0]
+
+
 def test_a_binding_that_hands_the_boundary_on_cannot_be_cut(adapter: ModuleType) -> None:
     seen = follow(adapter, lambda boundary, inputs: {"late": 0, "kinds": []}, {"value": 2})
     every = frozenset(range(1, ADAPTER.count("\n") + 1))
@@ -232,6 +258,18 @@ def test_a_runner_that_is_cut_says_what_the_evidence_says(export: Any, broken_tr
     assert bundle.complete, bundle.reason
     assert [side.tried.status for side in bundle.sides] == ["reproduced", "fixed"]
     assert [side.tested.status for side in bundle.sides] == ["failed", "passed"]
+
+
+@pytest.mark.usefixtures("untraceable")
+@pytest.mark.parametrize("document", [REJECTION, GROUPS], ids=lambda document: str(document["bug_id"]))
+def test_a_runner_for_one_scenario_says_what_the_evidence_says(
+    document: Any, export: Any, broken_tree: Path, fixed_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_only = export(document, broken_tree, fixed_tree)
+    monkeypatch.setattr(runner, "LONGEST", cut_only.script.count("\n"))
+    bundle = export(document, broken_tree, fixed_tree, check=True)
+    assert bundle.complete, bundle.reason
+    assert [side.tried.status for side in bundle.sides] == [side.decision.verdict.name for side in bundle.sides]
 
 
 @pytest.mark.usefixtures("untraceable")

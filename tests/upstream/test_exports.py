@@ -22,7 +22,15 @@ FAMILIES = (
     "AREAL-REWARD-NORM-NO-EOS-LEAK",  # an object of the target's own; packages that are not installed
     "SKYRL-KL-MASKED-NAN",  # NaN
     "SLIME-ASYNC-SURPLUS-GROUPS-LOST",  # a coroutine: cut out of the adapter
+    "SLIME-DUAL-CLIP-OPTION-IGNORED",  # variants: cut out, and written for them alone
+    "SKYRL-POLICY-KL-UNEVEN-MICROBATCHES",  # a step of a worker, the same
 )
+#: Runners that a stranger must read 150 lines of, or more. What is here and has become shorter must go.
+LONG = {
+    "SKYRL-LOG-PROBS-IN-PACKED-ORDER": "two tables of four rows, which only their lengths tell apart",
+    "SKYRL-ROLLOUT-KL-ZERO-DEVICE": "it follows each operation of a worker's step on tensors without storage",
+    "VERL-ENGINE-PG-LOSS-AVERAGED": "an engine's step over mini-batches, ranks and microbatches of nested tensors",
+}
 BUGS = tuple(RECIPES) if os.environ.get("SENTINEL_ALL_EXPORTS") else FAMILIES
 
 
@@ -47,4 +55,4 @@ def test_runner_and_test_agree_with_the_evidence(bug: str, exporter: Exporter) -
     if bug not in FAMILIES and not bundle.script:
         pytest.skip(f"no runner of its own: {bundle.reason}")
     assert bundle.agrees, bundle.reason
-    assert bundle.complete or bug not in FAMILIES, bundle.reason
+    assert bundle.complete == (bug not in LONG), bundle.reason
