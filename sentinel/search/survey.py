@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sentinel.search.recorded import Recorded
 
 #: Scenarios for each boundary, and calls that shrinking one finding may take.
-LEVELS: Mapping[str, tuple[int, int]] = {"quick": (8, 12), "deep": (400, 600)}
+LEVELS: Mapping[str, tuple[int, int]] = {"quick": (6, 12), "deep": (400, 600)}
 
 #: How much longer a hunt goes on for a declared dialect that has not shown yet, before it is called stale.
 _PATIENCE = 300
