@@ -141,12 +141,9 @@ class UnitStore:
         with writing(self.home.path):
             file.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.folder / ".lock"), open(file, "ab+") as stream:
-                end = stream.seek(0, os.SEEK_END)
                 text = json.dumps(line, sort_keys=True) + "\n"
-                if not end:
+                if not _mended(stream):
                     text = json.dumps(head, sort_keys=True) + "\n" + text
-                elif not _ends_with_line_feed(stream, end):
-                    text = "\n" + text  # a run was killed in the middle of a line
                 left = text.encode()
                 while left:  # a disk that becomes full takes a part without an error, and says so at the rest
                     left = left[os.write(stream.fileno(), left) :]
@@ -155,9 +152,20 @@ class UnitStore:
         return self.folder / file_name(target) / "closures" / f"{file_name(name)}.json"
 
 
-def _ends_with_line_feed(stream: Any, end: int) -> bool:
-    stream.seek(end - 1)
-    return bool(stream.read(1) == b"\n")
+def _mended(stream: Any) -> int:
+    """Where the last whole line ends. What stands behind it is part of a line that a run did not get to the end of, and
+    is taken away."""
+    end = at = stream.seek(0, os.SEEK_END)
+    while at:
+        begin = max(0, at - 4096)
+        stream.seek(begin)
+        feed = stream.read(at - begin).rfind(b"\n")
+        at = begin + feed + 1
+        if feed >= 0:
+            break
+    if at < end:
+        stream.truncate(at)
+    return int(at)
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:

@@ -23,8 +23,9 @@ from sentinel.history import rendering
 from sentinel.history.executors import Found, Local, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError
 from sentinel.history.ledger import Ledger, Selection
+from sentinel.history.units import UnitStore
 from sentinel.recipes import find_recipes
-from sentinel.sources import MirrorStore
+from sentinel.sources import Home, MirrorStore
 
 Swept = Callable[..., dict[str, Any]]
 Ledgers = Callable[[], Ledger]
@@ -273,6 +274,23 @@ def test_kill_9_in_the_middle_loses_nothing_and_its_copies_are_removed_later(
     assert verdicts(record) == [("reproduced", "", 1), ("fixed", "", 1), ("reproduced", "", 1), ("fixed", "", 1)]
     assert record["probed"] == 2
     assert not list(copies.iterdir())
+    for file in book.units.folder.glob("tiny/TINY-MEAN/*.jsonl"):
+        assert all(json.loads(line) for line in file.read_text().splitlines())
+
+
+@pytest.mark.parametrize("left", ["", "x" * 10_000, '{"basis": {}}\n', '{"basis": {}}\n' + "x" * 10_000])
+def test_what_is_left_of_a_line_goes_where_the_next_is_written(left: str, tmp_path: Path) -> None:
+    file = tmp_path / "history" / "units.jsonl"
+    file.parent.mkdir()
+    file.write_text(left)
+    store = UnitStore(Home(tmp_path))
+    for number in range(2):
+        store.append(file, {"basis": {}}, {"number": number})
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        {"basis": {}},
+        {"number": 0},
+        {"number": 1},
+    ]
 
 
 def test_two_sweeps_on_one_store_come_to_the_same_and_spoil_nothing(
