@@ -716,6 +716,7 @@ TARGET = Target(
             arguments={"values": ("token_level_rewards",)},
             outputs=("row_statistic",),
             fixed={"statistic": "sum", "axis": "token", "unbiased": True, "shift_mean": True, "epsilon": 1e-8},
+            requires=(f"{_CORE}._masked_reward_sum",),
         ),
         _statistics("masked_mean", "mean", "axis"),
         _statistics("masked_sum", "sum", "axis"),
