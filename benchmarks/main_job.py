@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sentinel.catalog import Catalog, bundled_catalog
+from sentinel.outcomes import Verdict
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
@@ -52,23 +53,24 @@ def runner(catalog: Catalog = CATALOG) -> Runner:
     return Runner(catalog, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
 
 
-def decidable(jobs: list[Job]) -> list[Job]:
-    """Those that this machine can decide: some code needs a newer Python."""
-    run = runner()
-    run.start(TARGETS)
-    run.plan(jobs)
-    found = [job for job in jobs if run.decide(job).verdict.kind not in NOT_HERE]
-    run.close()
-    return found
-
-
-def decide_all(jobs: list[Job]) -> None:
+def verdicts(jobs: list[Job]) -> list[Verdict]:
     """Every verdict through the harness, as a run of pytest does it."""
     run = runner()
     run.start(TARGETS)
     run.plan(jobs)
-    wrong = [job for job in jobs if run.decide(job).verdict.name != job.expect]
+    found = [run.decide(job).verdict for job in jobs]
     run.close()
+    return found
+
+
+def decidable(jobs: list[Job]) -> list[Job]:
+    """Those that this machine can decide: some code needs a newer Python."""
+    return [job for job, verdict in zip(jobs, verdicts(jobs)) if verdict.kind not in NOT_HERE]
+
+
+def decide_all(jobs: list[Job]) -> None:
+    """:raises SystemExit: where a verdict is not what its pin expects."""
+    wrong = [job for job, verdict in zip(jobs, verdicts(jobs)) if verdict.name != job.expect]
     if wrong:
         raise SystemExit(
             f"{len(wrong)} verdicts are not what their pins expect; a benchmark of wrong answers says nothing"

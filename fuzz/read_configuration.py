@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.configuration.files import read
+from sentinel.configuration.files import flattened, read_mapping
 from sentinel.configuration.options import Option, Options
 from sentinel.configuration.training import training
 from sentinel.errors import SentinelError
@@ -41,7 +41,7 @@ def seeds() -> Iterator[bytes]:
 def one(data: bytes) -> None:
     FILE.write_bytes(data)
     try:
-        settings = read(FILE)
+        settings = flattened(read_mapping(FILE))
     except SentinelError:
         return
     reach(AFFECTS, training(settings, OPTIONS))

@@ -49,6 +49,7 @@ def declare(commands: Commands) -> None:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
+    from sentinel.configuration.files import read_mapping
     from sentinel.findings.reach import reach
     from sentinel.recipes import find_recipes
 
@@ -59,7 +60,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
     single = [_setting(word) for word in arguments.set]
-    given = _given(arguments.config, single)
+    data = read_mapping(arguments.config) if arguments.config else None
+    given = _given(data, single)
     decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
@@ -68,8 +70,8 @@ def _audit(arguments: argparse.Namespace) -> int:
         raise SentinelError(f"nothing could be decided: {reasons[0] if reasons else f'no recipe of {target.name}'}")
     checkout = next((item.checkout for item in decisions if item.checkout), None)
     run = None if given is None else _run(catalog, target, given, single, checkout)
-    if arguments.config:
-        _tell_of_bases(arguments.config, run)
+    if data is not None:
+        _tell_of_bases(arguments.config, data, run)
     bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
     name = _name(decisions, target.name)
     if arguments.json:
@@ -97,13 +99,13 @@ class Bug:
         return self.reach.order if self.reach else 0, self.decision.recipe.bug_id
 
 
-def _given(file: Path | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
+def _given(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
     """What the configuration says, single settings over those of the file; None where nothing was given."""
-    from sentinel.configuration.files import flattened, read
+    from sentinel.configuration.files import flattened
 
-    if not file and not single:
+    if data is None and not single:
         return None
-    given = read(file) if file else {}
+    given = flattened(data)
     for name, value in single:
         below = f"{name}."
         given = {other: text for other, text in given.items() if not other.startswith(below)}
@@ -147,11 +149,9 @@ def _run(
     return run
 
 
-def _tell_of_bases(file: Path, run: Training | None) -> None:
+def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None) -> None:
     """Warn of what a Hydra configuration is composed of and is not read, but for the copy's own, which is."""
-    from sentinel.configuration.files import read_mapping
-
-    listed = read_mapping(file).get("defaults")
+    listed = data.get("defaults")
     entries = listed if isinstance(listed, list) else []
     own = Path(run.options.file).stem if run is not None and run.options is not None else ""
     unread = [

@@ -31,14 +31,6 @@ def spelled(name: object) -> str:
     return str(name).lstrip("-").replace("-", "_")
 
 
-def read(file: Path) -> dict[str, str]:
-    """A YAML or JSON file, flattened.
-
-    :raises SentinelError: where it is not one.
-    """
-    return flattened(read_mapping(file))
-
-
 def read_mapping(file: Path) -> dict[Any, Any]:
     """A YAML or JSON file that holds a mapping of a size that a configuration can have.
 

@@ -143,16 +143,32 @@ class Exporter:
             place = self._subject(bundle)
         except ProgramError as error:
             return replace(bundle, reason=str(error))
-        found = []
-        for subject_of in (self._traced, self._short, self._specialised, self._followed):
-            try:
-                found.append(self._with_files(bundle, subject_of(bundle, place), check))
-            except ProgramError as error:
-                found.append(replace(bundle, reason=str(error)))
-            if found[-1].complete or (found[-1].agrees and subject_of == self._specialised):
-                break
+        found = [self._tried(bundle, lambda: self._traced(bundle, place), check)]
+        if not found[0].complete:
+            found += self._cuts(bundle, place, check)
         agreeing = [made for made in found if made.agrees]
         return min(agreeing, key=lambda made: len(made.script.splitlines())) if agreeing else found[-1]
+
+    def _tried(self, bundle: Bundle, subject_of: Callable[[], Subject], check: bool) -> Bundle:
+        """With a runner of this subject; where none can be written, with the reason."""
+        try:
+            return self._with_files(bundle, subject_of(), check)
+        except ProgramError as error:
+            return replace(bundle, reason=str(error))
+
+    def _cuts(self, bundle: Bundle, place: Subject, check: bool) -> list[Bundle]:
+        """With runners that are cut out of the adapter's own code, until one of them will do: as it is where that is
+        short, written for the recipe's scenarios alone, and as it is."""
+        try:
+            cut = self._followed(bundle, place)
+        except ProgramError as error:
+            return [replace(bundle, reason=str(error))]
+        found = [self._tried(bundle, lambda: _short(cut), check)]
+        if not found[-1].complete:
+            found.append(self._tried(bundle, lambda: _specialised(cut), check))
+        if not found[-1].agrees:
+            found.append(self._tried(bundle, lambda: cut, check))
+        return found
 
     def _traced(self, bundle: Bundle, place: Subject) -> Subject:
         """What a straight-line program can be made of."""
@@ -169,22 +185,6 @@ class Exporter:
         given = tuple(recipe.given(contract, binding.fixed))
         pieces = Pieces(followed(seen), binding, contract.measure, given, target.packages)
         return replace(place, pieces=pieces)
-
-    def _short(self, bundle: Bundle, place: Subject) -> Subject:
-        """The same, where the runner is short as it is.
-
-        :raises ProgramError: where it is not.
-        """
-        cut = self._followed(bundle, place)
-        if problem := too_long(script(cut)[0]):
-            raise ProgramError(problem)
-        return cut
-
-    def _specialised(self, bundle: Bundle, place: Subject) -> Subject:
-        """What is cut out, for the recipe's scenarios alone."""
-        cut = self._followed(bundle, place)
-        assert cut.pieces is not None
-        return replace(cut, pieces=replace(cut.pieces, special=True))
 
     def _subject(self, bundle: Bundle) -> Subject:
         """:raises ProgramError: where a revision could not be decided."""
@@ -284,3 +284,19 @@ def source_lines(checkout: Checkout, file: str, line: int, longest: int = 60) ->
         last = line + 10
     shown = rows[line - 1 : min(last, line - 1 + longest)]
     return line, last, "\n".join(shown)
+
+
+def _short(cut: Subject) -> Subject:
+    """What is cut out, where the runner is short as it is.
+
+    :raises ProgramError: where it is not.
+    """
+    if problem := too_long(script(cut)[0]):
+        raise ProgramError(problem)
+    return cut
+
+
+def _specialised(cut: Subject) -> Subject:
+    """What is cut out, for the recipe's scenarios alone."""
+    assert cut.pieces is not None
+    return replace(cut, pieces=replace(cut.pieces, special=True))

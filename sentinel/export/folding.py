@@ -50,8 +50,6 @@ _GIVING_METHODS = frozenset(
 #: How torch's functions begin that change a setting or a tensor.
 _SETTING = ("set", "manual", "backward", "grad", "load", "save")
 
-Block = list[ast.stmt]
-
 
 def is_known(node: ast.AST | None) -> bool:
     """Whether it is a constant."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import copy
 
-from sentinel.export.folding import Substituted, is_known, is_pure, is_simple
-from sentinel.export.scopes import bound, every, read
+from sentinel.export.folding import Substituted, display, is_known, is_pure, is_simple
+from sentinel.export.scopes import bound, every, is_name, read
 
 #: No more calls, or parts of a mapping, are dealt with one by one.
 FEW = 4
@@ -32,7 +32,7 @@ def given_by(function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr] |
     if known.vararg is not None:
         found[known.vararg.arg] = ast.Tuple(rest, ast.Load())
     if known.kwarg is not None:
-        found[known.kwarg.arg] = ast.Dict([ast.Constant(name) for name in further], list(further.values()))
+        found[known.kwarg.arg] = display(further)
     complete = set(positional) <= set(found) and (known.vararg is not None or not rest)
     return found if complete and (known.kwarg is not None or not further) else None
 
@@ -87,7 +87,7 @@ def _reads(node: ast.Subscript, name: str) -> bool:
     """Whether it is an item of a mapping, read by a key that is known."""
     key = node.slice
     string = isinstance(key, ast.Constant) and isinstance(key.value, str)
-    return string and isinstance(node.value, ast.Name) and node.value.id == name and isinstance(node.ctx, ast.Load)
+    return string and is_name(node.value, name) and isinstance(node.ctx, ast.Load)
 
 
 def _without(function: ast.FunctionDef, call: ast.Call, name: str) -> None:

@@ -20,6 +20,7 @@ from sentinel.export.scopes import (
     earlier,
     every,
     free,
+    is_name,
     own,
     read,
 )
@@ -56,7 +57,7 @@ def inlined(module: ast.Module) -> bool:
 
 
 def _calls(node: ast.Call, name: str) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id == name
+    return is_name(node.func, name)
 
 
 def _plain(function: ast.FunctionDef) -> bool:
@@ -75,10 +76,10 @@ def _returned(function: ast.FunctionDef) -> ast.expr | None:
     return first.value if not rest and isinstance(first, ast.Return) else None
 
 
-def _expression(function: ast.FunctionDef, given: Mapping[str, ast.expr]) -> ast.expr | None:
+def _expression(function: ast.FunctionDef, call: ast.Call) -> ast.expr | None:
     """What a call is, written out, where that means the same."""
-    value = _returned(function)
-    if value is None:
+    value, given = _returned(function), given_by(function, call)
+    if value is None or given is None:
         return None
     reads, inner = read(value), bound(value)
     late = read(node for node in ast.walk(value) if isinstance(node, SCOPES))
@@ -93,8 +94,7 @@ def _expression(function: ast.FunctionDef, given: Mapping[str, ast.expr]) -> ast
 def _known_at(module: ast.Module, function: ast.FunctionDef, calls: list[ast.Call]) -> bool:
     """Calls whose answer is known before the program runs."""
     for call in calls:
-        given = given_by(function, call)
-        told = None if given is None else _expression(function, given)
+        told = _expression(function, call)
         if told is not None and is_known(told := Folded().visit(told)):
             Placed(call, told).visit(module)
             return True
@@ -102,8 +102,7 @@ def _known_at(module: ast.Module, function: ast.FunctionDef, calls: list[ast.Cal
 
 
 def _as_expression(module: ast.Module, function: ast.FunctionDef, call: ast.Call) -> bool:
-    given = given_by(function, call)
-    told = None if given is None else _expression(function, given)
+    told = _expression(function, call)
     where = next((node for node in module.body if any(part is call for part in ast.walk(node))), None)
     if told is None or where is None or (_globals(function) & {*bound(where)}):
         return False
@@ -115,8 +114,7 @@ def _short(module: ast.Module, function: ast.FunctionDef, calls: list[ast.Call])
     """A few calls of what is hardly longer written out."""
     if not 1 < len(calls) <= FEW or any(node in calls for node in ast.walk(function)):
         return False
-    found = [given_by(function, call) for call in calls]
-    told = [None if given is None else _expression(function, given) for given in found]
+    told = [_expression(function, call) for call in calls]
     where = [node for node in module.body if any(part in calls for part in ast.walk(node))]
     if any(text is None or len(ast.unparse(text)) > _TEXT for text in told):
         return False

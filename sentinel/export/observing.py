@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from sentinel.export.program import Merged, Program, ProgramError, joined, merged, only, parsed, reaching
-from sentinel.export.rendering import Body, Imports, scalar, wrapped
+from sentinel.export.rendering import Body, Imports, mentioned, scalar, wrapped
 from sentinel.export.slicing import Followed, Slicer
 from sentinel.export.specialising import specialised
 from sentinel.recipes import Recipe
@@ -171,8 +171,8 @@ def _cut(subject: Subject, pieces: Pieces, brevity: int) -> Observing:
         definitions, function, short = specialised(definitions, function, keys, imports.modules)
         imports = replace(imports, short=short)
         text = "\n".join([*definitions.values(), *function, *calls.values()])
-        imports, standard = imports.read_by(text), {line for line in standard if _mentioned(line.split()[-1], text)}
-        third = {name for name in third if _mentioned(name, text)}
+        imports, standard = imports.read_by(text), {line for line in standard if mentioned(line.split()[-1], text)}
+        third = {name for name in third if mentioned(name, text)}
     return Observing(
         tuple(function),
         addresses,
@@ -184,10 +184,6 @@ def _cut(subject: Subject, pieces: Pieces, brevity: int) -> Observing:
         tuple(definitions.values()),
         tuple(sorted({*pieces.followed.stubs, *subject.more_stubs})),
     )
-
-
-def _mentioned(name: str, text: str) -> bool:
-    return re.search(rf"(?<![\w.]){re.escape(name)}\b", text) is not None
 
 
 def _import_order(lines: Iterable[str]) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ def _makes(value: ast.expr) -> bool:
         return True
     while isinstance(value, (ast.Call, ast.Attribute)):
         value = value.func if isinstance(value, ast.Call) else value.value
-    return isinstance(value, ast.Name) and value.id == "torch"
+    return is_name(value, "torch")
 
 
 def _unread(block: Block, index: int, reads: Counter[str], giving: Container[str]) -> bool:
@@ -254,13 +254,9 @@ def _binds(statement: ast.stmt, name: str) -> int:
 
 def _apart(block: Block, index: int, counts: Counter[str]) -> bool:
     """``a, b = c, 1``: what is known already, or a name for another, as a statement of its own."""
-    statement = block[index]
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+    statement, pairs = block[index], _pairs(block[index])
+    if not pairs or not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Tuple):
         return False
-    target, value = statement.targets[0], statement.value
-    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple) or len(target.elts) != len(value.elts):
-        return False
-    pairs = list(zip(target.elts, value.elts))
     if any(not isinstance(one, ast.Name) or counts[one.id] != 1 or isinstance(it, ast.Starred) for one, it in pairs):
         return False
     told = [one.id for one, _ in pairs if isinstance(one, ast.Name)]

@@ -42,6 +42,11 @@ _BINARY = {
 _UNARY = {"neg": "-", "bitwise_not": "~", "invert": "~"}
 
 
+def mentioned(name: str, text: str) -> bool:
+    """Whether a program's text has this name, and not as an attribute of something."""
+    return re.search(rf"(?<![\w.]){re.escape(name)}\b", text) is not None
+
+
 @dataclass
 class Imports:
     """What a file must import: ``module -> names``, and modules by themselves."""
@@ -67,10 +72,10 @@ class Imports:
         """Those that a program reads."""
         kept: dict[str, set[str]] = {}
         for module, names in self.names.items():
-            if found := {name for name in names if re.search(rf"(?<![\w.]){name}\b", text)}:
+            if found := {name for name in names if mentioned(name, text)}:
                 kept[module] = found
         words = {module: self.short.get(module, module) for module in self.modules}
-        modules = {module for module, word in words.items() if re.search(rf"(?<![\w.]){word}\b", text)}
+        modules = {module for module, word in words.items() if mentioned(word, text)}
         return Imports(kept, modules, self.short)
 
     def lines(self) -> list[str]:

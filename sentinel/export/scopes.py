@@ -85,7 +85,7 @@ def straight(body: Block) -> Iterator[Block]:
             yield from straight(statement.body)
 
 
-def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+def parameters(function: Function) -> list[str]:
     """The names of a function's parameters."""
     return [item.arg for item in arguments(function.args)]
 
@@ -119,7 +119,7 @@ def earlier(head: ast.AST, node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def settled(function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+def settled(function: Function) -> None:
     """Names without the numbers that kept them apart from others, where these are gone."""
     for name in sorted(own(function)):
         base = re.sub(r"(_\d+)+$", "", name)
