@@ -13,6 +13,7 @@ from sentinel.checkout import Checkout
 from sentinel.outcomes import Environment
 from sentinel.refs import Ref
 from sentinel.search.references import References
+from sentinel.sources import Home
 from sentinel.targets import Target
 from sentinel.worker.client import Options, Places, TargetProcess, WorkerError, Zygote, flags
 
@@ -134,7 +135,11 @@ def contained_places(catalog: Catalog) -> Places:
     adapters = [adapter.file for adapter in catalog.adapters.values()]
     contracts = [Path(contract.file) for contract in catalog.contracts.values()]
     readable = [file.parent if file.name == "__init__.py" else file for file in (*adapters, *contracts)]
-    return Places(tuple(map(str, dict.fromkeys(readable))), tuple(map(str, catalog.recipe_folders)))
+    return Places(
+        tuple(map(str, dict.fromkeys(readable))),
+        tuple(map(str, catalog.recipe_folders)),
+        (str(Home.default().checkouts),),
+    )
 
 
 class Loaded:

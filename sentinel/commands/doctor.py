@@ -268,6 +268,7 @@ def _sandbox(chosen: str) -> Iterator[Check]:
         yield Check("strict sandbox", "ok", "to be had")
         yield _system_calls()
         yield _control_groups()
+        yield _other_interpreters()
     else:
         level = "missing" if chosen == "strict" else "note"
         fix = "run heads that you do not trust on another machine; `basic` is no boundary against malice"
@@ -295,6 +296,16 @@ def _control_groups() -> Check:
         return Check("control groups", "ok", "processes and memory of a target are bounded together")
     missing = " and ".join(sorted({"pids", "memory"} - bounded))
     return Check("control groups", "note", f"none for {missing}", "each process is bounded by itself, as ever")
+
+
+def _other_interpreters() -> Check:
+    from sentinel.worker import walls
+
+    reason = walls.reason_against()
+    if reason is None:
+        return Check("other interpreters", "ok", "start behind a wall, by bubblewrap (--sentinel-python, --python)")
+    fix = "install bubblewrap; until then use --sentinel-python only with environments that may run their own code here"
+    return Check("other interpreters", "note", f"contained only once they have started: {reason}", fix)
 
 
 def _ask_for_devices() -> subprocess.Popen[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.checkout import Checkout
+from sentinel.worker import walls
 from sentinel.worker.client import Options
 from sentinel.worker.contained import contained_command
 
@@ -88,6 +89,8 @@ def _process(
         git = shutil.which("git")  # a runner asks it for the commit
         readable = [checkout.path, *([Path(git)] if git else [])]
         command = contained_command(command, Path(folder), *readable, memory=Options.memory)
+        if python is not None:
+            command = walls.walled(command, [folder, *map(str, readable)])
     try:
         return subprocess.run(
             command,

@@ -9,7 +9,6 @@ import ast
 import hashlib
 import json
 import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -17,10 +16,10 @@ from importlib import metadata
 from pathlib import Path
 
 from sentinel.catalog import Catalog
-from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe
 from sentinel.settings import Settings
 from sentinel.values import typed
+from sentinel.worker import walls
 from sentinel.worker.client import flags
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -98,10 +97,7 @@ def _meaning(recipe: Recipe) -> str:
 def _versions(python: str | None, names: tuple[str, ...]) -> Mapping[str, str]:
     if python is None:
         return {"python": platform.python_version(), **{name: _version(name) for name in names}}
-    said = subprocess.run([python, "-c", _VERSIONS, *names], capture_output=True, text=True, check=False)
-    if said.returncode:
-        raise SentinelError(f"{python} does not run: {said.stderr.strip().splitlines()[-1:] or 'it printed nothing'}")
-    return dict(json.loads(said.stdout))
+    return dict(walls.ask(python, "-c", _VERSIONS, *names))
 
 
 def _version(name: str) -> str:

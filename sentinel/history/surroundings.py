@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import metadata
 
-from sentinel.errors import SentinelError
+from sentinel.worker import walls
 
 #: Top-level module -> the distribution that has it and its version; ``-`` where it cannot be imported.
 Surroundings = Callable[[str], str]
@@ -60,7 +58,4 @@ def _owners() -> Mapping[str, list[str]]:
 
 @cache
 def _listed(python: str) -> Mapping[str, tuple[str, ...]]:
-    said = subprocess.run([python, "-c", _LISTED], capture_output=True, text=True, check=False)
-    if said.returncode:
-        raise SentinelError(f"{python} does not run: {(said.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
-    return {name: tuple(found) for name, found in json.loads(said.stdout).items()}
+    return {name: tuple(found) for name, found in walls.ask(python, "-c", _LISTED).items()}

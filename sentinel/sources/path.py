@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +26,7 @@ from sentinel.sources.trees import (
     tree_hash,
 )
 from sentinel.targets import Target
+from sentinel.worker import walls
 
 #: Seconds in which git says on which commit a work tree stands.
 _PATIENCE = 20.0
@@ -80,23 +79,15 @@ def open_installed(target: Target, ref: Ref, home: Home, python: str | None = No
     :param python: the environment's interpreter; None: this one.
     :raises Unavailable: where the interpreter cannot be run, or has none of the target's packages.
     """
-    interpreter = python or sys.executable
     try:
         # Isolated: neither the current folder nor PYTHONPATH is what is installed.
-        finished = subprocess.run(
-            [interpreter, "-I", "-c", _FIND, target.pypi or target.name, *target.packages],
-            capture_output=True, stdin=subprocess.DEVNULL, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        answer = json.loads(finished.stdout.splitlines()[-1]) if finished.returncode == 0 else None
-    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"{target.name}: cannot run {interpreter} to look for it: {error}") from error
-    if answer is None:
-        said = (finished.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise Unavailable(f"{target.name}: cannot run {interpreter} to look for it: {said}")
+        answer = walls.ask(python, "-I", "-c", _FIND, target.pypi or target.name, *target.packages)
+    except walls.InterpreterError as error:
+        raise Unavailable(f"{target.name}: {error}") from None
     found = {root.path: Path(answer["found"][root.package]) for root in target.roots if root.package in answer["found"]}
     if not found:
         looked = ", ".join(target.packages)
-        raise Unavailable(f"{target.name} is not installed for {interpreter}; looked for {looked}")
+        raise Unavailable(f"{target.name} is not installed for {python or sys.executable}; looked for {looked}")
     tree = _Files(found, follow=True)
     return checkouts.materialise(
         home, target, ref, tree.entries, tree.contents, tree.left_out, version=answer["version"]

@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import site
 import socket
 import struct
 import subprocess
@@ -25,7 +24,7 @@ from typing import Any
 
 from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError
-from sentinel.worker import protocol, syscalls
+from sentinel.worker import protocol, syscalls, walls
 from sentinel.worker.processes import Leader
 
 #: What results may depend on, set for every worker and recorded in the evidence.
@@ -38,8 +37,8 @@ FLAGS: dict[str, str] = {
     "TORCHDYNAMO_DISABLE": "1",
 }
 
-#: What a worker may know of the user's environment under the ``basic`` sandbox.
-_PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TZ", "SYSTEMROOT")
+_PACKAGE = Path(__file__).resolve().parent.parent
+_BOOTSTRAP = _PACKAGE / "worker" / "bootstrap.py"
 
 #: Above the user's own timeout: what the controller grants a target process to report it.
 _GRACE = 5.0
@@ -72,10 +71,12 @@ class Places:
     :ivar readable: adapters and contracts.
     :ivar hidden: folders below those, or below the interpreter's, that they may not read: recipes, with what they
         expect.
+    :ivar checkouts: folders in which checkouts lie: each process sees its own, another interpreter all of them.
     """
 
     readable: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    checkouts: tuple[str, ...] = ()
 
 
 class WorkerError(SentinelError):
@@ -98,6 +99,7 @@ class Zygote:
         self._channel: socket.socket | None = None
         self._hello: dict[str, Any] | None = None
         self._scratch: str | None = None
+        self._walled = False
         self._log: Any = None
         self._stopped = False
 
@@ -117,10 +119,9 @@ class Zygote:
         with _room():
             self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
         ours, theirs = socket.socketpair()
-        bootstrap = Path(__file__).resolve().parent / "bootstrap.py"
         try:
             self._process = subprocess.Popen(
-                [self.options.python or sys.executable, str(bootstrap), str(theirs.fileno())],
+                self._behind_a_wall([self.options.python or sys.executable, str(_BOOTSTRAP), str(theirs.fileno())]),
                 pass_fds=(theirs.fileno(),),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
@@ -129,12 +130,35 @@ class Zygote:
                 cwd=self._scratch,
                 start_new_session=True,
             )
+        except walls.InterpreterError as error:
+            ours.close()
+            raise WorkerError(str(error)) from None
         except OSError as error:
             ours.close()
             raise WorkerError(f"cannot start {self.options.python or sys.executable}: {error.strerror}") from None
         finally:
             theirs.close()
         self._channel = ours
+
+    def _behind_a_wall(self, command: list[str]) -> list[str]:
+        """The command, behind a wall where that is another interpreter's and strict containment is wanted."""
+        assert self._scratch is not None
+        if self.options.python is None or (self.options.sandbox or self._default) != "strict":
+            return command
+        readable = [*self.places.readable, *self.places.checkouts]
+        walled = walls.walled(command, readable, self.places.hidden, [self._scratch], self._devices)
+        self._walled = walled != command
+        _give(self._scratch, walls.user() if self._walled else None)
+        return walled
+
+    @property
+    def _devices(self) -> list[str]:
+        return [] if self.options.device == "cpu" else glob.glob("/dev/nvidia*")
+
+    @property
+    def _default(self) -> str:
+        """The level to begin with; on a GPU strict was not tried yet, and is had only where it is asked for."""
+        return "strict" if self.options.device == "cpu" else "basic"
 
     @property
     def sandbox(self) -> str:
@@ -144,9 +168,7 @@ class Zygote:
         """
         if self.options.sandbox:
             return self.options.sandbox
-        if self.options.device != "cpu":  # strict on a GPU was not tried yet: only where it is asked for
-            return "basic"
-        return "basic" if self.hello()["uncontained"] else "strict"
+        return "basic" if self._default != "strict" or self.hello()["uncontained"] else "strict"
 
     def hello(self) -> Mapping[str, Any]:
         """Versions of the interpreter, torch, numpy and the preloaded packages; ``uncontained``: why processes cannot
@@ -232,20 +254,16 @@ class Zygote:
         return ""
 
     def _environment(self) -> dict[str, str]:
-        base = (
-            dict(os.environ)
-            if self.options.sandbox == "off"
-            else {k: os.environ[k] for k in _PASSED if k in os.environ}
-        )
         return {
-            **base,
+            **(dict(os.environ) if self.options.sandbox == "off" else {}),
+            **walls.environment(),
             "HOME": str(self._scratch),
-            "PYTHONUSERBASE": os.environ.get("PYTHONUSERBASE") or site.getuserbase(),  # goes by HOME otherwise
             "TMPDIR": str(self._scratch),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
             # Fewer and larger pages of the heap: a fork copies fewer of them, which is what a probe costs most.
             "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+            **({"USER": "sentinel", "LOGNAME": "sentinel"} if self._walled else {}),  # known by no number there
             **flags(),
         }
 
@@ -275,7 +293,8 @@ class Zygote:
         """
         base = checkout.path.resolve()
         own = [file for file in files if Path(file).suffix == ".py" and Path(file).resolve().is_relative_to(base)]
-        if own and self.sandbox == "strict":  # else the process that imports has written it already
+        # Under no other level than strict: there the process that imports has written it already.
+        if own and self.sandbox == "strict" and not self._walled:
             with self._lock, contextlib.suppress(EOFError, OSError, protocol.ProtocolError):
                 self._command({"op": "compile", "files": own, "folder": _byte_code_of(checkout)})
                 return int(protocol.receive(self._open)["pid"])
@@ -288,14 +307,13 @@ class Zygote:
     def _spawn(self, spec: dict[str, Any], *checkout: str) -> TargetProcess:
         spec = {**spec, "contain": None}
         if self.sandbox == "strict":
-            own = str(Path(__file__).resolve().parent.parent)
-            visible = [own, *self.places.readable, *checkout, *filter(os.path.isdir, [spec["pycache"]])]
+            visible = [str(_PACKAGE), *self.places.readable, *checkout, *filter(os.path.isdir, [spec["pycache"]])]
             spec["contain"] = {
                 "readable": visible,
                 "hidden": self.places.hidden,
                 "system_calls": syscalls.hexadecimal(),
             }
-            spec["contain"]["devices"] = [] if self.options.device == "cpu" else glob.glob("/dev/nvidia*")
+            spec["contain"]["devices"] = self._devices
         with self._lock:
             for last in (False, True):
                 if self._process is None:
@@ -314,8 +332,10 @@ class Zygote:
         limited = self.options.sandbox != "off"
         memory = self.options.memory if self.options.device == "cpu" and limited else 0
         ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
         try:
             scratch = _folder("target-", self._scratch)
+            _give(scratch, walls.user() if self._walled else None)
             own = {"scratch": scratch, "memory": memory, "limited": limited}
             self._command({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
             born = protocol.receive(self._open)
@@ -324,7 +344,11 @@ class Zygote:
                     f"strict containment is not to be had here: {born['refused']}; `sentinel doctor` says more, "
                     "--sentinel-sandbox=basic does without"
                 )
-            pid = int(born["pid"])
+            theirs.close()
+            try:
+                pid = _first_sender(ours, self.options.timeout)
+            except (EOFError, OSError):  # killed as it was born; the zygote may be well
+                pid = None
         except BaseException:
             ours.close()
             raise
@@ -363,6 +387,11 @@ class Zygote:
         self._channel = self._process = self._hello = self._log = self._scratch = None
 
 
+def _give(folder: str, user: int | None) -> None:
+    if user is not None:
+        os.chown(folder, user, user)
+
+
 def _folder(prefix: str, inside: str | None = None) -> str:
     """:raises WorkerError: where there is no room for it."""
     with _room():
@@ -383,12 +412,15 @@ def _room() -> Iterator[None]:
 class TargetProcess:
     """The controller's handle on a target process (or an oracle process). One request at a time: threads queue."""
 
-    def __init__(self, channel: socket.socket, pid: int, options: Options) -> None:
+    def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
+        """:param pid: None for a process that ended before it could say a word."""
         self._lock = threading.Lock()
         self._channel = channel
-        self._leader = Leader(pid)
+        self._leader = None if pid is None else Leader(pid)
         self._options = options
         self.dead: dict[str, Any] | None = None
+        if pid is None:
+            self._bury("crash", "the target process ended as it was forked")
 
     def load(self, paths: Sequence[str], adapter: str, contract_file: str, contract: str) -> list[str]:
         """Import the modules of these dotted paths, the adapter and the contract, so that later probes find them.
@@ -468,7 +500,8 @@ class TargetProcess:
             return
         with contextlib.suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits for an answer
-        self._leader.kill()
+        if self._leader is not None:
+            self._leader.kill()
         self._channel.close()
 
 

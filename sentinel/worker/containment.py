@@ -37,7 +37,7 @@ _CAPABILITY_VERSION = 0x20080522
 SCRATCH_BYTES = 1 << 30
 
 #: Folders of shared libraries, and what tells the loader where they are.
-_SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
+SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 
 #: Devices that are no way out: what libraries read random numbers from, and send output to nowhere.
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -214,7 +214,7 @@ def _interpreter() -> Sequence[str]:
     # What .pth files add, but not a working tree of Sentinel's own: recipes and evidence lie in it.
     places += [entry for entry in sys.path if entry and not os.path.isdir(os.path.join(entry, "sentinel", "worker"))]
     places += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
-    return [place for place in (*places, *_SYSTEM) if os.path.exists(place)]
+    return [place for place in (*places, *SYSTEM) if os.path.exists(place)]
 
 
 def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int, devices: Iterable[str]) -> None:
@@ -227,7 +227,7 @@ def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, use
         os.mkdir(root + folder)
     # Some code makes folders in it while it is imported, whatever TMPDIR says.
     _mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
-    for place in _outermost(visible):
+    for place in outermost(visible):
         _bind(place, root)
     for device in devices:
         _bind(device, root, flags=_MS_NOSUID | _MS_NOEXEC)
@@ -252,7 +252,7 @@ def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, use
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 
-def _outermost(places: Iterable[str]) -> list[str]:
+def outermost(places: Iterable[str]) -> list[str]:
     """Each place once, without those that lie within another; links and what they lead to are two places."""
     wanted = {spelling for place in places for spelling in (os.path.abspath(place), os.path.realpath(place))}
     return sorted(
@@ -269,7 +269,11 @@ def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODE
     else:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         Path(target).touch()
-    _mount(real, target, None, _MS_BIND)
+    try:
+        _mount(real, target, None, _MS_BIND)
+    except ContainmentError:
+        # Behind a wall the kernel lets nobody see what lies under another mount: those below come along, read-only.
+        _mount(real, target, None, _MS_BIND | _MS_REC)
     # The kernel lets nobody take away what the mount below was restricted by.
     inherited = os.statvfs(target).f_flag & (_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     _mount(None, target, None, _MS_BIND | _MS_REMOUNT | flags | inherited)

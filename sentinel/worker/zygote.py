@@ -119,9 +119,11 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         os.read(adopted, 1)
         os.close(adopted)
         processes.die_with_parent()
+        own = socket.socket(fileno=fds[0])
+        own.send(b"!")  # tells the controller who this is: see its _first_sender
         from sentinel.worker.target_process import serve as serve_target
 
-        serve_target(socket.socket(fileno=fds[0]), spec)
+        serve_target(own, spec)
     finally:
         with contextlib.suppress(OSError):
             os._exit(1)

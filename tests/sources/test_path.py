@@ -120,5 +120,5 @@ def test_the_current_folder_is_not_installed(store: MirrorStore, target: Target,
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/false", "/bin/echo"])
 def test_an_interpreter_that_does_not_run(store: MirrorStore, target: Target, python: str) -> None:
-    with pytest.raises(Unavailable, match=f"cannot run {python} to look for it"):
+    with pytest.raises(Unavailable, match=f"cannot run {python}: "):
         open_checkout(target, Ref.parse("installed"), store=store, python=python)

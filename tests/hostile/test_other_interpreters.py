@@ -1,0 +1,209 @@
+"""Another environment, of ``--sentinel-python``, whose own files attack as its interpreter starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import socket
+import subprocess
+import sysconfig
+import venv
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attacks import SECRETS
+from demo_kit import Lab, copy_demo, gone, returned
+
+from sentinel.catalog import bundled, bundled_catalog
+from sentinel.processes import contained_places
+from sentinel.refs import Ref
+from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.worker import walls
+from sentinel.worker.client import Options, Zygote
+
+#: What a line of a ``.pth`` file starts, in whatever interpreter of the environment: it tells on standard error.
+ATTACK = """
+import json, os, socket, sys, time
+
+def tried(action):
+    try:
+        action()
+    except BaseException as error:
+        return type(error).__name__
+    return "done"
+
+def daemon():
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(300)
+        os._exit(0)
+
+if os.environ.get("TMPDIR"):  # in a zygote, and not in whoever prepares this
+    print("told", json.dumps({{
+        "read": tried(lambda: open({secret!r}).read()),
+        "write": tried(lambda: open({secret!r}, "w")),
+        "recipes": tried(lambda: os.listdir({recipes!r})),
+        "checkout": tried(lambda: open({checkout!r}, "w")),
+        "connect": tried(lambda: socket.create_connection(("127.0.0.1", {port}), timeout=5).close()),
+        "signal": tried(lambda: os.kill({pid}, 0)),
+        "daemon": tried(daemon),
+        "environment": sorted(os.environ),
+        "user": [os.getuid(), [line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")][0]],
+    }}), file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def wall() -> None:
+    reason = walls.reason_against()
+    if reason:
+        pytest.skip(f"no wall is to be had here: {reason}")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """An environment that sees the packages of this one."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    packages = "\n".join(dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]))
+    (_packages(tmp_path / "env") / "these.pth").write_text(packages)
+    return tmp_path / "env"
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture
+def started(
+    environment: Path, tmp_path: Path, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Zygote]]:
+    """``started(sandbox)``: the worker of an environment that attacks as it starts."""
+    zygotes = []
+    tree = copy_demo(tmp_path / "lab" / "demo")
+    (tmp_path / "secret").write_text("secret")
+    attack = ATTACK.format(
+        secret=str(tmp_path / "secret"),
+        recipes=str(bundled("recipes") / "verl"),
+        checkout=str(tree / "attacked"),
+        port=server.getsockname()[1],
+        pid=os.getpid(),
+    )
+    (_packages(environment) / "attack.py").write_text(attack)
+    (_packages(environment) / "attack.pth").write_text("import attack")
+    for name in SECRETS:
+        monkeypatch.setenv(name, "secret")
+    places = contained_places(bundled_catalog())
+    # This environment's packages are named, as the .pth file of that one could not be believed.
+    seen = (*places.readable, sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    places = replace(places, readable=seen, checkouts=(str(tmp_path / "lab"),))
+
+    def start(sandbox: str) -> Zygote:
+        options = Options(timeout=30, sandbox=sandbox, python=str(environment / "bin" / "python"))
+        zygotes.append(Zygote(options, [], places))
+        zygotes[-1].hello()
+        return zygotes[-1]
+
+    yield start
+    for zygote in zygotes:
+        zygote.stop()
+
+
+def _packages(environment: Path) -> Path:
+    return next(environment.glob("lib/python*/site-packages"))
+
+
+def _told(zygote: Zygote) -> dict[str, Any]:
+    zygote._log.seek(0)
+    lines = zygote._log.read().decode().splitlines()
+    return dict(json.loads(next(line for line in lines if line.startswith("told ")).removeprefix("told ")))
+
+
+def test_what_an_environment_runs_as_it_starts_is_behind_the_wall(
+    wall: None, started: Callable[..., Zygote], tmp_path: Path
+) -> None:
+    told = _told(started("strict"))
+    assert told["read"] == told["recipes"] == "FileNotFoundError"
+    assert {told["write"], told["checkout"]} <= {"OSError", "PermissionError"}
+    assert told["connect"] in ("OSError", "ConnectionRefusedError")  # nobody listens on the loopback that it has
+    assert told["signal"] == "ProcessLookupError"
+    assert not {*told["environment"]} & {*SECRETS}
+    user, capabilities = told["user"]
+    assert user != 0
+    assert int(capabilities, 16) == 0
+    assert (tmp_path / "secret").read_text() == "secret"
+
+
+def test_under_basic_it_is_not(started: Callable[..., Zygote]) -> None:
+    told = _told(started("basic"))
+    assert [told[name] for name in ("read", "recipes", "checkout", "connect", "signal")] == ["done"] * 5
+
+
+def test_nothing_that_it_leaves_behind_outlives_the_worker(wall: None, started: Callable[..., Zygote]) -> None:
+    zygote = started("strict")
+    process, scratch = zygote._process, zygote._scratch
+    assert process is not None
+    assert scratch is not None
+    inside = _below(process.pid)
+    assert len(inside) >= 3  # the first of the namespace, the worker, its daemon
+    zygote.stop()
+    assert all(map(gone, inside))
+    assert not Path(scratch).exists()
+
+
+def test_probes_contain_themselves_behind_the_wall_too(
+    wall: None, started: Callable[..., Zygote], tmp_path: Path
+) -> None:
+    lab = Lab(started("strict"), tmp_path / "lab", sandbox="strict")
+    source = """
+import os, socket
+def tell(path):
+    numbers = [name for name in os.listdir("/proc") if name.isdigit()]
+    return [os.path.exists(path), len(numbers), os.getcwd()]
+def spin():
+    if os.fork() == 0:
+        while True: pass
+    return 7
+"""
+    process = lab.open(lab.write({"mod.py": source}))
+    found, processes, folder = returned(lab.probe(process, "pkg.mod.tell", path=str(tmp_path / "lab" / "demo")))
+    assert (found, processes) == (False, 2)  # its target process and itself
+    assert folder.startswith(str(lab.zygote._scratch))
+    assert returned(lab.probe(process, "pkg.mod.spin")) == 7
+    process.close()
+    assert gone(process._leader.pid)
+
+
+def test_where_a_package_lies_is_asked_behind_the_wall(wall: None, environment: Path, tmp_path: Path) -> None:
+    packages = _packages(environment)
+    (packages / "demo_rl").mkdir()
+    (packages / "demo_rl" / "__init__.py").write_text("")
+    (packages / "attack.pth").write_text(f"import os; open({str(tmp_path / 'mark')!r}, 'w')")
+    demo = bundled_catalog().targets["demo"]
+    python = environment / "bin" / "python"
+    made = open_checkout(demo, Ref("installed"), store=MirrorStore(Home(tmp_path / "home")), python=str(python))
+    assert (made.path / "demo_rl" / "__init__.py").is_file()
+    assert not (tmp_path / "mark").exists()
+    subprocess.run([python, "-c", ""], check=False)
+    assert (tmp_path / "mark").exists()  # without a wall it is run
+
+
+def _below(pid: int) -> list[int]:
+    """The processes that come from one, by the numbers that they have here."""
+    found = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, file.read_text().split()):
+            found += [child, *_below(child)]
+    return found
+
+
+def test_the_users_own_packages_are_seen(wall: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "base"))
+    (tmp_path / "base" / "lib").mkdir(parents=True)
+    script = f"import json, os; print(json.dumps(os.listdir({str(tmp_path / 'base')!r})))"
+    assert walls.ask(str(Path(os.path.realpath(site.__file__)).parents[2] / "bin" / "python3"), "-c", script) == ["lib"]

@@ -1,0 +1,128 @@
+"""The wall around another interpreter: what of its environment is seen; what cannot be put behind one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sentinel.worker import walls
+
+
+@pytest.fixture(autouse=True)
+def _offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walls, "reason_against", lambda: None)
+    monkeypatch.setattr(walls, "user", lambda: None)
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """Of an environment with an interpreter that is a link to one elsewhere."""
+    (tmp_path / "base" / "bin").mkdir(parents=True)
+    (tmp_path / "base" / "bin" / "python3").write_bytes(b"\x7fELF")
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python").symlink_to(tmp_path / "base" / "bin" / "python3")
+    (tmp_path / "env" / "pyvenv.cfg").write_text(f"home = {tmp_path / 'base' / 'bin'}\n")
+    packages = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
+    packages.mkdir(parents=True)
+    (tmp_path / "base" / "lib" / "python3.12" / "site-packages").mkdir(parents=True)
+    return packages
+
+
+def shown(packages: Path) -> set[str]:
+    """What of a folder that the environment lies in is seen behind the wall."""
+    words = walls.walled([str(packages.parents[2] / "bin" / "python"), "-c", ""])
+    top = f"{packages.parents[3]}/"
+    binds = [source for word, source in pairwise(words) if word == "--ro-bind"]
+    return {place.removeprefix(top) for place in binds if place.startswith(top)}
+
+
+def test_an_environment_and_what_it_was_made_from(packages: Path) -> None:
+    assert shown(packages) == {"env/bin", "env/lib", "env/pyvenv.cfg", "base/bin", "base/lib"}
+
+
+def test_what_was_installed_to_be_edited(packages: Path, tmp_path: Path) -> None:
+    for name in ("edited", "older", "letters"):
+        (tmp_path / name / "src").mkdir(parents=True)
+    (tmp_path / "edited" / "pyproject.toml").write_text("")
+    (tmp_path / "older" / "setup.py").write_text("")
+    info = packages / "edited-1.dist-info"
+    info.mkdir()
+    told = {"url": (tmp_path / "edited").as_uri(), "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(told))
+    (packages / "older.pth").write_text(f"import os\n{tmp_path / 'older' / 'src'}\n{tmp_path / 'letters'}\nrelative\n")
+    assert {"edited", "older/src"} == {place for place in shown(packages) if not place.startswith(("env/", "base/"))}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"dir_info": {"editable": true}}', '{"url": 3, "dir_info": 4}'])
+def test_what_tells_nothing_of_it(packages: Path, text: str) -> None:
+    info = packages / "edited-1.dist-info"
+    info.mkdir()
+    (info / "direct_url.json").write_text(text)
+    assert "env/lib" in shown(packages)
+
+
+def test_a_folder_that_is_no_project_is_not_shown(packages: Path, tmp_path: Path) -> None:
+    (tmp_path / "home" / ".ssh").mkdir(parents=True)
+    info = packages / "edited-1.dist-info"
+    info.mkdir()
+    told = {"url": (tmp_path / "home" / ".ssh").as_uri(), "dir_info": {"editable": True}}
+    (info / "direct_url.json").write_text(json.dumps(told))
+    assert not [place for place in shown(packages) if place.startswith("home")]
+
+
+def test_an_interpreter_in_a_home_folder_does_not_show_it(packages: Path, tmp_path: Path) -> None:
+    home = packages.parents[2]
+    (home / "notes").write_text("")
+    (home / "pyvenv.cfg").unlink()
+    assert "env/notes" not in shown(packages)
+    assert "env" not in shown(packages)
+
+
+def test_links_in_a_circle_end(packages: Path) -> None:
+    (packages.parents[2] / "pyvenv.cfg").write_text(f"home = {packages.parents[2] / 'bin'}\n")
+    assert "env/lib" in shown(packages)
+
+
+def test_a_script_is_no_interpreter(tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nexec python3\n")
+    with pytest.raises(walls.InterpreterError, match=r"python is a script; name the interpreter that it starts, as"):
+        walls.walled([str(script)])
+
+
+def test_where_no_wall_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walls, "reason_against", lambda: "no bwrap on PATH")
+    assert walls.walled([sys.executable, "-c", ""]) == [sys.executable, "-c", ""]
+
+
+def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    walls.reason_against.cache_clear()
+    assert walls.reason_against() in ("no bwrap on PATH", "it needs Linux")
+    walls.reason_against.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("raise SystemExit('none of your business')", "none of your business"),
+        ("print('hello')", "it printed something else"),
+        ("", "it printed something else"),
+        ("raise SystemExit(3)", "it said nothing"),
+    ],
+)
+def test_an_interpreter_that_says_nothing_useful(script: str, says: str) -> None:
+    with pytest.raises(walls.InterpreterError, match=rf"cannot run .*python.*: {says}"):
+        walls.ask(None, "-c", script)
+
+
+def test_it_learns_little_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_TOKEN", "secret")
+    known = walls.ask(None, "-c", "import json, os; print(json.dumps(sorted(os.environ)))")
+    assert "PATH" in known
+    assert "GITHUB_TOKEN" not in known
