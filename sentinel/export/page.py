@@ -14,6 +14,7 @@ from typing import Any
 
 from sentinel.catalog import Catalog
 from sentinel.export.exporting import Bundle, Side, source_lines
+from sentinel.export.rendering import variable
 from sentinel.findings.duplicates import Source
 from sentinel.outcomes import Decision
 from sentinel.recipes import Recipe
@@ -91,7 +92,7 @@ def _example(bundle: Bundle) -> Iterable[str]:
     if observed is None:
         yield fenced("\n".join(scenario_lines(recipe.document)), "text")
         return
-    calls = [f"{name or 'observed'} = {call}" for name, call in observed.variants.items()]
+    calls = [f"{variable(name, 'observed')} = {call}" for name, call in observed.variants.items()]
     imports = [*(f"import {name}" for name in sorted({"torch", *observed.third})), *observed.imports.lines()]
     made = [line for text in observed.classes for line in (*text.split("\n"), "")]
     yield fenced("\n".join([*observed.standard, *imports, "", *made, *observed.function, "", *calls]), "python")

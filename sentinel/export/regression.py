@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.export.observing import Observing, Subject
 from sentinel.export.program import ProgramError
-from sentinel.export.rendering import scalar, wrapped
+from sentinel.export.rendering import scalar, variable, wrapped
 from sentinel.export.runner import python, tolerance
 from sentinel.outcomes import Observation
 from sentinel.recipes.addresses import parse_address
@@ -39,7 +39,7 @@ def regression_test(subject: Subject, observed: Observing, observation: Observat
         _assert(recipe.expected_fixed[a].value, _name(a, variants), _is_tensor(a, observation), recipe) for a in plain
     ]
     calls = [
-        wrapped(f"{_variable(name)} = {call}")
+        wrapped(f"{variable(name, 'observed')} = {call}")
         for name, call in observed.variants.items()
         if any(name in parse_address(address, variants).variants for address in plain)
     ]
@@ -61,14 +61,9 @@ def _snake(text: str) -> str:
     return re.sub(r"\W+", "_", text).strip("_").lower()
 
 
-def _variable(variant: str) -> str:
-    name = re.sub(r"\W", "_", variant) or "observed"
-    return name if name.isidentifier() else f"variant_{name}"
-
-
 def _name(address: str, variants: tuple[str, ...]) -> str:
     found = parse_address(address, variants)
-    return " - ".join(f"{_variable(variant)}[{scalar(found.key)}]" for variant in found.variants)
+    return " - ".join(f"{variable(variant, 'observed')}[{scalar(found.key)}]" for variant in found.variants)
 
 
 def _is_tensor(address: str, observation: Observation) -> bool:

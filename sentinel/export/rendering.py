@@ -42,6 +42,12 @@ _BINARY = {
 _UNARY = {"neg": "-", "bitwise_not": "~", "invert": "~"}
 
 
+def variable(text: str, otherwise: str) -> str:
+    """A variable's name for a text: no keyword of Python's, and no module that a program may use."""
+    name = re.sub(r"\W", "_", text) or otherwise
+    return f"{name}_" if keyword.iskeyword(name) or name in ("torch", "numpy", "json", "os", "sys", "pytest") else name
+
+
 def mentioned(name: str, text: str) -> bool:
     """Whether a program's text has this name, and not as an attribute of something."""
     return re.search(rf"(?<![\w.]){re.escape(name)}\b", text) is not None
@@ -372,8 +378,7 @@ class Body:
         raise ProgramError(str(node["unknown"]))
 
     def _name(self, hint: str) -> str:
-        base = re.sub(r"\W", "_", hint) or "value"
-        base = f"{base}_" if keyword.iskeyword(base) or base in ("torch", "numpy", "json", "os", "sys") else base
+        base = variable(hint, "value")
         taken = self._taken | {name for names in self.imports.names.values() for name in names}
         name, count = base, 2
         while name in taken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,15 @@ def test_variants_become_arguments_of_one_function(export: Any, broken_tree: Pat
     assert bundle.script.count("def observe(") == 1
     assert "minus(" in bundle.script
     assert [side.tried.status for side in bundle.sides] == ["reproduced", "fixed"]
+
+
+@pytest.mark.parametrize("name", ["with", "torch"])
+def test_a_variant_may_have_a_name_that_no_variable_has(
+    export: Any, broken_tree: Path, fixed_tree: Path, name: str
+) -> None:
+    document = json.loads(json.dumps(VARIANTS).replace("reward_9", name))
+    bundle = export(document, broken_tree, fixed_tree, check=True)
+    assert bundle.complete, bundle.reason
 
 
 def test_a_law_that_decides_alone_has_no_runner_and_says_so(export: Any, broken_tree: Path) -> None:
