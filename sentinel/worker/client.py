@@ -148,8 +148,11 @@ class Zygote:
         readable = [*self.places.readable, *self.places.checkouts]
         walled = walls.walled(command, readable, self.places.hidden, [self._scratch], self._devices)
         self._walled = walled != command
-        _give(self._scratch, walls.user() if self._walled else None)
-        return walled
+        if not self._walled:
+            return command
+        _give(self._scratch, walls.user())
+        # What is behind the wall cannot remove the folder, and this process may be killed before it does.
+        return ["sh", "-c", '"$@"; status=$?; rm -rf -- "$0"; exit $status', self._scratch, *walled]
 
     @property
     def _devices(self) -> list[str]:
@@ -250,6 +253,8 @@ class Zygote:
             return ""
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self._process.wait(timeout=_GRACE)
+            if self._walled and status > 128:  # as a shell says it
+                status = 128 - status
             return signal.Signals(-status).name if status < 0 else ""
         return ""
 

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import importlib.util
 import os
+import re
 import struct
 import sys
 import sysconfig
@@ -271,12 +272,22 @@ def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODE
         Path(target).touch()
     try:
         _mount(real, target, None, _MS_BIND)
+        mounted = [target]
     except ContainmentError:
-        # Behind a wall the kernel lets nobody see what lies under another mount: those below come along, read-only.
+        # Who is in a user namespace may not see what lies under another mount; those below come along then.
         _mount(real, target, None, _MS_BIND | _MS_REC)
-    # The kernel lets nobody take away what the mount below was restricted by.
-    inherited = os.statvfs(target).f_flag & (_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    _mount(None, target, None, _MS_BIND | _MS_REMOUNT | flags | inherited)
+        mounted = [target, *_mounts_below(target)]
+    for place in mounted:
+        # The kernel lets nobody take away what the mount below was restricted by.
+        inherited = os.statvfs(place).f_flag & (_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        _mount(None, place, None, _MS_BIND | _MS_REMOUNT | flags | inherited)
+
+
+def _mounts_below(folder: str) -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
+    # Blanks and the like are written as octal numbers there.
+    places = [re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split()[4]) for line in lines]
+    return [place for place in places if place.startswith(f"{folder}/")]
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:

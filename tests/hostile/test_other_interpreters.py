@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import site
 import socket
 import subprocess
+import sys
 import sysconfig
 import venv
 from collections.abc import Callable, Iterator
@@ -23,7 +26,7 @@ from sentinel.processes import contained_places
 from sentinel.refs import Ref
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.worker import walls
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, WorkerError, Zygote
 
 #: What a line of a ``.pth`` file starts, in whatever interpreter of the environment: it tells on standard error.
 ATTACK = """
@@ -153,6 +156,40 @@ def test_nothing_that_it_leaves_behind_outlives_the_worker(wall: None, started: 
     assert len(inside) >= 3  # the first of the namespace, the worker, its daemon
     zygote.stop()
     assert all(map(gone, inside))
+    assert not Path(scratch).exists()
+
+
+def test_a_worker_that_is_killed_is_replaced(wall: None, started: Callable[..., Zygote], tmp_path: Path) -> None:
+    zygote = started("strict")
+    lab = Lab(zygote, tmp_path / "lab", sandbox="strict")
+    first = zygote._process
+    assert first is not None
+    assert returned(lab.call({"mod.py": "def f():\n    return 7\n"}, "pkg.mod.f")) == 7
+    for pid in reversed(_below(first.pid)):  # the first of them ends when the others have
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match=r"ended: it was killed by SIGKILL"):
+        zygote.require(["json"])
+    assert returned(lab.call({}, "pkg.mod.f")) == 7
+
+
+def test_nothing_is_left_where_the_controller_is_killed(
+    wall: None, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes behind the wall see the end of their socket, and the folder goes with them."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    script = """
+import os, signal, sys
+from sentinel.worker.client import Options, Places, Zygote
+zygote = Zygote(Options(timeout=30, python=sys.argv[1]), [], Places(readable=sys.argv[2:]))
+zygote.hello()
+print(zygote._process.pid, zygote._scratch, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    packages = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    command = [sys.executable, "-c", script, str(environment / "bin" / "python"), *packages]
+    pid, scratch = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.split()
+    assert gone(int(pid))
     assert not Path(scratch).exists()
 
 
