@@ -175,13 +175,13 @@ def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None, wh
     """Warn of what a Hydra configuration is composed of and is not read, but for the copy's own, which is."""
     from sentinel.configuration.composing import HydraMissingError, named
 
-    unread, install = named(data), ""
+    unread, mend = named(data), "mend it, or "
     if isinstance(why, HydraMissingError):
         own = Path(run.options.file).stem if run is not None and run.options is not None else ""
-        unread, install = [entry for entry in unread if entry not in own], "`pip install 'rl-sentinel[hydra]'`, or "
+        unread, mend = [entry for entry in unread if entry not in own], "`pip install 'rl-sentinel[hydra]'`, or "
     if unread:
         complain(
-            f"{file}: what its defaults list names is not read ({', '.join(unread)}): {why}; {install}give the "
+            f"{file}: what its defaults list names is not read ({', '.join(unread)}): {why}; {mend}give the "
             "composed configuration, which a Hydra program prints with --cfg job"
         )
 

@@ -148,8 +148,8 @@ def test_a_configuration_is_composed_first(
     answer = run_sentinel(*audit)
     assert "actor.loss_agg_mode=token-mean (the default), actor.clip=0.3; it bites" in answer.out
     assert (
-        "what its defaults list names is not read (config, your): Hydra says: In 'run': Could not load 'your'; give "
-        "the composed configuration" in answer.err
+        "what its defaults list names is not read (config, your): Hydra says: In 'run': Could not load 'your'; mend "
+        "it, or give the composed configuration" in answer.err
     )
 
 
