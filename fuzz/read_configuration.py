@@ -6,12 +6,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from sentinel.catalog import Catalog
+from sentinel.checkout import Checkout
+from sentinel.configuration.composing import named, search_path
 from sentinel.configuration.files import flattened, read_mapping
 from sentinel.configuration.options import Option, Options
 from sentinel.configuration.training import training
 from sentinel.errors import SentinelError
 from sentinel.findings.reach import reach
 from sentinel.recipes.affects import Affected
+from sentinel.refs import Ref
+from sentinel.targets import PackageRoot, Target
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FILE = Path(_KEPT.name) / "training.yaml"
@@ -27,6 +32,9 @@ FOUND = (
 )  # fmt: skip
 
 OPTIONS = (Options("toy", "toy.yaml", {"actor.loss_agg_mode": Option("token-mean"), "actor.lr": Option("1e-6")}),)
+CATALOG = Catalog({}, {}, {}, ())
+TARGET = Target("toy", "https://example.org/toy", (PackageRoot("toy"),))
+COPY = Checkout("toy", Ref("installed"), FILE.parent, ("toy",), (FILE.parent,), "0" * 64)
 AFFECTS = (Affected({"actor.loss_agg_mode": ["token-mean", "token-sum"], "actor.lr": "> 0"}, "a mask has gaps"),)
 
 
@@ -35,13 +43,17 @@ def seeds() -> Iterator[bytes]:
     yield b"actor: {loss_agg_mode: token-mean, lr: 1e-6, on: yes, layers: [1, 2], none: ~}\n"
     yield b"defaults: &d {lr: 1.0}\nactor: {<<: *d, name: x}\n"
     yield b"actor: {loss_agg_mode: '${oc.select:algorithm.mode,token-sum}', lr: '${.lr}'}\n"
+    yield b"hydra: {searchpath: [pkg://toy.config, 'file://toy', ~, {a: b}]}\ndefaults: [base, {actor: dp}, [x]]\n"
     yield b'{"critic": {"loss_agg_mode": "token-sum"}}'
 
 
 def one(data: bytes) -> None:
     FILE.write_bytes(data)
     try:
-        settings = flattened(read_mapping(FILE))
+        read = read_mapping(FILE)
+        settings = flattened(read)
     except SentinelError:
         return
+    named(read)
+    search_path(read, CATALOG, TARGET, COPY)
     reach(AFFECTS, training(settings, OPTIONS))

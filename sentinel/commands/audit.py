@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sentinel.catalog import Catalog
     from sentinel.checkout import Checkout
     from sentinel.commands.console import Commands
+    from sentinel.configuration.composing import NotComposedError
     from sentinel.configuration.training import Training
     from sentinel.findings.reach import Reach
     from sentinel.outcomes import Decision
@@ -29,6 +30,7 @@ _EXAMPLE = """\
   sentinel audit verl --set algorithm.adv_estimator=grpo --set actor_rollout_ref.rollout.n=8
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
+A configuration with a Hydra `defaults` list is composed first, where hydra-core is installed beside Sentinel.
 Every known bug is decided by running the copy's own code. Whether a configuration reaches one is decided by the
 settings that the recipe names; what the configuration leaves out has the copy's default. "Not known" is for a person
 to read.
@@ -60,8 +62,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
     single = [_setting(word) for word in arguments.set]
-    data = read_mapping(arguments.config) if arguments.config else None
-    given = _given(data, single)
+    data: Mapping[Any, Any] | None = read_mapping(arguments.config) if arguments.config else None
     decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
@@ -69,9 +70,13 @@ def _audit(arguments: argparse.Namespace) -> int:
         reasons = sorted({item.verdict.reason for item in decisions})
         raise SentinelError(f"nothing could be decided: {reasons[0] if reasons else f'no recipe of {target.name}'}")
     checkout = next((item.checkout for item in decisions if item.checkout), None)
+    why_not = None
+    if data is not None and checkout is not None:
+        data, why_not = _composed(arguments.config, data, catalog, target, checkout)
+    given = _given(data, single)
     run = None if given is None else _run(catalog, target, given, single, checkout)
-    if data is not None:
-        _tell_of_bases(arguments.config, data, run)
+    if data is not None and why_not is not None:
+        _tell_of_bases(arguments.config, data, run, why_not)
     bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
     name = _name(decisions, target.name)
     if arguments.json:
@@ -101,11 +106,11 @@ class Bug:
 
 def _given(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
     """What the configuration says, single settings over those of the file; None where nothing was given."""
-    from sentinel.configuration.files import flattened
+    from sentinel.configuration.files import MISSING, flattened, settings_of
 
     if data is None and not single:
         return None
-    given = flattened(data)
+    given = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
     for name, value in single:
         below = f"{name}."
         given = {other: text for other, text in given.items() if not other.startswith(below)}
@@ -149,23 +154,36 @@ def _run(
     return run
 
 
-def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None) -> None:
+def _composed(
+    file: Path, data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
+) -> tuple[Mapping[Any, Any], NotComposedError | None]:
+    """The configuration with what its Hydra ``defaults`` list names; else itself, and why that could not be had."""
+    from sentinel.configuration.composing import NotComposedError, composed, named, search_path
+
+    if not named(data):
+        return data, None
+    folders, left_out = search_path(data, catalog, target, checkout)
+    for told in left_out:
+        complain(f"{file}: {told}")
+    try:
+        return composed(file, folders), None
+    except NotComposedError as error:
+        return data, error
+
+
+def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None, why: NotComposedError) -> None:
     """Warn of what a Hydra configuration is composed of and is not read, but for the copy's own, which is."""
-    listed = data.get("defaults")
-    entries = listed if isinstance(listed, list) else []
-    own = Path(run.options.file).stem if run is not None and run.options is not None else ""
-    unread = [
-        _in_words(entry) for entry in entries if not (isinstance(entry, str) and (entry == "_self_" or entry in own))
-    ]
+    from sentinel.configuration.composing import HydraMissingError, named
+
+    unread, mend = named(data), "mend it, or "
+    if isinstance(why, HydraMissingError):
+        own = Path(run.options.file).stem if run is not None and run.options is not None else ""
+        unread, mend = [entry for entry in unread if entry not in own], "`pip install 'rl-sentinel[hydra]'`, or "
     if unread:
         complain(
-            f"{file}: what its defaults list names is not read ({', '.join(unread)}); give the composed configuration, "
-            "which a Hydra program prints with --cfg job"
+            f"{file}: what its defaults list names is not read ({', '.join(unread)}): {why}; {mend}give the "
+            "composed configuration, which a Hydra program prints with --cfg job"
         )
-
-
-def _in_words(entry: Any) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in entry.items()) if isinstance(entry, dict) else str(entry)
 
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:

@@ -67,6 +67,13 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
     return tuple(found.values())
 
 
+def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:
+    """The folders of a copy's trees: where a configuration finds those of the copy's that it is composed of."""
+    trees = [entry["file"] for _, entry in _declarations(catalog, target.name) if entry["kind"] == "tree"]
+    found = [_place(target, checkout, file) for file in trees]
+    return tuple(dict.fromkeys(place.parent for place in found if place is not None))
+
+
 def _read(entry: Mapping[str, Any], place: Path, target: Target, checkout: Checkout) -> dict[str, Option]:
     if entry["kind"] == "classes":
         return options_of_class(place, entry["class"], lambda module: _module(checkout, module))
@@ -90,11 +97,14 @@ def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping
             yield file, entry
 
 
+def places(target: Target, checkout: Checkout, name: str) -> Iterator[Path]:
+    """Where a file or folder of the repository would be in a copy; an installed one has its packages alone."""
+    names = [name, *(name.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
+    return (checkout.path / name for name in names)
+
+
 def _place(target: Target, checkout: Checkout, file: str) -> Path | None:
-    """A file of the repository in a copy; an installed one has packages without the folders that they came from."""
-    names = [file, *(file.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
-    places = (checkout.path / name for name in names)
-    return next((place for place in places if _readable(place)), None)
+    return next((place for place in places(target, checkout, file) if _readable(place)), None)
 
 
 def _module(checkout: Checkout, module: str) -> Path | None:

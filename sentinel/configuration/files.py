@@ -14,6 +14,9 @@ from sentinel.recipes.affects import in_text
 _MOST = 100_000
 _DEEPEST = 50
 
+#: OmegaConf's word for a value that must be given.
+MISSING = "???"
+
 
 def flattened(data: Any, prefix: str = "") -> dict[str, str]:
     """Dotted name -> text (see :func:`~sentinel.recipes.affects.in_text`). ``--eps-clip`` is ``eps_clip``."""
@@ -31,16 +34,33 @@ def spelled(name: object) -> str:
     return str(name).lstrip("-").replace("-", "_")
 
 
+def settings_of(data: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Without the nodes by which Hydra composes a configuration, and runs it: they are no settings."""
+    return {name: value for name, value in data.items() if name not in ("defaults", "hydra")}
+
+
 def read_mapping(file: Path) -> dict[Any, Any]:
     """A YAML or JSON file that holds a mapping of a size that a configuration can have.
 
     :raises SentinelError: where it is not one.
     """
+    try:
+        return mapping_of(file.read_text(encoding="utf-8"), str(file))
+    except OSError as error:
+        raise SentinelError(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise SentinelError(f"{file} is no YAML: {error}") from None
+
+
+def mapping_of(text: str, file: str) -> dict[Any, Any]:
+    """What :func:`read_mapping` makes of a file's text.
+
+    :param file: what errors call it.
+    """
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same answers ten times as fast, where it is built
     try:
-        text = file.read_text(encoding="utf-8")
         depth = 0
         # Looked at first: the loader itself takes a minute for ten thousand levels.
         for event in yaml.parse(text, Loader=loader):
@@ -48,8 +68,6 @@ def read_mapping(file: Path) -> dict[Any, Any]:
             if depth > _DEEPEST:
                 raise SentinelError(f"{file} is nested deeper than {_DEEPEST} levels; none of it is read")
         data = yaml.load(text, Loader=loader)
-    except OSError as error:
-        raise SentinelError(f"{file}: {error.strerror}") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # a day that is none; too deep
         raise SentinelError(f"{file} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
@@ -62,7 +80,7 @@ def read_mapping(file: Path) -> dict[Any, Any]:
     return data
 
 
-def _bounded(file: Path, data: Any) -> None:
+def _bounded(file: str, data: Any) -> None:
     """A few aliases of aliases are a thousand million settings, and one inside itself never ends."""
     left, depth = [(data, 0)], 0
     for count in range(_MOST):

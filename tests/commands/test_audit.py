@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import sentinel.catalog
+from sentinel.configuration import composing
+from sentinel.configuration.composing import HydraMissingError
 
 AFFECTS = """\
 affects:
@@ -105,16 +107,50 @@ def test_single_settings_are_read_as_they_are_written_for_a_run(
 
 
 def test_what_a_configuration_is_composed_of_is_told_where_it_is_not_read(
-    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
+    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def without(*_: object) -> None:
+        raise HydraMissingError("hydra-core is not installed")
+
+    monkeypatch.setattr(composing, "composed", without)
     config = tmp_path / "run.yaml"
     audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config)
     config.write_text("defaults: [config, _self_]\nactor: {clip: 0.2}\n")
     assert "defaults list" not in run_sentinel(*audit).err
     config.write_text("defaults:\n  - mine\n  - actor: dp\n  - _self_\nactor: {clip: 0.2}\n")
-    assert "what its defaults list names is not read (mine, actor: dp);" in run_sentinel(*audit).err
+    answer = run_sentinel(*audit)
+    assert answer.status == 1
+    assert (
+        "what its defaults list names is not read (mine, actor: dp): hydra-core is not installed; "
+        "`pip install 'rl-sentinel[hydra]'`, or give the composed configuration, which a Hydra program prints with "
+        "--cfg job" in answer.err
+    )
     config.write_text("defaults: 3\n")
     assert "defaults list" not in run_sentinel(*audit).err
+
+
+def test_a_configuration_is_composed_first(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("hydra", reason="the extra `hydra` is not installed; CI has a job for it")
+    (tmp_path / "mine.yaml").write_text("actor: {clip: 0.2, other: '???'}\n")
+    config = tmp_path / "run.yaml"
+    config.write_text("hydra: {searchpath: ['pkg://tiny', 'pkg://yours']}\ndefaults: [config, mine, _self_]\n")
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config)
+    answer = run_sentinel(*audit)
+    assert answer.status == 1
+    assert "because actor.loss_agg_mode=token-mean, actor.clip=0.2; it bites" in answer.out
+    assert "run.yaml: hydra.searchpath: pkg://yours is left out" in answer.err
+    assert "defaults list" not in answer.err
+    over = run_sentinel(*audit, "--json", "--set", "actor.clip=null").json()["bugs"][0]
+    assert (over["reach"], over["because"]) == ("not reached", "actor.clip=null")
+    config.write_text("defaults: [config, your, _self_]\nactor: {clip: 0.3}\n")
+    answer = run_sentinel(*audit)
+    assert "actor.loss_agg_mode=token-mean (the default), actor.clip=0.3; it bites" in answer.out
+    assert (
+        "what its defaults list names is not read (config, your): Hydra says: In 'run': Could not load 'your'; mend "
+        "it, or give the composed configuration" in answer.err
+    )
 
 
 def test_what_it_takes_is_told_where_it_is_not_known(

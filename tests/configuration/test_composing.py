@@ -1,0 +1,219 @@
+"""Configurations that Hydra composes: where it looks, what it is kept from, and what is said where it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.catalog import Catalog, bundled_catalog
+from sentinel.checkout import Checkout
+from sentinel.configuration import composing, files, hydra_process
+from sentinel.configuration.composing import HydraMissingError, NotComposedError, composed, named, search_path
+from sentinel.errors import SentinelError
+from sentinel.refs import Ref
+from sentinel.targets import PackageRoot, Target
+
+TARGET = Target("tiny", "https://example.org/tiny", (PackageRoot("sub/tiny", "sub"),))
+OPTIONS = '[[options]]\nname = "PPO"\nkind = "tree"\nfile = "sub/tiny/config/ppo.yaml"\n'
+
+
+@pytest.fixture
+def hydra() -> None:
+    pytest.importorskip("hydra", reason="the extra `hydra` is not installed; CI has a job for it")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Checkout:
+    """An installed copy, with a configuration of its own."""
+    folder = tmp_path / "copy" / "tiny" / "config"
+    folder.mkdir(parents=True)
+    (folder / "ppo.yaml").write_text("defaults: [actor: dp, _self_]\nlr: 1\n")
+    (folder / "actor").mkdir()
+    (folder / "actor" / "dp.yaml").write_text("clip: 0.2\nmode: ${lr}\n")
+    (tmp_path / "copy" / "tiny" / "__init__.py").write_text("raise SystemExit('the copy was imported')\n")
+    root = tmp_path / "copy"
+    return Checkout("tiny", Ref("installed"), root, ("tiny",), (root,), "0" * 64)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    (tmp_path / "recipes" / "tiny").mkdir(parents=True)
+    (tmp_path / "recipes" / "tiny" / "options.toml").write_text(OPTIONS)
+    return replace(bundled_catalog(), recipe_folders=(tmp_path / "recipes",))
+
+
+def written(folder: Path, **files: str) -> Path:
+    """The first of some files, each with its text; ``a__b`` lies in a folder ``a``."""
+    for name, text in files.items():
+        place = folder / f"{name.replace('__', '/')}.yaml"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return folder / f"{next(iter(files))}.yaml"
+
+
+# -- where it looks ----------------------------------------------------------------------------------------------------
+
+
+def paths(catalog: Catalog, copy: Checkout, *entries: object) -> tuple[list[Path], list[str]]:
+    return search_path({"hydra": {"searchpath": list(entries)}}, catalog, TARGET, copy)
+
+
+def test_the_copys_own_folder_is_always_looked_in(catalog: Catalog, copy: Checkout) -> None:
+    own = copy.path / "tiny" / "config"
+    for data in ({}, {"hydra": None}, {"hydra": {"searchpath": "file://x"}}, {"hydra": {"searchpath": []}}):
+        assert search_path(data, catalog, TARGET, copy) == ([own], [])
+
+
+@pytest.mark.parametrize("entry", ["pkg://tiny.config", "file://sub/tiny/config", "file://tiny/config", "tiny/config"])
+def test_a_package_or_a_folder_of_the_repository_is_the_copys(catalog: Catalog, copy: Checkout, entry: str) -> None:
+    assert paths(catalog, copy, entry) == ([copy.path / "tiny" / "config"], [])
+
+
+def test_a_folder_here_goes_before_the_copys(
+    catalog: Catalog, copy: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here" / "tiny" / "config"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    own = copy.path / "tiny" / "config"
+    assert paths(catalog, copy, "file://tiny/config", f"file://{tmp_path}") == ([here, tmp_path, own], [])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["pkg://json", "pkg://", "pkg://tiny/config", "pkg://tiny.config.ppo", "pkg://..tiny", "structured://", "s3://x/y",
+     "file://${oc.env:HOME}", "file://nowhere", "file://", "file://a\0b", f"file://{'x' * 5000}", 3, None, ["tiny"]],
+)  # fmt: skip
+def test_what_names_nothing_of_the_copy_is_left_out_and_told(catalog: Catalog, copy: Checkout, entry: object) -> None:
+    folders, (told,) = paths(catalog, copy, entry)
+    assert folders == [copy.path / "tiny" / "config"]
+    assert told.startswith(f"hydra.searchpath: {entry} is left out: ")
+    assert told.endswith("name the folder, as file:///…")
+
+
+def test_what_it_names_beside_itself() -> None:
+    assert named({"defaults": ["ppo", "_self_", {"actor": "dp"}, 3]}) == ["ppo", "actor: dp", "3"]
+    assert named({"defaults": ["_self_"]}) == named({"defaults": 3}) == named({}) == []
+
+
+# -- what it makes -----------------------------------------------------------------------------------------------------
+
+
+def test_it_is_the_files_with_its_own_settings_over_them(
+    hydra: None, catalog: Catalog, copy: Checkout, tmp_path: Path
+) -> None:
+    text = "defaults: [ppo, _self_]\nhydra: {searchpath: ['pkg://tiny'], run: {dir: .}}\nactor: {clip: 0.3, lr: 1e-6}\n"
+    file = written(tmp_path / "mine", run=text)
+    data = {"hydra": {"searchpath": ["pkg://tiny.config"]}}
+    folders, _ = search_path(data, catalog, TARGET, copy)
+    assert composed(file, folders) == {"lr": 1, "actor": {"clip": 0.3, "mode": "${lr}", "lr": 1e-6}}
+
+
+def test_a_file_beside_its_folder_is_merged_where_the_list_says(hydra: None, tmp_path: Path) -> None:
+    text = "hydra: {run: {dir: .}, output_subdir: null}\nstage: 3\ndefaults: ['../config/zero@_here_']\n"
+    file = written(tmp_path / "mine", run=text, **{"../config__zero": "stage: 0\nzero: {stage: 2}\n"})
+    assert composed(file, []) == {"stage": 3, "zero": {"stage": 2}}
+
+
+def test_folders_of_any_name(hydra: None, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a b, [c]='d'", 'e"f', "g\\", "h\\'i", "ä${j}", "k;*")]
+    for number, folder in enumerate(folders):
+        written(folder, **{f"n{number}": f"n{number}: 1\n"})
+    file = written(folders[0], run=f"defaults: [{', '.join(f'n{number}' for number in range(len(folders)))}]\n")
+    assert composed(file, folders) == {f"n{number}": 1 for number in range(len(folders))}
+
+
+# -- what it is kept from ----------------------------------------------------------------------------------------------
+
+
+def test_a_package_is_never_imported(hydra: None, copy: Checkout, tmp_path: Path) -> None:
+    """Not even where the file says so itself, and stands beside the package."""
+    file = written(copy.path, run="hydra: {searchpath: ['pkg://tiny.config']}\ndefaults: [ppo, _self_]\n")
+    with pytest.raises(NotComposedError, match="Could not load 'ppo'"):
+        composed(file, [])
+    written(copy.path, run="defaults: ['pkg://tiny.config/ppo', _self_]\n")
+    with pytest.raises(NotComposedError, match=r"Could not load 'pkg://tiny\.config/ppo'"):
+        composed(file, [])
+
+
+@pytest.mark.parametrize("entry", ["${oc.env:SECRET}", "${oc.env:SECRET,base}", "${now:%Y}", "${python_version:}"])
+def test_nothing_is_taken_from_the_environment(
+    hydra: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    monkeypatch.setenv("SECRET", "base")
+    file = written(tmp_path, run=f"defaults: ['{entry}', _self_]\n", base="a: 1\n")
+    with pytest.raises(NotComposedError) as caught:
+        composed(file, [])
+    assert str(caught.value) == f"Hydra says: Error resolving interpolation '{entry}'"
+    file = written(tmp_path, run=f"defaults: [base, _self_]\nb: '{entry}'\n")
+    assert composed(file, []) == {"a": 1, "b": entry}
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{other}'] * 9)}]\n" for other, name in zip("abcdefgh", "bcdefghi")
+)
+
+
+def test_a_bomb_among_the_files_goes_off_elsewhere(
+    hydra: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composing, "_PATIENCE", 3)
+    with pytest.raises(NotComposedError, match="takes longer than 3 seconds"):
+        composed(written(tmp_path, run="defaults: [bomb]\n", bomb=BOMB), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [(f"a: [{'x,' * 300}]\n", r"run\.yaml, composed, holds more than \d+ settings"),
+     (f"a: {'[' * 60}{']' * 60}\n", r"run\.yaml, composed, is nested deeper than \d+ levels")],
+)  # fmt: skip
+def test_what_is_composed_has_the_bounds_of_a_file(
+    hydra: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, wrong: str
+) -> None:
+    monkeypatch.setattr(files, "_MOST", 300)
+    with pytest.raises(SentinelError, match=wrong) as caught:
+        composed(written(tmp_path, run="defaults: [base, _self_]\n", base=text), [])
+    assert not isinstance(caught.value, NotComposedError)
+
+
+# -- where it refuses --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"run": "defaults: [actor: dq]\n", "actor__dp": "a: 1\n"},
+      "In 'run': Could not find 'actor/dq' Available options in 'actor': dp"),
+     ({"run": "defaults: [actor: dp, actor: fs]\n", "actor__dp": "a: 1\n", "actor__fs": "a: 2\n"},
+      "Multiple values for actor. To override a value use 'override actor: fs'"),
+     ({"run": "defaults: [other]\n", "other": "defaults: [run]\n"},
+      "the files name each other without end, or are nested too deep"),
+     ({"run": "defaults: [3]\n"}, "Unsupported type in defaults : int"),
+     ({"run": "defaults: [base]\n", "base": "- x\n"},
+      "In 'base': ConfigTypeError raised while composing config: Cannot merge DictConfig with ListConfig")],
+)  # fmt: skip
+def test_what_hydra_says_is_one_sentence(hydra: None, tmp_path: Path, given: dict[str, str], said: str) -> None:
+    with pytest.raises(NotComposedError) as caught:
+        composed(written(tmp_path, **given), [])
+    assert str(caught.value).startswith(f"Hydra says: {said}")
+    assert "\n" not in str(caught.value)
+
+
+def test_only_yaml_is_read(tmp_path: Path) -> None:
+    with pytest.raises(NotComposedError, match=r"end in \.yaml alone"):
+        composed(tmp_path / "run.json", [])
+
+
+def test_without_hydra_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(command: Any, **options: Any) -> Any:
+        code = "import runpy, sys; sys.modules['hydra'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
+        return run([sys.executable, "-c", code, *command[command.index(hydra_process.__file__) :]], **options)
+
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", without)
+    with pytest.raises(HydraMissingError, match="hydra-core is not installed"):
+        composed(written(tmp_path, run="defaults: [base]\n"), [])

@@ -1,0 +1,97 @@
+"""verl's and SkyRL's own configurations, composed as their trainers do; needs the extra ``hydra``, and mirrors.
+
+Those of ROLL's and AReaL's examples lie outside of their packages, and are in no checkout.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from shipped import MIRRORS
+
+from sentinel.catalog import bundled_catalog
+from sentinel.checkout import Checkout
+from sentinel.configuration.composing import composed, named, search_path
+from sentinel.configuration.declared import options_of
+from sentinel.configuration.files import flattened, read_mapping, settings_of
+from sentinel.configuration.training import Setting, Training, training
+from sentinel.errors import Unavailable
+from sentinel.refs import Ref
+from sentinel.sources import open_checkout
+
+pytest.importorskip("hydra", reason="the extra `hydra` is not installed; CI has a job for it")
+
+VERL = ("verl", "1dda039b9c6311889a9c9a26040677e1254814f9")
+SKYRL = ("skyrl", "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5")  # before there were dataclasses
+TRAINERS = "verl/trainer/config"
+#: What verl generated itself from each of the configurations, by composing it.
+GENERATED = {"ppo_trainer": "_generated_ppo_trainer", "ppo_megatron_trainer": "_generated_ppo_megatron_trainer"}
+EXPERIMENTS = [
+    "fully_async_policy/config/fully_async_ppo_trainer.yaml",
+    "fully_async_policy/config/fully_async_ppo_megatron_trainer.yaml",
+    "one_step_off_policy/config/one_step_off_ppo_trainer.yaml",
+    "one_step_off_policy/config/one_step_off_ppo_megatron_trainer.yaml",
+]
+
+
+@cache
+def copy(target: str, commit: str) -> Checkout:
+    try:
+        return open_checkout(bundled_catalog().targets[target], Ref("git", commit), store=MIRRORS)
+    except Unavailable as error:
+        pytest.skip(error.reason)
+
+
+def of(file: Path, checkout: Checkout) -> tuple[dict[Any, Any], Training]:
+    """A configuration, and the run that it is for."""
+    catalog = bundled_catalog()
+    target = catalog.targets[checkout.target]
+    folders, left_out = search_path(read_mapping(file), catalog, target, checkout)
+    assert left_out == []
+    data = composed(file, folders)
+    return data, training(flattened(settings_of(data)), options_of(catalog, target, checkout))
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_it_is_what_verl_made_of_it(name: str) -> None:
+    checkout = copy(*VERL)
+    folder = checkout.path / TRAINERS
+    assert named(read_mapping(folder / f"{name}.yaml"))
+    data, _ = of(folder / f"{name}.yaml", checkout)
+    del data["model_engine"]  # which files to take; verl leaves it out of what it prints
+    assert flattened(data) == flattened(read_mapping(folder / f"{GENERATED[name]}.yaml"))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_its_search_path_is_found_in_the_copy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkout = copy(*VERL)
+    file = checkout.path / "verl" / "experimental" / name
+    data, run = of(file, checkout)
+    assert run.options is not None
+    assert run.options.name == ("PPO on Megatron" if "megatron" in name else "PPO")
+    assert flattened(settings_of(read_mapping(file))).items() <= flattened(data).items()
+    found = [run.setting(option) for option in run.options.options]
+    assert [setting for setting in found if setting is None or setting.default] == []
+
+
+@pytest.mark.parametrize(
+    ("of_copy", "text", "settings"),
+    [(VERL, "defaults: [ppo_trainer, _self_]\nactor_rollout_ref: {rollout: {n: 8}}\n",
+      {"actor_rollout_ref.rollout.n": "8", "actor_rollout_ref.actor.loss_agg_mode": "token-mean"}),
+     (SKYRL, "defaults: [ppo_base_config, _self_]\ngenerator: {n_samples_per_prompt: 8}\n",
+      {"generator.n_samples_per_prompt": "8", "trainer.policy.megatron_config.tensor_model_parallel_size": "1"})],
+    ids=["verl", "skyrl"],
+)  # fmt: skip
+def test_a_users_own_needs_no_search_path(
+    of_copy: tuple[str, str], text: str, settings: dict[str, str], tmp_path: Path
+) -> None:
+    """The second setting of each stands in a file that its base is composed of in turn."""
+    file = tmp_path / "run.yaml"
+    file.write_text(text)
+    _, run = of(file, copy(*of_copy))
+    for name, value in settings.items():
+        assert run.setting(name) == Setting(name, value)
