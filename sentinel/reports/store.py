@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -197,7 +198,9 @@ def _parse(file: Path, name: str) -> Any:
     except OSError as error:
         raise SentinelError(f"{name}: cannot be read: {error.strerror or type(error).__name__}") from error
     try:
-        return json.loads(raw.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
+        return json.loads(
+            raw.decode("utf-8"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_duplicates
+        )
     except json.JSONDecodeError as error:
         raise SentinelError(f"{name}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except (ValueError, RecursionError) as error:
@@ -206,6 +209,14 @@ def _parse(file: Path, name: str) -> Any:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f'a bare {name}; evidence writes it as the string "{name}"')
+
+
+def _finite(text: str) -> float:
+    """A number with an exponent that no float has would be infinite, and could not be written again."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is larger than any float")
+    return value
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
