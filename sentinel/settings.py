@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import reprlib
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,7 +123,7 @@ def _check(file: str, key: str, value: Any) -> None:
     kinds = (str, int, float) if key == "timeout" else (str,)
     if not all(isinstance(text, kinds) and not isinstance(text, bool) for text in texts):
         wanted = "a string or a list of strings" if KEYS[key] else "a number" if key == "timeout" else "a string"
-        raise SentinelError(f"{file}: {key} is {wanted}, not {value!r}")
+        raise SentinelError(f"{file}: {key} is {wanted}, not {reprlib.repr(value)}")  # a table may be deep
 
 
 def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Sequence[str], base: Path) -> Settings:
