@@ -58,7 +58,9 @@ PARTLY = Error(errno.ENOSPC, GROWS, partly=True)
 #: One that is full, or bad, at one effect alone.
 ONCE = tuple(Error(number, GROWS, once=True) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO))
 #: What git says when it cannot write, and not why.
-SENTENCES_OF_GIT = ("could not write", "couldn't write", "unable to write", "nable to create", "couldn't set '")
+SENTENCES_OF_GIT = (
+    *("could not write", "couldn't write", "unable to write", "nable to create", "nable to append", "couldn't set '"),
+)
 #: What a command says then: one of these.
 SENTENCES = (
     *("no space left on the disk that holds", "cannot write", "Out of diskspace", *SENTENCES_OF_GIT),
