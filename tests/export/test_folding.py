@@ -7,11 +7,13 @@ import ast
 import pytest
 
 from sentinel.export.folding import Folded, entries, is_pure
+from sentinel.export.knowing import Known
 from sentinel.export.layout import expression
 
 
 def folded(text: str, *some: str) -> str:
-    return ast.unparse(ast.fix_missing_locations(Folded(some).visit(ast.parse(text))))
+    known = Known(some=frozenset(some))
+    return ast.unparse(ast.fix_missing_locations(Folded(known).visit(ast.parse(text))))
 
 
 @pytest.mark.parametrize(

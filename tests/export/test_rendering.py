@@ -31,7 +31,7 @@ def test_many_equal_values_are_one_number() -> None:
 
 def test_rows_of_equal_values_are_short() -> None:
     text = literal([[0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]], "float32")
-    assert text == "torch.tensor([[0] * 5, [0, 0, 0, 0, 1]], dtype=torch.float32)"
+    assert text == "torch.tensor([[0] * 5, [0] * 4 + [1]], dtype=torch.float32)"
 
 
 def test_modules_may_have_a_word() -> None:
