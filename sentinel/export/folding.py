@@ -169,7 +169,7 @@ class Folded(ast.NodeTransformer):
     def _has(self, item: ast.expr, holder: ast.expr) -> bool | None:
         """Whether something has an item of this name; None where that is not known, or not so at every revision."""
         if not self._known.held or not isinstance(item, ast.Constant) or ast.unparse(holder) not in self._known.held:
-            return _holds(item, holder)
+            return _holds(item, self._known.displayed(holder))
         found = {item.value in names for names in self._known.held[ast.unparse(holder)]}
         return found.pop() if len(found) == 1 else None
 
@@ -225,7 +225,8 @@ class Folded(ast.NodeTransformer):
         if not isinstance(node.ctx, ast.Load) or not is_known(node.slice) or not is_pure(node.value):
             return node
         key, items = value_of(node.slice), entries(node.value)
-        if (shape := self._shape(node.value)) is not None:
+        shape = self._shape(node.value)
+        if shape is not None and type(key) is int and key < len(shape):
             return ast.Constant(shape[key])
         if items is not None:
             return items.get(key, node)
@@ -429,7 +430,8 @@ def _is_leaf(node: ast.Call) -> bool:
     """``torch.tensor(...).requires_grad_(True)``."""
     made = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_" else None
     new = isinstance(made, ast.Call) and re.match(r"torch\.(tensor|full|zeros|ones)$", ast.unparse(made.func))
-    return bool(new) and [ast.unparse(item) for item in node.args] == ["True"] and not node.keywords
+    told = isinstance(made, ast.Call) and any(keyword.arg == "requires_grad" for keyword in made.keywords)
+    return bool(new) and not told and [ast.unparse(item) for item in node.args] == ["True"] and not node.keywords
 
 
 def _is_torch(called: ast.expr) -> bool:

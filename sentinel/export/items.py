@@ -6,9 +6,10 @@ import ast
 import builtins
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sentinel.export.folding import Folded, Substituted, display, entries, is_known, turns
-from sentinel.export.knowing import Known, known
+from sentinel.export.knowing import Known, known, makes
 from sentinel.export.scopes import SCOPES, STATEMENTS, Block, Function, bound, every, free, is_name, read
 
 
@@ -129,7 +130,7 @@ class _Fields(ast.NodeTransformer):
         for turn in found:
             parts = (ast.List(list(source.ifs), ast.Load()), node.key, node.value)
             told, key, value = (self.visit(Substituted(turn).visit(copy.deepcopy(part))) for part in parts)
-            conditions = [Folded().visit(condition) for condition in told.elts]
+            conditions = [Folded(self._known).visit(condition) for condition in told.elts]
             if not all(map(is_known, conditions)):
                 return node
             if all(condition.value for condition in conditions):
@@ -195,6 +196,8 @@ def by_fields(function: Function, block: Block, index: int, name: str, items: Ma
             taken.add(variable)
             made.append(ast.Assign([ast.Name(variable, ast.Store())], value))
     told = known(function)
+    things = {one.id for key, one in written.items() if isinstance(one, ast.Name) and makes(items[key])}
+    told = replace(told, some=told.some | things)
     trial = _Fields(name, written, known=told)
     tried = trial.visit(copy.deepcopy(function))
     if read(tried)[name]:
@@ -269,7 +272,7 @@ def by_places(function: Function, block: Block, index: int, name: str) -> bool:
     """A list of which nothing but items are read, as a variable each."""
     statement = block[index]
     assert isinstance(statement, ast.Assign)
-    if not isinstance(statement.value, ast.List) or not statement.value.elts:
+    if not isinstance(statement.value, ast.List):
         return False
     nodes = list(ast.walk(function))
     plain = [node.value for node in nodes if isinstance(node, ast.Subscript) and _placed(node)]

@@ -46,7 +46,7 @@ def known(function: Function, held: Held | None = None) -> Known:
                 continue
             if lies_here(value, here):
                 here.add(target.id)
-            if _makes(value):
+            if makes(value):
                 some.add(target.id)
             if (shape := shape_of(value, shapes)) is not None:
                 shapes[target.id] = shape
@@ -61,10 +61,10 @@ def known(function: Function, held: Held | None = None) -> Known:
     return Known(frozenset(some), shapes, frozenset(here), tuples, held or {})
 
 
-def _makes(value: ast.expr) -> bool:
-    """Whether an expression gives a tensor, whatever it is made of: torch's functions, and comparisons of what is no
-    constant, which give a truth value else."""
-    if isinstance(value, (ast.Compare, ast.BinOp)):
+def makes(value: ast.expr) -> bool:
+    """Whether an expression gives a tensor or a display, whatever it is made of: torch's functions, and comparisons of
+    what is no constant, which give a truth value else."""
+    if isinstance(value, (ast.Compare, ast.BinOp, ast.Dict, ast.List, ast.Tuple, ast.ListComp, ast.DictComp)):
         return True
     while isinstance(value, (ast.Call, ast.Attribute)):
         value = value.func if isinstance(value, ast.Call) else value.value

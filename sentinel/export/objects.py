@@ -69,8 +69,8 @@ def _unboxed(module: ast.Module, made: ast.ClassDef, function: ast.FunctionDef) 
         (block, statement, making),
         *((where, item, methods[item.value.func.attr]) for where, item in calls),  # type: ignore[attr-defined]
     ]:
-        new = [] if method is None else _body(method, item.value, function)  # type: ignore[attr-defined]
-        if new is None:
+        new, own = ([], set()) if method is None else _body(method, item.value, function)  # type: ignore[attr-defined]
+        if new is None or own & {*names.values()}:
             return False
         replaced.append((where, item, [_Variables(names).visit(one) for one in new]))
     for where, item, new in replaced:
@@ -80,12 +80,18 @@ def _unboxed(module: ast.Module, made: ast.ClassDef, function: ast.FunctionDef) 
     return True
 
 
-def _body(method: ast.FunctionDef, call: ast.Call, caller: Function) -> Block | None:
-    """What a method does when it is so called."""
+def _body(method: ast.FunctionDef, call: ast.Call, caller: Function) -> tuple[Block | None, set[str]]:
+    """What a method does when it is so called, and the names that it uses for that."""
     function = copy.deepcopy(method)
     function.args.args = function.args.args[1:]
     given = given_by(function, call)
-    return None if given is None else written_in(function, given, caller)[0]
+    if given is None or _globals(method) & {*bound(caller)}:
+        return None, set()
+    return written_in(function, given, caller)
+
+
+def _globals(method: ast.FunctionDef) -> set[str]:
+    return {*read(method)} - {*bound(method)}
 
 
 def _is_plain(method: ast.FunctionDef) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections import Counter
 from collections.abc import Container
 
@@ -56,7 +57,7 @@ def propagated(function: Function, giving: Container[str] = (), words: Container
                 return True
             if _twice(block, index, counts) or (block is function.body and _again(function, index)):
                 return True
-            if _unread(block, index, reads, giving):
+            if _unread(function, block, index, reads, giving):
                 return True
             target = statement.targets[-1] if isinstance(statement, ast.Assign) else None
             once = isinstance(target, ast.Name) and counts[target.id] == 1
@@ -84,12 +85,12 @@ def _in_loops(function: Function, counts: Counter[str], reads: Counter[str]) -> 
     return False
 
 
-def _unread(block: Block, index: int, reads: Counter[str], giving: Container[str]) -> bool:
+def _unread(function: Function, block: Block, index: int, reads: Counter[str], giving: Container[str]) -> bool:
     """Leave out an assignment to names that nothing reads, and with it what is added to them."""
     statement = block[index]
     asked = isinstance(statement, ast.If) and not statement.orelse and is_pure(statement.test, giving)
     inside = statement.body if isinstance(statement, ast.If) and asked else [statement]
-    if all(_adds(item, reads, giving) for item in inside):
+    if all(_adds(function, item, reads, giving) for item in inside):
         del block[index]
         return True
     if not isinstance(statement, ast.Assign) or not is_pure(statement.value, giving):
@@ -97,14 +98,37 @@ def _unread(block: Block, index: int, reads: Counter[str], giving: Container[str
     targets = [item for one in statement.targets for item in (one.elts if isinstance(one, ast.Tuple) else [one])]
     if any(not isinstance(item, ast.Name) or reads[item.id] for item in targets):
         return False
+    if any(_augments(node, item.id) for item in targets for node in ast.walk(function) if isinstance(item, ast.Name)):
+        return False
     del block[index]
     return True
 
 
-def _adds(statement: ast.stmt, reads: Counter[str], giving: Container[str]) -> bool:
-    """Whether all that a statement does is to add to what nothing reads."""
-    added = statement.target if isinstance(statement, ast.AugAssign) else None
-    return isinstance(added, ast.Name) and not reads[added.id] and is_pure(statement.value, giving)  # type: ignore[attr-defined]
+def _adds(function: Function, statement: ast.stmt, reads: Counter[str], giving: Container[str]) -> bool:
+    """Whether all that a statement does is to add to what nothing reads, under this name or another."""
+    if not isinstance(statement, ast.AugAssign) or not isinstance(statement.target, ast.Name):
+        return False
+    name = statement.target.id
+    values = [
+        value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        for target, value in pairs(node)
+        if is_name(target, name)
+    ]
+    others = bound(function)[name] - len(values) - sum(_augments(node, name) for node in ast.walk(function))
+    fresh = bool(values) and not others and all(map(_is_fresh, values))
+    return fresh and not reads[name] and is_pure(statement.value, giving)
+
+
+def _augments(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.AugAssign) and is_name(node.target, name)
+
+
+def _is_fresh(value: ast.expr) -> bool:
+    """Whether an expression makes what nothing else can reach."""
+    made = re.match(r"torch\.(zeros|ones|full|empty)(_like)?\(", ast.unparse(value)) is not None
+    return made or isinstance(value, (ast.Constant, ast.List, ast.ListComp))
 
 
 def _assigned(
@@ -163,12 +187,12 @@ def _following(block: Block, index: int, counts: Counter[str]) -> range:
     if every(value) <= {"torch"}:
         return range(index + 1, len(block))
     end = index + 1
-    while end < len(block) and _only_binds(block[end]):
+    while end < len(block) and only_binds(block[end]):
         end += 1
     return range(index + 1, min(end + 1, len(block)))
 
 
-def _only_binds(statement: ast.stmt) -> bool:
+def only_binds(statement: ast.stmt) -> bool:
     """Whether all that a statement does is to give names a meaning."""
     found = pairs(statement)
     stores = [node for target, _ in found for node in ast.walk(target)]

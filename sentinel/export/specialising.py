@@ -27,6 +27,8 @@ from sentinel.export.unrolling import unrolled
 
 #: So many steps are enough for what a file of some hundred lines holds.
 _STEPS = 2000
+#: A word for something that is read more often stays.
+_TWICE = 2
 
 
 def specialised(
@@ -192,6 +194,8 @@ def _constants(module: ast.Module) -> bool:
 
 def _no_longer(module: ast.Module, word: ast.Assign, name: str) -> bool:
     """Whether what a word stands for, in its place, takes no more lines."""
+    if read(module)[name] > _TWICE:
+        return False
     readers = [node for node in module.body if node is not word and read(node)[name]]
     before = [written(copy.deepcopy(node)) for node in (word, *readers)]
     after = [written(Substituted({name: word.value}).visit(copy.deepcopy(node))) for node in readers]

@@ -12,7 +12,7 @@ from sentinel.export.folding import FEW_TURNS, Folded, Substituted, entries, is_
 from sentinel.export.knowing import Held, Known, known
 from sentinel.export.layout import written
 from sentinel.export.locating import FUNCTIONS
-from sentinel.export.propagating import emptied, propagated
+from sentinel.export.propagating import emptied, only_binds, propagated
 from sentinel.export.scopes import SCOPES, Block, Function, bound, every, free, is_name, parameters, read, straight
 
 #: So many steps are enough for one turn.
@@ -79,7 +79,8 @@ def _source(function: Function, block: Block, index: int) -> tuple[ast.expr, int
     statement = block[made]
     assert isinstance(statement, ast.Assign)
     assert isinstance(statement.value, ast.Dict)
-    if asked and read(function)[name.id] == 1 and is_pure(statement.value):
+    still = all(map(only_binds, block[made + 1 : index]))
+    if asked and read(function)[name.id] == 1 and is_pure(statement.value) and still:
         return ast.Call(ast.Attribute(statement.value, "items", ast.Load()), [], []), made
     if not asked and not _may_grow(function, name.id):
         return ast.Tuple([key for key in statement.value.keys if key is not None], ast.Load()), None
@@ -124,7 +125,7 @@ def _turn(turn: dict[str, ast.expr], body: Block, told: Known) -> Block:
     for _ in range(_STEPS):
         before = ast.dump(function)
         inside = known(function, told.held)
-        Folded(replace(inside, some=inside.some | told.some)).visit(function)
+        Folded(replace(inside, some=inside.some | told.some, tuples=told.tuples)).visit(function)
         emptied(function)
         if not propagated(function, words=told.held) and ast.dump(function) == before:
             break
