@@ -7,13 +7,23 @@ import ast
 import copy
 import math
 import operator
-import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from sentinel.export.expressions import (
+    CONVERSIONS,
+    Substituted,
+    entries,
+    is_known,
+    is_number,
+    is_pure,
+    truth_of,
+    value_of,
+)
 from sentinel.export.knowing import Known
 from sentinel.export.layout import SCALARS
 from sentinel.export.shapes import Shape, lies_here, shape_of
+from sentinel.export.spelling import bracketed, detached, is_all, is_copy_of_new, is_leaf, keywords, parted, reached
 
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -32,110 +42,11 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
 }
-_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"bool": bool, "float": float, "int": int, "str": str}
 _CHOICES: Mapping[str, Callable[..., Any]] = {"max": max, "min": min}
 #: Comprehensions over no more than that are written out.
 FEW_TURNS = 12
 #: Longer strings are not made out of shorter ones.
 _LONG = 60
-
-#: Functions that give something and do nothing, and methods of which the same is true.
-_GIVING = frozenset(
-    {*_CONVERSIONS, "SimpleNamespace", "dict", "getattr", "hasattr", "len", "list", "max", "min", "range", "sorted"}
-    | {"sum", "tuple", "vars", "zip"}
-)
-_GIVING_METHODS = frozenset(
-    {"abs", "any", "arange", "bool", "clamp", "clone", "cpu", "detach", "dim", "expand", "float", "fromkeys", "full"}
-    | {"get", "items", "keys", "logical_not", "long", "mean", "ones", "ones_like", "repeat", "reshape", "size"}
-    | {"stack", "sum", "tensor", "to", "tolist", "type_as", "unsqueeze", "values", "view", "zeros", "zeros_like"}
-)
-
-_MAKING = frozenset({"object.__new__", "omegaconf.OmegaConf.create"})
-
-#: How torch's functions begin that change a setting or a tensor.
-_SETTING = ("set", "manual", "backward", "grad", "load", "save")
-
-
-def is_known(node: ast.AST | None) -> bool:
-    """Whether it is a constant."""
-    return isinstance(node, ast.Constant)
-
-
-def value_of(node: ast.AST) -> Any:
-    """The value of a constant."""
-    assert isinstance(node, ast.Constant)
-    return node.value
-
-
-def is_simple(node: ast.AST) -> bool:
-    """Whether it may be written several times: a constant, a name, or an attribute of one."""
-    if isinstance(node, ast.UnaryOp):
-        return is_known(node.operand)
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, (ast.Constant, ast.Name))
-
-
-def is_pure(node: ast.AST, giving: Container[str] = ()) -> bool:
-    """Whether leaving it out changes nothing, as far as that can be seen.
-
-    :param giving: functions that give something and do nothing else.
-    """
-    if isinstance(node, ast.Lambda):  # it is made, and not called
-        return all(is_pure(default, giving) for default in ast.iter_child_nodes(node.args))
-    if isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
-        return False
-    known = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in giving
-    if isinstance(node, ast.Call) and not known and not _gives(node.func):
-        return False
-    return all(is_pure(child, giving) for child in ast.iter_child_nodes(node))
-
-
-def _gives(called: ast.expr) -> bool:
-    """Whether a function gives something and does nothing else; torch marks its other ones by an underscore."""
-    if isinstance(called, ast.Name):
-        return called.id in _GIVING
-    if isinstance(called, ast.Attribute) and ast.unparse(called).startswith(("numpy.", "torch.")):
-        return not called.attr.endswith("_") and not called.attr.startswith(_SETTING)
-    making = isinstance(called, ast.Attribute) and ast.unparse(called) in _MAKING
-    return making or (isinstance(called, ast.Attribute) and called.attr in _GIVING_METHODS)
-
-
-def _truth(node: ast.expr) -> bool | None:
-    """Whether what is asked is so; None where that is not known."""
-    if is_known(node):
-        return bool(value_of(node))
-    if isinstance(node, (ast.List, ast.Tuple)) and is_pure(node):
-        return bool(node.elts)
-    if isinstance(node, ast.BoolOp) and is_pure(node):
-        found, deciding = [_truth(item) for item in node.values], isinstance(node.op, ast.Or)
-        return deciding if deciding in found else None if None in found else not deciding
-    return None
-
-
-def entries(node: ast.AST) -> dict[Any, ast.expr] | None:
-    """The items of a display of a mapping, where each key is a constant."""
-    if not isinstance(node, ast.Dict):
-        return None
-    found = {key.value: value for key, value in zip(node.keys, node.values) if isinstance(key, ast.Constant)}
-    return found if len(found) == len(node.keys) else None
-
-
-def display(items: Mapping[Any, ast.expr]) -> ast.Dict:
-    """A mapping as a display."""
-    return ast.Dict([ast.Constant(key) for key in items], list(items.values()))
-
-
-class Substituted(ast.NodeTransformer):
-    """Writes expressions in the place of names."""
-
-    def __init__(self, values: Mapping[str, ast.expr]) -> None:
-        self._values = values
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        if isinstance(node.ctx, ast.Load) and node.id in self._values:
-            return copy.deepcopy(self._values[node.id])
-        return node
 
 
 class Folded(ast.NodeTransformer):
@@ -185,7 +96,7 @@ class Folded(ast.NodeTransformer):
         self.generic_visit(node)
         kept: list[ast.expr] = []
         for operand in node.values:
-            truth, last = _truth(operand), operand is node.values[-1]
+            truth, last = truth_of(operand), operand is node.values[-1]
             decides = truth is not None and truth == isinstance(node.op, ast.Or)
             if decides or truth is None or last:
                 kept.append(operand)
@@ -212,16 +123,16 @@ class Folded(ast.NodeTransformer):
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         self.generic_visit(node)
-        if (truth := _truth(node.test)) is not None:
+        if (truth := truth_of(node.test)) is not None:
             return node.body if truth else node.orelse
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
-        node.slice = _bracketed(node.slice)
+        node.slice = bracketed(node.slice)
         if isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Slice):
             whole = shape_of(node.value, self._known.shapes)
-            return node.value if whole and _is_all(node.slice, whole[0]) else node
+            return node.value if whole and is_all(node.slice, whole[0]) else node
         if not isinstance(node.ctx, ast.Load) or not is_known(node.slice) or not is_pure(node.value):
             return node
         key, items = value_of(node.slice), entries(node.value)
@@ -249,14 +160,14 @@ class Folded(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        node.keywords = [new for keyword in node.keywords for new in _keywords(keyword)]
+        node.keywords = [new for keyword in node.keywords for new in keywords(keyword)]
         node.args = self._spliced(node.args)
-        if _is_copy_of_new(node):
-            return _detached(node.func.value.func.value)  # type: ignore[attr-defined]
+        if is_copy_of_new(node):
+            return detached(node.func.value.func.value)  # type: ignore[attr-defined]
         if isinstance(node.func, ast.Attribute) and node.func.attr == "cpu" and not node.args:
             there = lies_here(node.func.value, self._known.here)
             return node.func.value if there else node
-        if _is_leaf(node):
+        if is_leaf(node):
             made = node.func.value  # type: ignore[attr-defined]
             return ast.Call(made.func, made.args, [*made.keywords, ast.keyword("requires_grad", ast.Constant(True))])
         if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and not node.keywords:
@@ -269,7 +180,7 @@ class Folded(ast.NodeTransformer):
             if is_known(string) and is_known(mark):
                 return ast.List([ast.Constant(part) for part in value_of(string).split(value_of(mark))], ast.Load())
         if ast.unparse(node.func) == "functools.reduce" and len(node.args) == 3:
-            return _reached(node)
+            return reached(node)
         if isinstance(node.func, ast.Name) and not node.keywords:
             return self._built_in(node, node.func.id)
         return node
@@ -277,13 +188,13 @@ class Folded(ast.NodeTransformer):
     def _built_in(self, node: ast.Call, name: str) -> ast.AST:
         if len(node.args) == 1:
             (given,) = node.args
-            if name in _CONVERSIONS and is_known(given):
+            if name in CONVERSIONS and is_known(given):
                 try:
-                    value = _CONVERSIONS[name](value_of(given))
+                    value = CONVERSIONS[name](value_of(given))
                 except (TypeError, ValueError):
                     return node
                 return ast.Constant(value) if name == "str" or math.isfinite(value) else node
-            if name in _CONVERSIONS and isinstance(given, ast.Call) and ast.unparse(given.func) == name:
+            if name in CONVERSIONS and isinstance(given, ast.Call) and ast.unparse(given.func) == name:
                 return given
             if (name == "dict" and entries(given) is not None) or (name == "list" and isinstance(given, ast.List)):
                 return given
@@ -292,7 +203,7 @@ class Folded(ast.NodeTransformer):
             counted = name == "len" and isinstance(given, (ast.List, ast.Tuple)) and is_pure(given)
             return ast.Constant(len(given.elts)) if counted and not _starred(given.elts) else node  # type: ignore[attr-defined]
         told = node.args[1] if len(node.args) == 2 else None
-        if name in _CHOICES and told is not None and all(_is_number(item) for item in node.args):
+        if name in _CHOICES and told is not None and all(is_number(item) for item in node.args):
             return ast.Constant(_CHOICES[name](*map(value_of, node.args)))
         if name == "getattr" and isinstance(told, ast.Constant) and str(told.value).isidentifier():
             return ast.Attribute(node.args[0], str(told.value), ast.Load())
@@ -364,7 +275,7 @@ class Folded(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> Any:
         self.generic_visit(node)
-        if (truth := _truth(node.test)) is not None:
+        if (truth := truth_of(node.test)) is not None:
             return node.body if truth else node.orelse
         if not node.body and not node.orelse:
             return None if is_pure(node.test) else ast.Expr(node.test)
@@ -384,7 +295,7 @@ class Folded(ast.NodeTransformer):
         shape = self._shape(node.value) if isinstance(node.targets[0], ast.Tuple) else None
         if shape is not None:
             node.value = ast.Tuple([ast.Constant(size) for size in shape], ast.Load())
-        return _parted(node)
+        return parted(node)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         self.generic_visit(node)
@@ -399,84 +310,6 @@ class Folded(ast.NodeTransformer):
             nothing = len(called.args) == 1 and entries(called.args[0]) == {} and not called.keywords
             return None if nothing and is_pure(called.func) else node
         return node
-
-
-def _is_copy_of_new(node: ast.Call) -> bool:
-    """``torch.tensor(...).detach().clone()``, which nobody else has."""
-    made = re.match(r"torch\.(tensor|full|zeros|ones)\(", ast.unparse(node))
-    inner = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == "clone" else None
-    detached = isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "detach"
-    return made is not None and detached and isinstance(inner.func.value, ast.Call) and _is_torch(inner.func.value.func)  # type: ignore[union-attr]
-
-
-def _reached(node: ast.Call) -> ast.expr:
-    """``functools.reduce(getattr, ["a", "b"], owner)`` as ``owner.a.b``."""
-    how, names, owner = node.args
-    known = isinstance(names, ast.List) and all(map(is_known, names.elts))
-    if not known or not isinstance(names, ast.List) or ast.unparse(how) != "getattr":
-        return node
-    for name in names.elts:
-        owner = ast.Attribute(owner, str(value_of(name)), ast.Load())
-    return owner
-
-
-def _detached(made: ast.Call) -> ast.Call:
-    """A new tensor, without a history to come."""
-    made.keywords = [keyword for keyword in made.keywords if keyword.arg != "requires_grad"]
-    return made
-
-
-def _is_leaf(node: ast.Call) -> bool:
-    """``torch.tensor(...).requires_grad_(True)``."""
-    made = node.func.value if isinstance(node.func, ast.Attribute) and node.func.attr == "requires_grad_" else None
-    new = isinstance(made, ast.Call) and re.match(r"torch\.(tensor|full|zeros|ones)$", ast.unparse(made.func))
-    told = isinstance(made, ast.Call) and any(keyword.arg == "requires_grad" for keyword in made.keywords)
-    return bool(new) and not told and [ast.unparse(item) for item in node.args] == ["True"] and not node.keywords
-
-
-def _is_torch(called: ast.expr) -> bool:
-    return isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "torch"
-
-
-def _slice(node: ast.expr) -> slice | None:
-    """``slice(a, b)`` of two numbers."""
-    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "slice" or len(node.args) != 2:
-        return None
-    return slice(*map(value_of, node.args)) if all(map(_is_number, node.args)) else None
-
-
-def _is_all(part: ast.Slice, length: int) -> bool:
-    """Whether a slice leaves nothing of so many rows out."""
-    first, end = part.lower or ast.Constant(0), part.upper or ast.Constant(length)
-    known = part.step is None and _is_number(first) and _is_number(end)
-    return known and value_of(first) == 0 and value_of(end) >= length
-
-
-def _bracketed(node: ast.expr) -> ast.expr:
-    """``slice(a, b)``, as people write it in brackets."""
-    if isinstance(node, ast.Tuple):
-        return ast.Tuple([_bracketed(item) for item in node.elts], ast.Load())
-    part = _slice(node)
-    return node if part is None else ast.Slice(ast.Constant(part.start), ast.Constant(part.stop))
-
-
-def _parted(node: ast.Assign) -> ast.Assign:
-    """``*a, b = [1, 2, 3]`` as ``a, b = [1, 2], 3``."""
-    target, value = node.targets[0], node.value
-    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.List) or not all(map(is_known, value.elts)):
-        return node
-    stars = [place for place, item in enumerate(target.elts) if isinstance(item, ast.Starred)]
-    if len(stars) != 1 or len(value.elts) < len(target.elts) - 1:
-        return node
-    (first,), items = stars, list(value.elts)
-    behind = len(items) - (len(target.elts) - first - 1)
-    names = [item.value if isinstance(item, ast.Starred) else item for item in target.elts]
-    values = [*items[:first], ast.List(items[first:behind], ast.Load()), *items[behind:]]
-    return ast.Assign([ast.Tuple(names, ast.Store())], ast.Tuple(values, ast.Load()))
-
-
-def _is_number(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def _is_none(node: ast.AST) -> bool:
@@ -503,12 +336,6 @@ def _holds(item: ast.expr, holder: ast.expr) -> bool | None:
     if isinstance(holder, (ast.Tuple, ast.List, ast.Set)) and all(map(is_known, holder.elts)):
         return value_of(item) in [value_of(element) for element in holder.elts]
     return None
-
-
-def _keywords(keyword: ast.keyword) -> list[ast.keyword]:
-    """``f(**{"a": b})`` as ``f(a=b)``."""
-    inner = entries(keyword.value) if keyword.arg is None else None
-    return [keyword] if inner is None else [ast.keyword(str(name), value) for name, value in inner.items()]
 
 
 def turns(generators: list[ast.comprehension], known: Known | None = None) -> list[dict[str, ast.expr]] | None:

@@ -7,7 +7,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.export.folding import Folded, Substituted, is_known, is_pure, is_simple
+from sentinel.export.expressions import Substituted, is_known, is_pure, is_simple
+from sentinel.export.folding import Folded
 from sentinel.export.giving import FEW, Placed, by_parts, given_by, same_everywhere
 from sentinel.export.scopes import (
     SCOPES,

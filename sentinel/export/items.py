@@ -1,4 +1,4 @@
-"""Mappings of a function of which nothing but items are read: a variable for each of these."""
+"""Mappings and lists of a function of which nothing but items are read: a variable for each of these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sentinel.export.folding import Folded, Substituted, display, entries, is_known, turns
+from sentinel.export.expressions import Substituted, display, entries, is_known
+from sentinel.export.folding import Folded, turns
 from sentinel.export.knowing import Known, known, makes
 from sentinel.export.scopes import SCOPES, STATEMENTS, Block, Function, bound, every, free, is_name, read
 

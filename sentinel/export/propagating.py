@@ -8,7 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Container
 
-from sentinel.export.folding import Folded, Substituted, entries, is_known, is_pure, is_simple
+from sentinel.export.expressions import Substituted, entries, is_known, is_pure, is_simple
+from sentinel.export.folding import Folded
 from sentinel.export.items import by_fields, by_places, completed, filled, next_reads
 from sentinel.export.layout import written
 from sentinel.export.locating import FUNCTIONS

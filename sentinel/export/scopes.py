@@ -146,7 +146,8 @@ def distinct(function: Function) -> None:
 
 def settled(function: Function) -> None:
     """Names without the numbers that kept them apart from others, where these are gone."""
-    for name in sorted(own(function)):
+    inner = {name for node in ast.walk(function) if isinstance(node, ast.comprehension) for name in bound(node.target)}
+    for name in sorted(own(function) | inner):
         base = re.sub(r"(_\d+)+$", "", name)
         if base != name and (new := free(base, {*every(function), *dir(builtins)} - {name})) != name:
             Renamed({name: new}).visit(function)

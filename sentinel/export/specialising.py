@@ -15,7 +15,8 @@ import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from sentinel.export.folding import Folded, Substituted, entries, is_pure
+from sentinel.export.expressions import Substituted, entries, is_pure
+from sentinel.export.folding import Folded
 from sentinel.export.inlining import inlined
 from sentinel.export.knowing import Held, Known, known
 from sentinel.export.layout import written

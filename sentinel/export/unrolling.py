@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sentinel.export.folding import FEW_TURNS, Folded, Substituted, entries, is_pure, is_simple, turns, value_of
+from sentinel.export.expressions import Substituted, entries, is_pure, is_simple, value_of
+from sentinel.export.folding import FEW_TURNS, Folded, turns
 from sentinel.export.knowing import Held, Known, known
 from sentinel.export.layout import written
 from sentinel.export.locating import FUNCTIONS

@@ -6,7 +6,8 @@ import ast
 
 import pytest
 
-from sentinel.export.folding import Folded, entries, is_pure
+from sentinel.export.expressions import entries, is_pure
+from sentinel.export.folding import Folded
 from sentinel.export.knowing import Known
 from sentinel.export.layout import expression
 

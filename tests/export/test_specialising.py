@@ -458,3 +458,14 @@ def test_an_object_that_others_reach_stays_one(last: str) -> None:
 def test_what_the_scenarios_give_is_something() -> None:
     observe = ["def observe(rows):", "    return {'answer': rows if rows is not None else 0}"]
     assert specialised({}, observe, ["answer"])[1] != specialised({}, observe, ["answer"], some=["rows"])[1]
+
+
+def test_names_that_were_kept_apart_are_plain_where_one_is_left() -> None:
+    text = """
+    def observe(rows=((1, 2), (3, 4))):
+        names = "a", "b"
+        first = dict(zip(names, rows))
+        return {"answer": [first, [sum(names) for names in rows]]}
+    """
+    assert "names_2" not in simpler(text)
+    assert answer(simpler(text)) == answer(text)
