@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 
-from sentinel.export.folding import Substituted, display, is_known, is_pure, is_simple
+from sentinel.export.expressions import Substituted, display, is_known, is_pure, is_simple
 from sentinel.export.scopes import bound, every, is_name, read
 
 #: No more calls, or parts of a mapping, are dealt with one by one.

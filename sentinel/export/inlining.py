@@ -7,7 +7,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.export.folding import Folded, Substituted, is_known, is_pure, is_simple
+from sentinel.export.expressions import Substituted, is_known, is_pure, is_simple
+from sentinel.export.folding import Folded
 from sentinel.export.giving import FEW, Placed, by_parts, given_by, same_everywhere
 from sentinel.export.scopes import (
     SCOPES,
@@ -23,6 +24,7 @@ from sentinel.export.scopes import (
     is_name,
     own,
     read,
+    straight,
 )
 
 #: A few calls of a function are written out where each takes no more text than that.
@@ -53,6 +55,25 @@ def inlined(module: ast.Module) -> bool:
             return True
         if _short(module, function, calls) or same_everywhere(function, calls) or by_parts(function, calls):
             return True
+    return _inner(module)
+
+
+def _inner(module: ast.Module) -> bool:
+    """The same for a function in a function."""
+    for outer in [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]:
+        counts, reads = bound(outer), read(outer)
+        for block in straight(outer.body):
+            for function in [node for node in block if isinstance(node, ast.FunctionDef) and _plain(node)]:
+                calls = [n for n in ast.walk(outer) if isinstance(n, ast.Call) and _calls(n, function.name)]
+                if not len(calls) == counts[function.name] == reads[function.name] == 1:
+                    continue
+                others = [n for n in ast.walk(outer) if isinstance(n, SCOPES) and n not in (outer, function)]
+                around = [node for node in others if any(part is calls[0] for part in ast.walk(node))]
+                shadowed = any(_globals(function) & {*bound(node)} for node in around)
+                alone = around and not shadowed and not any(node is calls[0] for node in ast.walk(function))
+                if alone and _as_statements(ast.Module([outer], []), function, calls[0]):
+                    block.remove(function)
+                    return True
     return False
 
 
@@ -145,7 +166,7 @@ def _as_statements(module: ast.Module, function: ast.FunctionDef, call: ast.Call
     before = earlier(_head(block[index]) or block[index], call)
     if _globals(function) & {*bound(caller)} or not all(map(is_pure, before)):
         return False
-    body, names = _body(function, given, caller)
+    body, names = written_in(function, given, caller)
     if body is None:
         return False
     answer = _answer(body, free("answer", {*every(caller), *names}))
@@ -185,7 +206,9 @@ def _head(statement: ast.AST) -> ast.AST | None:
     return statement.items[0].context_expr if isinstance(statement, ast.With) else None
 
 
-def _body(function: ast.FunctionDef, given: Mapping[str, ast.expr], caller: ast.AST) -> tuple[Block | None, set[str]]:
+def written_in(
+    function: ast.FunctionDef, given: Mapping[str, ast.expr], caller: ast.AST
+) -> tuple[Block | None, set[str]]:
     """A function's statements with what a call gives, and the names that they use."""
     changed, counts, taken = bound(ast.Module(function.body, [])), read(function), every(caller)
     outer = bound(caller)
@@ -228,7 +251,7 @@ def _around(module: ast.Module, function: ast.FunctionDef, call: ast.Call) -> bo
         return False
     if _globals(function) & {*bound(caller)}:
         return False
-    body, _ = _body(function, given, caller)
+    body, _ = written_in(function, given, caller)
     held = None if body is None else _holding(body)
     if body is None or held is None:
         return False

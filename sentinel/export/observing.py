@@ -168,7 +168,9 @@ def _cut(subject: Subject, pieces: Pieces, brevity: int) -> Observing:
     imports, standard, third = slicer.slice.imports, {*body.standard, *slicer.slice.standard}, slicer.slice.third
     if pieces.special:
         keys = {parse_address(address, tuple(recipe.variants)).key for address in addresses}
-        definitions, function, short = specialised(definitions, function, keys, imports.modules)
+        held = {f"inspect.signature({slicer.function}).parameters": seen.parameters}
+        some = [name for name in varied if all(inputs[name] is not None for inputs in scenarios)]
+        definitions, function, short = specialised(definitions, function, keys, imports.modules, held, some)
         imports = replace(imports, short=short)
         text = "\n".join([*definitions.values(), *function, *calls.values()])
         imports, standard = imports.read_by(text), {line for line in standard if mentioned(line.split()[-1], text)}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections import Counter
 from collections.abc import Container
 
-from sentinel.export.folding import Substituted, entries, is_known, is_pure, is_simple
-from sentinel.export.items import by_fields, completed, next_reads
+from sentinel.export.expressions import Substituted, entries, is_known, is_pure, is_simple
+from sentinel.export.folding import Folded
+from sentinel.export.items import by_fields, by_places, completed, filled, next_reads
+from sentinel.export.layout import written
 from sentinel.export.locating import FUNCTIONS
 from sentinel.export.scopes import (
     STATEMENTS,
@@ -21,6 +24,7 @@ from sentinel.export.scopes import (
     every,
     free,
     is_name,
+    pairs,
     parameters,
     read,
     straight,
@@ -32,11 +36,11 @@ _LINE = 100
 _ITEM = 70
 
 
-def propagated(function: Function, giving: Container[str] = (), modules: Container[str] = ()) -> bool:
+def propagated(function: Function, giving: Container[str] = (), words: Container[str] = ()) -> bool:
     """Write one name of a function as what it stands for, if there is one of which that can be said.
 
     :param giving: functions that give something and do nothing else.
-    :param modules: those that are written by their whole names.
+    :param words: what is written as it is wherever it is read: modules by their whole names, and the like.
     :returns: whether there was.
     """
     counts, reads = bound(function), read(function)
@@ -48,16 +52,18 @@ def propagated(function: Function, giving: Container[str] = (), modules: Contain
             if isinstance(statement, ast.Pass) and len(block) > 1:
                 del block[index]
                 return True
-            if completed(block, index) or _copied(block, index) or _apart(block, index, counts):
+            if completed(block, index) or filled(block, index) or _copied(block, index):
+                return True
+            if _apart(block, index, counts):
                 return True
             if _twice(block, index, counts) or (block is function.body and _again(function, index)):
                 return True
-            if _unread(block, index, reads, giving):
+            if _unread(function, block, index, reads, giving):
                 return True
             target = statement.targets[-1] if isinstance(statement, ast.Assign) else None
             once = isinstance(target, ast.Name) and counts[target.id] == 1
             name = target.id if once else ""  # type: ignore[union-attr]
-            if once and isinstance(statement, ast.Assign) and _dotted(statement.value) in modules:
+            if once and isinstance(statement, ast.Assign) and _dotted(statement.value) in words:
                 return _everywhere(function, block, index, name)
             if once and _assigned(function, block, index, name, counts, reads):
                 return True
@@ -66,62 +72,64 @@ def propagated(function: Function, giving: Container[str] = (), modules: Contain
 
 def _dotted(node: ast.expr) -> str:
     """How a name with dots is written."""
-    return ast.unparse(node) if isinstance(node, ast.Attribute) and is_simple(node) else ""
+    return ast.unparse(node) if isinstance(node, ast.Attribute) else ""
 
 
 def _in_loops(function: Function, counts: Counter[str], reads: Counter[str]) -> bool:
     """The same for what stands in a loop, where the next statement reads it and no other one does."""
     for block in (node.body for node in ast.walk(function) if isinstance(node, ast.For)):
         for index, statement in enumerate(block[:-1]):
-            for target, _ in _pairs(statement):
+            for target, _ in pairs(statement):
                 name = target.id if isinstance(target, ast.Name) else ""
                 if counts[name] == reads[name] == 1 and _into(block, index, index + 1, name):
                     return True
     return False
 
 
-def some(function: Function) -> set[str]:
-    """The names of a function that stand for tensors or other things made in it: that are not None."""
-    found: set[str] = set()
-    counts = bound(function)
-    for block in straight(function.body):
-        for statement in block:
-            for target, value in _pairs(statement):
-                if isinstance(target, ast.Name) and counts[target.id] == 1 and _makes(value):
-                    found.add(target.id)
-    return found
-
-
-def _pairs(statement: ast.stmt) -> list[tuple[ast.expr, ast.expr]]:
-    """What an assignment binds, and to what."""
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return []
-    (target,), value = statement.targets, statement.value
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-        return list(zip(target.elts, value.elts))
-    return [(target, value)]
-
-
-def _makes(value: ast.expr) -> bool:
-    """Whether an expression gives a tensor, whatever it is made of: torch's functions, and comparisons of what is no
-    constant, which give a truth value else."""
-    if isinstance(value, (ast.Compare, ast.BinOp)):
-        return True
-    while isinstance(value, (ast.Call, ast.Attribute)):
-        value = value.func if isinstance(value, ast.Call) else value.value
-    return is_name(value, "torch")
-
-
-def _unread(block: Block, index: int, reads: Counter[str], giving: Container[str]) -> bool:
-    """Leave out an assignment to names that nothing reads."""
+def _unread(function: Function, block: Block, index: int, reads: Counter[str], giving: Container[str]) -> bool:
+    """Leave out an assignment to names that nothing reads, and with it what is added to them."""
     statement = block[index]
+    asked = isinstance(statement, ast.If) and not statement.orelse and is_pure(statement.test, giving)
+    inside = statement.body if isinstance(statement, ast.If) and asked else [statement]
+    if all(_adds(function, item, reads, giving) for item in inside):
+        del block[index]
+        return True
     if not isinstance(statement, ast.Assign) or not is_pure(statement.value, giving):
         return False
     targets = [item for one in statement.targets for item in (one.elts if isinstance(one, ast.Tuple) else [one])]
     if any(not isinstance(item, ast.Name) or reads[item.id] for item in targets):
         return False
+    if any(_augments(node, item.id) for item in targets for node in ast.walk(function) if isinstance(item, ast.Name)):
+        return False
     del block[index]
     return True
+
+
+def _adds(function: Function, statement: ast.stmt, reads: Counter[str], giving: Container[str]) -> bool:
+    """Whether all that a statement does is to add to what nothing reads, under this name or another."""
+    if not isinstance(statement, ast.AugAssign) or not isinstance(statement.target, ast.Name):
+        return False
+    name = statement.target.id
+    values = [
+        value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        for target, value in pairs(node)
+        if is_name(target, name)
+    ]
+    others = bound(function)[name] - len(values) - sum(_augments(node, name) for node in ast.walk(function))
+    fresh = bool(values) and not others and all(map(_is_fresh, values))
+    return fresh and not reads[name] and is_pure(statement.value, giving)
+
+
+def _augments(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.AugAssign) and is_name(node.target, name)
+
+
+def _is_fresh(value: ast.expr) -> bool:
+    """Whether an expression makes what nothing else can reach."""
+    made = re.match(r"torch\.(zeros|ones|full|empty)(_like)?\(", ast.unparse(value)) is not None
+    return made or isinstance(value, (ast.Constant, ast.List, ast.ListComp))
 
 
 def _assigned(
@@ -134,18 +142,41 @@ def _assigned(
         return False
     if isinstance(value, ast.Name) and (value.id in counts) and counts[value.id] == 1:
         return _everywhere(function, block, index, name)
-    if is_known(value):
+    if is_known(value) or (_text(value).startswith("slice(") and not every(value) - {"slice"}):
         return _everywhere(function, block, index, name)
     items = entries(value)
     if items is not None and reads[name] and by_fields(function, block, index, name, items):
         return True
     if items is not None and reads[name] and next_reads(block, index, name, items):
         return True
+    if reads[name] and by_places(function, block, index, name):
+        return True
     if isinstance(value, (ast.List, ast.Tuple)) and _counted(block, index, name, value):
+        return True
+    if reads[name] == 2 and _through(block, index, name):
         return True
     if reads[name] != 1:
         return False
     return any(_into(block, index, later, name) for later in _following(block, index, counts))
+
+
+def _through(block: Block, index: int, name: str) -> bool:
+    """``a = None if c else b`` and ``None if a is None else f(a)``: ``None if c else f(b)``, where b is something."""
+    value, reader = block[index].value, block[index + 1] if index + 1 < len(block) else None  # type: ignore[attr-defined]
+    if not isinstance(value, ast.IfExp) or not isinstance(reader, STATEMENTS) or _text(value.body) != "None":
+        return False
+    if not isinstance(value.orelse, ast.Call) or _text(value.orelse.func) not in ("float", "int", "str"):
+        return False
+    for node in ast.walk(reader):
+        if isinstance(node, ast.IfExp) and (_text(node.test), _text(node.body)) == (f"{name} is None", "None"):
+            inside = [part for part in at_once(node.orelse) if is_name(part, name)]
+            if len(inside) != 1 or not is_pure(reader):
+                return False
+            node.test = value.test
+            node.orelse = Folded().visit(Substituted({name: value.orelse}).visit(node.orelse))
+            del block[index]
+            return True
+    return False
 
 
 def _following(block: Block, index: int, counts: Counter[str]) -> range:
@@ -157,16 +188,16 @@ def _following(block: Block, index: int, counts: Counter[str]) -> range:
     if every(value) <= {"torch"}:
         return range(index + 1, len(block))
     end = index + 1
-    while end < len(block) and _only_binds(block[end]):
+    while end < len(block) and only_binds(block[end]):
         end += 1
     return range(index + 1, min(end + 1, len(block)))
 
 
-def _only_binds(statement: ast.stmt) -> bool:
+def only_binds(statement: ast.stmt) -> bool:
     """Whether all that a statement does is to give names a meaning."""
-    pairs = _pairs(statement)
-    stores = [node for target, _ in pairs for node in ast.walk(target)]
-    return bool(pairs) and is_pure(statement) and not any(isinstance(n, (ast.Attribute, ast.Subscript)) for n in stores)
+    found = pairs(statement)
+    stores = [node for target, _ in found for node in ast.walk(target)]
+    return bool(found) and is_pure(statement) and not any(isinstance(n, (ast.Attribute, ast.Subscript)) for n in stores)
 
 
 def _everywhere(function: Function, block: Block, index: int, name: str) -> bool:
@@ -189,13 +220,25 @@ def _into(block: Block, index: int, later: int, name: str) -> bool:
     if head is None or place is None or not (is_pure(statement.value) or all(map(is_pure, earlier(head, place)))):
         return False
     new = Substituted({name: statement.value}).visit(copy.deepcopy(reader))
+    if isinstance(new, STATEMENTS):
+        new = Folded().visit(new) or ast.Pass()
     turned = isinstance(statement.value, ast.Dict) and f"in {name}.items()" in _text(reader)
     item = len(ast.unparse(statement.value)) <= _ITEM and _is_item(reader, name) and len(_text(reader)) > _LINE
-    if not turned and not item and len(_text(new).split("\n")[0]) > _LINE:
+    told = _is_display(statement.value) and _lines(new) < _lines(statement) + _lines(reader)
+    if not turned and not item and not told and len(_text(new).split("\n")[0]) > _LINE:
         return False
     block[later] = new
     del block[index]
     return True
+
+
+def _is_display(value: ast.expr) -> bool:
+    """Whether it is a display that is read as an argument."""
+    return isinstance(value, ast.Dict) and len(value.keys) > 1
+
+
+def _lines(statement: ast.AST) -> int:
+    return written(copy.deepcopy(statement)).count("\n") + 1
 
 
 def _text(statement: ast.AST) -> str:
@@ -254,18 +297,18 @@ def _binds(statement: ast.stmt, name: str) -> int:
 
 def _apart(block: Block, index: int, counts: Counter[str]) -> bool:
     """``a, b = c, 1``: what is known already, or a name for another, as a statement of its own."""
-    statement, pairs = block[index], _pairs(block[index])
-    if not pairs or not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Tuple):
+    statement, found = block[index], pairs(block[index])
+    if not found or not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Tuple):
         return False
-    if any(not isinstance(one, ast.Name) or counts[one.id] != 1 or isinstance(it, ast.Starred) for one, it in pairs):
+    if any(not isinstance(one, ast.Name) or counts[one.id] != 1 or isinstance(it, ast.Starred) for one, it in found):
         return False
-    told = [one.id for one, _ in pairs if isinstance(one, ast.Name)]
-    if any(counts[name] and name in told for _, it in pairs for name in read(it)):
+    told = [one.id for one, _ in found if isinstance(one, ast.Name)]
+    if any(counts[name] and name in told for _, it in found for name in read(it)):
         return False
-    alone = [pair for pair in pairs if isinstance(pair[1], (ast.Constant, ast.Name))]
-    if not alone and len(pairs) > 1:
+    alone = [pair for pair in found if isinstance(pair[1], (ast.Constant, ast.Name)) or _is_empty(pair[1])]
+    if not alone and len(found) > 1:
         return False
-    rest = [pair for pair in pairs if pair not in alone]
+    rest = [pair for pair in found if pair not in alone]
     new: Block = [ast.Assign([one], it) for one, it in alone]
     if len(rest) > 1:
         targets, values = zip(*rest)
@@ -274,6 +317,10 @@ def _apart(block: Block, index: int, counts: Counter[str]) -> bool:
         new.append(ast.Assign([rest[0][0]], rest[0][1]))
     block[index : index + 1] = new
     return True
+
+
+def _is_empty(node: ast.expr) -> bool:
+    return ast.unparse(node) in ("{}", "[]")
 
 
 def _twice(block: Block, index: int, counts: Counter[str]) -> bool:
@@ -290,8 +337,8 @@ def _twice(block: Block, index: int, counts: Counter[str]) -> bool:
         if isinstance(before, ast.Tuple) and len(before.elts) == len(names) and isinstance(other, ast.Assign):
             same = ast.dump(other.value) == ast.dump(value)
             if same and all(isinstance(name, ast.Name) and counts[name.id] == 1 for name in before.elts):
-                pairs = zip(names, before.elts)
-                block[index : index + 1] = [ast.Assign([new], _read(old)) for new, old in pairs]
+                both = zip(names, before.elts)
+                block[index : index + 1] = [ast.Assign([new], _read(old)) for new, old in both]
                 return True
     return False
 

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -497,14 +498,18 @@ def _shortest(values: Any, dtype: str) -> Any:
     return float(str(np.float32(values))) if single else values
 
 
-#: A row of so many equal values is written as their number.
+#: A row of so many values is written as their number, where it is of so few runs, and one of them is so long.
 _REPEATED = 5
+_RUNS = 2
+_RUN = 3
 
 
 def row(items: list[str]) -> str:
     """A list, of how its items are written."""
-    if len(items) >= _REPEATED and len(set(items)) == 1 and "[" not in items[0]:
-        return f"[{items[0]}] * {len(items)}"
+    runs = [(text, len(list(same))) for text, same in groupby(items)]
+    short = len(items) >= _REPEATED and len(runs) <= _RUNS and not any("[" in item for item in items)
+    if short and (len(runs) == 1 or max(count for _, count in runs) >= _RUN):
+        return " + ".join(f"[{text}] * {count}" if count > 1 else f"[{text}]" for text, count in runs)
     return "[" + ", ".join(items) + "]"
 
 
@@ -533,6 +538,8 @@ def wrapped(text: str, indent: int = 4) -> str:
     if opened is None:
         return text
     start, end = opened
+    if indent + 4 + end - start - 1 > WIDTH:
+        start, end = _display(text, start, end)
     inside = text[start + 1 : end]
     if len(clauses := _clauses(inside)) > 1:
         body = "\n".join("    " + line for clause in clauses for line in wrapped(clause, indent + 4).split("\n"))
@@ -549,6 +556,19 @@ def wrapped(text: str, indent: int = 4) -> str:
         items = [wrapped(part + comma, indent + 4) for part in parts]
     body = "\n".join("    " + line for item in items for line in item.split("\n"))
     return f"{text[: start + 1]}\n{body}\n{text[end:]}"
+
+
+def _display(text: str, start: int, end: int) -> tuple[int, int]:
+    """The brackets of a display that is all that a call is given: people break it at these, ``f({``."""
+    first = start + 1 + len(text[start + 1 : end]) - len(text[start + 1 : end].lstrip("*"))
+    if text[start] != "(" or text[first] not in "{[":
+        return start, end
+    depth = 0
+    for index, character in _outside_strings(text[first:end]):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0:
+            return (first, end - 1) if first + index == end - 1 else (start, end)
+    return start, end
 
 
 def _clauses(text: str) -> list[str]:

@@ -52,9 +52,7 @@ _READ = "json.loads(json.dumps("
 _CLOSE = '''\
 def close(left, right):
     """Equal up to rounding; NaN equals NaN."""
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(close, left, right))
-{mappings}    if isinstance(left, (int, float)) and isinstance(right, (int, float)) and left == left:
+{lists}{mappings}    if isinstance(left, (int, float)) and isinstance(right, (int, float)) and left == left:
         return math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=1e-6)
     return left == right or (left != left and right != right)'''
 
@@ -62,6 +60,11 @@ def close(left, right):
 _OTHER_MAPPINGS = """\
     if hasattr(value, "keys"):
         return dict(value)
+"""
+
+_LISTS = """\
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(close, left, right))
 """
 
 _MAPPINGS = """\
@@ -74,7 +77,7 @@ def minus(left, right):
     return [minus(a, b) for a, b in zip(left, right)] if isinstance(left, list) else left - right"""
 
 _VERDICT = """\
-right, wrong = (v and all(close(observed[key], v[key]) for key in v) for v in (RIGHT, WITH_THE_BUG))
+right, wrong = (v and all({same} for key in v) for v in (RIGHT, WITH_THE_BUG))
 status = "fixed" if right else "reproduced" if wrong else "changed"
 git = subprocess.run(["git", "-C", str(TARGET_REPO), "rev-parse", "HEAD"], capture_output=True, text=True)
 file = Path(sys.modules[{module}].__file__).resolve().relative_to(TARGET_REPO){told}
@@ -92,8 +95,8 @@ def script(subject: Subject) -> tuple[str, Observing]:
     """
     for brevity in (0, 1, 2, 3):
         observed = observing(subject, brevity)
-        for shared in (False, True):
-            text = _script(subject, observed, shared)
+        for shared, exact in ((False, False), (True, False), (True, _is_counted(subject.recipe))):
+            text = _script(subject, observed, shared, exact)
             if text.count("\n") < LONGEST:
                 return text, observed
     text = text.replace("\n\n\n", "\n\n")
@@ -116,19 +119,37 @@ def preamble(subject: Subject, observed: Observing) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _script(subject: Subject, observed: Observing, shared: bool) -> str:
-    """:param shared: whether values that stand there several times are written once."""
+def _expectations(recipe: Recipe) -> tuple[Mapping[str, Expected], Mapping[str, Expected]]:
+    return recipe.expected_unpatched, recipe.expected_fixed
+
+
+def _is_counted(recipe: Recipe) -> bool:
+    """Whether all that is expected is whole numbers and words, which nothing rounds."""
+    expected = [item for table in _expectations(recipe) for item in table.values()]
+    return all(type(item.value) in (bool, int, str, type(None)) for item in expected)
+
+
+def _script(subject: Subject, observed: Observing, shared: bool, exact: bool) -> str:
+    """:param shared: whether values that stand there several times are written once.
+    :param exact: whether values are the same only where nothing distinguishes them.
+    """
     third = "\n".join(f"import {name}" for name in sorted({"torch", *observed.third}))
     imported = "\n".join([*observed.imports.lines(), "", "torch.manual_seed(20260821)", "torch.set_num_threads(1)"])
-    expected = [*subject.recipe.expected_unpatched.values(), *subject.recipe.expected_fixed.values()]
+    expected = [item for table in _expectations(subject.recipe) for item in table.values()]
     nested = any(_has_mapping(item.value) for item in expected)
-    close = _CLOSE.format(mappings=_MAPPINGS if nested else "")
+    told = [table.get(address) for table in _expectations(subject.recipe) for address in observed.addresses]
+    listed = nested or any(item and isinstance(item.value, (list, tuple, Tensor)) for item in told)
+    close = _CLOSE.format(lists=_LISTS if listed else "", mappings=_MAPPINGS if nested else "")
     plain = _PLAIN.replace("{mappings}", _OTHER_MAPPINGS if nested else "")
-    functions = [*observed.classes, "\n".join(observed.function), plain, close]
+    functions = [*observed.classes, "\n".join(observed.function), plain, *([] if exact else [close])]
     if any(parse_address(address, tuple(subject.recipe.variants)).kind != "value" for address in observed.addresses):
         functions.append(_MINUS)
     setting = f"{_docstring(subject, observed)}\n\n{preamble(subject, observed)}"
-    return "\n\n\n".join([f"{setting}\n{third}\n\n{imported}", *functions, _ending(subject, observed, shared)]) + "\n"
+    setting = setting.replace("import math\n", "") if exact else setting
+    return (
+        "\n\n\n".join([f"{setting}\n{third}\n\n{imported}", *functions, _ending(subject, observed, shared, exact)])
+        + "\n"
+    )
 
 
 def _has_mapping(value: Any) -> bool:
@@ -191,7 +212,7 @@ def _stubs(subject: Subject, observed: Observing) -> str:
     return "\n".join(constants) + "\n\n\n" + _STUBS.replace("{update}", update)
 
 
-def _ending(subject: Subject, observed: Observing, shared: bool) -> str:
+def _ending(subject: Subject, observed: Observing, shared: bool, exact: bool) -> str:
     recipe = subject.recipe
     module = next(iter(observed.imports.names), None) or next(iter(sorted(observed.imports.modules)))
     calls, rows = _observed(recipe, observed)
@@ -205,15 +226,16 @@ def _ending(subject: Subject, observed: Observing, shared: bool) -> str:
             *rows,
             *_braced("WITH_THE_BUG", wrong),
             *_braced("RIGHT", right),
-            f"TOLERANCE = {tolerance(recipe)!r}",
-            _verdict(scalar(module), scalar(recipe.bug_id)),
+            *([] if exact else [f"TOLERANCE = {tolerance(recipe)!r}"]),
+            _verdict(scalar(module), scalar(recipe.bug_id), exact),
         ]
     )
 
 
-def _verdict(module: str, bug: str) -> str:
+def _verdict(module: str, bug: str, exact: bool) -> str:
     told = "  # else it is another copy's"
-    text = _VERDICT.format(module=module, bug=bug, told=told)
+    same = "observed[key] == v[key]" if exact else "close(observed[key], v[key])"
+    text = _VERDICT.format(module=module, bug=bug, told=told, same=same)
     return text if max(map(len, text.split("\n"))) <= WIDTH else text.replace(told, "")
 
 

@@ -85,6 +85,16 @@ def straight(body: Block) -> Iterator[Block]:
             yield from straight(statement.body)
 
 
+def pairs(statement: ast.stmt) -> list[tuple[ast.expr, ast.expr]]:
+    """What an assignment binds, and to what."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return []
+    (target,), value = statement.targets, statement.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts))
+    return [(target, value)]
+
+
 def parameters(function: Function) -> list[str]:
     """The names of a function's parameters."""
     return [item.arg for item in arguments(function.args)]
@@ -119,9 +129,25 @@ def earlier(head: ast.AST, node: ast.AST) -> list[ast.AST]:
     return found
 
 
+def distinct(function: Function) -> None:
+    """Names of comprehensions that are none of the function's own."""
+    names = own(function)
+    for node in ast.walk(function):
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            inside = {name for source in node.generators for name in bound(source.target)}
+            if len(node.generators) > 1 or not inside & names:
+                continue
+            (source,) = node.generators
+            new = {name: free(name, every(function)) for name in inside & names}
+            outer, source.iter = source.iter, ast.Constant(None)  # it is read outside of the comprehension
+            Renamed(new).visit(node)
+            source.iter = outer
+
+
 def settled(function: Function) -> None:
     """Names without the numbers that kept them apart from others, where these are gone."""
-    for name in sorted(own(function)):
+    inner = {name for node in ast.walk(function) if isinstance(node, ast.comprehension) for name in bound(node.target)}
+    for name in sorted(own(function) | inner):
         base = re.sub(r"(_\d+)+$", "", name)
         if base != name and (new := free(base, {*every(function), *dir(builtins)} - {name})) != name:
             Renamed({name: new}).visit(function)

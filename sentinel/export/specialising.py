@@ -11,27 +11,43 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from sentinel.export.folding import Folded, Substituted, entries, is_pure
+from sentinel.export.expressions import Substituted, entries, is_pure
+from sentinel.export.folding import Folded
 from sentinel.export.inlining import inlined
+from sentinel.export.knowing import Held, Known, known
 from sentinel.export.layout import written
 from sentinel.export.locating import FUNCTIONS
-from sentinel.export.propagating import emptied, propagated, some
-from sentinel.export.scopes import bound, every, read, settled
+from sentinel.export.objects import bare, unboxed
+from sentinel.export.propagating import emptied, propagated
+from sentinel.export.scopes import bound, distinct, every, read, settled
+from sentinel.export.unrolling import unrolled
 
 #: So many steps are enough for what a file of some hundred lines holds.
 _STEPS = 2000
+#: A word for something that is read more often stays.
+_TWICE = 2
 
 
 def specialised(
-    definitions: Mapping[str, str], observe: Sequence[str], wanted: Collection[str], modules: Collection[str] = ()
+    definitions: Mapping[str, str],
+    observe: Sequence[str],
+    wanted: Collection[str],
+    modules: Collection[str] = (),
+    held: Held | None = None,
+    some: Collection[str] = (),
 ) -> tuple[dict[str, str], list[str], dict[str, str]]:
     """A slice's definitions and ``observe``, simpler, and the modules that it knows under a name of one word.
 
     :param wanted: observation keys that are compared; others need not be computed.
     :param modules: those that are written by their whole names.
+    :param held: how something is written -> the names that it has, at each revision that was seen.
+    :param some: parameters of ``observe`` that are never None.
     """
+    held = held or {}
     module = ast.parse("\n".join([*definitions.values(), *observe]))
     last = module.body[-1]
     assert isinstance(last, ast.FunctionDef)
@@ -39,7 +55,7 @@ def specialised(
         if isinstance(inner, FUNCTIONS) and ast.get_docstring(inner) is not None:
             del inner.body[0]
     for _ in range(_STEPS):
-        if not _step(module, last, wanted, modules):
+        if not _step(module, last, wanted, modules, held, some):
             break
     for inner in ast.walk(module):
         if isinstance(inner, FUNCTIONS):
@@ -71,24 +87,37 @@ class _Shortened(ast.NodeTransformer):
         return ast.Name(self._names[text], ast.Load()) if text in self._names else self.generic_visit(node)
 
 
-def _step(module: ast.Module, last: ast.FunctionDef, wanted: Collection[str], modules: Collection[str]) -> bool:
+def _step(
+    module: ast.Module,
+    last: ast.FunctionDef,
+    wanted: Collection[str],
+    modules: Collection[str],
+    held: Held,
+    some: Collection[str],
+) -> bool:
     before = ast.dump(module)
     for node in module.body:
-        Folded(some(node) if isinstance(node, FUNCTIONS) else ()).visit(node)
+        if isinstance(node, FUNCTIONS):
+            distinct(node)
+            told = known(node, held)
+            Folded(replace(told, some=told.some.union(some)) if node is last else told).visit(node)
+        else:
+            Folded(Known(held=held)).visit(node)
     for inner in ast.walk(module):
         if isinstance(inner, FUNCTIONS):
             emptied(inner)
     giving = {node.name for node in module.body if isinstance(node, ast.FunctionDef) and _gives(node)}
     _only(last, wanted, giving)
+    bare(module)
     _used(module)
     changed = ast.dump(module) != before
     for inner in list(ast.walk(module)):
         if isinstance(inner, FUNCTIONS):
-            while propagated(inner, giving, modules):
+            while propagated(inner, giving, {*modules, *held}) or unrolled(inner, held):
                 changed = True
             emptied(inner)
     ast.fix_missing_locations(module)
-    return changed or _constants(module) or inlined(module)
+    return changed or _constants(module) or inlined(module) or unboxed(module)
 
 
 def _gives(function: ast.FunctionDef) -> bool:
@@ -156,11 +185,22 @@ def _constants(module: ast.Module) -> bool:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and len(node.targets) == 1:
             name = node.targets[0].id
             inside = any(name in bound(other) for other in module.body if isinstance(other, FUNCTIONS))
-            if reads[name] == 1 and not inside and (_data(node.value) or isinstance(node.value, ast.Attribute)):
+            told = reads[name] == 1 and _data(node.value)
+            if not inside and (told or (isinstance(node.value, ast.Attribute) and _no_longer(module, node, name))):
                 module.body.remove(node)
                 Substituted({name: node.value}).visit(module)
                 return True
     return False
+
+
+def _no_longer(module: ast.Module, word: ast.Assign, name: str) -> bool:
+    """Whether what a word stands for, in its place, takes no more lines."""
+    if read(module)[name] > _TWICE:
+        return False
+    readers = [node for node in module.body if node is not word and read(node)[name]]
+    before = [written(copy.deepcopy(node)) for node in (word, *readers)]
+    after = [written(Substituted({name: word.value}).visit(copy.deepcopy(node))) for node in readers]
+    return sum(text.count("\n") + 1 for text in after) < sum(text.count("\n") + 1 for text in before)
 
 
 def _data(node: ast.expr) -> bool:

@@ -102,3 +102,24 @@ def test_a_title_cannot_end_the_docstring(export: Any, broken_tree: Path, fixed_
 def test_revisions_are_the_first_pins_and_without_pins_an_error_that_helps(loaded_recipe: Recipe) -> None:
     with pytest.raises(SentinelError, match="--base"):
         revisions(loaded_recipe)
+
+
+def test_a_runner_compares_lists_where_some_are_expected(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+    assert "isinstance(left, list)" not in export(MASKED_TOKENS, broken_tree, fixed_tree).script
+    assert "isinstance(left, list)" in export(VARIANTS, broken_tree, fixed_tree).script
+
+
+def test_whole_numbers_need_no_tolerance_where_a_runner_is_long(
+    export: Any, broken_tree: Path, fixed_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = {
+        **MASKED_TOKENS,
+        "expected_unpatched": {"loss": 26},
+        "expected_fixed": {"loss": int(MASKED_TOKENS["expected_fixed"]["loss"])},
+    }
+    assert "math.isclose" in export(counted, broken_tree, fixed_tree).script
+    monkeypatch.setattr("sentinel.export.runner.LONGEST", 1)
+    bundle = export(counted, broken_tree, fixed_tree, check=True)
+    assert "math" not in bundle.script
+    assert "TOLERANCE" not in bundle.script
+    assert [side.tried.status for side in bundle.sides] == ["reproduced", "fixed"]

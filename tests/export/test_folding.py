@@ -6,12 +6,15 @@ import ast
 
 import pytest
 
-from sentinel.export.folding import Folded, entries, is_pure
+from sentinel.export.expressions import entries, is_pure
+from sentinel.export.folding import Folded
+from sentinel.export.knowing import Known
 from sentinel.export.layout import expression
 
 
 def folded(text: str, *some: str) -> str:
-    return ast.unparse(ast.fix_missing_locations(Folded(some).visit(ast.parse(text))))
+    known = Known(some=frozenset(some))
+    return ast.unparse(ast.fix_missing_locations(Folded(known).visit(ast.parse(text))))
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,28 @@ def folded(text: str, *some: str) -> str:
         ("getattr(a, 'b', None)", "getattr(a, 'b', None)"),
         ("torch.tensor([1]).detach().clone()", "torch.tensor([1])"),
         ("x.detach().clone()", "x.detach().clone()"),
+        ("torch.zeros(2).requires_grad_(True)", "torch.zeros(2, requires_grad=True)"),
+        ("torch.zeros(2).requires_grad_(True).detach().clone()", "torch.zeros(2)"),
+        ("min(2, 3)", "2"),
+        ("min(x, 3)", "min(x, 3)"),
+        ("'.' in 'a.b'", "True"),
+        ("'a.b'.split('.')", "['a', 'b']"),
+        ("functools.reduce(getattr, ['a', 'b'], x)", "x.a.b"),
+        ("functools.reduce(getattr, names, x)", "functools.reduce(getattr, names, x)"),
+        ("b if [x] and y else c", "b if y else c"),
+        ("b if [] and f() else c", "c"),
+        ("[n for n in ('a',) if n in ('a', 'b')]", "['a']"),
+        ("float(float(x))", "float(x)"),
+        ("x[slice(0, 2)]", "x[0:2]"),
+        ("torch.zeros(2, 3)[slice(0, 2)]", "torch.zeros(2, 3)"),
+        ("torch.zeros(2, 3)[slice(1, 2)]", "torch.zeros(2, 3)[1:2]"),
+        ("len(torch.tensor([[1, 2]] * 3))", "3"),
+        ("torch.arange(4)[:, None].repeat(1, 3).shape[1]", "3"),
+        ("torch.zeros(2, 3).shape[5]", "torch.zeros(2, 3).shape[5]"),
+        ("torch.zeros(n, 3).shape[1]", "torch.zeros(n, 3).shape[1]"),
+        ("torch.zeros(2).clone().cpu()", "torch.zeros(2).clone()"),
+        ("torch.zeros(2, device='meta').cpu()", "torch.zeros(2, device='meta').cpu()"),
+        ("torch.zeros(2).to(x).cpu()", "torch.zeros(2).to(x).cpu()"),
     ],
 )
 def test_expressions(before: str, after: str) -> None:
@@ -72,10 +97,19 @@ def test_what_is_made_is_not_none() -> None:
         ("for n in {}.items():\n    a(n)", ""),
         ("setattr(a, 'b', 1)", "a.b = 1"),
         ("a.update({})", ""),
+        ("a, b = torch.zeros(2, 3).shape", "a, b = (2, 3)"),
+        ("*a, b = [1, 2, 3]", "a, b = ([1, 2], 3)"),
+        ("*a, b = [f(), 2, 3]", "*a, b = [f(), 2, 3]"),
     ],
 )
 def test_statements(before: str, after: str) -> None:
     assert folded(before) == after
+
+
+def test_what_all_revisions_have_is_known() -> None:
+    known = Known(held={"signature(f).parameters": [{"a", "b"}, {"a", "c"}]})
+    tree = ast.parse("['a' in signature(f).parameters, 'b' in signature(f).parameters, 'd' in signature(f).parameters]")
+    assert ast.unparse(Folded(known).visit(tree)) == "[True, 'b' in signature(f).parameters, False]"
 
 
 def test_what_may_do_something_is_not_pure() -> None:
@@ -83,6 +117,8 @@ def test_what_may_do_something_is_not_pure() -> None:
     for text in ("f()", "torch.manual_seed(1)", "torch.add_(a)", "a.pop()", "(await a)", "(b := 1)"):
         assert not is_pure(expression(text)), text
     assert is_pure(expression("f(a)"), {"f"})
+    assert is_pure(expression("lambda a: f(a)"))
+    assert not is_pure(expression("lambda a=f(): a"))
 
 
 def test_entries_need_constant_keys() -> None:

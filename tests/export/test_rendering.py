@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.export.program import Merged, Program
-from sentinel.export.rendering import Body, Imports, wrapped
+from sentinel.export.rendering import Body, Imports, row, wrapped
 from sentinel.values import tensor
 
 
@@ -31,7 +31,7 @@ def test_many_equal_values_are_one_number() -> None:
 
 def test_rows_of_equal_values_are_short() -> None:
     text = literal([[0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]], "float32")
-    assert text == "torch.tensor([[0] * 5, [0, 0, 0, 0, 1]], dtype=torch.float32)"
+    assert text == "torch.tensor([[0] * 5, [0] * 4 + [1]], dtype=torch.float32)"
 
 
 def test_modules_may_have_a_word() -> None:
@@ -62,3 +62,16 @@ def test_a_comprehension_is_broken_between_its_clauses() -> None:
     broken = wrapped(line)
     assert ast.dump(ast.parse(broken)) == ast.dump(ast.parse(line))
     assert [row.strip().split()[0] for row in broken.split("\n")[2:-1]] == ["for", "if"]
+
+
+def test_a_row_of_two_runs_says_how_long_they_are() -> None:
+    assert row(["0"] * 4 + ["1"] * 2) == "[0] * 4 + [1] * 2"
+    assert row(["0", "0", "1", "1"]) == "[0, 0, 1, 1]"
+    assert row(["0", "0", "1", "0", "0"]) == "[0, 0, 1, 0, 0]"
+
+
+def test_a_display_that_is_all_that_a_call_is_given_hugs_its_brackets() -> None:
+    items = ", ".join(f'"{letter * 20}": 1' for letter in "abcdef")
+    assert wrapped(f"x = f({{{items}}})").split("\n")[0] == "x = f({"
+    assert wrapped(f"x = f(**{{{items}}})").split("\n")[-1] == "})"
+    assert wrapped(f"x = f({{{items}}}, y)").split("\n")[0] == "x = f("

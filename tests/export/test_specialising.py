@@ -147,6 +147,150 @@ CASES = {
         "mask",
         8,
     ),
+    "loops of known turns, and what they fill": (
+        """
+        def observe(rows=(1, 2)):
+            told = {"a": [], "b": []}
+            for start in range(0, 2, 2):
+                reported = []
+                for rank in range(1):
+                    reported.append(rows[start + rank])
+                for name in told:
+                    told[name] += [f"{name}{value}" for value in reported]
+            return {"answer": told["a"]}
+        """,
+        "for name in",
+        3,
+    ),
+    "options that are set one by one": (
+        """
+        import functools, types
+
+        def observe():
+            made = types.SimpleNamespace(trainer=types.SimpleNamespace())
+            options = {"trainer.kind": "k1", "size": 2}
+            for path, value in options.items():
+                *heads, last = path.split(".")
+                setattr(functools.reduce(getattr, heads, made), last, value)
+            return {"answer": [made.trainer.kind, made.size]}
+        """,
+        "for ",
+        6,
+    ),
+    "arguments by the names that there are": (
+        """
+        def called(**given):
+            return sorted(given.items())
+
+        def invoke(inputs, parameters=("alpha", "gamma")):
+            given = {}
+            for name, value in inputs.items():
+                there = [other for other in {"a": ("alpha", "beta")}.get(name, [name]) if other in parameters]
+                if there and value is not None:
+                    given[there[0]] = value
+            return called(**given)
+
+        def observe(one=(1,)):
+            return {"answer": invoke({"a": [*one], "b": 2, "gamma": None})}
+        """,
+        "for name",
+        4,
+    ),
+    "an object that a function has to itself": (
+        """
+        class Recorder:
+            def __init__(self, start):
+                self._start = start
+                self.total = [0]
+
+            def step(self, by=2):
+                self.total += [self._start * by]
+
+        def observe(start=3):
+            recorder = Recorder(start)
+            recorder.step(5)
+            return {"answer": recorder.total}
+        """,
+        "Recorder",
+        3,
+    ),
+    "an object whose records nothing reads": (
+        """
+        class Recorder:
+            def __init__(self, start):
+                self._start = start
+                self.total = [0]
+
+            def again(self):
+                self._start = None
+
+            def step(self, by=2):
+                if self._start is not None:
+                    self.total += [self._start * by]
+
+        def observe(start=3):
+            recorder = Recorder(start)
+            recorder.again()
+            recorder.step()
+            return {"answer": start}
+        """,
+        "total",
+        4,
+    ),
+    "a function in a function that another one calls": (
+        """
+        def observe(size=2):
+            def step(batch):
+                doubled = [2 * item for item in batch]
+                return sum(doubled), size
+            def forward(batch):
+                loss, told = step(batch)
+                return {"loss": loss, "told": told}
+            return {"answer": [forward([1]), forward([2, 3])]}
+        """,
+        "def step",
+        6,
+    ),
+    "nothing of nothing": (
+        """
+        def observe(rows=()):
+            mean = None if not rows else float(sum(rows))
+            return {"answer": None if mean is None else float(mean)}
+        """,
+        "mean",
+        2,
+    ),
+    "the lengths of mappings' tensors, and options that are not there": (
+        """
+        def made(inputs, options):
+            names = "a", "b"
+            given = {name: inputs[name] for name in names if inputs[name] is not None}
+            inner = {name.partition(".")[2]: value for name, value in options.items() if "." in name}
+            return {**given, **({"inner": inner} if inner else {}), "size": options["size"]}
+
+        def observe(a=1):
+            inputs = {"a": [a], "b": None, "size": 3}
+            return {"answer": made(inputs, {"size": inputs["size"]})}
+        """,
+        "inner",
+        2,
+    ),
+    "a base that says nothing": (
+        """
+        class One:
+            pass
+
+        class Stop(One):
+            def go(self):
+                return 2
+
+        def observe():
+            stop = Stop()
+            return {"answer": [stop.go(), stop.go()]}
+        """,
+        "One",
+        8,
+    ),
     "an item of a mapping that two calls read": (
         """
         def lengths(inputs):
@@ -230,6 +374,14 @@ def test_what_is_evaluated_first_stays_first(last: str) -> None:
         "rows = [1]\n    say = lambda: rows\n    rows = [2]\n    return {'answer': say()}",
         "value = 1\n    for n in (1, 2):\n        value = value + n\n    return {'answer': value}",
         "box = {'a': 1}\n    box['a'] = box['a'] + 1\n    return {'answer': box['a']}",
+        "fs = []\n    for n in (1, 2):\n        fs.append(lambda: n)\n    return {'answer': [f() for f in fs]}",
+        "for n in (1, 2):\n        if n:\n            break\n    return {'answer': n}",
+        "told = {'a': 1}\n    change(told)\n    for n in told:\n        told[n] += 1\n    return {'answer': told}",
+        "rows = [[1]]\n    total = rows[0]\n    total += [2]\n    return {'answer': rows}",
+        "rows = [1]\n    rows[0] = 2\n    return {'answer': rows[0]}",
+        "rows = [1]\n    made = {'a': rows[0]}\n    rows.append(3)\n    for n in made.items():\n        rows += n\n"
+        "    return {'answer': rows}",
+        "n = 5\n    found = [n for n in (1, 2)]\n    return {'answer': [n, found]}",
         "count = [0]\n    a = change({'a': 1})\n    b = change({'a': 2})\n    return {'answer': (b, a)}",
     ],
 )
@@ -271,3 +423,49 @@ def test_modules_are_known_by_their_last_names_where_nothing_else_is() -> None:
     assert "batches.made" in lines[-1]
     assert "c.d.batches" not in "".join(lines)
     assert "a.b.loss.of(" in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "hold(recorder), recorder.total",
+        "recorder.step(), recorder.step(), recorder.total",
+        "(lambda: recorder)().total",
+    ],
+)
+def test_an_object_that_others_reach_stays_one(last: str) -> None:
+    text = f"""
+    def hold(box):
+        box.total += 1
+
+    class Recorder:
+        def __init__(self):
+            self.total = 0
+
+        def step(self):
+            self.total += 1
+
+    def observe():
+        recorder = Recorder()
+        recorder.step()
+        return {{"answer": [{last}]}}
+    """
+    short = simpler(text)
+    assert "class Recorder" in short
+    assert answer(short) == answer(text)
+
+
+def test_what_the_scenarios_give_is_something() -> None:
+    observe = ["def observe(rows):", "    return {'answer': rows if rows is not None else 0}"]
+    assert specialised({}, observe, ["answer"])[1] != specialised({}, observe, ["answer"], some=["rows"])[1]
+
+
+def test_names_that_were_kept_apart_are_plain_where_one_is_left() -> None:
+    text = """
+    def observe(rows=((1, 2), (3, 4))):
+        names = "a", "b"
+        first = dict(zip(names, rows))
+        return {"answer": [first, [sum(names) for names in rows]]}
+    """
+    assert "names_2" not in simpler(text)
+    assert answer(simpler(text)) == answer(text)

@@ -26,13 +26,7 @@ FAMILIES = (
     "SKYRL-POLICY-KL-UNEVEN-MICROBATCHES",  # a step of a worker, the same
 )
 #: Runners that a stranger must read 150 lines of, or more. What is here and has become shorter must go.
-LONG = {
-    "VERL-GMPO-CLIP-FRACTION": "an actor's configuration, and two metrics that the loss has returned in three ways",
-    "VERL-SFT-LOSS-ACROSS-SEQUENCES": "two batches of nested tensors, and 151 lines",
-    "SKYRL-LOG-PROBS-IN-PACKED-ORDER": "two tables of four rows, which only their lengths tell apart",
-    "SKYRL-ROLLOUT-KL-ZERO-DEVICE": "it follows each operation of a worker's step on tensors without storage",
-    "VERL-ENGINE-PG-LOSS-AVERAGED": "an engine's step over mini-batches, ranks and microbatches of nested tensors",
-}
+LONG: dict[str, str] = {}
 BUGS = tuple(RECIPES) if os.environ.get("SENTINEL_ALL_EXPORTS") else FAMILIES
 
 
