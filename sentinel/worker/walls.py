@@ -178,6 +178,7 @@ def _walled(
 def _environment(python: str) -> Iterator[str]:
     """Where an interpreter and its packages lie, as far as that can be told without starting it."""
     yield os.path.join(environment()["PYTHONUSERBASE"], "lib")
+    yield from _libraries()
     for place in _hops(python):
         yield place
         prefix = os.path.dirname(os.path.dirname(place))
@@ -186,6 +187,14 @@ def _environment(python: str) -> Iterator[str]:
             yield from (os.path.join(prefix, part) for part in _PARTS)
         for folder in packages:
             yield from filter(_is_project, _elsewhere(folder))
+
+
+def _libraries() -> Iterator[str]:
+    """Folders in which the loader looks for shared libraries, beside the usual ones: torch may be built on some."""
+    told = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    for file in ("/etc/ld.so.conf", *glob.glob("/etc/ld.so.conf.d/*.conf")):
+        told += [line.strip() for line in _text(file).splitlines()]
+    yield from (folder for folder in told if os.path.isabs(folder) and glob.glob(f"{glob.escape(folder)}/*.so*"))
 
 
 def _hops(python: str) -> Iterator[str]:

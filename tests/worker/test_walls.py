@@ -82,6 +82,14 @@ def test_an_interpreter_in_a_home_folder_does_not_show_it(packages: Path, tmp_pa
     assert "env" not in shown(packages)
 
 
+def test_folders_of_shared_libraries(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("libraries", "letters"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "libraries" / "libfast.so.3").write_text("")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path / 'libraries'}:{tmp_path / 'letters'}::.")
+    assert {place for place in shown(packages) if not place.startswith(("env/", "base/"))} == {"libraries"}
+
+
 def test_links_in_a_circle_end(packages: Path) -> None:
     (packages.parents[2] / "pyvenv.cfg").write_text(f"home = {packages.parents[2] / 'bin'}\n")
     assert "env/lib" in shown(packages)
