@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,7 @@ def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
     """What was found, and whether the user ended it before its end."""
     from sentinel.export.exporting import revisions
     from sentinel.impact.entrances import entrance
-    from sentinel.impact.places import REFERENCE, at_reference, at_revision, subject_of
+    from sentinel.impact.places import REFERENCE, NotTakenError, at_reference, at_revision, subject_of
     from sentinel.impact.report import Report
     from sentinel.impact.scenes import scene
     from sentinel.impact.training import Course
@@ -121,10 +122,15 @@ def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
             tell(f"preparing {recipe.target} at {head.short}" if head else "preparing the contract's reference")
             second = at_revision(runner, subject, recipe, head) if head else at_reference(subject, first.bench)
             course = Course(told, first.observe, second.observe, arguments.seeds)
-            stopped = _run(course, arguments.steps, tell)
+            try:
+                stopped = _run(course, arguments.steps, tell)
+            except NotTakenError:
+                # Some refuse a response of which no token counts; what else they refuse, they refuse again.
+                course = replace(course, scene=replace(told, rejecting=False), moments=[])
+                stopped = _run(course, arguments.steps, tell)
         finally:
             runner.close()
-    return Report(recipe, told, first, second, arguments.steps, course.moments), stopped
+    return Report(recipe, course.scene, first, second, arguments.steps, course.moments), stopped
 
 
 def _run(course: Course, steps: int, tell: Callable[[str], None]) -> bool:

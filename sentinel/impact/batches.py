@@ -67,10 +67,12 @@ def draw(
     trained: Array,
     rejected: bool = False,
     group_sizes: Sequence[int] = GROUP_SIZES,
+    rejecting: bool = True,
 ) -> Batch:
     """The batch of a step: the same random numbers whatever the parameters are.
 
     :param rejected: whether every response is.
+    :param rejecting: whether responses that do not end are rejected; else all of their tokens count.
     """
     sizes = np.roll(group_sizes, step)
     prompts = np.repeat(np.arange(len(sizes)), sizes)
@@ -78,7 +80,7 @@ def draw(
     tokens = toy.sample(generating, prompts, uniforms[:, 1:])
     ends = tokens == toy.EOS
     scores = np.where(ends.any(-1), toy.rewards(prompts, tokens), uniforms[:, 0] < 0.5)
-    mask = (ends.cumsum(-1) - ends == 0) & ends.any(-1, keepdims=True) & (not rejected)
+    mask = (ends.cumsum(-1) - ends == 0) & (ends.any(-1, keepdims=True) | (not rejecting)) & (not rejected)
     everything = toy.distributions(generating, prompts, tokens)
     return Batch(
         prompts,

@@ -29,11 +29,14 @@ class Entrance:
     """:ivar part: what of the step the boundary does, in words.
     :ivar inputs: canonical input -> what the batch has for it; inputs that a contract or a recipe lacks are left out.
     :ivar slopes: from what was observed, one number a token: the slope of the loss with respect to its log-prob.
+    :ivar whole: whether the boundary takes the whole step itself, over ranks and mini-batches, of which it observes the
+        sum: what is trained with is their mean. Another boundary is that of one rank.
     """
 
     part: str
     inputs: Callable[[Batch], Mapping[str, Array]]
     slopes: Callable[[Batch, Observation], Array]
+    whole: bool = False
 
 
 def observed(observation: Observation, key: str, shape: tuple[int, ...]) -> Array:
@@ -62,7 +65,7 @@ def _losses(batch: Batch) -> tuple[Array, Array]:
 
 
 def _aggregation_inputs(batch: Batch) -> Mapping[str, Array]:
-    return {"loss_mat": _losses(batch)[0], "weights": np.ones(len(batch.rewards))}
+    return {"loss_mat": _losses(batch)[0], "weights": np.ones(len(batch.rewards)), "group": _labels(batch)}
 
 
 def _aggregation_slopes(batch: Batch, observation: Observation) -> Array:
@@ -82,6 +85,29 @@ def _policy_inputs(batch: Batch) -> Mapping[str, Array]:
 
 def _policy_slopes(batch: Batch, observation: Observation) -> Array:
     return of_tokens(observation, "per_token_gradient", batch)
+
+
+def _decoupled_inputs(batch: Batch) -> Mapping[str, Array]:
+    """The policy that generated is the proximal one too: nothing is to be corrected."""
+    old = {"proximal_log_probs": batch.old_log_probs, "behaviour_log_probs": batch.old_log_probs}
+    return {"log_probs": batch.log_probs, "advantages": advantages(batch), **old}
+
+
+def _update_inputs(batch: Batch) -> Mapping[str, Array]:
+    return {**_policy_inputs(batch), "ref_log_probs": batch.ref_log_probs}
+
+
+def _gradient(batch: Batch, observation: Observation) -> Array:
+    return of_tokens(observation, "gradient", batch)
+
+
+def _rejection_inputs(batch: Batch) -> Mapping[str, Array]:
+    return {**_policy_inputs(batch), "ppo_kl": batch.old_log_probs - batch.log_probs}
+
+
+def _kept_slopes(batch: Batch, observation: Observation) -> Array:
+    """PPO's, of the sequences that are not rejected; the others have no loss, and count."""
+    return token_mean(batch, of_tokens(observation, "opsm_mask", batch) * ppo(batch, advantages(batch))[1])
 
 
 def _kl_inputs(batch: Batch) -> Mapping[str, Array]:
@@ -116,6 +142,15 @@ def _gae_inputs(batch: Batch) -> Mapping[str, Array]:
     """The critic is one that knows the mean reward to each prompt, and says it at every token."""
     values = np.repeat(over_prompt(batch, batch.rewards, np.mean)[:, None], batch.mask.shape[1], axis=1)
     return {"token_level_rewards": batch.token_rewards, "values": values}
+
+
+def _return_inputs(batch: Batch) -> Mapping[str, Array]:
+    return {"token_level_rewards": batch.token_rewards, "kl": batch.old_log_probs - batch.ref_log_probs}
+
+
+def _penalised_inputs(batch: Batch) -> Mapping[str, Array]:
+    log_probs = {"log_probs": batch.old_log_probs, "ref_log_probs": batch.ref_log_probs}
+    return {**log_probs, "values": _gae_inputs(batch)["values"], "rewards": batch.rewards}
 
 
 def _unscaled(batch: Batch) -> Array:
@@ -155,12 +190,20 @@ def _weight_slopes(batch: Batch, observation: Observation) -> Array:
 
 ENTRANCES: Mapping[str, Entrance] = {
     "loss_aggregation": Entrance("makes one loss of those of the tokens", _aggregation_inputs, _aggregation_slopes),
+    "prompt_loss": Entrance("makes one loss of those of the tokens", _aggregation_inputs, _aggregation_slopes),
     "policy_loss": Entrance("computes the policy loss", _policy_inputs, _policy_slopes),
+    "decoupled_loss": Entrance("computes the policy loss", _decoupled_inputs, _gradient),
+    "policy_update": Entrance("cuts the batch, and computes the gradient", _update_inputs, _gradient, whole=True),
+    "sequence_rejection": Entrance("rejects what is too far off policy", _rejection_inputs, _kept_slopes),
     "kl_estimate": Entrance(
         f"estimates the KL to the untrained policy, which has the coefficient {_KL}", _kl_inputs, _kl_slopes
     ),
     "group_advantage": Entrance("computes the advantages", _advantage_inputs, _advantage_slopes),
     "generalised_advantage": Entrance("computes the advantages", _gae_inputs, _advantage_slopes),
+    "penalised_advantage": Entrance(
+        "takes the KL from the rewards and computes the advantages", _penalised_inputs, _advantage_slopes
+    ),
+    "discounted_return": Entrance("computes the returns, which are the advantages", _return_inputs, _advantage_slopes),
     "advantage_normalisation": Entrance("normalises the advantages", _normalisation_inputs, _normalised_slopes),
     "reward_normalisation": Entrance("normalises the rewards", _normalisation_inputs, _reward_slopes),
     "importance_weight": Entrance("weighs the tokens", _weight_inputs, _weight_slopes),

@@ -19,6 +19,10 @@ from sentinel.search.bench import Bench, Subject, Undecidable
 REFERENCE = "reference"
 
 
+class NotTakenError(SentinelError):
+    """A boundary, or a reference, has no answer for a batch of training."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Base, or head.
@@ -79,6 +83,6 @@ def _told(ask: Callable[[Mapping[str, Inputs]], Mapping[str, Any]], otherwise: s
         try:
             return ask(calls)
         except Undecidable as error:
-            raise SentinelError(f"{otherwise}: {error}") from error
+            raise NotTakenError(f"{otherwise}: {error}") from error
 
     return observe

@@ -49,6 +49,8 @@ class Report:
         found = [f"every {EVERY}th batch has, as the recipe's scenario has: {'; '.join(rare)}"] if rare else []
         if self.scene.in_parts:
             found.append("each batch is cut into two parts, whose gradients are added")
+        if not self.scene.rejecting:
+            found.append("no response is rejected: the boundary refuses a batch with one that is")
         if self.head.ref == REFERENCE:
             found.append(
                 "head is no revision, but the contract's own reference in float64, written from the papers: it is no "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,6 +57,7 @@ class Scene:
     :ivar all_rejected: whether every tenth batch is rejected altogether.
     :ivar alone: whether every tenth batch has a response that is alone in its group; others have none.
     :ivar in_parts: whether a batch is cut into two parts, whose gradients add up.
+    :ivar rejecting: whether responses that do not end are rejected.
     """
 
     contract: Contract
@@ -66,6 +68,7 @@ class Scene:
     all_rejected: bool
     alone: bool
     in_parts: bool
+    rejecting: bool = True
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -111,7 +114,7 @@ class Scene:
             raise SentinelError(f"the batch cannot be cut into parts: {error}") from None
 
     def slopes(self, batch: Batch, observations: Sequence[Mapping[str, Any]]) -> Array:
-        """Of the loss with respect to each token's log-prob; ranks average theirs."""
+        """Of the loss with respect to each token's log-prob; ranks, and mini-batches, average theirs."""
         whole = dict(observations[0])
         if self.in_parts:
             for key, value in whole.items():
@@ -119,7 +122,10 @@ class Scene:
                     joined = [part[key] for part in observations]
                     shape = (sum(item.shape[0] for item in joined), *value.shape[1:])
                     whole[key] = replace(value, shape=shape, data=b"".join(item.data for item in joined))
-        return self.entrance.slopes(batch, whole) / (self.settings.get("dp_size") or 1)
+        rows = len(batch.rewards)
+        steps = math.ceil(rows / (self.settings.get("mini_batch_size") or rows))
+        shares = steps if self.entrance.whole else self.settings.get("dp_size") or 1
+        return self.entrance.slopes(batch, whole) / shares
 
     def _literal(self, name: str, value: Any, given: Mapping[str, Array], batch: Batch) -> Any:
         if name == self.contract.mask and isinstance(value, Tensor):

@@ -157,7 +157,7 @@ class _Policy:
         if step % STALENESS == 0:
             self._generating = self.adam.parameters
         rejected = scene.all_rejected and _is_rare(step)
-        return draw(seed, step, self._generating, self.adam.parameters, rejected, scene.group_sizes)
+        return draw(seed, step, self._generating, self.adam.parameters, rejected, scene.group_sizes, scene.rejecting)
 
     def learn(self, found: _Found | None) -> None:
         if found is not None:

@@ -36,6 +36,12 @@ def _right(batch: Batch) -> Mapping[str, Mapping[str, Array]]:
         "generalised_advantage": of_tokens,
         "advantage_normalisation": {"normalised": advantages(batch)},
         "reward_normalisation": {"normalised": advantages(batch)[:, 0]},
+        "penalised_advantage": of_tokens,
+        "discounted_return": of_tokens,
+        "prompt_loss": {"per_token_gradient": token_mean(batch, ones)},
+        "decoupled_loss": {"gradient": token_mean(batch, ppo(batch, advantages(batch))[1])},
+        "policy_update": {"gradient": token_mean(batch, ppo(batch, advantages(batch))[1])},
+        "sequence_rejection": {"opsm_mask": ones},
         "importance_weight": {"weights": np.exp(batch.log_probs - batch.old_log_probs), "kept": ones},
     }
 
@@ -44,7 +50,7 @@ def _right(batch: Batch) -> Mapping[str, Mapping[str, Array]]:
 def test_a_right_answer_gives_the_plain_gradient(batch: Batch, contract: str) -> None:
     answer = {key: from_array(value, "float64") for key, value in _right(batch)[contract].items()}
     plain = ppo(batch, advantages(batch))[1]
-    if contract in ("loss_aggregation", "kl_estimate"):
+    if contract in ("loss_aggregation", "prompt_loss", "kl_estimate"):
         plain = plain + _KL * k3(batch)[1]
     if contract == "importance_weight":  # it has no clip range
         plain = -advantages(batch) * np.exp(batch.log_probs - batch.old_log_probs)

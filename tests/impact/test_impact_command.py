@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, copy_demo
 from impact_kit import Impact
 
 from sentinel.impact.training import Course
@@ -145,3 +146,29 @@ def test_json_is_what_is_written(impact: Impact) -> None:
 
     told = impact(MASKED_TOKENS, *SHORT, "--json")
     assert json.loads(told.out) == told.document
+
+
+def test_a_boundary_that_refuses_rejected_responses_trains_without_them(impact: Impact, tmp_path: Path) -> None:
+    trees = []
+    for side, loss in (("base", "loss_mat.sum()"), ("head", "(loss_mat * loss_mask).sum()")):
+        trees.append(copy_demo(tmp_path / side))
+        (trees[-1] / "demo_rl" / "losses.py").write_text(
+            "def agg_loss(loss_mat, loss_mask, loss_agg_mode='token-mean', logger=None):\n"
+            "    assert (loss_mask.sum(-1) > 0).all(), 'a response without tokens'\n"
+            f"    return {loss} / loss_mask.sum()\n"
+        )
+    base, head = (f"path:{tree}" for tree in trees)
+    told = impact(MASKED_TOKENS, *SHORT, "--base", base, "--head", head)
+    assert told.status == 0, told.err
+    assert "no response is rejected: the boundary refuses a batch with one that is" in told.out
+    assert told.document["effect"]["differing"] == 24  # padding is left
+
+
+def test_a_boundary_that_refuses_every_batch_says_so(impact: Impact, tmp_path: Path) -> None:
+    tree = copy_demo(tmp_path / "tree")
+    (tree / "demo_rl" / "losses.py").write_text(
+        "def agg_loss(loss_mat, loss_mask, loss_agg_mode):\n    raise OSError\n"
+    )
+    told = impact(MASKED_TOKENS, *SHORT, "--base", f"path:{tree}", "--head", f"path:{tree}")
+    assert told.status == 2
+    assert "does not take a batch of training" in told.err

@@ -16,6 +16,7 @@ from sentinel.impact import toy
 from sentinel.impact.batches import Batch, draw
 from sentinel.impact.scenes import Scene, scene
 from sentinel.recipes import load_recipe
+from sentinel.values import from_array
 
 _NAN = float("nan")
 
@@ -42,6 +43,18 @@ def test_the_variant_is_the_first_on_which_the_two_differ(tmp_path: Path) -> Non
     told = _scene(tmp_path, **changes)
     assert told.variant == "outlier"
     assert told.rare == ["loss_mat NaN at a masked token"]
+
+
+def test_a_step_that_is_whole_is_the_mean_of_its_mini_batches(tmp_path: Path) -> None:
+    """Its ranks are averaged by the worker."""
+    told, batch = _scene(tmp_path), _batch()
+    whole = replace(
+        told,
+        entrance=replace(told.entrance, whole=True),
+        settings={**told.settings, "mini_batch_size": 8, "dp_size": 2},
+    )
+    observation = {"per_token_gradient": from_array(np.ones(batch.mask.shape), "float32")}
+    assert np.array_equal(whole.slopes(batch, [observation]) * 5, told.slopes(batch, [observation]))
 
 
 def _policy(folder: Path, law: str = "the_oracle_agrees", **scenario: Any) -> Scene:
