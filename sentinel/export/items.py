@@ -123,7 +123,8 @@ class _Fields(ast.NodeTransformer):
 
     def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
         """Which of the items it takes is known where its turns are."""
-        found = turns(node.generators, self._known) if self._whole and self._name in read(node) else None
+        known = self._whole and self._items and self._name in read(node)  # of nothing, every turn says the same
+        found = turns(node.generators, self._known) if known else None
         if found is None:
             return self._taken(self.generic_visit(node))
         (source,) = node.generators

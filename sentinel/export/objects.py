@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Iterator
 
+from sentinel.export.expressions import Substituted
 from sentinel.export.giving import given_by
 from sentinel.export.inlining import written_in
 from sentinel.export.locating import FUNCTIONS
@@ -26,15 +27,24 @@ def unboxed(module: ast.Module) -> bool:
 
 
 def bare(module: ast.Module) -> None:
-    """Take the bases away that are classes of nothing."""
+    """Take the bases away that are classes of nothing, and the classes that add nothing to a mapping or list."""
     empty = {node.name for node in module.body if isinstance(node, ast.ClassDef) and _is_empty(node)}
     for node in ast.walk(module):
         if isinstance(node, ast.ClassDef):
             node.bases = [base for base in node.bases if not (isinstance(base, ast.Name) and base.id in empty)]
+    for made in [node for node in module.body if isinstance(node, ast.ClassDef)]:
+        base = made.bases[0] if len(made.bases) == 1 else None
+        if isinstance(base, ast.Name) and base.id in ("dict", "list") and _says_nothing(made):
+            module.body.remove(made)
+            Substituted({made.name: base}).visit(module)
 
 
 def _is_empty(made: ast.ClassDef) -> bool:
-    return not (made.bases or made.keywords or made.decorator_list) and all(isinstance(n, ast.Pass) for n in made.body)
+    return not made.bases and _says_nothing(made)
+
+
+def _says_nothing(made: ast.ClassDef) -> bool:
+    return not (made.keywords or made.decorator_list) and all(isinstance(n, ast.Pass) for n in made.body)
 
 
 def _unboxed(module: ast.Module, made: ast.ClassDef, function: ast.FunctionDef) -> bool:

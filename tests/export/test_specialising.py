@@ -28,6 +28,33 @@ def answer(text: str, *given: Any) -> Any:
 
 
 CASES = {
+    "a class that adds nothing to a mapping": (
+        """
+        class Answer(dict):
+            pass
+
+        def observe(key="a"):
+            found = Answer(a=3)
+            return {"answer": found[key] + found[key]}
+        """,
+        "Answer",
+        6,
+    ),
+    "a comprehension that asks a mapping of nothing": (
+        """
+        def asked(sizes):
+            names = "the first of the long names", "the second of the long names", "the third of the long names"
+            found = {f"a prefix to {name} and what follows": sizes.get(name, 1) for name in names}
+            found |= {f"another prefix to {name} and what follows": 2 for name in names}
+            return found
+
+        def observe(key="a prefix to the first of the long names and what follows"):
+            found = asked({})
+            return {"answer": found[key] + len(found)}
+        """,
+        ".get(",
+        7,
+    ),
     "functions that are called once, and constants": (
         """
         def scaled(value, by=2):
