@@ -96,15 +96,19 @@ def _problem(side: Side) -> str:
 
 
 def revisions(recipe: Recipe, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
-    """The refs to compare: those asked for, else the recipe's first pins with the bug and without it.
+    """The refs to compare: those asked for, else the recipe's first pin without the bug, and the last before it that has
+    the bug (or the first that has it, where none is before): the nearer they are, the more alike they are called.
 
     :raises SentinelError: where nothing says at which ref the bug is.
     """
-    pinned = {expect: [p.ref for p in recipe.pins if p.expect == expect] for expect in ("reproduced", "fixed")}
-    base = base or next(iter(pinned["reproduced"]), None) or next((p.ref for p in recipe.pins), None)
+    expects = [pin.expect for pin in recipe.pins]
+    mended = expects.index("fixed") if "fixed" in expects else 0
+    buggy = [pin.ref for pin in recipe.pins if pin.expect == "reproduced"]
+    before = [pin.ref for pin in recipe.pins[:mended] if pin.expect == "reproduced"]
+    base = base or next(iter([*before[-1:], *buggy, *(pin.ref for pin in recipe.pins)]), None)
     if base is None:
         raise SentinelError(f"{recipe.bug_id} has no pins; say where the bug is with --base git:<sha>")
-    return base, head or next((ref for ref in pinned["fixed"] if ref != base), None)
+    return base, head or next((pin.ref for pin in recipe.pins if pin.expect == "fixed" and pin.ref != base), None)
 
 
 class Exporter:

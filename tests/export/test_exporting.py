@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW
 from sentinel.errors import SentinelError
 from sentinel.export import checking
 from sentinel.export.exporting import revisions
-from sentinel.recipes import Recipe
+from sentinel.recipes import Pin, Recipe
+from sentinel.refs import Ref
 
 VARIANTS: dict[str, Any] = {
     **REJECTED_ROW,
@@ -99,9 +101,27 @@ def test_a_title_cannot_end_the_docstring(export: Any, broken_tree: Path, fixed_
         assert "os._exit" in str(first.value.value)  # type: ignore[attr-defined]
 
 
-def test_revisions_are_the_first_pins_and_without_pins_an_error_that_helps(loaded_recipe: Recipe) -> None:
+def test_without_pins_an_error_that_helps(loaded_recipe: Recipe) -> None:
     with pytest.raises(SentinelError, match="--base"):
         revisions(loaded_recipe)
+
+
+@pytest.mark.parametrize(
+    ("expects", "pair"),
+    [
+        ("reproduced fixed", (0, 1)),
+        ("reproduced reproduced unavailable fixed reproduced fixed", (1, 3)),
+        ("fixed reproduced", (1, 0)),
+        ("reproduced reproduced", (0, None)),
+        ("unavailable fixed", (0, 1)),
+        ("fixed", (0, None)),
+    ],
+)
+def test_revisions_are_neighbours(loaded_recipe: Recipe, expects: str, pair: tuple[int, int | None]) -> None:
+    refs = [Ref("git", f"{number:040x}") for number in range(6)]
+    pins = tuple(Pin(ref, expect) for ref, expect in zip(refs, expects.split()))
+    base, head = pair
+    assert revisions(replace(loaded_recipe, pins=pins)) == (refs[base], None if head is None else refs[head])
 
 
 def test_a_runner_compares_lists_where_some_are_expected(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
