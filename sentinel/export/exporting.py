@@ -96,8 +96,8 @@ def _problem(side: Side) -> str:
 
 
 def revisions(recipe: Recipe, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
-    """The refs to compare: those asked for, else the recipe's first pin without the bug, and the last before it with the
-    bug (or the first with it, where none is before): the nearer they are, the more alike they are called.
+    """The refs to compare: those asked for, else the recipe's first pin without the bug, and the last before it with
+    the bug (or the first with it, where none is before): the nearer they are, the more alike they are called.
 
     :raises SentinelError: where nothing says at which ref the bug is.
     """
