@@ -18,6 +18,7 @@ FOUND = (
     b'report-dir = "~nobody-of-that-name/x"', b'recipes = ["\\u0000"]', b'repo = "demo=\\u0000"', b"\xff",
     b'python = "~nobody-of-that-name/python"', b'repo = ["~nobody-of-that-name"]', b'baseline = "~nobody-of-that-name"',
     b"a" + b".a" * 5000 + b" = 1", b"target" + b".a" * 1000 + b" = 1",
+    b'repo = "' + b"a" * 5000 + b'"',
 )  # fmt: skip
 
 

@@ -228,7 +228,7 @@ def _path(text: str) -> Path:
 
 
 def _folder(path: Path) -> Path:
-    if not path.is_dir():
+    if not os.path.isdir(path):  # pathlib raises for a name that is too long
         raise SentinelError(f"no such folder: {path}")
     return path
 
