@@ -21,7 +21,7 @@ from sentinel.export.expressions import (
     value_of,
 )
 from sentinel.export.knowing import Known
-from sentinel.export.layout import SCALARS, written
+from sentinel.export.layout import SCALARS, height
 from sentinel.export.shapes import Shape, lies_here, shape_of
 from sentinel.export.spelling import bracketed, detached, is_all, is_copy_of_new, is_leaf, keywords, parted, reached
 
@@ -247,7 +247,7 @@ class Folded(ast.NodeTransformer):
             return node
         items = [(self._at(turn, node.key), self._at(turn, node.value)) for turn in taken]
         found = ast.Dict([key for key, _ in items], [value for _, value in items])
-        return found if _lines(found) <= _lines(node) + 1 else node
+        return found if height(found) <= height(node) + 1 else node
 
     def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
         self.generic_visit(node)
@@ -311,10 +311,6 @@ class Folded(ast.NodeTransformer):
             nothing = len(called.args) == 1 and entries(called.args[0]) == {} and not called.keywords
             return None if nothing and is_pure(called.func) else node
         return node
-
-
-def _lines(node: ast.AST) -> int:
-    return written(copy.deepcopy(node)).count("\n")
 
 
 def _is_none(node: ast.AST) -> bool:

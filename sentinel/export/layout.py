@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import io
 import re
 import tokenize
@@ -50,6 +51,11 @@ def expression(text: str) -> ast.expr:
 def written(tree: ast.AST) -> str:
     """A definition as text of the usual width."""
     return formatted(ast.unparse(ast.fix_missing_locations(tree)))
+
+
+def height(tree: ast.AST) -> int:
+    """How many lines something takes."""
+    return written(copy.deepcopy(tree)).count("\n") + 1
 
 
 def formatted(text: str) -> str:

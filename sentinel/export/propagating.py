@@ -11,7 +11,7 @@ from collections.abc import Container
 from sentinel.export.expressions import Substituted, entries, is_known, is_pure, is_simple
 from sentinel.export.folding import Folded
 from sentinel.export.items import by_fields, by_places, completed, filled, next_reads
-from sentinel.export.layout import written
+from sentinel.export.layout import height
 from sentinel.export.locating import FUNCTIONS
 from sentinel.export.scopes import (
     STATEMENTS,
@@ -224,7 +224,7 @@ def _into(block: Block, index: int, later: int, name: str) -> bool:
         new = Folded().visit(new) or ast.Pass()
     turned = isinstance(statement.value, ast.Dict) and f"in {name}.items()" in _text(reader)
     item = len(ast.unparse(statement.value)) <= _ITEM and _is_item(reader, name) and len(_text(reader)) > _LINE
-    told = _is_display(statement.value) and _lines(new) < _lines(statement) + _lines(reader)
+    told = _is_display(statement.value) and height(new) < height(statement) + height(reader)
     if not turned and not item and not told and len(_text(new).split("\n")[0]) > _LINE:
         return False
     block[later] = new
@@ -235,10 +235,6 @@ def _into(block: Block, index: int, later: int, name: str) -> bool:
 def _is_display(value: ast.expr) -> bool:
     """Whether it is a display that is read as an argument."""
     return isinstance(value, ast.Dict) and len(value.keys) > 1
-
-
-def _lines(statement: ast.AST) -> int:
-    return written(copy.deepcopy(statement)).count("\n") + 1
 
 
 def _text(statement: ast.AST) -> str:

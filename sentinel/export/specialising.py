@@ -19,7 +19,7 @@ from sentinel.export.expressions import Substituted, entries, is_pure
 from sentinel.export.folding import Folded
 from sentinel.export.inlining import inlined
 from sentinel.export.knowing import Held, Known, known
-from sentinel.export.layout import written
+from sentinel.export.layout import height, written
 from sentinel.export.locating import FUNCTIONS
 from sentinel.export.objects import bare, unboxed
 from sentinel.export.propagating import emptied, propagated
@@ -198,9 +198,8 @@ def _no_longer(module: ast.Module, word: ast.Assign, name: str) -> bool:
     if read(module)[name] > _TWICE:
         return False
     readers = [node for node in module.body if node is not word and read(node)[name]]
-    before = [written(copy.deepcopy(node)) for node in (word, *readers)]
-    after = [written(Substituted({name: word.value}).visit(copy.deepcopy(node))) for node in readers]
-    return sum(text.count("\n") + 1 for text in after) < sum(text.count("\n") + 1 for text in before)
+    after = [Substituted({name: word.value}).visit(copy.deepcopy(node)) for node in readers]
+    return sum(map(height, after)) < sum(map(height, (word, *readers)))
 
 
 def _data(node: ast.expr) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from sentinel.export.expressions import Substituted, entries, is_pure, is_simple, value_of
 from sentinel.export.folding import FEW_TURNS, Folded, turns
 from sentinel.export.knowing import Held, Known, known
-from sentinel.export.layout import written
+from sentinel.export.layout import height
 from sentinel.export.locating import FUNCTIONS
 from sentinel.export.propagating import emptied, only_binds, propagated
 from sentinel.export.scopes import SCOPES, Block, Function, bound, every, free, is_name, parameters, read, straight
@@ -60,7 +60,7 @@ def _unrolled(function: Function, block: Block, index: int, told: Known) -> bool
         turn |= {name: ast.Name(word, ast.Load()) for name, word in words.items()}
     told = replace(told, some=told.some | known(ast.FunctionDef("made", _NOTHING, made, [])).some)
     new = [*made, *(statement for turn in found for statement in _turn(turn, loop.body, told))]
-    if sum(map(_length, new)) > sum(map(_length, gone)):
+    if sum(map(height, new)) > sum(map(height, gone)):
         return False
     block[index : index + 1] = new
     if before is not None:
@@ -164,10 +164,6 @@ def _read(tree: ast.AST) -> Counter[str]:
         found.update(inside)
     found.update(read([tree]) if isinstance(tree, ast.Name) else ())
     return found
-
-
-def _length(statement: ast.AST) -> int:
-    return len(written(copy.deepcopy(statement)).split("\n"))
 
 
 def _jumps(body: Iterable[ast.stmt]) -> bool:

@@ -213,9 +213,14 @@ def _interpreter() -> Sequence[str]:
     """What this interpreter may still want to read: its own folders, and those of packages that lie elsewhere."""
     places = [sys.prefix, sys.base_prefix, sys.exec_prefix, *filter(None, sysconfig.get_paths().values())]
     # What .pth files add, but not a working tree of Sentinel's own: recipes and evidence lie in it.
-    places += [entry for entry in sys.path if entry and not os.path.isdir(os.path.join(entry, "sentinel", "worker"))]
+    places += [entry for entry in sys.path if entry and not holds_sentinel(entry)]
     places += [entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))]
     return [place for place in (*places, *SYSTEM) if os.path.exists(place)]
+
+
+def holds_sentinel(folder: str) -> bool:
+    """Whether Sentinel's package lies in a folder; in a working tree, recipes and evidence lie beside it."""
+    return os.path.isdir(os.path.join(folder, "sentinel", "worker"))
 
 
 def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int, devices: Iterable[str]) -> None:

@@ -9,21 +9,20 @@ an unprivileged user. Target processes contain themselves further there, as ever
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from sentinel.errors import SentinelError
 from sentinel.worker import containment
+from sentinel.worker.environments import places_of
 from sentinel.worker.limits import USERS
 
 #: Sentinel itself: the worker's own code is in it, that of any interpreter.
@@ -41,12 +40,6 @@ _BECOME = (
     'mount -t proc -o nosuid,nodev,noexec proc /proc && exec setpriv --reuid "$0" --regid "$0" --clear-groups '
     '--inh-caps=-all --ambient-caps=-all --bounding-set=-all --no-new-privs -- "$@"'
 )
-
-#: What of a prefix an interpreter needs; a home folder may be one too.
-_PARTS = ("bin", "lib", "lib64", "lib32", "pyvenv.cfg")
-
-#: Bytes of a file that tells of an environment.
-_LARGEST = 1 << 16
 
 
 class InterpreterError(SentinelError):
@@ -103,7 +96,8 @@ def walled(
                 f"`{python} -c 'import sys; print(sys.executable)'` prints it"
             )
     python = os.path.abspath(python)
-    return _walled([python, *command[1:]], [*_environment(python), *readable], hidden, writable, devices)
+    own = [os.path.join(environment()["PYTHONUSERBASE"], "lib"), *places_of(python)]
+    return _walled([python, *command[1:]], [*own, *readable], hidden, writable, devices)
 
 
 def ask(python: str | None, *words: str) -> Any:
@@ -170,77 +164,3 @@ def _walled(
         words += ["--dev-bind", device, device]
     become = [] if other is None else ["sh", "-c", _BECOME, str(other)]
     return ["bwrap", *words, "--", *become, *command]
-
-
-# -- an environment, without running any of it -------------------------------------------------------------------------
-
-
-def _environment(python: str) -> Iterator[str]:
-    """Where an interpreter and its packages lie, as far as that can be told without starting it."""
-    yield os.path.join(environment()["PYTHONUSERBASE"], "lib")
-    yield from _libraries()
-    for place in _hops(python):
-        yield place
-        prefix = os.path.dirname(os.path.dirname(place))
-        packages = glob.glob(f"{glob.escape(prefix)}/lib*/python3*/*-packages")
-        if packages or os.path.isfile(os.path.join(prefix, "pyvenv.cfg")):
-            yield from (os.path.join(prefix, part) for part in _PARTS)
-        for folder in packages:
-            yield from filter(_is_project, _elsewhere(folder))
-
-
-def _libraries() -> Iterator[str]:
-    """Folders in which the loader looks for shared libraries, beside the usual ones: torch may be built on some."""
-    told = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    for file in ("/etc/ld.so.conf", *glob.glob("/etc/ld.so.conf.d/*.conf")):
-        told += [line.strip() for line in _text(file).splitlines()]
-    yield from (folder for folder in told if os.path.isabs(folder) and glob.glob(f"{glob.escape(folder)}/*.so*"))
-
-
-def _hops(python: str) -> Iterator[str]:
-    """An interpreter, what it is a link to, and that of the environment that it was made from."""
-    left, seen = [python], set()
-    while left:
-        place = os.path.normpath(left.pop())
-        if place in seen:
-            continue
-        seen.add(place)
-        yield place
-        if os.path.islink(place):
-            left.append(os.path.join(os.path.dirname(place), os.readlink(place)))
-        left += [os.path.realpath(place)]
-        settings = _text(os.path.join(os.path.dirname(os.path.dirname(place)), "pyvenv.cfg"))
-        for line in settings.splitlines():
-            name, _, value = line.partition("=")
-            if name.strip() == "home" and os.path.isabs(value.strip()):
-                left += glob.glob(f"{glob.escape(value.strip())}/python3*")
-
-
-def _elsewhere(packages: str) -> Iterator[str]:
-    """Folders that a folder of packages refers to: what was installed to be edited."""
-    for file in glob.glob(f"{glob.escape(packages)}/*.dist-info/direct_url.json"):
-        try:
-            told = json.loads(_text(file))
-            if told["dir_info"]["editable"]:
-                yield unquote(urlsplit(told["url"]).path)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
-    for file in glob.glob(f"{glob.escape(packages)}/*.pth"):
-        yield from (line.strip() for line in _text(file).splitlines())
-
-
-def _is_project(folder: str) -> bool:
-    """Whether a folder, or the one above it, holds a project for Python: any release may refer to any folder. Not
-    Sentinel's own: recipes and evidence lie in it."""
-    if not os.path.isabs(folder) or not os.path.isdir(folder) or os.path.isdir(f"{folder}/sentinel/worker"):
-        return False
-    names = ("pyproject.toml", "setup.py", "setup.cfg")
-    return any(os.path.isfile(os.path.join(place, name)) for place in (folder, f"{folder}/..") for name in names)
-
-
-def _text(file: str) -> str:
-    try:
-        with open(file, "rb") as opened:
-            return opened.read(_LARGEST).decode(errors="replace")
-    except OSError:
-        return ""
