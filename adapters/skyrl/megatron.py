@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -42,27 +40,17 @@ from .shared import (
 from .workers import NO_OTHER_TERM, rollout_kl_options
 
 
-class _Action(enum.Enum):
-    """Megatron's RouterReplayAction, as far as SkyRL uses it."""
-
-    REPLAY_FORWARD = "replay_forward"
-    REPLAY_BACKWARD = "replay_backward"
-
-
 class _Router:
-    """Stand-in RouterReplay: what one router is told to do, and whose routes it holds."""
+    """Stand-in RouterReplay: what one router is told to do, whose routes it holds, and of how many tokens."""
 
     global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
+    schedule: _Schedule
 
-    def __init__(self, schedule: _Schedule) -> None:
-        self.schedule, self.target, self.routes_of, self.action = schedule, None, None, None
+    def __init__(self) -> None:
+        self.action, self.routes_of, self.rows = None, None, 0
 
     def set_target_indices(self, target: Any) -> None:
-        self.target, self.routes_of = target, self.schedule.microbatch
-
-    def seen(self) -> dict[str, Any]:
-        action = None if self.action is None else self.action.value
-        return {"action": action, "routes_of": self.routes_of, "rows": 0 if self.target is None else len(self.target)}
+        self.routes_of, self.rows = self.schedule.microbatch, len(target)
 
     @classmethod
     def set_replay_data(cls, layers: list[Any]) -> None:
@@ -77,7 +65,7 @@ class _Router:
     @classmethod
     def clear_global_indices(cls) -> None:
         for router in cls.global_router_replay_instances:
-            router.target = router.routes_of = None
+            router.routes_of, router.rows = None, 0
 
     @classmethod
     def clear_global_router_replay_action(cls) -> None:
@@ -112,76 +100,40 @@ class _Schedule:
         return collected
 
 
-class _Module(types.ModuleType):
-    """A stand-in module that says by name what it lacks."""
-
-    def __getattr__(self, name: str) -> Any:
-        from sentinel.worker.drift import StandInMissingError
-
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise StandInMissingError(f"the code reads {self.__name__}.{name}, which the stand-in does not have")
-
-
-def _parallel_state() -> dict[str, Any]:
+def _parallel_state() -> Any:
     """Megatron's mpu for one process: every axis of size 1, rank 0, no group, first and last stage."""
     axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
     kinds = {"world_size": 1, "rank": 0, "group": None}
     answers = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
-    answers |= {
-        "get_pipeline_model_parallel_last_rank": 0,
-        "is_pipeline_first_stage": True,
-        "is_pipeline_last_stage": True,
-    }
-    return {name: (lambda *_, _answer=answer, **__: _answer) for name, answer in answers.items()}
+    answers |= {"get_pipeline_model_parallel_last_rank": 0}
+    answers |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
+    return stand_in(**{name: (lambda *_, _answer=answer, **__: _answer) for name, answer in answers.items()})
 
 
-def _megatron_core() -> dict[str, types.ModuleType]:
+def _megatron_core() -> dict[str, Any]:
     """The modules of megatron.core that SkyRL imports inside functions, with what it takes from them."""
-    contents: dict[str, dict[str, Any]] = {
-        "megatron": {},
-        "megatron.core": {},
-        "megatron.core.parallel_state": _parallel_state(),
-        "megatron.core.transformer": {},
-        "megatron.core.transformer.moe": {},
-        "megatron.core.transformer.moe.router_replay": {"RouterReplay": _Router, "RouterReplayAction": _Action},
-        "megatron.core.transformer.transformer_block": {
-            "get_num_layers_to_build": lambda config, **_: config.num_layers
-        },
-        "megatron.core.transformer.transformer_layer": {"get_transformer_layer_offset": lambda config, **_: 0},
+    state, inside = _parallel_state(), "megatron.core.transformer"
+    action = stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
+    return {
+        "megatron": stand_in(core=stand_in(parallel_state=state)),
+        "megatron.core.parallel_state": state,
+        f"{inside}.moe.router_replay": stand_in(RouterReplay=_Router, RouterReplayAction=action),
+        f"{inside}.transformer_block": stand_in(get_num_layers_to_build=lambda config, **_: config.num_layers),
+        f"{inside}.transformer_layer": stand_in(get_transformer_layer_offset=lambda config, **_: 0),
     }
-    modules: dict[str, types.ModuleType] = {}
-    for name, attributes in contents.items():
-        module = modules[name] = _Module(name)
-        vars(module).update(attributes, __path__=[])
-        parent, _, child = name.rpartition(".")
-        if parent:
-            setattr(modules[parent], child, module)
-    return modules
 
 
-class _MegatronModel:
+def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
     """Stand-in model of the Megatron worker: ``logits(input_ids)`` is what it computes."""
+    import torch
 
-    def __init__(self, logits: Callable[[Any], Any], layers: int) -> None:
-        self._logits = logits
-        self.config = stand_in(
-            moe_enable_routing_replay=layers > 0,
-            num_layers=layers,
-            sequence_parallel=False,
-            **dict.fromkeys(("fp8", "mtp_num_layers", "num_moe_experts")),
-        )
-
-    def train(self) -> None:
-        pass
-
-    eval = zero_grad_buffer = train
-
-    def modules(self) -> Iterator[Any]:
-        return iter(())
-
-    def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
-        return self._logits(sequences)
+    model: Any = torch.nn.Module()
+    model.forward = lambda sequences, *_, **__: logits(sequences)
+    model.zero_grad_buffer = lambda: None
+    replay = {"moe_enable_routing_replay": layers > 0, "num_layers": layers}
+    absent = dict.fromkeys(("fp8", "mtp_num_layers", "num_moe_experts"))
+    model.config = stand_in(sequence_parallel=False, **replay, **absent)
+    return model
 
 
 @contextlib.contextmanager
@@ -197,7 +149,7 @@ def _megatron_worker(
 
     core = _megatron_core()
     sys.modules.update(core)
-    _Router.global_router_replay_instances = [_Router(schedule) for _ in range(layers)]
+    _Router.schedule, _Router.global_router_replay_instances = schedule, [_Router() for _ in range(layers)]
     if not dist.is_initialized():
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     utils, workers = boundary.imported[MEGATRON_UTILS], boundary.imported[MEGATRON_WORKER]
@@ -215,7 +167,7 @@ def _megatron_worker(
     with contextlib.ExitStack() as alone:
         for swap in swaps:
             alone.enter_context(swap)
-        model = _MegatronModel(logits, layers)
+        model = _megatron_model(logits, layers)
         policy_loss = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
         worker = object.__new__(workers.MegatronPolicyWorkerBase)
         vars(worker).update(
@@ -263,7 +215,7 @@ def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     schedule, calls = _Schedule(), []
 
     def logits(sequences: Any) -> Any:
-        routers = [router.seen() for router in _Router.global_router_replay_instances]
+        routers = [dict(vars(router)) for router in _Router.global_router_replay_instances]
         calls.append({"tokens": sequences.numel(), "routers": routers})
         return torch.zeros(*sequences.shape, 8, device=sequences.device, requires_grad=torch.is_grad_enabled())
 

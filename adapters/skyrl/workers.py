@@ -46,19 +46,14 @@ def rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class _FixedModel:
+def _fixed_model(log_probs: Any) -> Any:
     """Stand-in model of the FSDP worker: answers log-probs and an entropy of 0."""
+    import torch
 
-    def __init__(self, log_probs: Any) -> None:
-        self._log_probs = log_probs
-
-    def train(self) -> None:
-        pass
-
-    def __call__(self, sequences: Any, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
-        import torch
-
-        return self._log_probs, {"entropy": torch.zeros(sequences.shape, device=self._log_probs.device)}
+    model: Any = torch.nn.Module()
+    entropy = {"entropy": torch.zeros(log_probs.shape[0], log_probs.shape[1] + 1, device=log_probs.device)}
+    model.forward = lambda *_, **__: (log_probs, entropy)
+    return model
 
 
 def _fsdp_step(
@@ -68,7 +63,7 @@ def _fsdp_step(
     settings = configuration_of(boundary, options).trainer
     worker = stand_in(
         cfg=settings,
-        model=_FixedModel(log_probs),
+        model=_fixed_model(log_probs),
         strategy=strategy,
         optimizer=None,
         scheduler=stand_in(get_last_lr=lambda: [0.0]),

@@ -44,6 +44,12 @@ class Side:
     tested: Tried | None = None
 
 
+def observed_values(decision: Decision) -> Mapping[str, Any]:
+    """Address -> value, of all that was observed."""
+    observation = decision.measurement.observation if decision.measurement else {}
+    return {f"{name}.{key}" if name else key: v for name, values in observation.items() for key, v in values.items()}
+
+
 @dataclass(frozen=True)
 class Bundle:
     """What is exported of a bug.
@@ -68,6 +74,11 @@ class Bundle:
     @property
     def head(self) -> Side | None:
         return self.sides[1] if len(self.sides) > 1 else None
+
+    @property
+    def measured(self) -> tuple[Side, ...]:
+        """The revisions that are about the bug: not those that lack what the recipe requires."""
+        return tuple(side for side in self.sides if side.decision.measurement is not None)
 
     @property
     def test_name(self) -> str:
@@ -97,7 +108,8 @@ def _problem(side: Side) -> str:
 
 def revisions(recipe: Recipe, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
     """The refs to compare: those asked for, else the recipe's first pin without the bug, and the last before it with
-    the bug (or the first with it, where none is before): the nearer they are, the more alike they are called.
+    the bug (or the first with it, where none is before): the nearer they are, the more alike they are called. Where no
+    pin has the bug, the last before it.
 
     :raises SentinelError: where nothing says at which ref the bug is.
     """
@@ -105,7 +117,8 @@ def revisions(recipe: Recipe, base: Ref | None = None, head: Ref | None = None) 
     mended = expects.index("fixed") if "fixed" in expects else 0
     buggy = [pin.ref for pin in recipe.pins if pin.expect == "reproduced"]
     before = [pin.ref for pin in recipe.pins[:mended] if pin.expect == "reproduced"]
-    base = base or next(iter([*before[-1:], *buggy, *(pin.ref for pin in recipe.pins)]), None)
+    others = [pin.ref for pin in recipe.pins[:mended][-1:] + recipe.pins]
+    base = base or next(iter([*before[-1:], *buggy, *others]), None)
     if base is None:
         raise SentinelError(f"{recipe.bug_id} has no pins; say where the bug is with --base git:<sha>")
     return base, head or next((pin.ref for pin in recipe.pins if pin.expect == "fixed" and pin.ref != base), None)
@@ -195,6 +208,8 @@ class Exporter:
         roots, boundary = dict[str, None](), bundle.recipe.boundary
         for side in bundle.sides:
             decision = side.decision
+            if decision.verdict.kind == "not-in-this-version" and bundle.measured:
+                continue
             if decision.measurement is None or decision.checkout is None:
                 raise ProgramError(f"it could not be decided at {side.name}: {decision.verdict.reason}")
             boundary = decision.measurement.provenance.boundary
@@ -202,12 +217,12 @@ class Exporter:
                 dict.fromkeys(os.path.relpath(p, decision.checkout.path) for p in decision.checkout.import_roots)
             )
         target = self._catalog.targets[bundle.recipe.target]
-        return Subject(
-            bundle.recipe, target.name, target.repository, boundary, tuple(roots), target.ghost_versions, programs=()
-        )
+        absent = bundle.recipe.requires if len(bundle.measured) < len(bundle.sides) else ()
+        place = (target.name, target.repository, boundary, tuple(roots), target.ghost_versions)
+        return Subject(_with_values(bundle), *place, programs=(), requires=absent)
 
     def _programs(self, bundle: Bundle, how: str) -> tuple[Mapping[str, Any], ...]:
-        return tuple(self._watch(bundle.recipe, side.decision.ref, self._watching[how]) for side in bundle.sides)
+        return tuple(self._watch(bundle.recipe, side.decision.ref, self._watching[how]) for side in bundle.measured)
 
     def _with_files(self, bundle: Bundle, subject: Subject, check: bool) -> Bundle:
         place = (subject.name, subject.boundary)
@@ -217,13 +232,14 @@ class Exporter:
             bundle = replace(bundle, script=text, observed=observed)
             if not check:
                 break
-            bundle = replace(bundle, sides=tuple(self._run(side, text) for side in bundle.sides))
+            tried = (self._run(side, text) if _is_tried(side, subject) else side for side in bundle.sides)
+            bundle = replace(bundle, sides=tuple(tried))
             missing = {side.tried.missing for side in bundle.sides if side.tried and side.tried.missing}
             if not missing - set(subject.more_stubs):
                 break
             subject = replace(subject, more_stubs=(*subject.more_stubs, *sorted(missing)))
             self._lazy[place] = subject.more_stubs
-        measured = bundle.base.decision.measurement
+        measured = bundle.measured[0].decision.measurement
         assert isinstance(measured, Measurement)
         try:
             bundle = replace(bundle, test=regression_test(subject, observed, measured.observation))
@@ -231,7 +247,8 @@ class Exporter:
             return replace(bundle, reason=str(error))
         if check:
             setting = preamble(subject, observed)
-            bundle = replace(bundle, sides=tuple(self._test(side, bundle, setting) for side in bundle.sides))
+            tested = (self._test(side, bundle, setting) if side in bundle.measured else side for side in bundle.sides)
+            bundle = replace(bundle, sides=tuple(tested))
         problem = next(filter(None, map(_problem, bundle.sides)), "")
         return replace(bundle, reason=problem or too_long(bundle.script))
 
@@ -263,6 +280,24 @@ class Exporter:
             bundle.test_name, bundle.test, setting, checkout, self._options.python, _contained(side)
         )
         return replace(side, tested=tested)
+
+
+def _is_tried(side: Side, subject: Subject) -> bool:
+    """Whether a runner has something to say there: what is observed, or that there is nothing to."""
+    return side.decision.measurement is not None or bool(subject.requires)
+
+
+def _with_values(bundle: Bundle) -> Recipe:
+    """The recipe with values: where a law decides without any, those of the revision where it holds, and of the other.
+
+    A law may hold of other values too: of these the runner says that they are neither.
+    """
+    recipe = bundle.recipe
+    told = {side.decision.verdict.name: observed_values(side.decision) for side in bundle.measured}
+    if recipe.expected_unpatched or recipe.expected_fixed or "fixed" not in told:
+        return recipe
+    expected = [{key: Expected(value) for key, value in told.get(n, {}).items()} for n in ("reproduced", "fixed")]
+    return replace(recipe, expected_unpatched=expected[0], expected_fixed=expected[1])
 
 
 def _contained(side: Side) -> bool:

@@ -24,7 +24,7 @@ _GIVING_METHODS = frozenset(
 _MAKING = frozenset({"object.__new__", "omegaconf.OmegaConf.create"})
 
 #: How torch's functions begin that change a setting or a tensor.
-_SETTING = ("set", "manual", "backward", "grad", "load", "save")
+_SETTING = ("set", "manual", "backward", "grad", "init", "load", "save")
 
 
 def is_known(node: ast.AST | None) -> bool:

@@ -45,6 +45,7 @@ class Subject:
     :ivar more_stubs: packages that turned out to be imported too, by code that loads its modules lazily.
     :ivar programs: variant -> program as the worker sent it, of each revision (base, then head where there is one).
     :ivar pieces: what to cut the runner out of, in the place of programs.
+    :ivar requires: dotted paths without which a checkout is not about the bug, where one of the revisions lacks them.
     """
 
     recipe: Recipe
@@ -56,6 +57,7 @@ class Subject:
     programs: Sequence[Mapping[str, Mapping[str, Any]]]
     more_stubs: tuple[str, ...] = ()
     pieces: Pieces | None = None
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

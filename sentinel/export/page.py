@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sentinel.catalog import Catalog
-from sentinel.export.exporting import Bundle, Side, source_lines
+from sentinel.export.exporting import Bundle, Side, observed_values, source_lines
 from sentinel.export.rendering import variable
 from sentinel.findings.duplicates import Source
 from sentinel.outcomes import Decision
@@ -71,11 +71,13 @@ def _summary(bundle: Bundle, catalog: Catalog) -> Iterable[str]:
             yield prose(" ".join(paragraph.split())) + "\n"
     laws = [catalog.invariants[name] for name in recipe.laws if name in catalog.invariants]
     if laws:
-        yield f"What is violated: *{prose(laws[0].statement)}*.\n"
+        there = bundle.base.decision.verdict.name == "reproduced"
+        yield f"What {'is violated' if there else 'must hold'}: *{prose(laws[0].statement)}*.\n"
     yield "| | revision | verdict | |\n| --- | --- | --- | --- |"
     for side in bundle.sides:
-        verdict = side.decision.verdict.name
-        yield f"| {side.name} | {_revision(side.decision)} | **{verdict}** | {MEANING[verdict]} |"
+        verdict = side.decision.verdict
+        told = prose(verdict.reason) if verdict.name == "unavailable" else MEANING[verdict.name]
+        yield f"| {side.name} | {_revision(side.decision)} | **{verdict.name}** | {told} |"
     yield ""
 
 
@@ -99,17 +101,22 @@ def _example(bundle: Bundle) -> Iterable[str]:
 
 
 def _values(bundle: Bundle) -> Iterable[str]:
-    head = bundle.head
     yield "## Wrong value, right value\n"
-    yield f"| value | observed at base | right |{' observed at head |' if head else ''}"
-    yield f"| --- | --- | --- |{' --- |' if head else ''}"
-    after = {item.key: item.observed for item in head.decision.comparisons} if head else {}
-    for item in bundle.base.decision.comparisons:
-        right = bundle.recipe.expected_fixed.get(item.key)
-        cells = [item.key, show(item.observed), show(right.value) if right else ""]
-        cells += [show(after[item.key]) if item.key in after else ""] if head else []
+    names = [side.name for side in bundle.sides]
+    columns = ["value", "observed at base", "right", *(f"observed at {name}" for name in names[1:])]
+    yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
+    observed = [_compared(side.decision) for side in bundle.sides]
+    for key in dict.fromkeys(key for values in observed for key in values):
+        right = bundle.recipe.expected_fixed.get(key)
+        before, *after = [show(values[key]) if key in values else "" for values in observed]
+        cells = [key, before, show(right.value) if right else "", *after]
         yield f"| {' | '.join(map(code, cells))} |"
     yield ""
+
+
+def _compared(decision: Decision) -> Mapping[str, Any]:
+    """Address -> value, of what was compared; where nothing was, of all that was observed."""
+    return {item.key: item.observed for item in decision.comparisons} or observed_values(decision)
 
 
 def _reproduction(recipe: Recipe) -> Iterable[str]:
@@ -211,7 +218,7 @@ def _cause(bundle: Bundle, catalog: Catalog) -> Iterable[str]:
     yield "## Root cause\n"
     told = recipe.document.get("root_cause")
     yield (sentence(str(told)) if told else f"{TO_WRITE}which line does it, and why.") + "\n"
-    decision = bundle.base.decision
+    decision = _shown(bundle)
     found = decision.measurement.provenance if decision.measurement else None
     if found is not None and decision.checkout is not None and found.line:
         first, last, text = source_lines(decision.checkout, found.file, found.line)
@@ -220,6 +227,11 @@ def _cause(bundle: Bundle, catalog: Catalog) -> Iterable[str]:
     yield "## Fix\n"
     told = recipe.document.get("fix")
     yield (sentence(str(told)) if told else f"{TO_WRITE}what is changed.") + "\n"
+
+
+def _shown(bundle: Bundle) -> Decision:
+    """Where the boundary is looked at: at base, or at head where base lacks it."""
+    return next(iter(bundle.measured), bundle.base).decision
 
 
 def _permalink(catalog: Catalog, decision: Decision, file: str, first: int, last: int) -> str:
@@ -289,7 +301,7 @@ def _evidence(bundle: Bundle) -> Iterable[str]:
     yield "| file | sha256 |\n| --- | --- |"
     for side in bundle.sides:
         yield f"| `evidence-{side.name}.json` | `{digest(evidence_text(side.decision))}` |"
-    decision = bundle.base.decision
+    decision = _shown(bundle)
     there = decision.environment
     if there is not None:
         packages = "".join(f", {name} {version}" for name, version in sorted(there.packages.items()))

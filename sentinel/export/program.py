@@ -212,11 +212,20 @@ def joined(base: Merged, head: Merged) -> Merged:
     if repr(base.parameters) != repr(head.parameters) or base.inputs != head.inputs:
         raise ProgramError("the two revisions take different inputs")
     before, after = base.program, head.program
-    if len(before.statements) != len(after.statements) or repr(before.observation) != repr(after.observation):
+    both = {key: (node, after.observation.get(key)) for key, node in before.observation.items()}
+    observation = {key: _raised(nodes) or nodes[0] for key, nodes in both.items()}
+    same = all(_raised(nodes) or repr(nodes[0]) == repr(nodes[1]) for nodes in both.values())
+    if len(before.statements) != len(after.statements) or both.keys() != after.observation.keys() or not same:
         raise ProgramError("the two revisions are not called in the same way")
     statements = tuple(_renamed(*pair) for pair in zip(before.statements, after.statements))
     stubs = tuple(sorted({*before.stubs, *after.stubs}))
-    return Merged(Program(statements, after.observation, stubs), head.parameters, head.inputs)
+    return Merged(Program(statements, observation, stubs), head.parameters, head.inputs)
+
+
+def _raised(nodes: Sequence[Any]) -> Node | None:
+    """An exception, where one of these is one and the others that there was none."""
+    raised = [node for node in nodes if node == {"raised": True}]
+    return raised[0] if raised and all(node in ({"raised": True}, {"value": None}) for node in nodes) else None
 
 
 def _renamed(before: Node, after: Node) -> Node:
@@ -242,7 +251,9 @@ class _Merge:
         self.shared: dict[tuple[Any, ...], Any] = {}
 
     def nodes(self, nodes: Sequence[Any], hint: str) -> Any:
-        first = nodes[0]
+        first: Any = _raised(nodes) or nodes[0]
+        if "raised" in first:
+            return first
         if all(isinstance(node, dict) and "input" in node for node in nodes):
             if any(node != first for node in nodes):
                 raise ProgramError("the variants do not use the same inputs")

@@ -107,6 +107,8 @@ class Body:
         self._pending: dict[int, str] = {}
         self._taken: set[str] = {parameter.name for parameter in subject.parameters}
         self._paths: dict[tuple[Any, ...], str] = {}
+        raised = any("raised" in node for node in subject.program.observation.values())
+        self._raising = len(subject.program.statements) - 1 if raised else -1
         self._uses = Counter(
             number
             for item in (*subject.program.statements, *subject.program.observation.values())
@@ -196,7 +198,16 @@ class Body:
         else:
             if not _inlined(statement):
                 self._settle()
-            self.lines.append(wrapped(self._assigned(number, statement, text) if uses else text))
+            if number == self._raising and statement["op"] in _CALLS and not uses:
+                self._catch(text)
+            else:
+                self.lines.append(wrapped(self._assigned(number, statement, text) if uses else text))
+
+    def _catch(self, call: str) -> None:
+        """What the last call raises is observed, in the place of its answer."""
+        tried = "    " + wrapped(call, 8).replace("\n", "\n    ")
+        caught = '    raised = {"type": type(error).__name__, "message": str(error)}'
+        self.lines += ["raised = None", "try:", tried, "except Exception as error:", caught]
 
     def _assigned(self, number: int, statement: Node, text: str) -> str:
         name = self._name(_hint(statement))
@@ -373,7 +384,9 @@ class Body:
         return f"{name}({', '.join(self.text(values[key]) for key in parameters)})"
 
     def _raised_node(self, node: Node) -> str:
-        raise ProgramError("the exception that the boundary raises is what is observed")
+        if "raised = None" not in self.lines:
+            raise ProgramError("an exception of the boundary is observed, and what it answers")
+        return "raised"
 
     def _unknown_node(self, node: Node) -> str:
         raise ProgramError(str(node["unknown"]))
@@ -386,6 +399,10 @@ class Body:
             name, count = f"{base}_{count}", count + 1
         self._taken.add(name)
         return name
+
+
+#: Statements that call the target.
+_CALLS = ("call", "new", "method", "invoke")
 
 
 def _constructor(source: str) -> list[str] | None:
@@ -551,7 +568,7 @@ def wrapped(text: str, indent: int = 4) -> str:
     if indent + 4 + len(", ".join(parts)) <= WIDTH - (len(parts) == 1 and bool(comma)):
         items = [", ".join(parts) + (comma if len(parts) == 1 else "")]
     elif filled:
-        items = _filled(parts, WIDTH - indent - 5, indent + 4)
+        items = packed(parts, WIDTH - indent - 5, indent + 4)
     else:
         items = [wrapped(part + comma, indent + 4) for part in parts]
     body = "\n".join("    " + line for item in items for line in item.split("\n"))
@@ -581,7 +598,7 @@ def _clauses(text: str) -> list[str]:
     return [text[start:end].strip() for start, end in zip(cuts, [*cuts[1:], len(text)])]
 
 
-def _filled(parts: list[str], width: int, indent: int) -> list[str]:
+def packed(parts: list[str], width: int, indent: int) -> list[str]:
     """Data, as many items on a line as fit; one that is long stands alone."""
     lines: list[str] = []
     alone = True

@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.export.observing import Observing, Subject, observing
 from sentinel.export.program import ProgramError
-from sentinel.export.rendering import WIDTH, row, scalar, wrapped
+from sentinel.export.rendering import WIDTH, packed, row, scalar, wrapped
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.values import FLOATS, Tensor
@@ -86,6 +86,13 @@ print(json.dumps({{**result, "observed": observed, "status": status}}, indent=2)
 sys.exit({{"fixed": 0, "reproduced": 1, "changed": 2}}[status])"""
 
 
+_REQUIRED = """\
+there = pkgutil.resolve_name({owner})
+if {name} not in {{*dir(there), *getattr(there, "__annotations__", ())}}:  # another version
+    sys.exit(print(json.dumps({{"bug_id": {bug}, "status": "unavailable"}}, indent=2)) or 3)
+"""
+
+
 def script(subject: Subject) -> tuple[str, Observing]:
     """The text of the runner, and what it observes: all that the recipe expects where that is short enough to be read.
 
@@ -99,7 +106,7 @@ def script(subject: Subject) -> tuple[str, Observing]:
             text = _script(subject, observed, shared, exact)
             if text.count("\n") < LONGEST:
                 return text, observed
-    text = text.replace("\n\n\n", "\n\n")
+    text = re.sub(r"\n\n(?=\n|    (def|@))", "\n", text)
     if text.count("\n") <= MOST:
         return text, observed
     raise ProgramError(too_long(text))
@@ -125,12 +132,17 @@ def _expectations(recipe: Recipe) -> tuple[Mapping[str, Expected], Mapping[str, 
 
 def _is_counted(recipe: Recipe) -> bool:
     """Whether all that is expected is whole numbers and words, which nothing rounds."""
-    expected = [item for table in _expectations(recipe) for item in table.values()]
-    return all(type(item.value) in (bool, int, str, type(None)) for item in expected)
+    return all(_is_exact(item.value) for table in _expectations(recipe) for item in table.values())
+
+
+def _is_exact(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_exact, value))
+    return type(value) in (bool, int, str, type(None))
 
 
 def _script(subject: Subject, observed: Observing, shared: bool, exact: bool) -> str:
-    """:param shared: whether values that stand there several times are written once.
+    """:param shared: whether values that stand there several times are written once, and as many on a line as fit.
     :param exact: whether values are the same only where nothing distinguishes them.
     """
     third = "\n".join(f"import {name}" for name in sorted({"torch", *observed.third}))
@@ -146,10 +158,19 @@ def _script(subject: Subject, observed: Observing, shared: bool, exact: bool) ->
         functions.append(_MINUS)
     setting = f"{_docstring(subject, observed)}\n\n{preamble(subject, observed)}"
     setting = setting.replace("import math\n", "") if exact else setting
+    if subject.requires:
+        setting = setting.replace("import os\n", "import os\nimport pkgutil\n") + "\n" + _required(subject)
     return (
         "\n\n\n".join([f"{setting}\n{third}\n\n{imported}", *functions, _ending(subject, observed, shared, exact)])
         + "\n"
     )
+
+
+def _required(subject: Subject) -> str:
+    """Where a checkout has nothing of what the recipe is about, the runner says so, as Sentinel does."""
+    pairs = [path.rstrip(")").replace("(", ".").rpartition(".") for path in subject.requires]
+    bug = scalar(subject.recipe.bug_id)
+    return "".join(_REQUIRED.format(owner=scalar(owner), name=scalar(name), bug=bug) for owner, _, name in pairs)
 
 
 def _has_mapping(value: Any) -> bool:
@@ -160,6 +181,7 @@ def _docstring(subject: Subject, observed: Observing) -> str:
     recipe = subject.recipe
     packages = ", ".join(dict.fromkeys(["torch", *(name.partition(".")[0] for name in observed.third)]))
     untold = "".join(f"\nNot repeated here: {address} ({reason})." for address, reason in observed.untold.items())
+    absent = ", 3 the checkout has not what it is about" if subject.requires else ""
     return f'''#!/usr/bin/env python3
 """{_safe(recipe.bug_id)}: {_safe(recipe.title)}
 
@@ -168,7 +190,7 @@ Calls {subject.boundary} of a checkout of
 
     TARGET_REPO=/path/to/{subject.name} python run_validation.py
 
-Exit status: 0 the right values, 1 those of the bug, 2 neither.{_safe(untold, lines=True)}
+Exit status: 0 the right values, 1 those of the bug, 2 neither{absent}.{_safe(untold, lines=True)}
 """'''
 
 
@@ -222,10 +244,10 @@ def _ending(subject: Subject, observed: Observing, shared: bool, exact: bool) ->
     return "\n".join(
         [
             *constants,
-            *(_braced("answers", calls, f"{_READ}{{", "}, default=plain))") if calls else []),
+            *(_braced("answers", calls, f"{_READ}{{", "}, default=plain))", shared) if calls else []),
             *rows,
-            *_braced("WITH_THE_BUG", wrong),
-            *_braced("RIGHT", right),
+            *_braced("WITH_THE_BUG", wrong, filled=shared),
+            *_braced("RIGHT", right, filled=shared),
             *([] if exact else [f"TOLERANCE = {tolerance(recipe)!r}"]),
             _verdict(scalar(module), scalar(recipe.bug_id), exact),
         ]
@@ -268,15 +290,20 @@ def _observed(recipe: Recipe, observed: Observing) -> tuple[list[str], list[str]
     return calls, [_EVERY, *added]
 
 
-def _braced(name: str, entries: list[str], opened: str = "{", closed: str = "}") -> list[str]:
+def _braced(name: str, entries: list[str], opened: str = "{", closed: str = "}", filled: bool = False) -> list[str]:
     line = f"{name} = {opened}{', '.join(entries)}{closed}"
     if len(line) <= WIDTH and "\n" not in line:
         return [line]
-    return [f"{name} = {opened}", *map(_entry, entries), closed]
+    lines = [_indented(item) for item in packed(entries, WIDTH - 5, 4)] if filled else list(map(_entry, entries))
+    return [f"{name} = {opened}", *lines, closed]
 
 
 def _entry(text: str) -> str:
-    return "    " + wrapped(f"{text},", 4).replace("\n", "\n    ")
+    return _indented(wrapped(f"{text},", 4))
+
+
+def _indented(text: str) -> str:
+    return "    " + text.replace("\n", "\n    ")
 
 
 def _table(expected: Mapping[str, Expected], observed: Observing) -> list[str]:

@@ -292,6 +292,8 @@ class Tracer:
                 self._note(name, arguments, {}, result)
                 return iter(result)
             result = function(*arguments, **keywords)
+            if name in self._factories.values():  # written down when it is left, as it was called
+                return result
             return self._note(name, arguments, keywords, result, function)
         finally:
             self._busy -= 1

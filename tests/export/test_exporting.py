@@ -93,6 +93,66 @@ def test_a_law_that_decides_alone_has_no_runner_and_says_so(export: Any, broken_
     assert not bundle.complete
 
 
+def test_a_law_that_decides_alone_gives_the_values_where_it_holds(
+    export: Any, broken_tree: Path, fixed_tree: Path
+) -> None:
+    bundle = export(REJECTED_ROW, broken_tree, fixed_tree, check=True)
+    assert bundle.complete, bundle.reason
+    assert [side.tried.status for side in bundle.sides] == ["reproduced", "fixed"]
+
+
+REQUIRED = {**MASKED_TOKENS, "requires": "demo_rl.losses.NEW_OPTION"}
+
+
+def test_a_runner_says_where_a_checkout_is_not_about_the_bug(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+    losses = fixed_tree / "demo_rl" / "losses.py"
+    losses.write_text(losses.read_text() + "\n\nNEW_OPTION = True\n")
+    bundle = export(REQUIRED, broken_tree, fixed_tree, check=True)
+    assert bundle.complete, bundle.reason
+    assert [side.tried.status for side in bundle.sides] == ["unavailable", "fixed"]
+    assert [side.tested and side.tested.status for side in bundle.sides] == [None, "passed"]
+    assert "pkgutil" not in export(MASKED_TOKENS, broken_tree, fixed_tree).script
+
+
+def test_what_no_revision_is_about_has_no_runner(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+    bundle = export(REQUIRED, broken_tree, fixed_tree)
+    assert not bundle.script
+    assert "the checkout has no demo_rl.losses.NEW_OPTION" in bundle.reason
+
+
+def calling(function: str, arguments: dict[str, Any], key: str, values: tuple[Any, Any]) -> dict[str, Any]:
+    """A recipe of the contract that calls anything; values with the bug, and right ones."""
+    scenario = {"arguments": arguments, **({"catch": True} if key == "raised" else {})}
+    told = dict(zip(("expected_unpatched", "expected_fixed"), ({key: {"value": value}} for value in values)))
+    plain = {name: item for name, item in MASKED_TOKENS.items() if name not in ("variants", "invariant", "tolerance")}
+    return {**plain, "contract": "call", "boundary": f"demo_rl.losses.{function}", "scenario": scenario, **told}
+
+
+def test_an_exception_is_caught_where_another_revision_raises_none(
+    export: Any, broken_tree: Path, fixed_tree: Path
+) -> None:
+    for tree, condition in ((broken_tree, "not rows"), (fixed_tree, "False")):
+        losses = tree / "demo_rl" / "losses.py"
+        refusing = f"def kept(rows):\n    if {condition}:\n        raise ValueError('no rows')\n    return rows\n"
+        losses.write_text(f"{losses.read_text()}\n\n{refusing}")
+    document = calling("kept", {"rows": []}, "raised", ({"type": "ValueError", "message": "no rows"}, None))
+    bundle = export(document, broken_tree, fixed_tree, check=True)
+    assert bundle.complete, bundle.reason
+    assert "except Exception as error:" in bundle.script
+    assert [side.tried.status for side in bundle.sides] == ["reproduced", "fixed"]
+
+
+def test_a_backward_pass_is_written_down_once(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+    for tree, factor in ((broken_tree, 2), (fixed_tree, 3)):
+        losses = tree / "demo_rl" / "losses.py"
+        losses.write_text(f"{losses.read_text()}\n\ndef scaled(x):\n    return {factor} * x\n")
+    point = {"tensor": [1.0, 2.0], "dtype": "float32", "requires_grad": True}
+    document = calling("scaled", {"x": point}, "gradients.x", ([2.0, 2.0], [3.0, 3.0]))
+    bundle = export(document, broken_tree, fixed_tree, check=True)
+    assert bundle.complete, bundle.reason
+    assert bundle.script.count("torch.autograd.backward(") == 1
+
+
 def test_a_title_cannot_end_the_docstring(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
     bundle = export(MASKED_TOKENS, broken_tree, fixed_tree, title='ends""" here\\ import os; os._exit(3)')
     for text in (bundle.script, bundle.test):
@@ -114,6 +174,7 @@ def test_without_pins_an_error_that_helps(loaded_recipe: Recipe) -> None:
         ("fixed reproduced", (1, 0)),
         ("reproduced reproduced", (0, None)),
         ("unavailable fixed", (0, 1)),
+        ("unavailable unavailable fixed", (1, 2)),
         ("fixed", (0, None)),
     ],
 )
