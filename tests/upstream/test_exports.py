@@ -14,7 +14,7 @@ from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
 
 #: One of each family whose boundary is reached in another way. ``SENTINEL_ALL_EXPORTS=1`` tries every shipped recipe,
-#: which takes an hour; those of which only a part can be exported are skipped with their reason.
+#: which takes an hour; those whose revisions cannot be had are skipped with their reason.
 FAMILIES = (
     "ROLL-AGGLOSS-TOKENMEAN-MASK",  # a function of tensors
     "VERL-REJECTED-ROW-GRPO",  # variants, a numpy array
@@ -24,6 +24,13 @@ FAMILIES = (
     "SLIME-ASYNC-SURPLUS-GROUPS-LOST",  # a coroutine: cut out of the adapter
     "SLIME-DUAL-CLIP-OPTION-IGNORED",  # variants: cut out, and written for them alone
     "SKYRL-POLICY-KL-UNEVEN-MICROBATCHES",  # a step of a worker, the same
+    "SKYRL-ROLLOUT-KL-FSDP",  # a law decides without values, and the base lacks the option
+)
+#: What is said of them is right, and takes more lines: a router, a schedule and a worker of Megatron's stand in there.
+LONG = (
+    "SKYRL-ROLLOUT-KL-MEGATRON",
+    "SKYRL-ROUTER-REPLAY-STALE-LOG-PROBS",
+    "SKYRL-ROUTER-REPLAY-STALE-TRAINING",
 )
 BUGS = tuple(RECIPES) if os.environ.get("SENTINEL_ALL_EXPORTS") else FAMILIES
 
@@ -44,8 +51,6 @@ def exporter() -> Iterator[Exporter]:
 def test_runner_and_test_agree_with_the_evidence(bug: str, exporter: Exporter) -> None:
     recipe = RECIPES[bug]
     bundle = exporter.export(recipe, *revisions(recipe))
-    if any(side.decision.verdict.name == "unavailable" for side in bundle.sides):
+    if any(side.decision.verdict.kind not in ("", "not-in-this-version") for side in bundle.sides):
         pytest.skip(bundle.reason)
-    if bug not in FAMILIES and not bundle.script:
-        pytest.skip(f"no runner of its own: {bundle.reason}")
-    assert bundle.complete, bundle.reason
+    assert bundle.agrees if bug in LONG else bundle.complete, bundle.reason
