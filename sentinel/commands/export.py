@@ -122,7 +122,9 @@ def _tell(bundle: Bundle, folder: Path, arguments: argparse.Namespace, catalog: 
     verdicts = ", ".join(f"{side.name} {side.decision.verdict.name}" for side in bundle.sides)
     say(f"{folder}: {verdicts}")
     if not bundle.complete:
-        say(_state(bundle) if bundle.reason else "the runner and the test were not tried")
+        say(_state(bundle))
+    elif arguments.no_check:
+        say("the runner and the test were not tried")
     for line in _next(recipe, folder, catalog, arguments.comment):
         say(line)
 

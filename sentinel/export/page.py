@@ -148,6 +148,8 @@ def _runner(bundle: Bundle, shown: bool) -> Iterable[str]:
         yield f"There is no runner that does without Sentinel: {sentence(bundle.reason)} The recipe above runs.\n"
         return
     yield "`run_validation.py` needs Python, torch and the checkout; Sentinel is not imported.\n"
+    if bundle.reason:
+        yield f"{sentence(bundle.reason)}\n"
     if shown:
         yield details("run_validation.py", fenced(bundle.script.rstrip("\n"), "python"))
     yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")

@@ -32,6 +32,15 @@ def test_a_part_that_cannot_be_exported_is_said_on_the_page(exported: tuple[Any,
     assert "There is no runner that does without Sentinel" in (folder / "PULL_REQUEST.md").read_text()
 
 
+def test_untried_files_are_said_to_be_untried(run_sentinel: Any, mirrored: None, tiny: Any) -> None:
+    text = tiny.recipe.read_text().replace(", contiguous: false", "").replace("TINY-MEAN", "TINY-PLAIN")
+    Path("TINY-PLAIN.yaml").write_text(text)
+    answer = run_sentinel("export", "TINY-PLAIN", "--recipes", ".", "--no-check", "--out", "out")
+    assert answer.status == 0, answer.err
+    assert (Path("out") / "TINY-PLAIN" / "run_validation.py").exists()
+    assert "the runner and the test were not tried" in answer.out
+
+
 def test_statements_verify_offline_and_then_by_a_run(
     exported: tuple[Any, Path], run_sentinel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
