@@ -29,7 +29,7 @@ _EXAMPLE = """\
   sentinel impact MY-BUG --recipes . --base git:<sha> --head path:~/src/verl
   sentinel impact VERL-REJECTED-ROW-GRPO --json                  for programs
 
-A table of some two thousand parameters learns to answer five prompts, on the CPU. Of each step, the part that the bug
+A table of two and a half thousand parameters learns to answer five prompts, on the CPU. Of each step, the part that the bug
 is in is done by the real boundary at base and at head; all else is the same plain numpy, with the same random numbers.
 The configuration is that of the recipe's scenario. What the scenario has and ordinary batches have not (a NaN at a
 masked token, a log-ratio of 90) is put into every 10th batch, and said. Where no revision is known to be without the
@@ -86,10 +86,9 @@ def _impact(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, recipe: Recipe) -> tuple[Report, bool]:
     """What was found, and whether the user ended it before its end."""
     from sentinel.export.exporting import revisions
-    from sentinel.impact.entrances import entrance
     from sentinel.impact.places import REFERENCE, NotTakenError, at_reference, at_revision, subject_of
     from sentinel.impact.report import Report
-    from sentinel.impact.scenes import scene
+    from sentinel.impact.scenes import entered, scene
     from sentinel.impact.training import Course
     from sentinel.refs import Ref
     from sentinel.runner import Runner
@@ -97,7 +96,7 @@ def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
     from sentinel.sources import MirrorStore, open_checkout
     from sentinel.worker.client import Options
 
-    entrance(recipe.contract)  # before anything is fetched
+    entered(recipe)  # before anything is fetched
     subject = subject_of(recipe, catalog)
     named = Ref.parse(arguments.head) if arguments.head and arguments.head != REFERENCE else None
     base, head = revisions(recipe, Ref.parse(arguments.base) if arguments.base else None, named)

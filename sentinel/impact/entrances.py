@@ -7,52 +7,21 @@ and a little KL to the untrained policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sentinel.errors import SentinelError
 from sentinel.impact.batches import Batch, advantages, k3, over_prompt, ppo, token_mean
+from sentinel.impact.entering import Entrance, Observation, observed, of_tokens
+from sentinel.impact.learners import LEARNERS
+from sentinel.impact.statistics import STATISTICS, statistic
 from sentinel.impact.toy import Array
-from sentinel.values import Tensor
-
-Observation = Mapping[str, Any]
 
 #: Coefficient of the KL, where there is one.
 _KL = 0.02
-
-
-@dataclass(frozen=True)
-class Entrance:
-    """:ivar part: what of the step the boundary does, in words.
-    :ivar inputs: canonical input -> what the batch has for it; inputs that a contract or a recipe lacks are left out.
-    :ivar slopes: from what was observed, one number a token: the slope of the loss with respect to its log-prob.
-    :ivar whole: whether the boundary takes the whole step itself, over ranks and mini-batches, of which it observes the
-        sum: what is trained with is their mean. Another boundary is that of one rank.
-    """
-
-    part: str
-    inputs: Callable[[Batch], Mapping[str, Array]]
-    slopes: Callable[[Batch, Observation], Array]
-    whole: bool = False
-
-
-def observed(observation: Observation, key: str, shape: tuple[int, ...]) -> Array:
-    """Numbers of this shape, as observed.
-
-    :raises SentinelError: where there is something else.
-    """
-    value = observation.get(key)
-    if not isinstance(value, Tensor) or value.shape != shape:
-        found = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise SentinelError(f"the boundary's {key} should be {list(shape)}, and is {found}")
-    return value.array().astype(np.float64)
-
-
-def of_tokens(observation: Observation, key: str, batch: Batch) -> Array:
-    return observed(observation, key, batch.mask.shape)
 
 
 # -- the contracts -----------------------------------------------------------------------------------------------------
@@ -207,13 +176,28 @@ ENTRANCES: Mapping[str, Entrance] = {
     "advantage_normalisation": Entrance("normalises the advantages", _normalisation_inputs, _normalised_slopes),
     "reward_normalisation": Entrance("normalises the rewards", _normalisation_inputs, _reward_slopes),
     "importance_weight": Entrance("weighs the tokens", _weight_inputs, _weight_slopes),
+    **STATISTICS,
+    **LEARNERS,
 }
 
 
-def entrance(contract: str) -> Entrance:
-    """:raises SentinelError: for a contract that the toy cannot be trained through."""
-    if contract not in ENTRANCES:
-        raise SentinelError(
-            f"a toy policy cannot be trained through {contract}; it can through {', '.join(sorted(ENTRANCES))}"
-        )
-    return ENTRANCES[contract]
+#: What a recipe says of a bug that no gradient comes of, and why none does.
+_OUTSIDE = {
+    "metric": "what it computes is only reported, and no gradient comes of it",
+    "setup": "it decides whether and how a training is begun, and is no part of a step",
+    "data": "it is done before there is a batch: with tokens, files, samples or requests that the toy has not",
+}
+
+
+def entrance(contract: str, settings: Mapping[str, Any], signal: str = "") -> Entrance:
+    """:param settings: a scenario's.
+    :param signal: what of the training signal is wrong, as the recipe says.
+    :raises SentinelError: for a contract that the toy cannot be trained through.
+    """
+    name = statistic(settings) if contract == "masked_statistics" else contract
+    if name in ENTRANCES:
+        return ENTRANCES[name]
+    why = f": {_OUTSIDE[signal]}" if signal in _OUTSIDE else ""
+    raise SentinelError(
+        f"a toy policy cannot be trained through {name}{why}; it can through {', '.join(sorted(ENTRANCES))}"
+    )

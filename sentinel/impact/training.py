@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sentinel.impact import toy
-from sentinel.impact.batches import STALENESS, Batch, draw
+from sentinel.impact.batches import STALENESS, Batch, draw, lone
 from sentinel.impact.scenes import Scene
 from sentinel.impact.toy import Adam, Array
 from sentinel.invariants.invariant import Inputs
@@ -115,8 +115,10 @@ class Course:
             parts = [answers[name] for name in calls if name.startswith(f"{seed}.")]
             parameters = self._policies[side][seed].adam.parameters
             with np.errstate(invalid="ignore", over="ignore"):  # that a gradient is not finite is told in words
-                slopes = self.scene.slopes(batch, parts)
-                gradient = toy.gradient(parameters, batch.prompts, batch.tokens, slopes)
+                gradient = toy.gradient(parameters, batch.prompts, batch.tokens, self.scene.slopes(batch, parts))
+                of_values = self.scene.value_slopes(batch, parts)
+                if of_values is not None:
+                    gradient += toy.value_gradient(batch.prompts, batch.tokens, of_values)
             found.append(_Found(gradient, all(_finite(part.get(key)) for part in parts for key in outputs)))
         return found
 
@@ -157,7 +159,17 @@ class _Policy:
         if step % STALENESS == 0:
             self._generating = self.adam.parameters
         rejected = scene.all_rejected and _is_rare(step)
-        return draw(seed, step, self._generating, self.adam.parameters, rejected, scene.group_sizes, scene.rejecting)
+        batch = draw(
+            seed,
+            step,
+            self._generating,
+            self.adam.parameters,
+            rejected,
+            scene.group_sizes,
+            scene.rejecting,
+            scene.temperature,
+        )
+        return lone(batch) if scene.lone and _is_rare(step) else batch
 
     def learn(self, found: _Found | None) -> None:
         if found is not None:
