@@ -29,12 +29,12 @@ _EXAMPLE = """\
   sentinel impact MY-BUG --recipes . --base git:<sha> --head path:~/src/verl
   sentinel impact VERL-REJECTED-ROW-GRPO --json                  for programs
 
-A table of two and a half thousand parameters learns to answer five prompts, on the CPU. Of each step, the part that the bug
-is in is done by the real boundary at base and at head; all else is the same plain numpy, with the same random numbers.
-The configuration is that of the recipe's scenario. What the scenario has and ordinary batches have not (a NaN at a
-masked token, a log-ratio of 90) is put into every 10th batch, and said. Where no revision is known to be without the
-bug, head is the contract's reference in float64, which is no code of upstream's. A toy is no proof of what a run of
-yours will lose: it shows which way the bug pulls. "no visible effect" is an answer.
+A table of 2529 parameters learns to answer five prompts, on the CPU. Of each step, the part that the bug is in is done
+by the real boundary at base and at head; all else is the same plain numpy, with the same random numbers. The
+configuration is that of the recipe's scenario. What the scenario has and ordinary batches have not (a NaN at a masked
+token, a log-ratio of 90) is put into every 10th batch, and said. Where no revision is known to be without the bug, head
+is the contract's reference in float64, which is no code of upstream's. A toy is no proof of what a run of yours will
+lose: it shows which way the bug pulls. "no visible effect" is an answer.
 exit status: 0 whatever the effect; 2 it could not be done; 130 interrupted, with what was done by then
 """
 
@@ -86,25 +86,22 @@ def _impact(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, recipe: Recipe) -> tuple[Report, bool]:
     """What was found, and whether the user ended it before its end."""
     from sentinel.export.exporting import revisions
-    from sentinel.impact.places import REFERENCE, NotTakenError, at_reference, at_revision, subject_of
+    from sentinel.impact.places import REFERENCE, NotTakenError, at_reference, at_revision, subject_of, variants_of
     from sentinel.impact.report import Report
     from sentinel.impact.scenes import entered, scene
     from sentinel.impact.training import Course
     from sentinel.refs import Ref
     from sentinel.runner import Runner
-    from sentinel.search.examples import example
     from sentinel.sources import MirrorStore, open_checkout
     from sentinel.worker.client import Options
 
-    entered(recipe)  # before anything is fetched
+    entered(recipe, catalog.contracts[recipe.contract])  # before anything is fetched
     subject = subject_of(recipe, catalog)
     named = Ref.parse(arguments.head) if arguments.head and arguments.head != REFERENCE else None
     base, head = revisions(recipe, Ref.parse(arguments.base) if arguments.base else None, named)
     if arguments.head == REFERENCE:
         head = None
-    # The reference is told all, as in a search; so is the boundary then.
-    variants = recipe.variants if head is not None else example(subject, recipe).variants
-    told = scene(recipe, subject.contract, variants)
+    told = scene(recipe, subject.contract, variants_of(recipe, subject, head is None))
     store = MirrorStore()
     with progress() as tell:
 

@@ -62,6 +62,11 @@ class Batch:
         }
 
     @property
+    def labels(self) -> Array:
+        """[batch], the name of each row's prompt."""
+        return np.array([f"prompt {number}" for number in self.prompts])
+
+    @property
     def token_rewards(self) -> Array:
         """The reward on the last token of its response: that which ends it, or the last there is."""
         placed = np.zeros(self.mask.shape)
@@ -79,17 +84,20 @@ def draw(
     group_sizes: Sequence[int] = GROUP_SIZES,
     rejecting: bool = True,
     temperature: float = 1.0,
+    endless: bool = False,
 ) -> Batch:
     """The batch of a step: the same random numbers whatever the parameters are.
 
     :param rejected: whether every response is.
     :param rejecting: whether responses that do not end are rejected; else all of their tokens count.
     :param temperature: of the policy that generates. With 0 its log-probs are those without one.
+    :param endless: whether no response ends.
     """
     sizes = np.roll(group_sizes, step)
     prompts = np.repeat(np.arange(len(sizes)), sizes)
     uniforms = np.random.default_rng([seed, step]).random((len(prompts), toy.COLUMNS + 1))
-    tokens = toy.sample(generating / (temperature or _COLD), prompts, uniforms[:, 1:])
+    sampled = toy.endless(generating) if endless else generating / (temperature or _COLD)
+    tokens = toy.sample(sampled, prompts, uniforms[:, 1:])
     ends = tokens == toy.EOS
     scores = np.where(ends.any(-1), toy.rewards(prompts, tokens), uniforms[:, 0] < 0.5)
     mask = (ends.cumsum(-1) - ends == 0) & (ends.any(-1, keepdims=True) | (not rejecting)) & (not rejected)
@@ -126,7 +134,12 @@ def advantages(batch: Batch) -> Array:
     std = over_prompt(batch, batch.rewards, lambda scores: np.ptp(scores) and scores.std(ddof=1))
     # Equal scores teach nothing. So asked, NaN stays NaN.
     found = np.where(std == 0, 0.0, (batch.rewards - mean) / np.where(std == 0, 1.0, std))
-    return np.repeat(found[:, None], batch.mask.shape[1], axis=1)
+    return over_tokens(batch, found)
+
+
+def over_tokens(batch: Batch, values: Array) -> Array:
+    """One value a response, at each of its tokens."""
+    return np.repeat(values[:, None], batch.mask.shape[1], axis=1)
 
 
 def over_prompt(batch: Batch, values: Array, statistic: Callable[[Array], Any]) -> Array:

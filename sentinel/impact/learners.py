@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from sentinel.errors import SentinelError
-from sentinel.impact.batches import Batch, advantages, over_prompt, ppo, token_mean
+from sentinel.impact.batches import Batch, advantages, over_prompt, over_tokens, ppo, token_mean
 from sentinel.impact.entering import Entrance, Observation, observed, of_tokens
 from sentinel.impact.toy import Array
 
@@ -103,7 +103,7 @@ def _pair_slopes(batch: Batch, observation: Observation) -> Array:
 
 def _returns(batch: Batch) -> Array:
     """Without discount, the reward of the response is the return of each of its tokens."""
-    return np.repeat(batch.rewards[:, None], batch.mask.shape[1], axis=1)
+    return over_tokens(batch, batch.rewards)
 
 
 def _value_inputs(batch: Batch) -> Mapping[str, Array]:

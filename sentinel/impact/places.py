@@ -14,6 +14,8 @@ from sentinel.recipes import Recipe
 from sentinel.refs import Ref
 from sentinel.runner import Runner
 from sentinel.search.bench import Bench, Subject, Undecidable
+from sentinel.search.examples import example
+from sentinel.search.scenarios import with_dialects
 
 #: What ``--head`` calls it.
 REFERENCE = "reference"
@@ -47,6 +49,17 @@ def subject_of(recipe: Recipe, catalog: Catalog) -> Subject:
     if binding is None:
         raise SentinelError(f"{recipe.boundary} is not bound to {recipe.contract} in the adapter {recipe.target}")
     return Subject(binding, contract, (), str(adapter.file), recipe.boundary)
+
+
+def variants_of(recipe: Recipe, subject: Subject, reference: bool) -> Mapping[str, Inputs]:
+    """The recipe's, with what the adapter says of the boundary.
+
+    :param reference: whether head is the contract's. It is told all, as in a search; so is the boundary then.
+    """
+    if reference:
+        return example(subject, recipe).variants
+    contract, binding = subject.contract, subject.binding
+    return {name: with_dialects(contract, binding, dict(inputs)) for name, inputs in recipe.variants.items()}
 
 
 def at_revision(runner: Runner, subject: Subject, recipe: Recipe, ref: Ref) -> Place:

@@ -50,8 +50,10 @@ class Report:
         if self.scene.in_parts:
             found.append("each batch is cut into two parts, whose gradients are added")
         if not self.scene.rejecting:
-            boundary = "decides what becomes of" if self.scene.entrance.every_response else "refuses a batch with"
-            found.append(f"no response is rejected: the boundary {boundary} one that does not end")
+            refused, own = "refuses a batch with one that is", "decides itself what becomes of one that does not end"
+            found.append(
+                f"no response is rejected: the boundary {own if self.scene.entrance.every_response else refused}"
+            )
         if self.head.ref == REFERENCE:
             found.append(
                 "head is no revision, but the contract's own reference in float64, written from the papers: it is no "

@@ -61,6 +61,7 @@ class Scene:
     :ivar all_rejected: whether every tenth batch is rejected altogether.
     :ivar alone: whether every tenth batch has a response that is alone in its group; others have none.
     :ivar lone: whether every tenth batch has one token that counts.
+    :ivar cut_off: whether in every tenth batch no response ends.
     :ivar in_parts: whether a batch is cut into two parts, whose gradients add up.
     :ivar rejecting: whether responses that do not end are rejected.
     """
@@ -73,6 +74,7 @@ class Scene:
     all_rejected: bool
     alone: bool
     lone: bool
+    cut_off: bool
     in_parts: bool
     rejecting: bool = True
 
@@ -112,6 +114,7 @@ class Scene:
         """What every tenth batch has and others have not, in words."""
         told = [str(item) for item in self.rarities]
         told += ["no response that is accepted"] if self.all_rejected else []
+        told += ["no response that ends"] if self.cut_off else []
         told += ["one token that counts"] if self.lone else []
         return told + (["a response that is alone in its group"] if self.alone else [])
 
@@ -190,17 +193,16 @@ class Halves:
         return list(range(count))
 
 
-def entered(recipe: Recipe) -> Entrance:
+def entered(recipe: Recipe, contract: Contract) -> Entrance:
     """:raises SentinelError: where the toy cannot be trained through the recipe's boundary."""
-    signal = str(recipe.document.get("signal", ""))
-    return entrance(recipe.contract, recipe.variants[_telling(recipe)], signal)
+    return entrance(contract, recipe.variants[_telling(recipe)], str(recipe.document.get("signal", "")))
 
 
 def scene(recipe: Recipe, contract: Contract, variants: Mapping[str, Mapping[str, Any]]) -> Scene:
     """:param variants: the recipe's, with what the boundary or the reference is told beside them.
     :raises SentinelError: where the toy cannot be trained through the recipe's boundary.
     """
-    enters = entered(recipe)
+    enters = entered(recipe, contract)
     name = _telling(recipe)
     settings = variants[name]
     mask = settings.get(contract.mask)
@@ -215,6 +217,7 @@ def scene(recipe: Recipe, contract: Contract, variants: Mapping[str, Mapping[str
         counts is not None and not counts.any(),
         not rarities and _has_a_group_of_one(settings, contract),
         not rarities and "finite_in_finite_out" in recipe.laws and _is_one_token(counts),
+        enters.every_response and counts is not None and bool(counts.all()),
         not enters.whole
         and contract.parts is not None
         and ("parts_add_up" in recipe.laws or _is_a_part(settings, counts)),

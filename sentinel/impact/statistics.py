@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sentinel.impact import toy
-from sentinel.impact.batches import Batch, advantages, ppo, token_mean
+from sentinel.impact.batches import Batch, advantages, over_tokens, ppo, token_mean
 from sentinel.impact.entering import Entrance, Observation, observed, of_tokens
 from sentinel.impact.toy import Array
 
 #: Tokens of a piece that a response is cut into.
 _PIECE = 2
-
-
-def over_tokens(batch: Batch, values: Array) -> Array:
-    """One value a response, at each of its tokens."""
-    return np.repeat(values[:, None], batch.mask.shape[1], axis=1)
 
 
 def chained(batch: Batch, slopes: Array) -> Array:
@@ -117,7 +112,7 @@ def _step_inputs(batch: Batch) -> Mapping[str, Array]:
         "rewards": batch.rewards,
         "input_ids": _behind_a_prompt(batch.tokens),
         "logprobs": _behind_a_prompt(batch.old_log_probs),
-        "group": np.array([f"prompt {number}" for number in batch.prompts]),
+        "group": batch.labels,
     }
 
 
@@ -132,17 +127,53 @@ def _step_slopes(batch: Batch, observation: Observation) -> Array:
     return token_mean(replace(batch, mask=counting != 0), ppo(batch, found)[1])
 
 
+def _score_inputs(batch: Batch) -> Mapping[str, Array]:
+    return {"rewards": batch.rewards}
+
+
+def _scored_slopes(batch: Batch, observation: Observation) -> Array:
+    """GRPO's advantages are made of what the rewards of a response's tokens add up to."""
+    rewards = np.where(batch.mask, of_tokens(observation, "token_level_rewards", batch), 0.0)
+    return token_mean(batch, ppo(batch, advantages(replace(batch, rewards=rewards.sum(-1))))[1])
+
+
 # -- choices -----------------------------------------------------------------------------------------------------------
 
 
 def _filter_inputs(batch: Batch) -> Mapping[str, Array]:
-    return {"rewards": batch.rewards, "group": np.array([f"prompt {number}" for number in batch.prompts])}
+    return {"rewards": batch.rewards, "group": batch.labels}
 
 
 def _filtered_slopes(batch: Batch, observation: Observation) -> Array:
     """GRPO's, of the responses that come out; the others do not count."""
     kept = observed(observation, "kept", batch.rewards.shape) != 0
     counting = replace(batch, mask=batch.mask & kept[:, None])
+    return token_mean(counting, ppo(batch, advantages(batch))[1])
+
+
+def _engine_inputs(batch: Batch) -> Mapping[str, Array]:
+    """A prompt of one token, and a response up to its end or to the last column."""
+    _, generated = _sequences(batch)
+    responses = [row[:length].tolist() for row, length in zip(batch.tokens, generated.sum(-1))]
+    prompts = [[toy.VOCABULARY + int(number)] for number in batch.prompts]
+    return {"prompt_token_ids": _ragged(prompts), "response_token_ids": _ragged(responses)}
+
+
+def _ragged(rows: Sequence[Sequence[int]]) -> Array:
+    found = np.empty(len(rows), dtype=object)
+    found[:] = rows
+    return found
+
+
+def _masked_slopes(batch: Batch, observation: Observation) -> Array:
+    """GRPO's, of the tokens that the mask has of responses that are not rejected."""
+    mask = of_tokens(observation, "response_mask", batch) != 0
+    counting = replace(batch, mask=mask & batch.mask.any(-1, keepdims=True))
+    return token_mean(counting, ppo(batch, advantages(batch))[1])
+
+
+def _uncut_slopes(batch: Batch, observation: Observation) -> Array:
+    counting = replace(batch, mask=batch.mask & (of_tokens(observation, "kept", batch) != 0))
     return token_mean(counting, ppo(batch, advantages(batch))[1])
 
 
@@ -173,6 +204,15 @@ STATISTICS: Mapping[str, Entrance] = {
     ),
     "advantage_step": Entrance(
         "computes the advantages of whole sequences", _step_inputs, _step_slopes, every_response=True
+    ),
+    "token_reward": Entrance(
+        "gives a token of each response its reward, which the advantage is computed from",
+        _score_inputs,
+        _scored_slopes,
+    ),
+    "response_masks": Entrance("says which tokens the policy chose", _engine_inputs, _masked_slopes),
+    "overlong_filter": Entrance(
+        "leaves out the responses that were cut off", lambda _: {}, _uncut_slopes, every_response=True
     ),
     "group_filter": Entrance("chooses what is trained on", _filter_inputs, _filtered_slopes),
 }

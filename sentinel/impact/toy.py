@@ -41,6 +41,13 @@ def untrained() -> Array:
     return np.zeros(_SHAPE)
 
 
+def endless(parameters: Array) -> Array:
+    """Parameters that are the same but for the end of a response, which is never sampled."""
+    found = parameters.copy()
+    found[_SHARED + 1 :, EOS] = -1e9
+    return np.asarray(found)
+
+
 def sample(parameters: Array, prompts: Array, uniforms: Array) -> Array:
     """Responses, [batch, tokens], one uniform number a token; what follows the end is padding."""
 

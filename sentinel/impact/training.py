@@ -168,6 +168,7 @@ class _Policy:
             scene.group_sizes,
             scene.rejecting,
             scene.temperature,
+            scene.cut_off and _is_rare(step),
         )
         return lone(batch) if scene.lone and _is_rare(step) else batch
 
