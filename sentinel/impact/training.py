@@ -40,6 +40,7 @@ class Moment:
     :ivar same: whether they are the same bit for bit.
     :ivar base_finite, head_finite: whether these gradients are.
     :ivar base_output_finite, head_output_finite: whether what the boundary returned is.
+    :ivar zero: the side whose gradient is 0, where the other's is not; else empty.
     """
 
     base_reward: float | None
@@ -52,6 +53,7 @@ class Moment:
     head_finite: bool = True
     base_output_finite: bool = True
     head_output_finite: bool = True
+    zero: str = ""
 
     @property
     def differs(self) -> bool:
@@ -137,6 +139,7 @@ class Course:
             bool(np.isfinite(head.gradient).all()),
             base.output_finite,
             head.output_finite,
+            _zero(base.gradient, head.gradient),
         )
 
 
@@ -191,6 +194,11 @@ def _rare(seed: int, step: int, scene: Scene) -> Array | None:
     if not _is_rare(step):
         return None
     return np.random.default_rng([seed, step, EVERY]).random(len(scene.rarities))
+
+
+def _zero(base: Array, head: Array) -> str:
+    sides = [side for side, gradient in zip(_SIDES, (base, head)) if not gradient.any()]
+    return sides[0] if len(sides) == 1 else ""
 
 
 def _apart(base: Array, head: Array) -> tuple[float | None, float | None]:
