@@ -27,6 +27,8 @@ class Entrance:
     :ivar whole: whether the boundary takes the whole step itself, over ranks and mini-batches, of which it observes the
         sum: what is trained with is their mean. Another boundary is that of one rank.
     :ivar temperature: the input that says with which temperature responses are sampled; empty: with 1.
+    :ivar dialects: those by which the contract measures; no other is told to a boundary that stands beside another
+        revision of itself.
     :ivar every_response: whether the boundary decides itself what becomes of responses that do not end.
     """
 
@@ -36,6 +38,7 @@ class Entrance:
     whole: bool = False
     value_slopes: Callable[[Batch, Observation], Array] | None = None
     temperature: str = ""
+    dialects: tuple[str, ...] = ()
     every_response: bool = False
 
 

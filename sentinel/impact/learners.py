@@ -167,5 +167,6 @@ LEARNERS: Mapping[str, Entrance] = {
         _head_inputs,
         _estimated_slopes,
         value_slopes=_squared_slopes,
+        dialects=("outside_the_mask",),
     ),
 }

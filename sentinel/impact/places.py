@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.catalog import Catalog
 from sentinel.errors import SentinelError, Unavailable
+from sentinel.impact.scenes import entered
 from sentinel.impact.training import Observe
 from sentinel.invariants.invariant import Inputs
 from sentinel.recipes import Recipe
@@ -52,14 +53,17 @@ def subject_of(recipe: Recipe, catalog: Catalog) -> Subject:
 
 
 def variants_of(recipe: Recipe, subject: Subject, reference: bool) -> Mapping[str, Inputs]:
-    """The recipe's, with what the adapter says of the boundary.
+    """The recipe's, with those of the adapter's dialects by which the contract measures the boundary.
 
     :param reference: whether head is the contract's. It is told all, as in a search; so is the boundary then.
     """
     if reference:
         return example(subject, recipe).variants
-    contract, binding = subject.contract, subject.binding
-    return {name: with_dialects(contract, binding, dict(inputs)) for name, inputs in recipe.variants.items()}
+    measured = entered(recipe, subject.contract).dialects
+    binding = replace(
+        subject.binding, dialects=tuple(item for item in subject.binding.dialects if item.name in measured)
+    )
+    return {name: with_dialects(subject.contract, binding, dict(inputs)) for name, inputs in recipe.variants.items()}
 
 
 def at_revision(runner: Runner, subject: Subject, recipe: Recipe, ref: Ref) -> Place:
