@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from sentinel.commands.console import command, complain, counted, json_option, p
 from sentinel.commands.known import known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
@@ -86,9 +85,9 @@ def _impact(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, recipe: Recipe) -> tuple[Report, bool]:
     """What was found, and whether the user ended it before its end."""
     from sentinel.export.exporting import revisions
-    from sentinel.impact.places import REFERENCE, NotTakenError, at_reference, at_revision, subject_of, variants_of
+    from sentinel.impact.places import REFERENCE, at_reference, at_revision, subject_of, variants_of
     from sentinel.impact.report import Report
-    from sentinel.impact.scenes import entered, scene
+    from sentinel.impact.scenes import concessions, entered, scene
     from sentinel.impact.training import Course
     from sentinel.refs import Ref
     from sentinel.runner import Runner
@@ -117,16 +116,26 @@ def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
             first = at_revision(runner, subject, recipe, base)
             tell(f"preparing {recipe.target} at {head.short}" if head else "preparing the contract's reference")
             second = at_revision(runner, subject, recipe, head) if head else at_reference(subject, first.bench)
-            course = Course(told, first.observe, second.observe, arguments.seeds)
-            try:
-                stopped = _run(course, arguments.steps, tell)
-            except NotTakenError:
-                # Some refuse a response of which no token counts; what else they refuse, they refuse again.
-                course = replace(course, scene=replace(told, rejecting=False), moments=[])
-                stopped = _run(course, arguments.steps, tell)
+            courses = [Course(item, first.observe, second.observe, arguments.seeds) for item in concessions(told)]
+            course, stopped = _first_taken(courses, arguments.steps, tell)
         finally:
             runner.close()
     return Report(recipe, course.scene, first, second, arguments.steps, course.moments), stopped
+
+
+def _first_taken(courses: Sequence[Course], steps: int, tell: Callable[[str], None]) -> tuple[Course, bool]:
+    """Train in the first way whose batches are taken; whether the user ended it.
+
+    :raises NotTakenError: where none is.
+    """
+    from sentinel.impact.places import NotTakenError
+
+    for course in courses[:-1]:
+        try:
+            return course, _run(course, steps, tell)
+        except NotTakenError:
+            continue
+    return courses[-1], _run(courses[-1], steps, tell)
 
 
 def _run(course: Course, steps: int, tell: Callable[[str], None]) -> bool:

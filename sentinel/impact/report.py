@@ -54,6 +54,8 @@ class Report:
             found.append(
                 f"no response is rejected: the boundary {own if self.scene.entrance.every_response else refused}"
             )
+        if self.scene.alike and self.scene.settings.get("group_layout") != "equal":
+            found.append("prompts have as many responses each: the boundary refuses a batch in which they have not")
         if self.head.ref == REFERENCE:
             found.append(
                 "head is no revision, but the contract's own reference in float64, written from the papers: it is no "

@@ -64,6 +64,7 @@ class Scene:
     :ivar cut_off: whether in every tenth batch no response ends.
     :ivar in_parts: whether a batch is cut into two parts, whose gradients add up.
     :ivar rejecting: whether responses that do not end are rejected.
+    :ivar alike: whether prompts have as many responses each.
     """
 
     contract: Contract
@@ -77,6 +78,7 @@ class Scene:
     cut_off: bool
     in_parts: bool
     rejecting: bool = True
+    alike: bool = False
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -93,9 +95,9 @@ class Scene:
 
     @property
     def group_sizes(self) -> Sequence[int]:
-        """Where they have to be equal, the scenario's is doubled until there is something to compare: a bug may be one
+        """Where they are alike, the scenario's is doubled until there is something to compare: a bug may be one
         of groups of three."""
-        if self.settings.get("group_layout") != "equal":
+        if not self.alike:
             return GROUP_SIZES
         labels = self.settings.get(self.contract.group)
         size = labels.count(labels[0]) if isinstance(labels, list) else 1
@@ -222,7 +224,19 @@ def scene(recipe: Recipe, contract: Contract, variants: Mapping[str, Mapping[str
         and contract.parts is not None
         and ("parts_add_up" in recipe.laws or _is_a_part(settings, counts)),
         not enters.every_response,
+        settings.get("group_layout") == "equal",
     )
+
+
+def concessions(told: Scene) -> list[Scene]:
+    """The scene, and what is tried instead where a boundary refuses its batches: some do not take a response of which
+    no token counts, and some no groups of different sizes. What else they refuse, they refuse again."""
+    milder = [told]
+    if told.rejecting:
+        milder.append(replace(told, rejecting=False))
+    if not told.alike:
+        milder += [replace(item, alike=True, alone=False) for item in milder]
+    return milder
 
 
 def _has_a_group_of_one(settings: Mapping[str, Any], contract: Contract) -> bool:

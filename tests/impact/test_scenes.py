@@ -16,7 +16,7 @@ from sentinel.errors import SentinelError
 from sentinel.impact import toy
 from sentinel.impact.batches import GROUP_SIZES, Batch, draw
 from sentinel.impact.entrances import ENTRANCES
-from sentinel.impact.scenes import Scene, scene
+from sentinel.impact.scenes import Scene, concessions, scene
 from sentinel.recipes import load_recipe
 from sentinel.values import from_array
 
@@ -201,9 +201,16 @@ def test_a_batch_that_is_cut_off_is_rare(tmp_path: Path) -> None:
 def test_equal_groups_are_multiples_of_the_scenarios(tmp_path: Path, members: int, size: int) -> None:
     told = _scene(tmp_path)
     labels = [name for name in "pq" for _ in range(members)]
-    equal = replace(told, settings={"group_layout": "equal", "group": labels}, contract=_grouped())
+    equal = replace(told, settings={"group": labels}, contract=_grouped(), alike=True)
     assert list(equal.group_sizes) == [size] * 5
     assert told.group_sizes == GROUP_SIZES
+
+
+def test_what_a_boundary_may_refuse_is_left_out_in_turn(tmp_path: Path) -> None:
+    told = _scene(tmp_path)
+    ways = [(item.rejecting, item.alike) for item in concessions(told)]
+    assert ways == [(True, False), (False, False), (True, True), (False, True)]
+    assert concessions(replace(told, rejecting=False, alike=True)) == [replace(told, rejecting=False, alike=True)]
 
 
 def _grouped() -> Contract:
