@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from sentinel.commands.console import command, complain, counted, json_option, p
 from sentinel.commands.known import known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
@@ -29,12 +28,12 @@ _EXAMPLE = """\
   sentinel impact MY-BUG --recipes . --base git:<sha> --head path:~/src/verl
   sentinel impact VERL-REJECTED-ROW-GRPO --json                  for programs
 
-A table of some two thousand parameters learns to answer five prompts, on the CPU. Of each step, the part that the bug
-is in is done by the real boundary at base and at head; all else is the same plain numpy, with the same random numbers.
-The configuration is that of the recipe's scenario. What the scenario has and ordinary batches have not (a NaN at a
-masked token, a log-ratio of 90) is put into every 10th batch, and said. Where no revision is known to be without the
-bug, head is the contract's reference in float64, which is no code of upstream's. A toy is no proof of what a run of
-yours will lose: it shows which way the bug pulls. "no visible effect" is an answer.
+A table of 2529 parameters learns to answer five prompts, on the CPU. Of each step, the part that the bug is in is done
+by the real boundary at base and at head; all else is the same plain numpy, with the same random numbers. The
+configuration is that of the recipe's scenario. What the scenario has and ordinary batches have not (a NaN at a masked
+token, a log-ratio of 90) is put into every 10th batch, and said. Where no revision is known to be without the bug, head
+is the contract's reference in float64, which is no code of upstream's. A toy is no proof of what a run of yours will
+lose: it shows which way the bug pulls. "no visible effect" is an answer.
 exit status: 0 whatever the effect; 2 it could not be done; 130 interrupted, with what was done by then
 """
 
@@ -86,26 +85,22 @@ def _impact(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, recipe: Recipe) -> tuple[Report, bool]:
     """What was found, and whether the user ended it before its end."""
     from sentinel.export.exporting import revisions
-    from sentinel.impact.entrances import entrance
-    from sentinel.impact.places import REFERENCE, NotTakenError, at_reference, at_revision, subject_of
+    from sentinel.impact.places import REFERENCE, at_reference, at_revision, subject_of, variants_of
     from sentinel.impact.report import Report
-    from sentinel.impact.scenes import scene
+    from sentinel.impact.scenes import concessions, entered, scene
     from sentinel.impact.training import Course
     from sentinel.refs import Ref
     from sentinel.runner import Runner
-    from sentinel.search.examples import example
     from sentinel.sources import MirrorStore, open_checkout
     from sentinel.worker.client import Options
 
-    entrance(recipe.contract)  # before anything is fetched
+    entered(recipe, catalog.contracts[recipe.contract])  # before anything is fetched
     subject = subject_of(recipe, catalog)
     named = Ref.parse(arguments.head) if arguments.head and arguments.head != REFERENCE else None
     base, head = revisions(recipe, Ref.parse(arguments.base) if arguments.base else None, named)
     if arguments.head == REFERENCE:
         head = None
-    # The reference is told all, as in a search; so is the boundary then.
-    variants = recipe.variants if head is not None else example(subject, recipe).variants
-    told = scene(recipe, subject.contract, variants)
+    told = scene(recipe, subject.contract, variants_of(recipe, subject, head is None))
     store = MirrorStore()
     with progress() as tell:
 
@@ -121,16 +116,26 @@ def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
             first = at_revision(runner, subject, recipe, base)
             tell(f"preparing {recipe.target} at {head.short}" if head else "preparing the contract's reference")
             second = at_revision(runner, subject, recipe, head) if head else at_reference(subject, first.bench)
-            course = Course(told, first.observe, second.observe, arguments.seeds)
-            try:
-                stopped = _run(course, arguments.steps, tell)
-            except NotTakenError:
-                # Some refuse a response of which no token counts; what else they refuse, they refuse again.
-                course = replace(course, scene=replace(told, rejecting=False), moments=[])
-                stopped = _run(course, arguments.steps, tell)
+            courses = [Course(item, first.observe, second.observe, arguments.seeds) for item in concessions(told)]
+            course, stopped = _first_taken(courses, arguments.steps, tell)
         finally:
             runner.close()
     return Report(recipe, course.scene, first, second, arguments.steps, course.moments), stopped
+
+
+def _first_taken(courses: Sequence[Course], steps: int, tell: Callable[[str], None]) -> tuple[Course, bool]:
+    """Train in the first way whose batches are taken; whether the user ended it.
+
+    :raises NotTakenError: where none is.
+    """
+    from sentinel.impact.places import NotTakenError
+
+    for course in courses[:-1]:
+        try:
+            return course, _run(course, steps, tell)
+        except NotTakenError:
+            continue
+    return courses[-1], _run(courses[-1], steps, tell)
 
 
 def _run(course: Course, steps: int, tell: Callable[[str], None]) -> bool:

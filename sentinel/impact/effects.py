@@ -52,6 +52,7 @@ class Effect:
     :ivar compared: at how many steps, over all seeds, both gradients were there; ``differing`` of them differed.
     :ivar same: whether they were the same bit for bit throughout.
     :ivar not_finite: at how many of these the gradient was not, at base and at head; ``outputs_not_finite`` likewise.
+    :ivar zero: at how many of these it was 0 at base and not at head, and the other way round.
     :ivar lower: in how many of the seeds that went on at both base ended lower than head.
     """
 
@@ -66,6 +67,7 @@ class Effect:
     ratio: Spread | None
     not_finite: tuple[int, int]
     outputs_not_finite: tuple[int, int]
+    zero: tuple[int, int]
     lower: int
     higher: int
 
@@ -106,6 +108,7 @@ def effect(moments: Sequence[Sequence[Moment]]) -> Effect:
         _of(ratios, median),
         (sum(not m.base_finite for m in every), sum(not m.head_finite for m in every)),
         (sum(not m.base_output_finite for m in every), sum(not m.head_output_finite for m in every)),
+        (sum(m.zero == "base" for m in every), sum(m.zero == "head" for m in every)),
         sum(end < 0 for end in ends),
         sum(end > 0 for end in ends),
     )
@@ -196,6 +199,11 @@ def _gradients(found: Effect) -> list[str]:
         )
         if found.angle.high < _STRAIGHT:
             lines.append("only its length is another: Adam divides that out, but not among other terms of a loss")
+    lines += [
+        f"{name}'s gradient is 0 at {count} of {found.compared} steps at which the other's is not"
+        for name, count in zip(("base", "head"), found.zero)
+        if count
+    ]
     for name, count in zip(("base", "head"), found.not_finite):
         if count:
             lines.append(

@@ -7,52 +7,22 @@ and a little KL to the untrained policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError
-from sentinel.impact.batches import Batch, advantages, k3, over_prompt, ppo, token_mean
+from sentinel.impact.batches import Batch, advantages, k3, over_prompt, over_tokens, ppo, token_mean
+from sentinel.impact.entering import Entrance, Observation, observed, of_tokens
+from sentinel.impact.learners import LEARNERS
+from sentinel.impact.statistics import STATISTICS, statistic
 from sentinel.impact.toy import Array
-from sentinel.values import Tensor
-
-Observation = Mapping[str, Any]
 
 #: Coefficient of the KL, where there is one.
 _KL = 0.02
-
-
-@dataclass(frozen=True)
-class Entrance:
-    """:ivar part: what of the step the boundary does, in words.
-    :ivar inputs: canonical input -> what the batch has for it; inputs that a contract or a recipe lacks are left out.
-    :ivar slopes: from what was observed, one number a token: the slope of the loss with respect to its log-prob.
-    :ivar whole: whether the boundary takes the whole step itself, over ranks and mini-batches, of which it observes the
-        sum: what is trained with is their mean. Another boundary is that of one rank.
-    """
-
-    part: str
-    inputs: Callable[[Batch], Mapping[str, Array]]
-    slopes: Callable[[Batch, Observation], Array]
-    whole: bool = False
-
-
-def observed(observation: Observation, key: str, shape: tuple[int, ...]) -> Array:
-    """Numbers of this shape, as observed.
-
-    :raises SentinelError: where there is something else.
-    """
-    value = observation.get(key)
-    if not isinstance(value, Tensor) or value.shape != shape:
-        found = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise SentinelError(f"the boundary's {key} should be {list(shape)}, and is {found}")
-    return value.array().astype(np.float64)
-
-
-def of_tokens(observation: Observation, key: str, batch: Batch) -> Array:
-    return observed(observation, key, batch.mask.shape)
 
 
 # -- the contracts -----------------------------------------------------------------------------------------------------
@@ -65,7 +35,7 @@ def _losses(batch: Batch) -> tuple[Array, Array]:
 
 
 def _aggregation_inputs(batch: Batch) -> Mapping[str, Array]:
-    return {"loss_mat": _losses(batch)[0], "weights": np.ones(len(batch.rewards)), "group": _labels(batch)}
+    return {"loss_mat": _losses(batch)[0], "weights": np.ones(len(batch.rewards)), "group": batch.labels}
 
 
 def _aggregation_slopes(batch: Batch, observation: Observation) -> Array:
@@ -126,12 +96,8 @@ def _advantage_inputs(batch: Batch) -> Mapping[str, Array]:
         "reward_baselines": batch.greedy_rewards,
         "old_log_probs": batch.old_log_probs,
         "sum_squared_probs": batch.sum_squared_probs,
-        "group": _labels(batch),
+        "group": batch.labels,
     }
-
-
-def _labels(batch: Batch) -> Array:
-    return np.array([f"prompt {number}" for number in batch.prompts])
 
 
 def _advantage_slopes(batch: Batch, observation: Observation) -> Array:
@@ -140,7 +106,7 @@ def _advantage_slopes(batch: Batch, observation: Observation) -> Array:
 
 def _gae_inputs(batch: Batch) -> Mapping[str, Array]:
     """The critic is one that knows the mean reward to each prompt, and says it at every token."""
-    values = np.repeat(over_prompt(batch, batch.rewards, np.mean)[:, None], batch.mask.shape[1], axis=1)
+    values = over_tokens(batch, over_prompt(batch, batch.rewards, np.mean))
     return {"token_level_rewards": batch.token_rewards, "values": values}
 
 
@@ -159,8 +125,7 @@ def _unscaled(batch: Batch) -> Array:
 
 
 def _normalisation_inputs(batch: Batch) -> Mapping[str, Array]:
-    tokens = np.repeat(_unscaled(batch)[:, None], batch.mask.shape[1], axis=1)
-    return {"advantages": tokens, "rewards": batch.rewards, "group": _labels(batch)}
+    return {"advantages": over_tokens(batch, _unscaled(batch)), "rewards": batch.rewards, "group": batch.labels}
 
 
 def _normalised_slopes(batch: Batch, observation: Observation) -> Array:
@@ -170,7 +135,7 @@ def _normalised_slopes(batch: Batch, observation: Observation) -> Array:
 def _reward_slopes(batch: Batch, observation: Observation) -> Array:
     """The normalised reward of a response is the advantage of each of its tokens."""
     rewards = observed(observation, "normalised", batch.rewards.shape)
-    return token_mean(batch, ppo(batch, np.repeat(rewards[:, None], batch.mask.shape[1], axis=1))[1])
+    return token_mean(batch, ppo(batch, over_tokens(batch, rewards))[1])
 
 
 def _weight_inputs(batch: Batch) -> Mapping[str, Array]:
@@ -207,13 +172,30 @@ ENTRANCES: Mapping[str, Entrance] = {
     "advantage_normalisation": Entrance("normalises the advantages", _normalisation_inputs, _normalised_slopes),
     "reward_normalisation": Entrance("normalises the rewards", _normalisation_inputs, _reward_slopes),
     "importance_weight": Entrance("weighs the tokens", _weight_inputs, _weight_slopes),
+    **STATISTICS,
+    **LEARNERS,
 }
 
 
-def entrance(contract: str) -> Entrance:
-    """:raises SentinelError: for a contract that the toy cannot be trained through."""
-    if contract not in ENTRANCES:
-        raise SentinelError(
-            f"a toy policy cannot be trained through {contract}; it can through {', '.join(sorted(ENTRANCES))}"
-        )
-    return ENTRANCES[contract]
+#: What a recipe says to be wrong where no gradient of the toy's comes of it -> why none does.
+_OUTSIDE = {
+    "metric": "what it computes is only reported, and no gradient comes of it",
+    "setup": "it is gone through before a training begins, and is no part of a step",
+    "data": "it makes or moves samples before a step has its batch, and the toy draws its batches itself",
+    "reward": "it judges answers that are text, and the toy's are numbers",
+}
+
+
+def entrance(contract: Contract, settings: Mapping[str, Any], signal: str = "") -> Entrance:
+    """:param settings: a scenario's.
+    :param signal: what of the training signal is wrong, as the recipe says.
+    :raises SentinelError: for a contract that the toy cannot be trained through.
+    """
+    name = statistic(settings) if contract.name == "masked_statistics" else contract.name
+    if name in ENTRANCES:
+        return ENTRANCES[name]
+    why = _OUTSIDE.get(signal, "no part of the toy's step is what it does")
+    if contract.open_keys:
+        why = "any function can be bound to it, and it says of no answer what it means for a gradient"
+    known = ", ".join(sorted({key.split()[0] for key in ENTRANCES}))
+    raise SentinelError(f"a toy policy cannot be trained through {name}: {why}; it can through {known}")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.catalog import Catalog
 from sentinel.errors import SentinelError, Unavailable
+from sentinel.impact.scenes import entered
 from sentinel.impact.training import Observe
 from sentinel.invariants.invariant import Inputs
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
 from sentinel.runner import Runner
 from sentinel.search.bench import Bench, Subject, Undecidable
+from sentinel.search.examples import example
+from sentinel.search.scenarios import with_dialects
 
 #: What ``--head`` calls it.
 REFERENCE = "reference"
@@ -47,6 +50,20 @@ def subject_of(recipe: Recipe, catalog: Catalog) -> Subject:
     if binding is None:
         raise SentinelError(f"{recipe.boundary} is not bound to {recipe.contract} in the adapter {recipe.target}")
     return Subject(binding, contract, (), str(adapter.file), recipe.boundary)
+
+
+def variants_of(recipe: Recipe, subject: Subject, reference: bool) -> Mapping[str, Inputs]:
+    """The recipe's, with those of the adapter's dialects by which the contract measures the boundary.
+
+    :param reference: whether head is the contract's. It is told all, as in a search; so is the boundary then.
+    """
+    if reference:
+        return example(subject, recipe).variants
+    measured = entered(recipe, subject.contract).dialects
+    binding = replace(
+        subject.binding, dialects=tuple(item for item in subject.binding.dialects if item.name in measured)
+    )
+    return {name: with_dialects(subject.contract, binding, dict(inputs)) for name, inputs in recipe.variants.items()}
 
 
 def at_revision(runner: Runner, subject: Subject, recipe: Recipe, ref: Ref) -> Place:

@@ -50,7 +50,12 @@ class Report:
         if self.scene.in_parts:
             found.append("each batch is cut into two parts, whose gradients are added")
         if not self.scene.rejecting:
-            found.append("no response is rejected: the boundary refuses a batch with one that is")
+            refused, own = "refuses a batch with one that is", "decides itself what becomes of one that does not end"
+            found.append(
+                f"no response is rejected: the boundary {own if self.scene.entrance.every_response else refused}"
+            )
+        if self.scene.alike and self.scene.settings.get("group_layout") != "equal":
+            found.append("prompts have as many responses each: the boundary refuses a batch in which they have not")
         if self.head.ref == REFERENCE:
             found.append(
                 "head is no revision, but the contract's own reference in float64, written from the papers: it is no "

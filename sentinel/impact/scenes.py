@@ -11,8 +11,9 @@ import numpy as np
 
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError
-from sentinel.impact.batches import EQUAL_SIZES, GROUP_SIZES, Batch
-from sentinel.impact.entrances import Entrance, entrance
+from sentinel.impact.batches import GROUP_SIZES, Batch
+from sentinel.impact.entering import Entrance
+from sentinel.impact.entrances import entrance
 from sentinel.impact.toy import Array
 from sentinel.invariants.invariant import DoesNotApply
 from sentinel.recipes import Recipe, parse_address
@@ -23,6 +24,9 @@ _LARGE = 5.0
 _LOG_PROBS = ("log_probs", "old_log_probs", "ref_log_probs", "rollout_log_probs")
 
 _REWARDS = "token_level_rewards"
+
+#: Responses to a prompt, at least.
+_FEWEST = 5
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,11 @@ class Scene:
     :ivar rarities: what every tenth batch has, one token each.
     :ivar all_rejected: whether every tenth batch is rejected altogether.
     :ivar alone: whether every tenth batch has a response that is alone in its group; others have none.
+    :ivar lone: whether every tenth batch has one token that counts.
+    :ivar cut_off: whether in every tenth batch no response ends.
     :ivar in_parts: whether a batch is cut into two parts, whose gradients add up.
     :ivar rejecting: whether responses that do not end are rejected.
+    :ivar alike: whether prompts have as many responses each.
     """
 
     contract: Contract
@@ -67,8 +74,11 @@ class Scene:
     rarities: tuple[Rarity, ...]
     all_rejected: bool
     alone: bool
+    lone: bool
+    cut_off: bool
     in_parts: bool
     rejecting: bool = True
+    alike: bool = False
 
     @property
     def configuration(self) -> dict[str, Any]:
@@ -85,13 +95,29 @@ class Scene:
 
     @property
     def group_sizes(self) -> Sequence[int]:
-        return EQUAL_SIZES if self.settings.get("group_layout") == "equal" else GROUP_SIZES
+        """Where they are alike, the scenario's is doubled until there is something to compare: a bug may be one
+        of groups of three."""
+        if not self.alike:
+            return GROUP_SIZES
+        labels = self.settings.get(self.contract.group)
+        size = labels.count(labels[0]) if isinstance(labels, list) else 1
+        while size < _FEWEST:
+            size *= 2
+        return [size] * len(GROUP_SIZES)
+
+    @property
+    def temperature(self) -> float:
+        """With which responses are sampled."""
+        name = self.entrance.temperature
+        return float(self.settings[name]) if name else 1.0
 
     @property
     def rare(self) -> list[str]:
         """What every tenth batch has and others have not, in words."""
         told = [str(item) for item in self.rarities]
         told += ["no response that is accepted"] if self.all_rejected else []
+        told += ["no response that ends"] if self.cut_off else []
+        told += ["one token that counts"] if self.lone else []
         return told + (["a response that is alone in its group"] if self.alone else [])
 
     def calls(self, batch: Batch, rare: Array | None) -> list[dict[str, Any]]:
@@ -115,6 +141,16 @@ class Scene:
 
     def slopes(self, batch: Batch, observations: Sequence[Mapping[str, Any]]) -> Array:
         """Of the loss with respect to each token's log-prob; ranks, and mini-batches, average theirs."""
+        return self.entrance.slopes(batch, self._joined(observations)) / self._shares(batch)
+
+    def value_slopes(self, batch: Batch, observations: Sequence[Mapping[str, Any]]) -> Array | None:
+        """Likewise, with respect to the critic's value of each token; None where there is no critic."""
+        if self.entrance.value_slopes is None:
+            return None
+        return self.entrance.value_slopes(batch, self._joined(observations)) / self._shares(batch)
+
+    def _joined(self, observations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """The rows of the parts, below one another."""
         whole = dict(observations[0])
         if self.in_parts:
             for key, value in whole.items():
@@ -122,13 +158,15 @@ class Scene:
                     joined = [part[key] for part in observations]
                     shape = (sum(item.shape[0] for item in joined), *value.shape[1:])
                     whole[key] = replace(value, shape=shape, data=b"".join(item.data for item in joined))
+        return whole
+
+    def _shares(self, batch: Batch) -> int:
         rows = len(batch.rewards)
         steps = math.ceil(rows / (self.settings.get("mini_batch_size") or rows))
-        shares = steps if self.entrance.whole else self.settings.get("dp_size") or 1
-        return self.entrance.slopes(batch, whole) / shares
+        return steps if self.entrance.whole else self.settings.get("dp_size") or 1
 
     def _literal(self, name: str, value: Any, given: Mapping[str, Array], batch: Batch) -> Any:
-        if name == self.contract.mask and isinstance(value, Tensor):
+        if name == self.contract.mask and name not in given and isinstance(value, Tensor):
             return from_array(batch.mask, value.dtype)
         if name in batch.counts and value is not None:
             return batch.counts[name]
@@ -157,11 +195,16 @@ class Halves:
         return list(range(count))
 
 
+def entered(recipe: Recipe, contract: Contract) -> Entrance:
+    """:raises SentinelError: where the toy cannot be trained through the recipe's boundary."""
+    return entrance(contract, recipe.variants[_telling(recipe)], str(recipe.document.get("signal", "")))
+
+
 def scene(recipe: Recipe, contract: Contract, variants: Mapping[str, Mapping[str, Any]]) -> Scene:
     """:param variants: the recipe's, with what the boundary or the reference is told beside them.
-    :raises SentinelError: where the toy cannot be trained through the recipe's contract.
+    :raises SentinelError: where the toy cannot be trained through the recipe's boundary.
     """
-    enters = entrance(contract.name)
+    enters = entered(recipe, contract)
     name = _telling(recipe)
     settings = variants[name]
     mask = settings.get(contract.mask)
@@ -175,8 +218,25 @@ def scene(recipe: Recipe, contract: Contract, variants: Mapping[str, Mapping[str
         rarities,
         counts is not None and not counts.any(),
         not rarities and _has_a_group_of_one(settings, contract),
-        contract.parts is not None and ("parts_add_up" in recipe.laws or _is_a_part(settings, counts)),
+        not rarities and "finite_in_finite_out" in recipe.laws and _is_one_token(counts),
+        enters.every_response and counts is not None and bool(counts.all()),
+        not enters.whole
+        and contract.parts is not None
+        and ("parts_add_up" in recipe.laws or _is_a_part(settings, counts)),
+        not enters.every_response,
+        settings.get("group_layout") == "equal",
     )
+
+
+def concessions(told: Scene) -> list[Scene]:
+    """The scene, and what is tried instead where a boundary refuses its batches: some do not take a response of which
+    no token counts, and some no groups of different sizes. What else they refuse, they refuse again."""
+    milder = [told]
+    if told.rejecting:
+        milder.append(replace(told, rejecting=False))
+    if not told.alike:
+        milder += [replace(item, alike=True, alone=False) for item in milder]
+    return milder
 
 
 def _has_a_group_of_one(settings: Mapping[str, Any], contract: Contract) -> bool:
@@ -184,6 +244,11 @@ def _has_a_group_of_one(settings: Mapping[str, Any], contract: Contract) -> bool
     labels = settings.get(contract.group)
     free = settings.get("group_layout") != "equal"
     return free and isinstance(labels, list) and any(labels.count(label) == 1 for label in labels)
+
+
+def _is_one_token(counts: Array | None) -> bool:
+    """Whether the scenario is one response, of which one token counts: a spread of one value is none."""
+    return counts is not None and len(counts) == 1 and int(counts.sum()) == 1
 
 
 def _telling(recipe: Recipe) -> str:

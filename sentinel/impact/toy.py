@@ -2,7 +2,8 @@
 
 Every token's logits are a row of the table, chosen by prompt, position and previous token, plus a little of one row
 that all share: through that one a token meets every other one, as it does through the weights of a network. So what a
-masked token wrongly gives to the gradient has somewhere to go.
+masked token wrongly gives to the gradient has somewhere to go. The last column of the table is a critic: what it says
+of a state is a number of the same row.
 """
 
 from __future__ import annotations
@@ -24,17 +25,27 @@ COLUMNS = 6
 #: The right response to each prompt, before its end.
 TARGETS = ((3, 1), (5, 2, 7), (4, 4, 6), (1, 6, 2, 5), (7, 3, 5, 1, 2))
 
+#: A token is chosen in the states before it; there is one more, which follows the last token.
+_PLACES = COLUMNS + 1
+
 _SHARED = 0
 _SHARE = 0.1
-_SHAPE = (1 + len(TARGETS) * COLUMNS * VOCABULARY, VOCABULARY)
+_SHAPE = (1 + len(TARGETS) * _PLACES * VOCABULARY, VOCABULARY + 1)
 
 #: How many numbers are learnt.
 PARAMETERS = _SHAPE[0] * _SHAPE[1]
 
 
 def untrained() -> Array:
-    """The parameters at which every token is as likely as any other."""
+    """The parameters at which every token is as likely as any other, and every value 0."""
     return np.zeros(_SHAPE)
+
+
+def endless(parameters: Array) -> Array:
+    """Parameters that are the same but for the end of a response, which is never sampled."""
+    found = parameters.copy()
+    found[_SHARED + 1 :, EOS] = -1e9
+    return np.asarray(found)
 
 
 def sample(parameters: Array, prompts: Array, uniforms: Array) -> Array:
@@ -52,6 +63,21 @@ def distributions(parameters: Array, prompts: Array, tokens: Array) -> Array:
     return _log_softmax(parameters, _states(prompts, tokens))
 
 
+def logits(parameters: Array, prompts: Array, tokens: Array) -> Array:
+    """What the distributions are the softmax of, [batch, tokens, vocabulary]."""
+    return _heads(parameters, _states(prompts, tokens))[..., :VOCABULARY]
+
+
+def values(parameters: Array, prompts: Array, tokens: Array) -> Array:
+    """What the critic says of the state before each token, and at last of that after them all, [batch, tokens + 1]."""
+    return _heads(parameters, _states(prompts, with_next(tokens)))[..., VOCABULARY]
+
+
+def with_next(tokens: Array) -> Array:
+    """The tokens, and the one with which another sequence begins behind them."""
+    return np.concatenate([tokens, np.full((len(tokens), 1), EOS)], axis=1)
+
+
 def log_probs(parameters: Array, prompts: Array, tokens: Array) -> Array:
     """Of the tokens, [batch, tokens]; padding has some too, as it has in a network."""
     return of_tokens(distributions(parameters, prompts, tokens), tokens)
@@ -66,12 +92,28 @@ def gradient(parameters: Array, prompts: Array, tokens: Array, slopes: Array) ->
     """Of a loss with respect to the parameters, from its slopes with respect to the tokens' log-probs.
 
     With logits z, ``d log p_a / d z_b = [a = b] - p_b``.
+
+    :param slopes: [batch, tokens]; or [batch, tokens + 1], the last one of the token of :func:`with_next`; or [batch,
+        tokens, vocabulary], with respect to the logits themselves.
     """
+    if slopes.ndim == 3:
+        return _gradient(prompts, tokens, slopes, slice(VOCABULARY))
+    tokens = tokens if slopes.shape == tokens.shape else with_next(tokens)
     chosen = np.eye(VOCABULARY)[tokens]
     of_logits = slopes[..., None] * (chosen - np.exp(distributions(parameters, prompts, tokens)))
+    return _gradient(prompts, tokens, of_logits, slice(VOCABULARY))
+
+
+def value_gradient(prompts: Array, tokens: Array, slopes: Array) -> Array:
+    """Likewise, from its slopes with respect to the critic's values, [batch, tokens]."""
+    return _gradient(prompts, tokens, slopes[..., None], slice(VOCABULARY, None))
+
+
+def _gradient(prompts: Array, tokens: Array, slopes: Array, columns: slice) -> Array:
+    """Likewise, from its slopes with respect to what these columns say at each place."""
     found = np.zeros(_SHAPE)
-    np.add.at(found, _states(prompts, tokens), of_logits)
-    found[_SHARED] = _SHARE * of_logits.sum((0, 1))
+    np.add.at(found[:, columns], _states(prompts, tokens), slopes)
+    found[_SHARED, columns] = _SHARE * slopes.sum((0, 1))
     return found
 
 
@@ -89,7 +131,7 @@ def expected_reward(parameters: Array) -> float:
         reached = np.eye(VOCABULARY)[EOS]  # how likely each previous token is
         hits = 0.0
         for column, right in enumerate(places):
-            rows = 1 + (prompt * COLUMNS + column) * VOCABULARY + np.arange(VOCABULARY)
+            rows = 1 + (prompt * _PLACES + column) * VOCABULARY + np.arange(VOCABULARY)
             moves = np.exp(_log_softmax(parameters, rows))
             if column:
                 moves[EOS] = np.eye(VOCABULARY)[EOS]  # it has ended
@@ -126,13 +168,17 @@ _RIGHT = _right()
 
 
 def _states(prompts: Array, tokens: Array) -> Array:
-    """The row of the table that each place has."""
+    """The row of the table that each place has; of tokens, or of :func:`with_next`."""
     previous = np.concatenate([np.full((len(tokens), 1), EOS), tokens[:, :-1]], axis=1)
-    return np.asarray(1 + (prompts[:, None] * COLUMNS + np.arange(COLUMNS)) * VOCABULARY + previous)
+    return np.asarray(1 + (prompts[:, None] * _PLACES + np.arange(tokens.shape[1])) * VOCABULARY + previous)
+
+
+def _heads(parameters: Array, rows: Array) -> Array:
+    return np.asarray(parameters[rows] + _SHARE * parameters[_SHARED])
 
 
 def _log_softmax(parameters: Array, rows: Array) -> Array:
-    logits = parameters[rows] + _SHARE * parameters[_SHARED]
+    logits = _heads(parameters, rows)[..., :VOCABULARY]
     logits = logits - logits.max(-1, keepdims=True)
     return np.asarray(logits - np.log(np.exp(logits).sum(-1, keepdims=True)))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sentinel.impact import toy
-from sentinel.impact.batches import STALENESS, Batch, draw
+from sentinel.impact.batches import STALENESS, Batch, draw, lone
 from sentinel.impact.scenes import Scene
 from sentinel.impact.toy import Adam, Array
 from sentinel.invariants.invariant import Inputs
@@ -40,6 +40,7 @@ class Moment:
     :ivar same: whether they are the same bit for bit.
     :ivar base_finite, head_finite: whether these gradients are.
     :ivar base_output_finite, head_output_finite: whether what the boundary returned is.
+    :ivar zero: the side whose gradient is 0, where the other's is not; else empty.
     """
 
     base_reward: float | None
@@ -52,6 +53,7 @@ class Moment:
     head_finite: bool = True
     base_output_finite: bool = True
     head_output_finite: bool = True
+    zero: str = ""
 
     @property
     def differs(self) -> bool:
@@ -115,8 +117,10 @@ class Course:
             parts = [answers[name] for name in calls if name.startswith(f"{seed}.")]
             parameters = self._policies[side][seed].adam.parameters
             with np.errstate(invalid="ignore", over="ignore"):  # that a gradient is not finite is told in words
-                slopes = self.scene.slopes(batch, parts)
-                gradient = toy.gradient(parameters, batch.prompts, batch.tokens, slopes)
+                gradient = toy.gradient(parameters, batch.prompts, batch.tokens, self.scene.slopes(batch, parts))
+                of_values = self.scene.value_slopes(batch, parts)
+                if of_values is not None:
+                    gradient += toy.value_gradient(batch.prompts, batch.tokens, of_values)
             found.append(_Found(gradient, all(_finite(part.get(key)) for part in parts for key in outputs)))
         return found
 
@@ -135,6 +139,7 @@ class Course:
             bool(np.isfinite(head.gradient).all()),
             base.output_finite,
             head.output_finite,
+            _zero(base.gradient, head.gradient),
         )
 
 
@@ -157,7 +162,18 @@ class _Policy:
         if step % STALENESS == 0:
             self._generating = self.adam.parameters
         rejected = scene.all_rejected and _is_rare(step)
-        return draw(seed, step, self._generating, self.adam.parameters, rejected, scene.group_sizes, scene.rejecting)
+        batch = draw(
+            seed,
+            step,
+            self._generating,
+            self.adam.parameters,
+            rejected,
+            scene.group_sizes,
+            scene.rejecting,
+            scene.temperature,
+            scene.cut_off and _is_rare(step),
+        )
+        return lone(batch) if scene.lone and _is_rare(step) else batch
 
     def learn(self, found: _Found | None) -> None:
         if found is not None:
@@ -178,6 +194,11 @@ def _rare(seed: int, step: int, scene: Scene) -> Array | None:
     if not _is_rare(step):
         return None
     return np.random.default_rng([seed, step, EVERY]).random(len(scene.rarities))
+
+
+def _zero(base: Array, head: Array) -> str:
+    sides = [side for side, gradient in zip(_SIDES, (base, head)) if not gradient.any()]
+    return sides[0] if len(sides) == 1 else ""
 
 
 def _apart(base: Array, head: Array) -> tuple[float | None, float | None]:

@@ -71,6 +71,13 @@ def test_a_constant_factor_is_told_as_one() -> None:
     assert words(found)[-1].startswith("only its length is another: Adam divides that out")
 
 
+def test_a_gradient_that_is_zero_on_one_side_is_told() -> None:
+    curves = [[0.1], [0.2]]
+    found = _effect(curves, curves, angle=None, ratio=None, same=False, zero="base")
+    assert found.differing == 2
+    assert words(found)[1:] == ["base's gradient is 0 at 2 of 2 steps at which the other's is not"]
+
+
 def test_what_is_not_finite_is_told() -> None:
     curves = [[0.1], [0.2]]
     found = _effect(curves, curves, angle=None, ratio=None, same=False, base_finite=False, base_output_finite=False)

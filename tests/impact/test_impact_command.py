@@ -90,7 +90,7 @@ def test_what_the_toy_cannot_be_trained_through(impact: Impact) -> None:
     other = {"contract": "call", "boundary": "demo_rl.losses.agg_loss", "invariant": None, "variants": None, **values}
     told = impact(REJECTED_ROW, bug_id="DEMO-CALL", **other)
     assert told.status == 2
-    assert "cannot be trained through call; it can through advantage_normalisation, " in told.err
+    assert "cannot be trained through call: any function can be bound to it, " in told.err
 
 
 @pytest.mark.parametrize("arguments", [["--seeds", "1"], ["--steps", "0"], ["--steps", "x"], ["--seeds", "-3"]])
@@ -162,6 +162,23 @@ def test_a_boundary_that_refuses_rejected_responses_trains_without_them(impact: 
     assert told.status == 0, told.err
     assert "no response is rejected: the boundary refuses a batch with one that is" in told.out
     assert told.document["effect"]["differing"] == 24  # padding is left
+
+
+def test_a_boundary_that_refuses_groups_of_different_sizes_trains_without_them(impact: Impact, tmp_path: Path) -> None:
+    trees = []
+    for side, counted in (("base", "1"), ("head", "(response_mask.sum(-1) > 0)")):
+        trees.append(copy_demo(tmp_path / side))
+        (trees[-1] / "demo_rl" / "advantages.py").write_text(
+            "def group_advantage(token_level_rewards, response_mask, index):\n"
+            "    assert len({list(index).count(label) for label in index}) == 1, 'groups of different sizes'\n"
+            f"    scores = token_level_rewards.sum(-1) * {counted}\n"
+            "    return ((scores - scores.mean())[:, None] * response_mask,) * 2\n"
+        )
+    base, head = (f"path:{tree}" for tree in trees)
+    told = impact(REJECTED_ROW, *SHORT, "--base", base, "--head", head)
+    assert told.status == 0, told.err
+    assert "prompts have as many responses each: the boundary refuses a batch in which they have not" in told.out
+    assert told.document["effect"]["differing"] == 24
 
 
 def test_a_boundary_that_refuses_every_batch_says_so(impact: Impact, tmp_path: Path) -> None:

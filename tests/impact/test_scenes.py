@@ -11,10 +11,12 @@ import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, write_recipe
 
 from sentinel.catalog import bundled_catalog
+from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError
 from sentinel.impact import toy
-from sentinel.impact.batches import Batch, draw
-from sentinel.impact.scenes import Scene, scene
+from sentinel.impact.batches import GROUP_SIZES, Batch, draw
+from sentinel.impact.entrances import ENTRANCES
+from sentinel.impact.scenes import Scene, concessions, scene
 from sentinel.recipes import load_recipe
 from sentinel.values import from_array
 
@@ -135,6 +137,90 @@ def test_parts_add_up_to_the_whole(tmp_path: Path, law: str, global_batch_size: 
     assert {part["global_batch_size"] for part in parts} == {accepted}, "counted in the toy's batch"
     gradients = [{"per_token_gradient": part["log_probs"], "loss": 0.0} for part in parts]
     assert np.allclose(told.slopes(batch, gradients), batch.log_probs / dp_size, atol=1e-6)
+
+
+def test_a_boundary_that_cuts_the_batch_itself_is_given_it_whole(tmp_path: Path) -> None:
+    """How it is cut is what the scenario is about."""
+    told = _scene(
+        tmp_path,
+        target="verl",
+        contract="supervised_update",
+        boundary="verl.workers.utils.losses.sft_loss",
+        invariant="parts_add_up",
+        scenario={
+            "log_probs": [[-1.0, -1.0], [-1.0, -1.0]],
+            "output_after": [-1.0, -1.0],
+            "response_mask": [[1, 0], [1, 1]],
+            "micro_batch_size": 1,
+        },
+        expected_unpatched={"loss": 1.0},
+        expected_fixed={"loss": 2.0},
+    )
+    assert not told.in_parts
+    (inputs,) = told.calls(_batch(), None)
+    assert inputs["micro_batch_size"] == 1
+    assert not np.array_equal(inputs["response_mask"].array() != 0, _batch().mask), "the entrance has a mask of its own"
+
+
+def _statistic(folder: Path, law: str = "finite_in_finite_out", **scenario: Any) -> Scene:
+    return _scene(
+        folder,
+        target="areal",
+        contract="masked_statistics",
+        boundary="areal.utils.functional.masked_normalization",
+        invariant=law,
+        scenario={"statistic": "whiten", "values": [[3.0, 0.0]], "response_mask": [[1, 0]], **scenario},
+        expected_unpatched={"whitened": [[1.0, 0.0]]},
+        expected_fixed={"whitened": [[0.0, 0.0]]},
+    )
+
+
+def test_one_token_that_counts_is_rare_where_it_must_be_finite(tmp_path: Path) -> None:
+    assert _statistic(tmp_path).rare == ["one token that counts"]
+    assert _statistic(tmp_path, "the_oracle_agrees").rare == []
+    two = {"values": [[3.0, 0.0], [1.0, 0.0]], "response_mask": [[1, 0], [0, 0]]}
+    assert _statistic(tmp_path, **two).rare == []
+
+
+def test_a_batch_that_is_cut_off_is_rare(tmp_path: Path) -> None:
+    told = _scene(
+        tmp_path,
+        target="roll",
+        contract="overlong_filter",
+        boundary="roll.utils.functionals.get_sample_level_mask",
+        scenario={"response_mask": [[1, 1], [1, 1]]},
+        expected_unpatched={"kept": [[1, 1], [1, 1]]},
+        expected_fixed={"kept": [[0, 0], [0, 0]]},
+        invariant="the_oracle_agrees",
+    )
+    assert told.rare == ["no response that ends"]
+    assert not told.rejecting
+
+
+@pytest.mark.parametrize(("members", "size"), [(1, 8), (2, 8), (3, 6)])
+def test_equal_groups_are_multiples_of_the_scenarios(tmp_path: Path, members: int, size: int) -> None:
+    told = _scene(tmp_path)
+    labels = [name for name in "pq" for _ in range(members)]
+    equal = replace(told, settings={"group": labels}, contract=_grouped(), alike=True)
+    assert list(equal.group_sizes) == [size] * 5
+    assert told.group_sizes == GROUP_SIZES
+
+
+def test_what_a_boundary_may_refuse_is_left_out_in_turn(tmp_path: Path) -> None:
+    told = _scene(tmp_path)
+    ways = [(item.rejecting, item.alike) for item in concessions(told)]
+    assert ways == [(True, False), (False, False), (True, True), (False, True)]
+    assert concessions(replace(told, rejecting=False, alike=True)) == [replace(told, rejecting=False, alike=True)]
+
+
+def _grouped() -> Contract:
+    return bundled_catalog().contracts["group_filter"]
+
+
+def test_the_temperature_is_the_scenarios_where_it_is_sampled_with(tmp_path: Path) -> None:
+    told = _scene(tmp_path)
+    logits = replace(told, entrance=ENTRANCES["token_log_probs"], settings={**told.settings, "temperature": 0.5})
+    assert (told.temperature, logits.temperature) == (1.0, 0.5)
 
 
 def test_what_the_batches_lack_is_told(tmp_path: Path) -> None:

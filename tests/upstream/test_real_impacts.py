@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 from shipped import MIRRORS, RECIPES, runner
@@ -10,11 +10,10 @@ from shipped import MIRRORS, RECIPES, runner
 from sentinel.catalog import bundled_catalog
 from sentinel.export.exporting import revisions
 from sentinel.impact.effects import Effect, effect
-from sentinel.impact.places import at_reference, at_revision, subject_of
+from sentinel.impact.places import at_reference, at_revision, subject_of, variants_of
 from sentinel.impact.scenes import scene
 from sentinel.impact.training import Course
 from sentinel.runner import Runner
-from sentinel.search.examples import example
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def _trained(warm: Runner, bug: str, steps: int) -> Effect:
     base, head = revisions(recipe)
     first = at_revision(warm, subject, recipe, base)
     second = at_revision(warm, subject, recipe, head) if head else at_reference(subject, first.bench)
-    variants: Mapping[str, Mapping[str, object]] = recipe.variants if head else example(subject, recipe).variants
+    variants = variants_of(recipe, subject, head is None)
     course = Course(scene(recipe, subject.contract, variants), first.observe, second.observe, seeds=2)
     for _ in range(steps):
         course.step()
@@ -54,6 +53,21 @@ def test_a_rejected_response_turns_the_gradient(warm: Runner) -> None:
     assert found.differing == 2 * 3
     assert found.angle is not None
     assert found.angle.low > 1
+
+
+def test_a_baseline_that_has_seen_its_token_turns_the_gradient(warm: Runner) -> None:
+    """A critic is learnt first: at the first two steps it says 0 everywhere."""
+    found = _trained(warm, "ROLL-CRITIC-VALUES-ONE-LATE", 5)
+    assert 0 < found.differing < 2 * 5
+    assert found.angle is not None
+    assert found.angle.low > 1
+
+
+def test_microbatches_of_one_row_turn_a_supervised_gradient(warm: Runner) -> None:
+    found = _trained(warm, "VERL-SFT-ENGINE-MEAN-OF-MICROBATCH", 2)
+    assert found.differing == 2 * 2
+    assert found.angle is not None
+    assert found.angle.low > 5
 
 
 def test_a_nan_ends_learning_where_no_revision_is_right(warm: Runner) -> None:

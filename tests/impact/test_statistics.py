@@ -1,0 +1,115 @@
+"""What comes before a loss: a broken boundary makes another gradient, and the one that it must."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sentinel.impact import toy
+from sentinel.impact.batches import Batch, draw, lone
+from sentinel.impact.entrances import ENTRANCES
+from sentinel.impact.toy import Array
+from sentinel.values import Tensor, from_array
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    old, new = (np.random.default_rng(seed).normal(size=toy.untrained().shape) / 2 for seed in (1, 2))
+    return draw(0, 0, old, 0.9 * old + 0.1 * new)
+
+
+def _tensor(values: object) -> Tensor:
+    return from_array(np.asarray(values, dtype=np.float64), "float64")
+
+
+def _slopes(batch: Batch, name: str, **answer: object) -> Array:
+    return ENTRANCES[name].slopes(batch, {key: _tensor(value) for key, value in answer.items()})
+
+
+@pytest.mark.parametrize("name", ["mean of the batch", "sum of the batch"])
+def test_a_baseline_that_is_nan_is_in_the_whole_gradient(batch: Batch, name: str) -> None:
+    """At tokens that do not count too, which are multiplied by 0: so a batch of which none counts is no way out."""
+    empty = draw(0, 0, toy.untrained(), toy.untrained(), rejected=True)
+    for some in (batch, empty):
+        assert np.isnan(_slopes(some, f"masked_statistics ({name})", statistic=np.nan)).all()
+        assert np.isfinite(_slopes(some, f"masked_statistics ({name})", statistic=0.0)).all()
+
+
+def test_a_baseline_that_is_too_low_is_another_gradient(batch: Batch) -> None:
+    low, right = (_slopes(batch, "masked_statistics (mean of the batch)", statistic=value) for value in (0.0, 0.4))
+    assert not np.allclose(low, right)
+    assert not low[~batch.mask].any()
+
+
+def test_a_score_that_is_nan_is_in_the_advantages_of_its_whole_group(batch: Batch) -> None:
+    scores = batch.rewards.copy()
+    row = np.flatnonzero(batch.mask.any(-1))[0]
+    scores[row] = np.nan
+    broken = np.isnan(_slopes(batch, "masked_statistics (sum of a row)", row_statistic=scores)).any(-1)
+    assert broken.tolist() == (batch.prompts == batch.prompts[row]).tolist()
+
+
+def test_a_sequence_ratio_that_is_nan_is_in_its_row(batch: Batch) -> None:
+    means = np.zeros(len(batch.rewards))
+    means[~batch.mask.any(-1)] = np.nan
+    slopes = _slopes(batch, "masked_statistics (mean of a row)", row_statistic=means)
+    assert np.isnan(slopes).any(-1).tolist() == (~batch.mask.any(-1)).tolist()
+
+
+def test_pieces_have_their_rollouts_reward(batch: Batch) -> None:
+    given = ENTRANCES["rollout_baseline"].inputs(batch)
+    assert len(set(given["rollout"].tolist())) == batch.mask.any(-1).sum()
+    assert len(given["rollout"]) == ((batch.mask.sum(-1) + 1) // 2).sum()
+    assert (given["rewards"] == batch.rewards[given["rollout"]]).all()
+    assert (given["group"] == batch.prompts[given["rollout"]]).all()
+
+
+def test_a_sequence_has_a_prompt_and_ends_or_fills_its_columns(batch: Batch) -> None:
+    given = ENTRANCES["advantage_step"].inputs(batch)
+    ended = (batch.tokens == toy.EOS).any(-1)
+    assert given["attention_mask"][~ended].all()
+    assert not given["loss_mask"][:, 0].any()
+    assert (given["loss_mask"][ended, 1:] == batch.mask[ended]).all()
+    assert (given["input_ids"][:, 1:] == batch.tokens).all()
+
+
+def test_responses_that_do_not_come_out_do_not_count(batch: Batch) -> None:
+    kept = batch.prompts != 2
+    slopes = _slopes(batch, "group_filter", kept=kept)
+    everything = _slopes(batch, "group_filter", kept=np.ones(len(kept)))
+    assert not slopes[~kept].any()
+    share = batch.mask.sum() / batch.mask[kept].sum()
+    assert np.allclose(slopes[kept], everything[kept] * share)
+
+
+def test_a_score_that_is_lost_teaches_nothing(batch: Batch) -> None:
+    assert not _slopes(batch, "token_reward", token_level_rewards=np.zeros(batch.mask.shape)).any()
+
+
+def test_an_end_that_is_masked_out_has_no_gradient(batch: Batch) -> None:
+    without = batch.mask & (batch.tokens != toy.EOS)
+    slopes = _slopes(batch, "response_masks", response_mask=without)
+    assert not slopes[batch.tokens == toy.EOS].any()
+    assert _slopes(batch, "response_masks", response_mask=batch.mask)[batch.tokens == toy.EOS].any()
+
+
+def test_what_an_engine_returns_ends_with_the_end(batch: Batch) -> None:
+    given = ENTRANCES["response_masks"].inputs(batch)
+    responses = given["response_token_ids"].tolist()
+    assert len(given["prompt_token_ids"]) == len(responses) == len(batch.tokens)
+    for response, tokens in zip(responses, batch.tokens.tolist()):
+        assert response == tokens[: len(response)]
+        assert toy.EOS not in response[:-1]
+        assert response[-1] == toy.EOS or len(response) == toy.COLUMNS
+
+
+def test_a_filter_that_keeps_what_was_cut_off_trains_on_it() -> None:
+    endless = draw(0, 0, toy.untrained(), toy.untrained(), rejecting=False, endless=True)
+    assert endless.mask.all()
+    assert not (endless.tokens == toy.EOS).any()
+    assert not _slopes(endless, "overlong_filter", kept=np.zeros(endless.mask.shape)).any()
+    assert _slopes(endless, "overlong_filter", kept=np.ones(endless.mask.shape)).any()
+
+
+def test_a_lone_token_is_the_first_that_counts(batch: Batch) -> None:
+    assert np.argwhere(lone(batch).mask).tolist() == np.argwhere(batch.mask)[:1].tolist()
