@@ -106,7 +106,7 @@ def script(subject: Subject) -> tuple[str, Observing]:
             text = _script(subject, observed, shared, exact)
             if text.count("\n") < LONGEST:
                 return text, observed
-    text = re.sub(r"\n\n(?=\n|    (def|@))", "\n", text)
+    text = re.sub(r"\n\n(?=\n|    (async def|def|@))", "\n", text)
     if text.count("\n") <= MOST:
         return text, observed
     raise ProgramError(too_long(text))
