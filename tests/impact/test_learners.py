@@ -23,6 +23,15 @@ def _tensor(values: Array) -> Tensor:
     return from_array(np.asarray(values, dtype=np.float64), "float64")
 
 
+def test_the_rollout_kl_is_added_to_the_policy_loss(batch: Batch) -> None:
+    leak = np.where(batch.mask, 0.0, 1.0)
+    slopes = ENTRANCES["rollout_kl"].slopes
+    none, leaking = (slopes(batch, {"per_token_gradient": _tensor(of)}) for of in (np.zeros(leak.shape), leak))
+    assert np.array_equal(leaking - none, leak)
+    assert none.any()
+    assert not none[~batch.mask].any()
+
+
 def test_log_probs_that_are_half_of_what_they_are_move_the_ratio(batch: Batch) -> None:
     jacobian = np.ones(batch.logits.shape)
     right, half = (

@@ -56,6 +56,40 @@ def test_a_sequence_ratio_that_is_nan_is_in_its_row(batch: Batch) -> None:
     assert np.isnan(slopes).any(-1).tolist() == (~batch.mask.any(-1)).tolist()
 
 
+def test_whitened_rewards_that_are_nan_at_masked_tokens_are_in_the_gradient(batch: Batch) -> None:
+    whitened = np.where(batch.mask, 1.0, 0.0)
+    assert np.isfinite(_slopes(batch, "masked_statistics (whiten of the batch)", whitened=whitened)).all()
+    broken = np.where(batch.mask, 1.0, np.nan)
+    slopes = _slopes(batch, "masked_statistics (whiten of the batch)", whitened=broken)
+    assert np.isnan(slopes).tolist() == (~batch.mask).tolist()
+
+
+def test_a_piece_that_is_its_own_baseline_teaches_nothing(batch: Batch) -> None:
+    given = ENTRANCES["rollout_baseline"].inputs(batch)
+    of_its_rollout = np.array([given["rewards"][given["rollout"] == rollout].mean() for rollout in given["rollout"]])
+    of_its_prompt = np.array([given["rewards"][given["group"] == group].mean() for group in given["group"]])
+    lost = _slopes(batch, "rollout_baseline", normalised=given["rewards"] - of_its_rollout)
+    assert np.allclose(lost, 0.0, atol=1e-12), "but for the rounding of a mean"
+    slopes = _slopes(batch, "rollout_baseline", normalised=given["rewards"] - of_its_prompt)
+    assert not np.allclose(slopes[batch.mask], 0.0, atol=1e-3)
+    assert not slopes[~batch.mask].any()
+
+
+def test_an_advantage_that_leaks_into_a_response_without_an_end_is_in_its_gradient(batch: Batch) -> None:
+    ended = (batch.tokens == toy.EOS).any(-1)
+    generated = ENTRANCES["advantage_step"].inputs(batch)["loss_mask"]
+    leak = np.where(ended[:, None], 0.0, np.ones(generated.shape))
+    right = np.zeros(generated.shape)
+    # What stands at a position is of the token after it.
+    shifted = np.roll(generated, -1, axis=-1)
+    slopes = {
+        name: _slopes(batch, "advantage_step", advantages=values, loss_mask=shifted)
+        for name, values in (("leak", leak), ("right", right))
+    }
+    assert not slopes["right"].any()
+    assert slopes["leak"].any(-1).tolist() == (~ended).tolist()
+
+
 def test_pieces_have_their_rollouts_reward(batch: Batch) -> None:
     given = ENTRANCES["rollout_baseline"].inputs(batch)
     assert len(set(given["rollout"].tolist())) == batch.mask.any(-1).sum()
