@@ -204,3 +204,17 @@ def test_whole_numbers_need_no_tolerance_where_a_runner_is_long(
     assert "math" not in bundle.script
     assert "TOLERANCE" not in bundle.script
     assert [side.tried.status for side in bundle.sides] == ["reproduced", "fixed"]
+
+
+def test_lists_of_whole_numbers_need_none_either_and_tables_are_filled(
+    export: Any, broken_tree: Path, fixed_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.export.runner.LONGEST", 1)
+    for tree, more in ((broken_tree, 0), (fixed_tree, 1)):
+        losses = tree / "demo_rl" / "losses.py"
+        losses.write_text(f"{losses.read_text()}\n\ndef counted(rows):\n    return [len(rows) + {more}] * 40\n")
+    document = calling("counted", {"rows": [1, 2]}, "returned", ([2] * 40, [3] * 40))
+    bundle = export(document, broken_tree, fixed_tree, check=True)
+    assert "math" not in bundle.script
+    assert max(map(len, bundle.script.splitlines())) <= 120
+    assert [side.tried.status for side in bundle.sides] == ["reproduced", "fixed"]
