@@ -10,7 +10,8 @@ import tokenize
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.export.rendering import WIDTH, scalar, wrapped
+from sentinel.export.literals import scalar
+from sentinel.export.wrapping import WIDTH, wrapped
 
 #: Types that are written as one word of data.
 SCALARS = (bool, int, float, str, type(None))

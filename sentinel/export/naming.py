@@ -11,9 +11,9 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sentinel.export.layout import data, expression, reference
+from sentinel.export.literals import scalar
 from sentinel.export.locating import FUNCTIONS, function_of, is_ours, relative
 from sentinel.export.program import ProgramError
-from sentinel.export.rendering import scalar
 
 if TYPE_CHECKING:
     from sentinel.export.slicing import Slicer

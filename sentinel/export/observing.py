@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
+from sentinel.export.literals import scalar
 from sentinel.export.program import Merged, Program, ProgramError, joined, merged, only, parsed, reaching
-from sentinel.export.rendering import Body, Imports, mentioned, scalar, wrapped
+from sentinel.export.rendering import Body, Imports, mentioned
 from sentinel.export.slicing import Followed, Slicer
 from sentinel.export.specialising import specialised
+from sentinel.export.wrapping import wrapped
 from sentinel.recipes import Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.targets import Binding

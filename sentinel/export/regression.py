@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from sentinel.export.literals import scalar
 from sentinel.export.observing import Observing, Subject
 from sentinel.export.program import ProgramError
-from sentinel.export.rendering import scalar, variable, wrapped
+from sentinel.export.rendering import variable
 from sentinel.export.runner import python, tolerance
+from sentinel.export.wrapping import wrapped
 from sentinel.outcomes import Observation
 from sentinel.recipes.addresses import parse_address
 from sentinel.reports.escaping import message

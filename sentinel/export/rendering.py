@@ -1,4 +1,4 @@
-"""A program as readable Python: one function body, the imports that it needs, and its literals."""
+"""A program as readable Python: one function body, and the imports that it needs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ import keyword
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
-import numpy as np
-
+from sentinel.export.literals import UNIFORM, dtype_name, everywhere, nested, scalar, sequence, shortest
 from sentinel.export.program import Merged, Node, ProgramError, inputs, variables
-from sentinel.reports.escaping import visible
+from sentinel.export.wrapping import bare, wrapped
 from sentinel.values import FLOATS, Array, Attribute, Device, Namespace, New, Tensor, Tuple
-
-WIDTH = 120
 
 _BINARY = {
     "add": "+",
@@ -121,7 +117,7 @@ class Body:
         self._inputs()
         for number, statement in enumerate(program.statements):
             self._statement(number, statement)
-        return {key: _bare(self.text(node)) for key, node in program.observation.items()}
+        return {key: bare(self.text(node)) for key, node in program.observation.items()}
 
     # -- inputs -------------------------------------------------------------------------------------------------------
 
@@ -147,18 +143,18 @@ class Body:
             if not value.contiguous:
                 raise ProgramError("the scenario has a tensor whose elements do not lie side by side")
             grad = ", requires_grad=True" if value.requires_grad else ""
-            values = _shortest(value.nested(), value.dtype)
+            values = shortest(value.nested(), value.dtype)
             if 0 in value.shape:
                 return f"torch.zeros({list(value.shape)}, dtype=torch.{value.dtype}{grad})"
-            same = _everywhere(values)
-            if same is not None and math.prod(value.shape) >= _UNIFORM:
+            same = everywhere(values)
+            if same is not None and math.prod(value.shape) >= UNIFORM:
                 return f"torch.full({list(value.shape)}, {scalar(same)}, dtype=torch.{value.dtype}{grad})"
             return f"torch.tensor({nested(values, short=value.dtype in FLOATS)}, dtype=torch.{value.dtype}{grad})"
         if isinstance(value, Array):
             self.third.add("numpy")
-            return f"numpy.array({nested(list(value.values))}, dtype={_dtype(value.dtype)})"
+            return f"numpy.array({nested(list(value.values))}, dtype={dtype_name(value.dtype)})"
         if isinstance(value, Tuple):
-            return _sequence([self.literal(item) for item in value.items], "()")
+            return sequence([self.literal(item) for item in value.items])
         if isinstance(value, Namespace):
             self.standard.add("from types import SimpleNamespace")
             return f"SimpleNamespace({self._keywords(value.attributes)})"
@@ -258,11 +254,11 @@ class Body:
     def _given(self, statement: Node) -> str:
         positional = [self.text(node) for node in statement["args"]]
         named = [self._named(statement, name, node) for name, node in statement["kwargs"]]
-        return ", ".join([*map(_bare, positional), *named])
+        return ", ".join([*map(bare, positional), *named])
 
     def _named(self, statement: Node, name: str, node: Node) -> str:
         """A keyword argument; where the revisions call the parameter otherwise, under the name that is there."""
-        text, former = _bare(self.text(node)), statement.get("renamed", {}).get(name)
+        text, former = bare(self.text(node)), statement.get("renamed", {}).get(name)
         if former is None:
             return f"{name}={text}"
         self.standard.add("import inspect")
@@ -311,7 +307,7 @@ class Body:
         if kind == "list":
             return "[" + ", ".join(self.text(item) for item in node["list"]) + "]"
         if kind == "tuple":
-            return _sequence([self.text(item) for item in node["tuple"]], "()")
+            return sequence([self.text(item) for item in node["tuple"]])
         if kind == "set":
             return "{" + ", ".join(self.text(item) for item in node["set"]) + "}" if node["set"] else "set()"
         if kind == "dict":
@@ -323,7 +319,8 @@ class Body:
 
     def _array_node(self, node: Node) -> str:
         self.third.add("numpy")
-        return f"numpy.array([{', '.join(self.text(item) for item in node['array'])}], dtype={_dtype(node['dtype'])})"
+        items = ", ".join(self.text(item) for item in node["array"])
+        return f"numpy.array([{items}], dtype={dtype_name(node['dtype'])})"
 
     def _slice_node(self, node: Node) -> str:
         start, stop, step = ("" if item == {"value": None} else self.text(item) for item in node["slice"])
@@ -439,18 +436,6 @@ def _alone(node: Node) -> Node:
     return node["tuple"][0] if "tuple" in node and len(node["tuple"]) == 1 else node
 
 
-def _bare(text: str) -> str:
-    """Without the brackets of an operation, where it stands alone."""
-    if not text.startswith("(") or text.startswith("(lambda"):
-        return text
-    depth = 0
-    for index, character in _outside_strings(text):
-        depth += (character in "([{") - (character in ")]}")
-        if depth == 0:
-            return text[1:-1] if index == len(text) - 1 and len(_split(text[1:-1])) == 1 and ",)" not in text else text
-    return text
-
-
 def _is_tuple(node: Node) -> bool:
     return "tuple" in node and len(node["tuple"]) > 0
 
@@ -477,183 +462,3 @@ def _public(name: str) -> str:
     name = re.sub(r"^torch\._C\._nn\.", "torch.nn.functional.", name)
     name = re.sub(r"^torch\._C\.(_VariableFunctions\.|_VariableFunctionsClass\.)?", "torch.", name)
     return re.sub(r"^torch\.functional\.", "torch.", name)
-
-
-def _dtype(name: str) -> str:
-    return "object" if name == "object" or name.startswith(("<U", "str")) else f'"{name}"'
-
-
-def scalar(value: Any) -> str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    return repr(value) if not isinstance(value, str) else _string(value)
-
-
-def _string(value: str) -> str:
-    """With Python's escapes for what a reader of the program would not see, or would see in another order."""
-    return '"' + visible(value.replace("\\", "\\\\").replace('"', '\\"')) + '"'
-
-
-#: A tensor of so many equal values is written as their number.
-_UNIFORM = 8
-
-
-def _everywhere(values: Any) -> Any:
-    """The one value of a nested list, or None."""
-    while isinstance(values, list):
-        if any(repr(item) != repr(values[0]) for item in values):
-            return None
-        values = values[0]
-    return values
-
-
-def _shortest(values: Any, dtype: str) -> Any:
-    """Numbers with the digits that their dtype can tell apart, and no more: 0.1, not 0.10000000149011612."""
-    if isinstance(values, list):
-        return [_shortest(item, dtype) for item in values]
-    single = dtype in ("float32", "bfloat16", "float16") and isinstance(values, float) and math.isfinite(values)
-    return float(str(np.float32(values))) if single else values
-
-
-#: A row of so many values is written as their number, where it is of so few runs, and one of them is so long.
-_REPEATED = 5
-_RUNS = 2
-_RUN = 3
-
-
-def row(items: list[str]) -> str:
-    """A list, of how its items are written."""
-    runs = [(text, len(list(same))) for text, same in groupby(items)]
-    short = len(items) >= _REPEATED and len(runs) <= _RUNS and not any("[" in item for item in items)
-    if short and (len(runs) == 1 or max(count for _, count in runs) >= _RUN):
-        return " + ".join(f"[{text}] * {count}" if count > 1 else f"[{text}]" for text, count in runs)
-    return "[" + ", ".join(items) + "]"
-
-
-def nested(values: Any, short: bool = False) -> str:
-    """:param short: write whole numbers without ``.0``, where a dtype stands beside them."""
-    if isinstance(values, list):
-        return row([nested(item, short) for item in values])
-    if short and isinstance(values, float) and abs(values) < 1e6 and values == int(values) and str(values) != "-0.0":
-        return str(int(values))
-    return scalar(values)
-
-
-def _sequence(items: list[str], brackets: str) -> str:
-    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-
-
-#: So many arguments are written as data is: as many on a line as fit.
-_MANY = 4
-
-
-def wrapped(text: str, indent: int = 4) -> str:
-    """A line, on several lines where it is long: broken behind the commas of its outermost brackets."""
-    if len(text) + indent <= WIDTH or "\n" in text:
-        return text
-    opened = _outermost(text)
-    if opened is None:
-        return text
-    start, end = opened
-    if indent + 4 + end - start - 1 > WIDTH:
-        start, end = _display(text, start, end)
-    inside = text[start + 1 : end]
-    if len(clauses := _clauses(inside)) > 1:
-        body = "\n".join("    " + line for clause in clauses for line in wrapped(clause, indent + 4).split("\n"))
-        return f"{text[: start + 1]}\n{body}\n{text[end:]}"
-    parts = [part.strip() for part in _split(inside)]
-    comma = "," if len(parts) > 1 or inside.rstrip().endswith(",") else ""  # behind a single part it makes a tuple
-    many = len(parts) > _MANY
-    filled = many or (text[start] != "(" and max(map(len, parts)) < WIDTH // 2)
-    if indent + 4 + len(", ".join(parts)) <= WIDTH - (len(parts) == 1 and bool(comma)):
-        items = [", ".join(parts) + (comma if len(parts) == 1 else "")]
-    elif filled:
-        items = packed(parts, WIDTH - indent - 5, indent + 4)
-    else:
-        items = [wrapped(part + comma, indent + 4) for part in parts]
-    body = "\n".join("    " + line for item in items for line in item.split("\n"))
-    return f"{text[: start + 1]}\n{body}\n{text[end:]}"
-
-
-def _display(text: str, start: int, end: int) -> tuple[int, int]:
-    """The brackets of a display that is all that a call is given: people break it at these, ``f({``."""
-    first = start + 1 + len(text[start + 1 : end]) - len(text[start + 1 : end].lstrip("*"))
-    if text[start] != "(" or text[first] not in "{[":
-        return start, end
-    depth = 0
-    for index, character in _outside_strings(text[first:end]):
-        depth += (character in "([{") - (character in ")]}")
-        if depth == 0:
-            return (first, end - 1) if first + index == end - 1 else (start, end)
-    return start, end
-
-
-def _clauses(text: str) -> list[str]:
-    """The clauses of a comprehension: what it gives, and each ``for`` and ``if``; other text is one."""
-    depth, cuts = 0, [0]
-    for index, character in _outside_strings(text):
-        depth += (character in "([{") - (character in ")]}")
-        if depth == 0 and (text.startswith(" for ", index) or (len(cuts) > 1 and text.startswith(" if ", index))):
-            cuts.append(index)
-    return [text[start:end].strip() for start, end in zip(cuts, [*cuts[1:], len(text)])]
-
-
-def packed(parts: list[str], width: int, indent: int) -> list[str]:
-    """Data, as many items on a line as fit; one that is long stands alone."""
-    lines: list[str] = []
-    alone = True
-    for part in parts:
-        before, alone = alone, len(part) >= width
-        if alone:
-            lines.append(wrapped(f"{part},", indent))
-        elif lines and not before and len(lines[-1]) + len(part) + 2 <= width:
-            lines[-1] += f" {part},"
-        else:
-            lines.append(f"{part},")
-    return lines
-
-
-def _outermost(text: str) -> tuple[int, int] | None:
-    """The longest bracket of the outermost level: where it opens and closes."""
-    found: list[tuple[int, int]] = []
-    depth, start = 0, 0
-    for index, character in _outside_strings(text):
-        if character in "([{":
-            start = index if depth == 0 else start
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-            if depth == 0 and index > start + 1:
-                found.append((start, index))
-    commas = [
-        (a, b) for a, b in found if ("," in text[a:b] or " for " in text[a:b]) and not text.startswith("lambda", a + 1)
-    ]
-    calls = [(a, b) for a, b in found if text[a] == "(" and not text.startswith("lambda", a + 1)]
-    return max(commas or calls, key=lambda pair: pair[1] - pair[0], default=None)
-
-
-def _split(text: str) -> list[str]:
-    parts, depth, last = [], 0, 0
-    for index, character in _outside_strings(text):
-        if character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-        elif character == "," and depth == 0:
-            parts.append(text[last:index])
-            last = index + 1
-    return [part for part in (*parts, text[last:]) if part.strip()]
-
-
-def _outside_strings(text: str) -> Iterable[tuple[int, str]]:
-    inside = False
-    skip = False
-    for index, character in enumerate(text):
-        if skip:
-            skip = False
-        elif inside and character == "\\":
-            skip = True
-        elif character == '"':
-            inside = not inside
-        elif not inside:
-            yield index, character

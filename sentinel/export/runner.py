@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.export.literals import row, scalar
 from sentinel.export.observing import Observing, Subject, observing
 from sentinel.export.program import ProgramError
-from sentinel.export.rendering import WIDTH, packed, row, scalar, wrapped
+from sentinel.export.wrapping import WIDTH, packed, wrapped
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.values import FLOATS, Tensor

@@ -24,11 +24,13 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from sentinel.export.layout import SCALARS, data, expression, formatted, is_data, laid_out, reference, written
+from sentinel.export.literals import scalar
 from sentinel.export.locating import FUNCTIONS, bound_by, class_of, function_of, is_ours, other_name, relative
 from sentinel.export.naming import Standing
 from sentinel.export.program import ProgramError
 from sentinel.export.pruning import Orphaned, Pruned, read_in
-from sentinel.export.rendering import Imports, scalar, wrapped
+from sentinel.export.rendering import Imports
+from sentinel.export.wrapping import wrapped
 from sentinel.targets import Binding
 
 #: Names that a runner has itself.
