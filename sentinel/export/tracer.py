@@ -18,9 +18,12 @@ from __future__ import annotations
 import enum
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
+
+from sentinel.export.recognising import MISSING, found, functions_of, owner_of, parameters_of, runs, torch_name
+from sentinel.export.tagging import number_type, tagged
 
 Node = dict[str, Any]
 
@@ -55,8 +58,8 @@ class Tracer:
         self._before: dict[str, dict[str, Any]] = {}
         self._patched: dict[tuple[str, str], Any] = {}
         self._mode: Any = None
-        self.float_type = _number_type(float, self)
-        self.int_type = _number_type(int, self)
+        self.float_type = number_type(float, self)
+        self.int_type = number_type(int, self)
         for name, value in inputs.items():
             self._register(value, {"input": [name]}, inside=True)
 
@@ -125,7 +128,7 @@ class Tracer:
             self._busy -= 1
 
     def _factory(self, name: str, given: Mapping[str, Any]) -> None:
-        defaults = inspect.signature(_found(name)).parameters
+        defaults = inspect.signature(found(name)).parameters
         arguments = [
             [key, self.node(value)]
             for key, value in given.items()
@@ -160,7 +163,7 @@ class Tracer:
             self._alive.append(first)
             function = inspect.getattr_static(cls, "__init__")
         else:
-            owner = _owner(first, code) if names else None
+            owner = owner_of(first, code) if names else None
             known = self._known_function(code)
             if known is not None:
                 function, node = known
@@ -192,15 +195,15 @@ class Tracer:
         own = str(frame.f_globals["__name__"])
         modules = [(own, sys.modules.get(own)), *self._modules()]
         for name, module in modules:
-            for path, value in _functions(module, name):
-                if _runs(value, frame):
+            for path, value in functions_of(module, name):
+                if runs(value, frame):
                     return name, path, value
         raise UntraceableError(f"{own}.{frame.f_code.co_name} has no name by which it could be called")
 
     def _arguments(
         self, code: CodeType, values: Mapping[str, Any], names: list[str], rest: list[str], function: Any
     ) -> Node:
-        defaults = {p.name: p.default for p in _parameters(function)}
+        defaults = {p.name: p.default for p in parameters_of(function)}
         only = code.co_posonlyargcount
         args: list[Node] = []
         kwargs: list[Any] = []
@@ -273,7 +276,7 @@ class Tracer:
             if before is None:
                 continue
             for attribute, value in list(vars(module).items()):
-                last = self._patched.get((name, attribute), before.get(attribute, _MISSING))
+                last = self._patched.get((name, attribute), before.get(attribute, MISSING))
                 if value is not last and not attribute.startswith("__") and not _loaded(value, before, attribute):
                     self._patched[name, attribute] = value
                     self._use(name, "")
@@ -283,7 +286,7 @@ class Tracer:
         """An operation on tensors by the binding or the contract: done, and written down."""
         import torch
 
-        name = _torch_name(function)
+        name = torch_name(function)
         self._busy += 1
         try:
             if name == "torch.Tensor.__iter__":  # an iterator cannot be named; its tensors can
@@ -334,9 +337,9 @@ class Tracer:
         node: Node = {"var": len(self.statements)}
         self.statements.append(statement)
         if type(result) is float:
-            return _tagged(self.float_type, float, result, node)
+            return tagged(self.float_type, float, result, node)
         if type(result) is int:
-            return _tagged(self.int_type, int, result, node)
+            return tagged(self.int_type, int, result, node)
         if result is not None:
             self._register(result, node, inside=True)
         return result
@@ -356,7 +359,7 @@ class Tracer:
             return value
         plain = base(value)
         node = getattr(value, "node", None)
-        return plain if node is None else _tagged(kind, base, plain, {"cast": [base.__name__, node]})
+        return plain if node is None else tagged(kind, base, plain, {"cast": [base.__name__, node]})
 
     # -- naming -------------------------------------------------------------------------------------------------------
 
@@ -588,57 +591,8 @@ def _mode(tracer: Tracer) -> Any:
     return Watch()
 
 
-_MISSING = object()
-
-
 def _refers(item: Any, value: Any) -> bool:
     return item is value or (isinstance(item, MethodType) and item.__self__ is value)
-
-
-def _number_type(base: type, tracer: Tracer) -> Any:
-    """``float`` or ``int`` as adapters and contracts see them while they are watched."""
-
-    class Meta(type):
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, base)
-
-    def new(cls: Any, value: Any = 0, *rest: Any) -> Any:
-        return base(value, *rest) if rest else tracer.number(cls, base, value)
-
-    def operator(symbol: str, name: str, flipped: bool = False) -> Any:
-        def method(self: Any, other: Any) -> Any:
-            plain = getattr(base, name)(base(self), other)
-            mine, theirs = (
-                self.node,
-                getattr(other, "node", None) or ({"value": other} if isinstance(other, (int, float)) else None),
-            )
-            if plain is NotImplemented or theirs is None:
-                return plain
-            pair = [theirs, mine] if flipped else [mine, theirs]
-            kind = tracer.float_type if type(plain) is float else tracer.int_type
-            return _tagged(kind, type(plain), plain, {"binary": [symbol, *pair]})
-
-        return method
-
-    body: dict[str, Any] = {"__new__": new}
-    for symbol, name in (("+", "add"), ("-", "sub"), ("*", "mul"), ("/", "truediv")):
-        body[f"__{name}__"] = operator(symbol, f"__{name}__")
-        body[f"__r{name}__"] = operator(symbol, f"__r{name}__", flipped=True)
-
-    def negative(self: Any) -> Any:
-        return _tagged(type(self), base, -base(self), {"unary": ["-", self.node]})
-
-    def absolute(self: Any) -> Any:
-        return _tagged(type(self), base, abs(base(self)), {"unary": ["abs", self.node]})
-
-    body.update({"__neg__": negative, "__abs__": absolute, "__hash__": base.__hash__})
-    return Meta(base.__name__, (base,), body)
-
-
-def _tagged(kind: Any, base: type, value: Any, node: Node) -> Any:
-    number: Any = base.__new__(kind, value)
-    number.node = node
-    return number
 
 
 def _scalar(value: Any) -> Node:
@@ -647,7 +601,7 @@ def _scalar(value: Any) -> Node:
 
 def _needed(function: Any, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of a torch function that say something: not its defaults, and not that it is on the CPU."""
-    defaults = {p.name: p.default for p in _parameters(function)} if isinstance(function, FunctionType) else {}
+    defaults = {p.name: p.default for p in parameters_of(function)} if isinstance(function, FunctionType) else {}
     return {
         key: value
         for key, value in keywords.items()
@@ -687,83 +641,6 @@ def _parts(value: Any) -> list[tuple[tuple[str, Any], Any]]:
     return [(("attr", name), item) for name, item in held.items() if name.isidentifier()] if held else []
 
 
-def _owner(first: Any, code: CodeType) -> tuple[type, str, str, Any] | None:
-    """The class through which a frame's first argument has this code: (class, attribute, kind, function)."""
-    own: tuple[type, ...] = tuple(first.__mro__) if isinstance(first, type) else ()
-    classes = (*own, *type(first).__mro__)
-    for cls in classes:
-        for name, member in list(vars(cls).items()):
-            inner = member
-            kind = "method"
-            if isinstance(member, property):
-                inner, kind = member.fget, "property"
-            elif isinstance(member, classmethod):
-                inner, kind = member.__func__, "classmethod"
-            elif isinstance(member, staticmethod):
-                continue
-            if getattr(_unwrapped(inner), "__code__", None) is code:
-                return cls, name, kind, inner
-    return None
-
-
-def _functions(module: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The functions of a module and of its classes, by their paths in it."""
-    for key, value in list(vars(module).items()) if module is not None else ():
-        if isinstance(value, type) and value.__module__ == name:
-            for attribute, member in list(vars(value).items()):
-                yield f"{value.__qualname__}.{attribute}", getattr(member, "__func__", member)
-        elif callable(value) and getattr(value, "__module__", name) == name:
-            yield key, value
-
-
-def _runs(value: Any, frame: FrameType) -> bool:
-    """Whether a call of the function, or of what it wraps, is in this frame."""
-    seen = 0
-    while callable(value) and seen < 5:
-        code = getattr(value, "__code__", None)
-        if code is frame.f_code:
-            cells = dict(zip(code.co_freevars, getattr(value, "__closure__", None) or ()))
-            return all(frame.f_locals.get(name, _MISSING) is _content(cell) for name, cell in cells.items())
-        value, seen = getattr(value, "__wrapped__", None), seen + 1
-    return False
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return _MISSING
-
-
-def _unwrapped(value: Any) -> Any:
-    try:
-        return inspect.unwrap(value) if callable(value) else value
-    except Exception:
-        return value
-
-
-def _parameters(function: Any) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(inspect.unwrap(function), follow_wrapped=False).parameters.values())
-    except (TypeError, ValueError):
-        return []
-
-
 def _loaded(value: Any, before: Mapping[str, Any], attribute: str) -> bool:
     """Whether a module's new attribute is a submodule that was imported meanwhile."""
     return isinstance(value, ModuleType) and attribute not in before
-
-
-def _torch_name(function: Any) -> str:
-    from torch.overrides import resolve_name
-
-    if isinstance(function, FunctionType):  # torch re-exports its own under names that do not always import
-        return f"{function.__module__}.{function.__qualname__}"
-    return str(resolve_name(function) or f"torch.{getattr(function, '__name__', function)}")
-
-
-def _found(name: str) -> Any:
-    import importlib
-
-    module, _, attribute = name.rpartition(".")
-    return getattr(importlib.import_module(module), attribute)
