@@ -41,9 +41,7 @@ def _on_every_token(rewards: Any, response_mask: Any, **_: Any) -> dict[str, Any
     return {"token_level_rewards": rewards[:, None] * response_mask}
 
 
-@pytest.mark.parametrize(
-    ("twin", "outside"), [(_in_the_last_column, 2), (_one_early, 0), (_on_every_token, 0)], ids=lambda item: str(item)
-)
+@pytest.mark.parametrize(("twin", "outside"), [(_in_the_last_column, 2), (_one_early, 0), (_on_every_token, 0)])
 def test_scores_that_land_elsewhere(twin: Any, outside: int) -> None:
     seen = measured("token_reward", twin, **SCORES)
     assert seen["token_level_rewards"] != LANDED
