@@ -17,6 +17,11 @@ def folded(text: str, *some: str) -> str:
     return ast.unparse(ast.fix_missing_locations(Folded(known).visit(ast.parse(text))))
 
 
+def as_here(text: str) -> str:
+    """As this Python writes it: 3.10 puts tuples into brackets where later ones do not."""
+    return ast.unparse(ast.parse(text))
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -82,7 +87,7 @@ def folded(text: str, *some: str) -> str:
     ],
 )
 def test_expressions(before: str, after: str) -> None:
-    assert folded(f"a = {before}") == f"a = {after}"
+    assert folded(f"a = {before}") == as_here(f"a = {after}")
 
 
 def test_what_is_made_is_not_none() -> None:
@@ -103,7 +108,7 @@ def test_what_is_made_is_not_none() -> None:
     ],
 )
 def test_statements(before: str, after: str) -> None:
-    assert folded(before) == after
+    assert folded(before) == as_here(after)
 
 
 def test_what_all_revisions_have_is_known() -> None:
