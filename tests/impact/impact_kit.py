@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from sentinel.values import Tensor, from_array
+
 
 @dataclass(frozen=True)
 class Told:
@@ -25,3 +29,8 @@ class Told:
 
 #: ``impact(recipe document, *arguments, **changes of the recipe)``.
 Impact = Callable[..., Told]
+
+
+def float64(values: Any) -> Tensor:
+    """What a boundary observes, of numbers."""
+    return from_array(np.asarray(values, dtype=np.float64), "float64")

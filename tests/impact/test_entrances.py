@@ -11,18 +11,12 @@ import pytest
 from sentinel.catalog import bundled_catalog
 from sentinel.errors import SentinelError
 from sentinel.impact import toy
-from sentinel.impact.batches import Batch, advantages, draw, k3, ppo, token_mean
+from sentinel.impact.batches import Batch, advantages, k3, ppo, token_mean
 from sentinel.impact.entrances import ENTRANCES, entrance
 from sentinel.impact.toy import Array
 from sentinel.values import from_array
 
 _KL = 0.02
-
-
-@pytest.fixture(scope="module")
-def batch() -> Batch:
-    old, new = (np.random.default_rng(seed).normal(size=toy.untrained().shape) / 2 for seed in (1, 2))
-    return draw(0, 0, old, 0.9 * old + 0.1 * new)
 
 
 def _right(batch: Batch) -> Mapping[str, Mapping[str, Array]]:

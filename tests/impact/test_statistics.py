@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from impact_kit import float64
 
 from sentinel.impact import toy
 from sentinel.impact.batches import Batch, draw, lone
 from sentinel.impact.entrances import ENTRANCES
 from sentinel.impact.toy import Array
-from sentinel.values import Tensor, from_array
-
-
-@pytest.fixture(scope="module")
-def batch() -> Batch:
-    old, new = (np.random.default_rng(seed).normal(size=toy.untrained().shape) / 2 for seed in (1, 2))
-    return draw(0, 0, old, 0.9 * old + 0.1 * new)
-
-
-def _tensor(values: object) -> Tensor:
-    return from_array(np.asarray(values, dtype=np.float64), "float64")
 
 
 def _slopes(batch: Batch, name: str, **answer: object) -> Array:
-    return ENTRANCES[name].slopes(batch, {key: _tensor(value) for key, value in answer.items()})
+    return ENTRANCES[name].slopes(batch, {key: float64(value) for key, value in answer.items()})
 
 
 @pytest.mark.parametrize("name", ["mean of the batch", "sum of the batch"])
