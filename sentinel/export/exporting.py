@@ -22,6 +22,7 @@ from sentinel.export.slicing import followed
 from sentinel.outcomes import Decision, Measurement
 from sentinel.recipes import Expected, Recipe
 from sentinel.refs import Ref
+from sentinel.reports.behaviour import observed_values
 from sentinel.runner import Job, OpenCheckout, Runner
 from sentinel.worker.client import Options
 
@@ -43,11 +44,9 @@ class Side:
     tried: Tried | None = None
     tested: Tried | None = None
 
-
-def observed_values(decision: Decision) -> Mapping[str, Any]:
-    """Address -> value, of all that was observed."""
-    observation = decision.measurement.observation if decision.measurement else {}
-    return {f"{name}.{key}" if name else key: v for name, values in observation.items() for key, v in values.items()}
+    @property
+    def is_measured(self) -> bool:
+        return self.decision.measurement is not None
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Bundle:
     @property
     def measured(self) -> tuple[Side, ...]:
         """The revisions that are about the bug: not those that lack what the recipe requires."""
-        return tuple(side for side in self.sides if side.decision.measurement is not None)
+        return tuple(side for side in self.sides if side.is_measured)
 
     @property
     def test_name(self) -> str:
@@ -232,7 +231,8 @@ class Exporter:
             bundle = replace(bundle, script=text, observed=observed)
             if not check:
                 break
-            tried = (self._run(side, text) if _is_tried(side, subject) else side for side in bundle.sides)
+            # Where nothing is observed, a runner has something to say if it looks for what the recipe requires.
+            tried = (self._run(s, text) if s.is_measured or subject.requires else s for s in bundle.sides)
             bundle = replace(bundle, sides=tuple(tried))
             missing = {side.tried.missing for side in bundle.sides if side.tried and side.tried.missing}
             if not missing - set(subject.more_stubs):
@@ -247,7 +247,7 @@ class Exporter:
             return replace(bundle, reason=str(error))
         if check:
             setting = preamble(subject, observed)
-            tested = (self._test(side, bundle, setting) if side in bundle.measured else side for side in bundle.sides)
+            tested = (self._test(s, bundle, setting) if s.is_measured else s for s in bundle.sides)
             bundle = replace(bundle, sides=tuple(tested))
         problem = next(filter(None, map(_problem, bundle.sides)), "")
         return replace(bundle, reason=problem or too_long(bundle.script))
@@ -280,11 +280,6 @@ class Exporter:
             bundle.test_name, bundle.test, setting, checkout, self._options.python, _contained(side)
         )
         return replace(side, tested=tested)
-
-
-def _is_tried(side: Side, subject: Subject) -> bool:
-    """Whether a runner has something to say there: what is observed, or that there is nothing to."""
-    return side.decision.measurement is not None or bool(subject.requires)
 
 
 def _with_values(bundle: Bundle) -> Recipe:

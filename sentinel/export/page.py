@@ -13,13 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sentinel.catalog import Catalog
-from sentinel.export.exporting import Bundle, Side, observed_values, source_lines
+from sentinel.export.exporting import Bundle, Side, source_lines
 from sentinel.export.rendering import variable
 from sentinel.findings.duplicates import Source
 from sentinel.outcomes import Decision
 from sentinel.recipes import Recipe
 from sentinel.recipes.affects import settings_in_words
 from sentinel.refs import Ref
+from sentinel.reports.behaviour import compared_values
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import dumps, evidence
 from sentinel.reports.explain import scenario_lines, show
@@ -105,18 +106,13 @@ def _values(bundle: Bundle) -> Iterable[str]:
     names = [side.name for side in bundle.sides]
     columns = ["value", "observed at base", "right", *(f"observed at {name}" for name in names[1:])]
     yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
-    observed = [_compared(side.decision) for side in bundle.sides]
+    observed = [compared_values(side.decision) for side in bundle.sides]
     for key in dict.fromkeys(key for values in observed for key in values):
         right = bundle.recipe.expected_fixed.get(key)
         before, *after = [show(values[key]) if key in values else "" for values in observed]
         cells = [key, before, show(right.value) if right else "", *after]
         yield f"| {' | '.join(map(code, cells))} |"
     yield ""
-
-
-def _compared(decision: Decision) -> Mapping[str, Any]:
-    """Address -> value, of what was compared; where nothing was, of all that was observed."""
-    return {item.key: item.observed for item in decision.comparisons} or observed_values(decision)
 
 
 def _reproduction(recipe: Recipe) -> Iterable[str]:

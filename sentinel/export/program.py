@@ -212,14 +212,20 @@ def joined(base: Merged, head: Merged) -> Merged:
     if repr(base.parameters) != repr(head.parameters) or base.inputs != head.inputs:
         raise ProgramError("the two revisions take different inputs")
     before, after = base.program, head.program
-    both = {key: (node, after.observation.get(key)) for key, node in before.observation.items()}
-    observation = {key: _raised(nodes) or nodes[0] for key, nodes in both.items()}
-    same = all(_raised(nodes) or repr(nodes[0]) == repr(nodes[1]) for nodes in both.values())
-    if len(before.statements) != len(after.statements) or both.keys() != after.observation.keys() or not same:
+    if len(before.statements) != len(after.statements) or before.observation.keys() != after.observation.keys():
         raise ProgramError("the two revisions are not called in the same way")
+    observation = {key: _one(node, after.observation[key]) for key, node in before.observation.items()}
     statements = tuple(_renamed(*pair) for pair in zip(before.statements, after.statements))
     stubs = tuple(sorted({*before.stubs, *after.stubs}))
     return Merged(Program(statements, observation, stubs), head.parameters, head.inputs)
+
+
+def _one(before: Node, after: Node) -> Node:
+    """One node for both revisions."""
+    raised = _raised((before, after))
+    if raised is None and repr(before) != repr(after):
+        raise ProgramError("the two revisions are not called in the same way")
+    return raised or after
 
 
 def _raised(nodes: Sequence[Any]) -> Node | None:
@@ -251,9 +257,9 @@ class _Merge:
         self.shared: dict[tuple[Any, ...], Any] = {}
 
     def nodes(self, nodes: Sequence[Any], hint: str) -> Any:
-        first: Any = _raised(nodes) or nodes[0]
-        if "raised" in first:
-            return first
+        if (raised := _raised(nodes)) is not None:
+            return raised
+        first = nodes[0]
         if all(isinstance(node, dict) and "input" in node for node in nodes):
             if any(node != first for node in nodes):
                 raise ProgramError("the variants do not use the same inputs")

@@ -121,7 +121,7 @@ def too_long(text: str) -> str:
 
 def preamble(subject: Subject, observed: Observing) -> str:
     """What the runner does before it imports the target: the imports, the paths, the stubs."""
-    parts = [_standard(observed), _place(subject)]
+    parts = [_standard(subject, observed), _place(subject)]
     if observed.stubs:
         parts.append(_stubs(subject, observed))
     return "\n\n".join(parts) + "\n"
@@ -160,7 +160,7 @@ def _script(subject: Subject, observed: Observing, shared: bool, exact: bool) ->
     setting = f"{_docstring(subject, observed)}\n\n{preamble(subject, observed)}"
     setting = setting.replace("import math\n", "") if exact else setting
     if subject.requires:
-        setting = setting.replace("import os\n", "import os\nimport pkgutil\n") + "\n" + _required(subject)
+        setting += "\n" + _required(subject)
     return (
         "\n\n\n".join([f"{setting}\n{third}\n\n{imported}", *functions, _ending(subject, observed, shared, exact)])
         + "\n"
@@ -203,8 +203,9 @@ def _safe(text: str, lines: bool = False) -> str:
     return ("\n" if lines and shown else "") + shown.replace("\\", "\\\\").replace('"""', "'''")
 
 
-def _standard(observed: Observing) -> str:
+def _standard(subject: Subject, observed: Observing) -> str:
     names = ["json", "math", "os", "subprocess", "sys", *(["importlib.util", "types"] if observed.stubs else [])]
+    names += ["pkgutil"] if subject.requires else []
     lines = {*(f"import {name}" for name in names), "from pathlib import Path", *observed.standard}
     if observed.stubs:
         lines.add("from importlib.machinery import ModuleSpec as Spec")

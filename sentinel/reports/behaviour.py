@@ -44,14 +44,19 @@ def address(variant: str, key: str) -> str:
     return f"{variant}.{key}" if variant else key
 
 
+def observed_values(decision: Decision) -> dict[str, Any]:
+    """Address -> value, of all that was observed."""
+    observation = decision.measurement.observation if decision.measurement else {}
+    return {address(variant, key): value for variant, values in observation.items() for key, value in values.items()}
+
+
+def compared_values(decision: Decision) -> dict[str, Any]:
+    """Address -> value, of what was compared; where nothing was, of all that was observed."""
+    return {item.key: item.observed for item in decision.comparisons} or observed_values(decision)
+
+
 def _observed(decision: Decision) -> dict[str, Any]:
-    if decision.comparisons or decision.measurement is None:
-        return {item.key: plain(item.observed) for item in decision.comparisons}
-    return {
-        address(variant, key): plain(value)
-        for variant, values in decision.measurement.observation.items()
-        for key, value in values.items()
-    }
+    return {key: plain(value) for key, value in compared_values(decision).items()}
 
 
 def _safe(decision: Decision) -> dict[str, Any]:
