@@ -60,7 +60,8 @@ def say(text: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, sort_keys=True))
+    # In whatever is printed a hosted runner obeys ``##[command]``; in JSON it can stand in a string only.
+    print(json.dumps(value, indent=2, sort_keys=True).replace("##[", "#\\u0023["))
 
 
 def say_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -44,7 +44,7 @@ def folder_of(arguments: argparse.Namespace) -> Path:
 
 def _history(arguments: argparse.Namespace) -> int:
     from sentinel.history import rendering
-    from sentinel.history.index import of_bug
+    from sentinel.history.query import of_bug
 
     if not arguments.bug:
         return _all(arguments)
@@ -65,13 +65,10 @@ def _history(arguments: argparse.Namespace) -> int:
 
 
 def _all(arguments: argparse.Namespace) -> int:
-    from sentinel.history import record as records
     from sentinel.history import rendering
+    from sentinel.history.query import every
 
-    folder = folder_of(arguments)
-    found = [records.load(file) for file in records.files(folder)]
-    if not found:
-        raise SentinelError(f"no histories in {folder}; `sentinel sweep TARGET` makes them")
+    found = every(folder_of(arguments))
     headings, rows = rendering.overview(found)
     if arguments.json:
         say_json([dict(zip(headings, cells)) for cells in rows])

@@ -36,7 +36,7 @@ def declare(commands: Commands) -> None:
 
 def _query(arguments: argparse.Namespace) -> int:
     from sentinel.history.commits import is_day
-    from sentinel.history.index import Question, ask
+    from sentinel.history.query import Question, ask
 
     for name in ("since", "until"):
         text = getattr(arguments, name)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import command, complain, counted, group, say
+from sentinel.commands.console import command, counted, group, say
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -88,28 +87,12 @@ def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:
 
     :raises SentinelError: where there is none.
     """
-    from sentinel.reports.store import files, load
+    from sentinel.reports.store import decided, load
 
-    outcomes = _outcomes(folder)
-    places = [file for file in files(folder) if not outcomes or file.relative_to(folder).as_posix() in outcomes]
-    if not places:
+    results = [(load(file), outcome) for file, outcome in decided(folder).items()]
+    if not results:
         raise SentinelError(f"{folder} holds no evidence; run pytest with --sentinel-target first")
-    return [(load(file), outcomes.get(file.relative_to(folder).as_posix(), "")) for file in places]
-
-
-def _outcomes(folder: Path) -> dict[str, str]:
-    """Evidence file -> pytest's outcome of its item, as ``run.json`` has it."""
-    from sentinel.reports.store import RUN
-
-    file = folder / RUN
-    if not file.is_file():
-        return {}
-    try:
-        items = json.loads(file.read_text(encoding="utf-8"))["items"]
-        return {str(item["evidence"]): str(item["outcome"]) for item in items if item["evidence"]}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        complain(f"{file} cannot be read; outcomes are left out")
-        return {}
+    return results
 
 
 def _rendered(results: list[tuple[dict[str, Any], str]], style: str, folder: Path, to_terminal: bool) -> str:

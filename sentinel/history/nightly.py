@@ -21,6 +21,7 @@ Document = Mapping[str, Any]
 KINDS = (
     "newly broken",
     "new finding",
+    "missing",
     "drifted",
     "newly inconclusive",
     "no longer to be had",
@@ -56,19 +57,21 @@ class Change:
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "commits": [dict(commit) for commit in self.commits]}
 
-
-#: What a pull request must not bring.
-WORSE = frozenset({"newly broken", "new finding"})
+    @property
+    def worse(self) -> bool:
+        """Whether a pull request must not bring it: a bug that was not there, or may have come as far as is known."""
+        came = self.after == "reproduced" != self.before
+        return came or self.what == "missing" or (self.before == "fixed" != self.after)
 
 
 def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change]:
     """What a run found that its baseline does not say.
 
     :param across_refs: compare what the two say of each bug or law, at whatever revision: a branch with its base. Each
-        then holds one revision.
-    :raises SentinelError: where either holds a file that is no evidence.
+        then holds one revision, of which the branch's must have decided something.
+    :raises SentinelError: where either holds a file that is no evidence, or nothing was decided.
     """
-    recorded = {_subject(d): d for file in store.files(baseline) for d in [store.load(file)]} if across_refs else {}
+    recorded = {_subject(d): d for file in store.decided(baseline) for d in [store.load(file)]} if across_refs else {}
 
     def before(file: Path, now: Document) -> Document | None:
         if across_refs:
@@ -76,13 +79,16 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
         place = baseline / file.relative_to(run)
         return store.load(place) if place.exists() else None
 
-    found = []
-    for file in store.files(run):
-        now = store.load(file)
-        change = _change(before(file, now), now)
-        if change is not None:
-            found.append(change)
-    return sorted(found, key=lambda change: (KINDS.index(change.what), change.target, change.subject))
+    documents = {file: store.load(file) for file in store.decided(run)}
+    if across_refs and all(now["verdict"] in ("inconclusive", "unavailable") for now in documents.values()):
+        raise SentinelError(
+            f"{run}: nothing was decided, so nothing can be compared; see `sentinel report --from {run}`"
+        )
+    found = [_change(before(file, now), now, across_refs) for file, now in documents.items()]
+    gone = recorded.keys() - {_subject(now) for now in documents.values()}
+    found += [_missing(recorded[subject]) for subject in gone]
+    told = [change for change in found if change is not None]
+    return sorted(told, key=lambda change: (KINDS.index(change.what), change.target, change.subject))
 
 
 def _subject(document: Document) -> tuple[str, str, str, str]:
@@ -90,14 +96,26 @@ def _subject(document: Document) -> tuple[str, str, str, str]:
     return document["target"], document["bug_id"], written, document["law"] or ""
 
 
-def _change(recorded: Document | None, now: Document) -> Change | None:
+def _missing(recorded: Document) -> Change:
+    """Of what a base decided, and its branch left no evidence: whatever the branch runs may have seen to that."""
+    detail = "the run left no evidence of it"
+    return Change("missing", *_about(recorded), _named(recorded), "", detail, _commit(recorded))
+
+
+def _about(document: Document) -> tuple[str, str, str, str]:
+    """Target, subject, bug and ref, as a change names them."""
+    bug = document["bug_id"]
+    return document["target"], bug or f"{document['boundary']['written']}: {document['law']}", bug, document["ref"]
+
+
+def _change(recorded: Document | None, now: Document, across_refs: bool) -> Change | None:
     alone = not now["bug_id"]
     if recorded is None:
         if now["verdict"] == "unavailable" or (alone and now["verdict"] != "reproduced"):
             return None
         what, lines = ("new finding" if alone else "not recorded"), [now["reason"] or now["verdict"]]
     else:
-        if now["kind"] == "ref":
+        if now["kind"] == "ref" and not across_refs:
             return None  # not to be had on this machine says nothing about the code
         lines = difference(recorded, now)
         if not lines:
@@ -105,10 +123,7 @@ def _change(recorded: Document | None, now: Document) -> Change | None:
         what = _which_way(recorded, now)
     return Change(
         what,
-        now["target"],
-        now["bug_id"] or f"{now['boundary']['written']}: {now['law']}",
-        now["bug_id"],
-        now["ref"],
+        *_about(now),
         _named(recorded) if recorded else "",
         _named(now),
         "; ".join(lines),

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sentinel.errors import SentinelError
@@ -21,12 +22,47 @@ from sentinel.history.commits import Commit, Tag
 from sentinel.history.origins import Origin
 from sentinel.history.units import Unit
 from sentinel.recipes import Recipe
+from sentinel.recipes.schema_subset import Check, compiled
 from sentinel.reports.escaping import message
-from sentinel.reports.store import file_name, write_atomically
+from sentinel.reports.store import file_name, own, parse, write_atomically
 
 #: 2: a change says where the code came from that a history begins with.
 SCHEMA_VERSION = 2
-_NAMES = {"schema_version", "target", "bug_id", "source", "runs", "changes", "spells", "releases"}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _list(item: Any) -> dict[str, Any]:
+    return {"type": "array", "items": item}
+
+
+def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+_TEXT, _SWITCH, _COUNT = {"type": "string"}, {"type": "boolean"}, {"type": "integer", "minimum": 0}
+_VERDICT = {"enum": ["reproduced", "fixed", "changed", "inconclusive", "unavailable"]}
+_COMMIT = _object(sha=_TEXT, date=_TEXT, subject=_TEXT, pull=_or_null(_COUNT))
+_CHANGE = _object(
+    what={"enum": ["present", "introduced", "fixed", "changed", "removed", "appeared"]},
+    commit=_COMMIT, after=_or_null(_COMMIT), undecided=_COUNT, why=_TEXT, begins=_SWITCH,
+    origin=_or_null(_object(lines=_COUNT, older=_COUNT)),
+)  # fmt: skip
+#: What is read of a record; it may come from anybody's ``reports/``.
+SCHEMA = _object(
+    schema_version=_COUNT, target=_TEXT, bug_id=_TEXT, title=_TEXT, laws=_list(_TEXT), commits=_COUNT,
+    source=_object(
+        begins=_list(_TEXT), **dict.fromkeys(("kind", "ref", "head", "walk", "since", "until"), _TEXT)
+    ),
+    runs=_list(_object(verdict=_VERDICT, kind=_TEXT, reason=_TEXT, commits=_COUNT, first=_COMMIT, last=_COMMIT)),
+    changes=_list(_CHANGE),
+    spells=_list(_object(
+        introduced=_CHANGE, ended=_or_null(_CHANGE), last=_COMMIT, days=_COUNT, clock_went_backwards=_SWITCH
+    )),
+    releases=_list(_object(name=_TEXT, commit=_TEXT, date=_TEXT, verdict=_VERDICT, kind=_TEXT)),
+)  # fmt: skip
 
 Record = Mapping[str, Any]
 
@@ -163,23 +199,27 @@ def write(file: Path, document: Record) -> bool:
 def place(folder: Path, document: Record) -> Path:
     """Where a record lies below a store's folder."""
     source = Source(**{**document["source"], "begins": tuple(document["source"]["begins"])})
-    return folder / file_name(document["target"]) / file_name(document["bug_id"]) / f"{file_name(source.key)}.json"
+    names = map(file_name, (document["target"], document["bug_id"]))
+    return own(folder, PurePosixPath(*names, f"{file_name(source.key)}.json"))
 
 
 def load(file: Path) -> dict[str, Any]:
     """:raises SentinelError: where the file is no record."""
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SentinelError(f"{file}: no record of a history: {error}") from None
-    if not isinstance(document, dict) or not document.keys() >= _NAMES:
-        raise SentinelError(f"{file}: no record of a history; `sentinel sweep` writes them")
-    if document["schema_version"] != SCHEMA_VERSION:
+    document: dict[str, Any] = parse(file)
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version is not None and version != SCHEMA_VERSION:
         raise SentinelError(
-            f"{file}: a record of schema version {document['schema_version']}, and this Sentinel reads "
+            f"{file}: a record of schema version {str(version)[:40]}, and this Sentinel reads "
             f"{SCHEMA_VERSION}; sweep again"
         )
+    if not _accepts()(document):
+        raise SentinelError(f"{file}: no record of a history; `sentinel sweep` writes them")
     return document
+
+
+@cache
+def _accepts() -> Check:
+    return compiled(SCHEMA)
 
 
 def files(folder: Path) -> Iterator[Path]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sentinel.checkout import Checkout, LeftOut
 from sentinel.errors import Unavailable
 from sentinel.history.gittrees import TREE, Folder, GitTrees, LargeObjectError, MissingObjectError
 from sentinel.refs import Ref
-from sentinel.sources.checkouts import make_links
+from sentinel.sources.checkouts import make_links, stamp
 from sentinel.sources.home import remove_tree
 from sentinel.sources.trees import (
     FILE,
@@ -54,6 +55,7 @@ class WorkCopy:
         self._entries: dict[str, Entry] = {}
         self._left_out: dict[str, LeftOut] = {}
         self._links: dict[str, str] = {}
+        self._stamp = stamp(self._top)
 
     def move(self, commit: str, roots: Sequence[tuple[str, str]]) -> Checkout:
         """Make the copy that of a commit.
@@ -68,16 +70,12 @@ class WorkCopy:
         try:
             if not self._untouched():
                 self._empty()
-            try:
-                self._write(roots)
-            except FileExistsError:  # a folder that measured code has left
-                self._empty()
-                self._write(roots)
+            self._write(roots)
         except MissingObjectError as error:
             self._empty()
             raise Unavailable(f"{self._target.name}: git:{commit} cannot be read from its mirror: {error}") from error
         except BaseException:
-            self._roots = {"": "half done"}  # the next move begins anew
+            self._stamp = ""  # the next move begins anew
             raise
         return self._checkout(commit)
 
@@ -89,6 +87,7 @@ class WorkCopy:
             self._sync(path, self._roots.get(path), wanted.get(path))
         self._roots = wanted
         self._relink()
+        self._stamp = stamp(self._top)
 
     def remove(self) -> None:
         remove_tree(self._folder)
@@ -191,21 +190,10 @@ class WorkCopy:
             self._left_out[path] = LeftOut(path, None, _LEADS_OUT)
 
     def _untouched(self) -> bool:
-        """Whether the copy is as it was made: code that was measured may have written into it."""
-        if "" in self._roots:
-            return False
-        found = 0
-        for folder, folders, names in os.walk(self._top):
-            for name in [*names, *(name for name in folders if os.path.islink(os.path.join(folder, name)))]:
-                place = os.path.join(folder, name)
-                entry = self._entries.get(os.path.relpath(place, self._top))
-                if entry is None or entry.path in self._left_out:
-                    return False
-                status = os.lstat(place)
-                if entry.mode != LINK and (status.st_size, int(status.st_mtime)) != (entry.size, _time(entry.blob)):
-                    return False
-                found += 1
-        return found == len(self._entries) - sum(path in self._entries for path in self._left_out)
+        """Whether the copy is as it was made: code that was measured may have written into it, or removed it."""
+        with suppress(OSError):
+            return stamp(self._top) == self._stamp
+        return False
 
 
 _LEADS_OUT = "a symbolic link that leads out of the checkout"

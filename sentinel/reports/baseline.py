@@ -239,9 +239,9 @@ class Update:
 
 
 def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
-    """Bring a baseline up to a report folder; files whose meaning did not change keep every byte.
+    """Bring a baseline up to a folder's last run; files whose meaning did not change keep every byte.
 
-    :param prune: remove evidence that the report folder has no counterpart of, of the targets that it covers.
+    :param prune: remove evidence of what the run did not decide, of the targets that it covers.
     :raises SentinelError: where there is nothing to take over, a file is not valid evidence, or the baseline cannot be
         written. Everything is read before anything is written.
     """
@@ -255,10 +255,10 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
             continue
         old = before.get(place)
         changes = _changes(old, document)
-        if changes and old is not None and old["verdict"] not in _UNDECIDED and _is_missing_here(document):
+        if changes and old is not None and _says_less(old, document):
             kept.append(f"{place}: {old['verdict']}; {document['reason']}")
         elif changes:
-            store.write_atomically(baseline_dir / place, dumps(document), "name another baseline folder")
+            store.write_atomically(store.own(baseline_dir, place), dumps(document), "name another baseline folder")
             changed.append(f"{place}: {'; '.join(changes)}")
     covered = {place.parts[0] for place in fresh}
     for place in before if prune else ():
@@ -268,9 +268,12 @@ def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
     return Update(tuple(changed), tuple(kept))
 
 
-def _is_missing_here(document: Document) -> bool:
-    """Whether the run could not have the revision; one that has it, and lacks the code, is another matter."""
-    return document["verdict"] == "unavailable" and (document["failure"] or {}).get("kind") in NOT_HERE
+def _says_less(recorded: Recorded, document: Document) -> bool:
+    """Whether the run could not have what is recorded: the revision, or the Python that decided it. (A run that has the
+    revision, and lacks the code, is another matter.)"""
+    if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
+        return False
+    return recorded["verdict"] not in _UNDECIDED or (document["kind"] == "ref" != recorded["kind"])
 
 
 def _says_nothing_new(document: Document) -> bool:
@@ -280,7 +283,7 @@ def _says_nothing_new(document: Document) -> bool:
 
 
 def _evidence_in(directory: Path) -> dict[PurePosixPath, Document]:
-    return {PurePosixPath(file.relative_to(directory).as_posix()): store.load(file) for file in store.files(directory)}
+    return {PurePosixPath(f.relative_to(directory).as_posix()): store.load(f) for f in store.decided(directory)}
 
 
 def _changes(recorded: Recorded | None, current: Recorded) -> list[str]:
@@ -291,7 +294,7 @@ def _changes(recorded: Recorded | None, current: Recorded) -> list[str]:
 
 
 def _remove(directory: Path, place: PurePosixPath) -> None:
-    file = directory / place
+    file = store.own(directory, place)
     try:
         file.unlink()
         for folder in file.parents:

@@ -101,7 +101,7 @@ def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
     :raises SentinelError: as :func:`write`.
     """
     prepare(report_dir)
-    file = report_dir / place
+    file = own(report_dir, place)
     before = _present(file)
     if before is not None:
         if before == text.encode():
@@ -112,6 +112,18 @@ def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
                 "or choose another --sentinel-report-dir"
             )
     write_atomically(file, text)
+    return file
+
+
+def own(folder: Path, place: PurePosixPath) -> Path:
+    """The file at a place in a folder, where no link on the way leads elsewhere.
+
+    :raises SentinelError: where one does: what lies there is somebody else's.
+    """
+    file = folder / place
+    for above in reversed(file.parents):
+        if folder in above.parents and above.is_symlink():
+            raise SentinelError(f"{visible(str(above))} is a link, and nothing is written through it; remove the link")
     return file
 
 
@@ -173,7 +185,7 @@ def load(file: Path) -> Document:
     :raises SentinelError: saying what is wrong with the file.
     """
     name = visible(str(file))
-    document = _parse(file, name)
+    document = parse(file)
     if not isinstance(document, dict) or "schema_version" not in document:
         raise SentinelError(f"{name}: not Sentinel evidence (no schema_version); give a file that a run has written")
     version = document["schema_version"]
@@ -189,7 +201,12 @@ def load(file: Path) -> Document:
     return document
 
 
-def _parse(file: Path, name: str) -> Any:
+def parse(file: Path) -> Any:
+    """The JSON of a file that nobody vouches for: of bounded size, with finite numbers, and with each key once.
+
+    :raises SentinelError: saying what is wrong with the file.
+    """
+    name = visible(str(file))
     try:
         size = file.stat().st_size
         if size > _LARGEST:
@@ -242,6 +259,27 @@ def files(directory: Path) -> Iterator[Path]:
         parts = file.relative_to(directory).parts
         if file.is_file() and parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
             yield file
+
+
+def decided(directory: Path) -> dict[Path, str]:
+    """The evidence of the items that a folder's last run decided, each with pytest's outcome; of a baseline, where no
+    run has ended, all that lies there.
+
+    :raises SentinelError: where ``run.json`` is not what a run writes.
+    """
+    there = list(files(directory))
+    if not os.path.lexists(directory / RUN):
+        return dict.fromkeys(there, "")
+    name = visible(str(directory / RUN))
+    try:
+        listed = {str(item["evidence"]): str(item["outcome"]) for item in parse(directory / RUN)["items"]}
+    except (KeyError, TypeError):
+        raise SentinelError(f"{name}: not what a run writes; run again") from None
+    found = {file: listed.pop(place) for file in there if (place := file.relative_to(directory).as_posix()) in listed}
+    missing = sorted(filter(None, listed))
+    if missing:
+        raise SentinelError(f"{name}: no such evidence in its folder: {visible(missing[0])}; run again")
+    return found
 
 
 def _present(file: Path) -> bytes | None:

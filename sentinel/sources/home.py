@@ -91,16 +91,14 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise SentinelError(f"no space left on the disk that holds {path}; {MORE_ROOM}") from error
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
-            raise SentinelError(
-                f"cannot write to {path}: {error.strerror}; set SENTINEL_HOME to a folder that you can write"
-            ) from error
         if error.errno == errno.EIO:
             raise SentinelError(
                 f"cannot write to {path}, or read what is there: {error.strerror}; look after that disk, or set "
                 "SENTINEL_HOME to a folder on another one"
             ) from error
-        raise
+        raise SentinelError(
+            f"cannot write to {path}: {error.strerror or error}; set SENTINEL_HOME to a folder that you can write"
+        ) from error
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -3,17 +3,18 @@
 A checkout is read-only, so its byte code needs another place. ``sys.pycache_prefix`` alone would move that of the
 third-party packages too, and every checkout would compile them anew.
 
-A contained process cannot write there either. It tells what it had to compile, and a process that only compiles, and
-never runs what it has compiled, does it again for those to come.
+A contained process cannot write there either. It tells what it had to compile; what of that is a file of the checkout
+is compiled again for those to come, by a contained process that never runs it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import marshal
 import os
-import py_compile
 import resource
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     SOURCE_SUFFIXES,
@@ -22,13 +23,14 @@ from importlib.machinery import (
     ModuleSpec,
     SourceFileLoader,
 )
+from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
 from types import CodeType, ModuleType
 from typing import Any
 
-from sentinel.worker import trace
+from sentinel.worker import containment, trace
 
-#: Seconds of CPU and bytes of address space for compiling what one import needed.
-_PATIENCE, _MEMORY = 120, 4 << 30
+#: Seconds of CPU and bytes of address space for compiling what one import needed; bytes of one file's byte code.
+_PATIENCE, _MEMORY, _LARGEST = 120, 4 << 30, 64 << 20
 
 
 def keep_beside(roots: tuple[str, ...], folder: str) -> list[str]:
@@ -69,17 +71,59 @@ def keep_beside(roots: tuple[str, ...], folder: str) -> list[str]:
     return compiled
 
 
-def compile_beside(files: Iterable[str], folder: str) -> None:
-    """Put the byte code of these files into ``folder``; what does not compile is left out."""
+def compile_beside(tree: str, names: Sequence[str], folder: str, contain: Callable[[bool], None]) -> None:
+    """Have a contained process compile these files of a checkout, and put the byte code into ``folder``.
+
+    :param names: of the checkout's own files, below ``tree``. Their source is a stranger's, so whoever compiles it
+        gives bytes and decides about no path.
+    :param contain: makes a child a contained process; told whether it is the first of a PID namespace.
+    """
     os.nice(10)
     os.umask(0o022)  # contained processes may be another user's
-    resource.setrlimit(resource.RLIMIT_CPU, (_PATIENCE, _PATIENCE))
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    sys.pycache_prefix = folder
-    for file in files:
-        try:
-            # By time and size it would be taken for that of whatever is in the file's place when it is done: a copy
-            # may have moved to another commit in the meantime.
-            py_compile.compile(file, doraise=True, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
-        except (py_compile.PyCompileError, OSError, MemoryError, RecursionError):
-            continue
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder)
+    os.chdir(folder)  # where the checkout is removed meanwhile, nothing is made in its place
+    read, write = os.pipe()
+    pid, first = containment.fork()
+    if pid == 0:
+        os.close(read)
+        contain(first)
+        resource.setrlimit(resource.RLIMIT_CPU, (_PATIENCE, _PATIENCE))
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        with open(write, "wb") as stream:
+            for name in names:
+                code = _compiled(os.path.join(tree, name))
+                stream.write(len(code).to_bytes(4, "little") + code)
+        os._exit(0)
+    os.close(write)
+    sys.pycache_prefix = "."
+    with open(read, "rb") as stream:
+        for name in names:
+            size = stream.read(4)
+            code = stream.read(min(int.from_bytes(size, "little"), _LARGEST))
+            if len(size) < 4 or len(code) != int.from_bytes(size, "little"):
+                break  # it came to an end, or gives more than a file has
+            if code:
+                _put(cache_from_source(os.path.join(tree, name)), code)
+
+
+def _compiled(file: str) -> bytes:
+    """The byte code of a file, as Python keeps it; nothing where it does not compile."""
+    try:
+        with open(file, "rb") as stream:
+            source = stream.read()
+        code = marshal.dumps(compile(source, file, "exec", dont_inherit=True))
+    except (SyntaxError, OSError, ValueError, MemoryError, RecursionError):
+        return b""
+    # By time and size it would be taken for that of whatever is in the file's place when it is done: a copy may have
+    # moved to another commit in the meantime. So it goes by the source's hash, which is checked (PEP 552).
+    return MAGIC_NUMBER + (0b11).to_bytes(4, "little") + source_hash(source) + code
+
+
+def _put(place: str, code: bytes) -> None:
+    part = f"{place}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(part, "xb") as stream:
+            stream.write(code)
+        os.replace(part, place)

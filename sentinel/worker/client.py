@@ -294,14 +294,21 @@ class Zygote:
     def compile(self, checkout: Checkout, files: Sequence[str]) -> int | None:
         """Have the byte code of a checkout's files put beside it, by a process that runs none of it.
 
+        :param files: as the process says that imports them: what is none of the checkout's own names is left out.
         :return: the process, which nobody needs to wait for; None where there is nothing to do.
         """
-        base = checkout.path.resolve()
-        own = [file for file in files if Path(file).suffix == ".py" and Path(file).resolve().is_relative_to(base)]
+        from sentinel.sources.checkouts import files as made_with
+
         # Under no other level than strict: there the process that imports has written it already.
-        if own and self.sandbox == "strict" and not self._walled:
+        if not files or self.sandbox != "strict" or self._walled:
+            return None
+        said, tree = set(files), str(checkout.path)
+        names = [name for name in made_with(checkout) if name.endswith(".py") and f"{tree}/{name}" in said]
+        if names:
             with self._lock, contextlib.suppress(EOFError, OSError, protocol.ProtocolError):
-                self._command({"op": "compile", "files": own, "folder": _byte_code_of(checkout)})
+                scratch = _folder("compile-", self._scratch)
+                message = {"tree": tree, "names": names, "folder": _byte_code_of(checkout), "scratch": scratch}
+                self._command({"op": "compile", **message, "contain": self._contained([tree])})
                 return int(protocol.receive(self._open)["pid"])
         return None
 
@@ -313,12 +320,7 @@ class Zygote:
         spec = {**spec, "contain": None}
         if self.sandbox == "strict":
             visible = [str(_PACKAGE), *self.places.readable, *checkout, *filter(os.path.isdir, [spec["pycache"]])]
-            spec["contain"] = {
-                "readable": visible,
-                "hidden": self.places.hidden,
-                "system_calls": syscalls.hexadecimal(),
-            }
-            spec["contain"]["devices"] = self._devices
+            spec["contain"] = {**self._contained(visible), "devices": self._devices}
         with self._lock:
             for last in (False, True):
                 if self._process is None:
@@ -332,6 +334,9 @@ class Zygote:
                         raise WorkerError(self._last_words(self._killed_by())) from None
                     self._dismantle()
         raise AssertionError("the loop returns or raises")
+
+    def _contained(self, visible: Sequence[str]) -> dict[str, Any]:
+        return {"readable": visible, "hidden": self.places.hidden, "system_calls": syscalls.hexadecimal()}
 
     def _fork(self, spec: dict[str, Any]) -> TargetProcess:
         limited = self.options.sandbox != "off"

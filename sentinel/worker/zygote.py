@@ -131,12 +131,17 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
 
 def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
     """Nobody waits for it: the next run is what gains."""
+
+    def contain(first: bool) -> None:
+        _contain(message, first, os.open(os.devnull, os.O_WRONLY))
+        processes.die_with_parent()
+
     pid = os.fork()
     if pid == 0:
         try:
             channel.close()
             processes.die_with_parent()
-            bytecode.compile_beside(message["files"], message["folder"])
+            bytecode.compile_beside(message["tree"], message["names"], message["folder"], contain)
         finally:
             os._exit(0)
     protocol.send(channel, {"pid": pid})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ import pytest
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 
 
+GATE = ("--across-refs", "--no-bisect", "--worse")
+
+
 @pytest.fixture
 def overnight(run_sentinel: Any, tiny: Any, catalog: Any) -> list[str]:
     """``recorded/`` says that main has the bug; tonight it has not."""
-    import json
-
     from sentinel.recipes import find_recipes
     from sentinel.refs import Ref
     from sentinel.reports import store
@@ -52,11 +55,95 @@ def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(
     for folder in ("recorded", "tonight"):
         for file in Path(folder).glob("tiny/*/*.json"):
             file.rename(file.with_name(f"path-{folder}.json"))
-    guard = ("--across-refs", "--no-bisect", "--worse")
-    better = run_sentinel("changes", "--from", "tonight", "--baseline", "recorded", *guard)
-    worse = run_sentinel("changes", "--from", "recorded", "--baseline", "tonight", *guard)
+    better = run_sentinel("changes", "--from", "tonight", "--baseline", "recorded", *GATE)
+    worse = run_sentinel("changes", "--from", "recorded", "--baseline", "tonight", *GATE)
     assert (better.status, "newly fixed" in better.out) == (0, True)
     assert (worse.status, "newly broken" in worse.out) == (1, True)
+
+
+@pytest.fixture
+def guarded(run_sentinel: Any, overnight: list[str]) -> Any:
+    """``guarded(change)``: what a gate says of a head of whose evidence this was made; its base has not the bug."""
+    (file,) = Path("tonight").glob("tiny/*/*.json")
+    base = json.loads(file.read_text())
+
+    def told(change: Any, *options: str) -> Any:
+        for folder, document in (("base", base), ("head", change(base))):
+            shutil.rmtree(folder, ignore_errors=True)
+            other = {**base, "bug_id": "TINY-OTHER"}  # what is decided at both
+            for each in filter(None, (document, other)):
+                place = Path(folder, "tiny", each["bug_id"], f"path-{folder}.json")
+                place.parent.mkdir(parents=True)
+                place.write_text(json.dumps(each))
+        return run_sentinel("changes", "--from", "head", "--baseline", "base", *GATE, *options)
+
+    return told
+
+
+def _answered(verdict: str, kind: str = "") -> Any:
+    """Turns evidence of a bug that is not there into evidence of this verdict."""
+
+    def turned(base: Any) -> Any:
+        known = {key: value for key, value in base.items() if key not in ("not_triggered", "observed_fixed_behavior")}
+        failure = {"kind": kind, "reason": "away", "traceback": ""} if kind else None
+        ended = {"observation": None, "checks": None, "comparison": []} if kind else {}
+        return {
+            **known,
+            **ended,
+            "verdict": verdict,
+            "status": verdict,
+            "kind": kind,
+            "reason": kind,
+            "failure": failure,
+        }
+
+    return turned
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda base: None, "missing: tiny TINY-MEAN"),
+        (_answered("unavailable", "ref"), "no longer to be had"),
+        (_answered("unavailable", "python"), "no longer to be had"),
+        (_answered("unavailable", "not-in-this-version"), "no longer to be had"),
+        (_answered("inconclusive", "timeout"), "newly inconclusive"),
+        (_answered("inconclusive", "drift"), "drifted"),
+        (_answered("inconclusive", "unsteady"), "newly inconclusive"),
+        (_answered("changed"), "drifted"),
+        (lambda base: json.loads(next(Path("recorded").glob("tiny/*/*.json")).read_text()), "newly broken"),
+    ],
+)
+def test_a_bug_that_may_have_come_fails_a_gate(guarded: Any, change: Any, says: str) -> None:
+    """Whatever a head does to the answer about its own bug: fixed, and then anything but fixed, is worse."""
+    answer = guarded(change)
+    assert (answer.status, says in answer.out) == (1, True), answer
+    assert guarded(lambda base: base).status == 0
+
+
+def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel: Any, overnight: list[str]) -> None:
+    (file,) = Path("tonight").glob("tiny/*/*.json")
+    file.write_text(json.dumps(_answered("inconclusive", "harness")(json.loads(file.read_text()))))
+    Path("empty").mkdir()
+    for folder in ("tonight", "empty"):
+        answer = run_sentinel("changes", "--from", folder, "--baseline", "tonight", *GATE)
+        assert (answer.status, "nothing was decided" in answer.err) == (2, True)
+
+
+def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel: Any, overnight: list[str]) -> None:
+    """``run.json`` says what the last run decided: evidence of a head that was looked at before is none of this one."""
+    (file,) = Path("tonight").glob("tiny/*/*.json")
+    item = {"id": "x", "outcome": "passed", "evidence": file.relative_to("tonight").as_posix()}
+    stale = json.loads(file.read_text())
+    file.with_name("path-000.json").write_text(json.dumps(_answered("changed")(stale)))
+    Path("tonight/run.json").write_text(json.dumps({"items": [item]}))
+    assert run_sentinel("changes", "--from", "tonight", "--baseline", "tonight", "--across-refs").status == 0
+    assert run_sentinel("baseline", "update", "--from", "tonight", "--to", "new").status == 0
+    assert [file.name for file in Path("new").rglob("*.json")] == ["git-main.json"]
+    for evil in ("../recorded/x.json", "/etc/passwd", "tiny/gone.json", 7):
+        Path("tonight/run.json").write_text(json.dumps({"items": [{**item, "evidence": evil}]}))
+        answer = run_sentinel("changes", "--from", "tonight", "--baseline", "recorded")
+        assert (answer.status, "no such evidence" in answer.err) == (2, True)
 
 
 def test_nothing_changed_is_status_0(run_sentinel: Any, overnight: list[str]) -> None:

@@ -1,7 +1,8 @@
-"""``sentinel query``: answers from an index that is made anew whenever it has to be."""
+"""``sentinel query``: answers from what sweeps have kept."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -19,17 +20,16 @@ def test_questions_are_answered_from_what_was_kept(run_sentinel: Any, tiny: Any)
     assert run_sentinel("query", "--law", "no_such_law").status == 1
 
 
-def test_the_index_is_made_anew_where_it_is_damaged_or_old(run_sentinel: Any) -> None:
+def test_nothing_is_written_where_records_are_read(run_sentinel: Any) -> None:
     from sentinel.sources import Home
 
     run_sentinel("sweep", "tiny")
-    before = run_sentinel("query").out
-    index = Home.default().path / "history" / "index.sqlite"
-    index.write_bytes(b"not a database")
-    assert run_sentinel("query").out == before
-    index.unlink()
-    assert run_sentinel("query").out == before
-    record = index.parent / "tiny" / "TINY-MEAN" / "git-main.json"
+    folder = Home.default().path / "history"
+    before = sorted(folder.rglob("*"))
+    for command in ("query", "history", "history TINY-MEAN"):
+        assert run_sentinel(*command.split(), "--from", str(folder)).status == 0
+    assert sorted(folder.rglob("*")) == before
+    record = folder / "tiny" / "TINY-MEAN" / "git-main.json"
     record.write_text(record.read_text().replace('"reproduced"', '"changed"'))
     assert "changed" in run_sentinel("query").out
 
@@ -39,9 +39,12 @@ def test_a_file_that_is_no_record_is_named(run_sentinel: Any) -> None:
 
     run_sentinel("sweep", "tiny")
     stray = Home.default().path / "history" / "tiny" / "TINY-MEAN" / "stray.json"
-    stray.write_text("[]")
-    answer = run_sentinel("query")
-    assert (answer.status, "stray.json: no record of a history" in answer.err) == (2, True)
+    whole = json.loads((stray.parent / "git-main.json").read_text())
+    for damage in ([], {**whole, "runs": [{}]}, {**whole, "bug_id": None}, {**whole, "commits": "2"}):
+        stray.write_text(json.dumps(damage))
+        for command in ("query", "history"):
+            answer = run_sentinel(command)
+            assert (answer.status, "stray.json: no record of a history" in answer.err) == (2, True)
 
 
 def test_a_day_that_is_none_is_refused(run_sentinel: Any) -> None:

@@ -1,7 +1,7 @@
 """Kill -9 between any two effects: an action runs in a process of its own, which ends before its n-th effect.
 
 An effect is a system call that changes something in the folder: a file made, written, renamed, removed, locked. They
-are counted by ptrace, so git, pip and SQLite are walked like Python, and nothing in ``sentinel/`` knows of it. The
+are counted by ptrace, so git and pip are walked like Python, and nothing in ``sentinel/`` knows of it. The
 kernel stops a process *before* the call; to end it there is to end it between two effects.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 import zipfile
 from collections.abc import Callable, Sequence
@@ -18,7 +17,6 @@ from wheels import wheel
 from sentinel.catalog import bundled_catalog
 from sentinel.cli import main
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.history import index
 from sentinel.refs import Ref
 from sentinel.reports import store as evidence
 from sentinel.sources import Home, MirrorStore, cache, checkouts, open_checkout, pypi
@@ -115,37 +113,6 @@ def test_evidence_that_is_empty(decide: Decide, fixed_tree: Path, tmp_path: Path
         evidence.load(place)
     evidence.write(reports, decision)
     assert place.read_bytes() == whole
-
-
-@pytest.fixture
-def histories(home: Path) -> Path:
-    """A folder with one record, and its index."""
-    folder = home / "history"
-    source = Path(__file__).resolve().parents[2] / "reports" / "history"
-    for file in sorted(source.glob("*/*/*.json"))[:30]:
-        copy = folder / file.relative_to(source)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(file.read_bytes())
-    return folder
-
-
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "empty": lambda file: file.write_bytes(b""),
-    "cut off": lambda file: os.truncate(file, file.stat().st_size // 2),
-    "garbage": lambda file: file.write_bytes(b"\0garbage" * 999),
-    "a page of garbage": lambda file: flip(file, 4096, 4096),
-    "garbage but for its first and last page": lambda file: flip(file, 4096, file.stat().st_size - 8192),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_the_index_of_histories(damage: Callable[[Path], object], histories: Path) -> None:
-    usual = index.ask(histories, index.Question())
-    assert len(usual) > 20
-    damage(histories / index.NAME)
-    assert index.ask(histories, index.Question()) == usual
-    with sqlite3.connect(histories / index.NAME) as database:
-        assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
 # -- clocks -----------------------------------------------------------------------------------------------------------

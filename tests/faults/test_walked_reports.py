@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,7 +20,6 @@ from sentinel.catalog import Catalog, bundled_catalog
 from sentinel.cli import main
 from sentinel.export.exporting import Bundle, Side
 from sentinel.export.writing import write as write_export
-from sentinel.history import index
 from sentinel.history import record as records
 from sentinel.outcomes import Decision
 from sentinel.reports import store
@@ -268,15 +266,3 @@ def test_a_sweep(walked: Walk, here: Path, swept: Path) -> None:
 def _records(home: Path) -> None:
     for file in records.files(home / "history"):
         records.load(file)
-
-
-def test_the_index_of_histories(walked: Walk, here: Path, swept: Path) -> None:
-    """It is made anew where it is not whole; what SQLite leaves beside it goes."""
-
-    def rows() -> Any:
-        asked = index.ask(swept / "history", index.Question())  # on a disk without room it was asked in memory
-        return {file.name for file in (swept / "history").iterdir()}, asked
-
-    act = Command(lambda: main(["query", "--target", "demo"]), rows, 15, before=sweep)
-    assert walked(act, here)
-    assert os.path.getsize(swept / "history" / index.NAME)

@@ -205,6 +205,23 @@ def test_update_keeps_what_was_decided_where_it_cannot_be_decided_here(
     assert len(done.changed) == (not stays)
 
 
+@pytest.mark.parametrize("before", ["reproduced", "inconclusive", "unavailable"])
+def test_a_run_without_mirrors_rewrites_nothing(before: str, decide: Build, tmp_path: Path) -> None:
+    """What is recorded beside a verdict (the checkout, the adapter, the environment) is worth keeping too."""
+    kind = {"reproduced": "", "inconclusive": "drift", "unavailable": "not-in-this-version"}[before]
+    was = {"verdict": Verdict(before, "why", kind), "failure": Failure(kind, "why")} if kind else {}
+    fresh, baseline, file = folders(tmp_path, decide(before, **was))
+    update(fresh, baseline)
+    kept = (baseline / file.relative_to(fresh)).read_bytes()
+    away = {"verdict": Verdict("unavailable", "no mirror", "ref"), "failure": Failure("ref", "no mirror")}
+    store.write(fresh, decide("unavailable", checkout=None, environment=None, adapter="", **away))
+    (again,) = fresh.glob("*/*/*.json")
+    assert store.load(again)["kind"] == "ref"
+    done = update(fresh, baseline)
+    assert (done.changed, len(done.kept)) == ((), 1)
+    assert (baseline / file.relative_to(fresh)).read_bytes() == kept
+
+
 def test_update_removes_only_when_asked(decide: Build, recipe: Build, tmp_path: Path) -> None:
     fresh, baseline, file = folders(tmp_path, decide())
     for target in ("roll", "verl"):

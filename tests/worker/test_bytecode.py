@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from demo_kit import Lab, gone, returned
 
 from sentinel.checkout import Checkout
 from sentinel.refs import Ref
+from sentinel.sources.trees import FILE, Entry, blob_id, tree_hash
 
 SCRIPT = """
 import sys
@@ -42,18 +44,39 @@ def test_byte_code_of_the_checkout_alone_is_moved(tmp_path: Path) -> None:
     assert [file.name.partition(".")[0] for file in elsewhere.rglob("*.pyc")] == ["outside"]
 
 
+def listed(tree: Path) -> str:
+    """Note the files of a tree beside it, as a checkout has them; the hash of the tree."""
+    files = sorted(file for file in tree.rglob("*") if file.is_file())
+    entries = [
+        Entry(file.relative_to(tree).as_posix(), FILE, blob_id(content := file.read_bytes()), len(content))
+        for file in files
+    ]
+    rows = [[entry.path, entry.mode, entry.blob, entry.size] for entry in entries]
+    (tree.parent / "files.json").write_text(json.dumps({"version": 1, "files": rows}))
+    return tree_hash(entries)
+
+
 def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(
     lab: Lab, offered: Callable[[str], str]
 ) -> None:
     lab.sandbox = offered("strict")
-    tree = lab.write({"mod.py": "def f():\n    return 7\n", "broken.py": "def f(:\n"})
-    checkout = Checkout("demo", Ref("path", str(tree)), tree, ("pkg",), (tree,), "0" * 64)
+    tree = lab.write({"mod.py": "def f():\n    return 7\n", "broken.py": "def f(:\n", "unasked.py": ""})
+    checkout = Checkout("demo", Ref("path", str(tree)), tree, ("pkg",), (tree,), listed(tree))
     first = lab.open(tree)
     compiled = lab.load(first, "pkg.mod.f")
     beside = tree.parent / "tree.pycache"
     assert [Path(file).name for file in compiled] == ["__init__.py", "mod.py"]
     assert not beside.exists()  # it could not write it
-    compiler = lab.zygote.compile(checkout, [*compiled, str(tree / "pkg" / "broken.py"), "/etc/passwd", __file__])
+    lies = [
+        str(tree / "pkg" / "broken.py"),
+        "/etc/passwd",
+        __file__,
+        f"{tree}/pkg/../pkg/unasked.py",
+        "",
+        "\0",
+        "mod.py",
+    ]
+    compiler = lab.zygote.compile(checkout, [*compiled, *lies])
     assert compiler is not None
     assert gone(compiler)
     assert {file.name.partition(".")[0] for file in beside.rglob("*.pyc")} == {
@@ -77,7 +100,10 @@ def test_byte_code_goes_by_what_was_compiled_and_by_no_time(tmp_path: Path) -> N
 
     part.write_text("VALUE = 1\n")
     os.utime(part, (5, 5))
-    said(f"from sentinel.worker.bytecode import compile_beside\ncompile_beside([{str(part)!r}], {str(cache)!r})")
+    said(
+        "from sentinel.worker.bytecode import compile_beside\n"
+        f"compile_beside({str(root)!r}, ['part.py'], {str(cache)!r}, lambda first: None)"
+    )
     assert list(cache.rglob("part.*.pyc"))
     look = (
         f"import sys\nfrom sentinel.worker.bytecode import keep_beside\nkeep_beside(({str(root)!r},), {str(cache)!r})"
