@@ -65,7 +65,7 @@ def circumstances(recorded: Recorded, current: Recorded | Decision) -> list[str]
     there, here = _circumstances(recorded), _circumstances(now)
     names = sorted(set(there) | set(here))
     return [
-        f"{name}: {_brief(there.get(name))} recorded, {_brief(here.get(name))} now"
+        f"{message(name)}: {_brief(there.get(name))} recorded, {_brief(here.get(name))} now"
         for name in names
         if there.get(name) != here.get(name)
     ]
@@ -92,7 +92,7 @@ def _direction(before: str, after: str) -> str:
 
 
 def _named(document: Recorded) -> str:
-    return f"{document['verdict']} ({document['kind']})" if document["kind"] else str(document["verdict"])
+    return f"{document['verdict']} ({message(document['kind'])})" if document["kind"] else str(document["verdict"])
 
 
 def _of(document: Recorded) -> str:

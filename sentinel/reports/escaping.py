@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import sentinel
 
@@ -45,6 +46,15 @@ def visible(text: str, *, lines: bool = False) -> str:
     """
     shown = _HIDDEN.sub(_escape, text.replace("\r\n", "\n")) if lines else _HIDDEN_IN_A_LINE.sub(_escape, text)
     return _COMMAND.sub(lambda found: f"{found[1]}\\x3a" if found[0].endswith(":") else "\\x23", shown)
+
+
+def shown(value: Any) -> Any:
+    """Data with every text in it, keys included, made :func:`visible`."""
+    if isinstance(value, Mapping):
+        return {visible(key): shown(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [shown(item) for item in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -35,7 +35,7 @@ def explain(decision: Decision, command: str = "") -> str:
         parts.append("upstream's traceback:\n" + _indented(passage(decision.failure.traceback, known)))
     if command:
         parts.append(f"repeat: {visible(command)}")
-    return "\n\n".join(part for part in parts if part)
+    return visible("\n\n".join(part for part in parts if part), lines=True)
 
 
 def _headline(decision: Decision) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import dumps
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, ordered, row
 
@@ -74,8 +75,9 @@ def _code(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Every character that Markdown or HTML could obey, as an entity."""
-    return unlinked("".join(c if c.isalnum() or c in " -.:,;≤…" else f"&#{ord(c)};" for c in text))
+    """Every character that Markdown or HTML could obey, as an entity; what acts unseen is shown, or else would act as
+    an entity too."""
+    return unlinked("".join(c if c.isalnum() or c in " -.:,;≤…" else f"&#{ord(c)};" for c in visible(text)))
 
 
 def unlinked(text: str) -> str:

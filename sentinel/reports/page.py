@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 from collections.abc import Iterable, Mapping
-from html import escape
 from typing import Any
 
-from sentinel.reports.escaping import message
+from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import dumps
 from sentinel.reports.rows import MEANING, Row, counts, headings, held, row
 
@@ -76,6 +76,11 @@ def page(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> st
 </body>
 </html>
 """
+
+
+def escape(text: str) -> str:
+    """Text that shows on a page, and neither acts on it nor hides in it."""
+    return html.escape(visible(text, lines=True))
 
 
 def _line(index: int, item: Row) -> str:

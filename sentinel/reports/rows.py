@@ -101,7 +101,7 @@ def _reason(verdict: str, kind: str, why: str, expect: str | None, outcome: str)
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):
         said = not kind or verdict == "unavailable" or why.startswith(f"{kind}:")  # the reason itself says of what kind
-        parts.append(why if said else f"{kind}: {why}")
+        parts.append(why if said else f"{message(kind)}: {why}")
     return "; ".join(parts)
 
 

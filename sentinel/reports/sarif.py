@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import sentinel
-from sentinel.reports.escaping import message
+from sentinel.reports.escaping import message, shown, visible
 from sentinel.reports.rows import MEANING
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -44,7 +44,7 @@ def sarif(results: Iterable[tuple[Document, str]], repositories: Mapping[str, st
         for (target, ref), found in sorted(groups.items())
     ]
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
-    return json.dumps(log, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+    return json.dumps(shown(log), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
 
 def _run(target: str, ref: str, documents: list[Document], repository: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _rule(document: Document, repository: str) -> dict[str, Any]:
     }
     pull = document["upstream"].get("pull")
     if pull and repository:
-        rule["helpUri"] = f"{repository.removesuffix('.git')}/pull/{quote(str(pull))}"
+        rule["helpUri"] = f"{repository.removesuffix('.git')}/pull/{quote(visible(str(pull)))}"
     return rule
 
 
@@ -108,7 +108,7 @@ def _result(document: Document, order: Mapping[str, int]) -> dict[str, Any]:
         "properties": {"verdict": document["verdict"], "ref": message(str(document["ref"]))},
     }
     if boundary["file"]:
-        place: dict[str, Any] = {"artifactLocation": {"uri": quote(boundary["file"]), "uriBaseId": ROOT}}
+        place: dict[str, Any] = {"artifactLocation": {"uri": quote(visible(boundary["file"])), "uriBaseId": ROOT}}
         if boundary["line"]:
             place["region"] = {"startLine": boundary["line"]}
             if boundary.get("end_line"):
@@ -130,4 +130,4 @@ def _text(document: Document) -> str:
 
 def _fingerprint(name: str, boundary: Mapping[str, Any]) -> str:
     """The same for the same bug at the same boundary, wherever its lines go."""
-    return hashlib.sha256(f"{name}\n{boundary['written']}".encode()).hexdigest()
+    return hashlib.sha256(f"{name}\n{visible(boundary['written'])}".encode()).hexdigest()

@@ -47,7 +47,7 @@ def summary(
 
 
 def _cells(item: Row) -> tuple[str, ...]:
-    return (item.target, item.what, item.ref, item.verdict, item.outcome, item.reason)
+    return tuple(map(visible, (item.target, item.what, item.ref, item.verdict, item.outcome, item.reason)))
 
 
 def _names(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -9,19 +9,33 @@ import re
 import unicodedata
 import xml.etree.ElementTree
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import Repository, copy_demo, write_recipe
+from demo_kit import MASKED_TOKENS, Decide, Repository, copy_demo, write_recipe
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from sentinel.cli import main
+from sentinel.errors import SentinelError
+from sentinel.history import record as records
+from sentinel.history import rendering
+from sentinel.outcomes import Decision
+from sentinel.reports.baseline import verify_report
 from sentinel.reports.escaping import message, passage, visible
-from sentinel.reports.store import load
+from sentinel.reports.evidence import dumps, evidence, validate
+from sentinel.reports.explain import explain
+from sentinel.reports.github import workflow_commands
+from sentinel.reports.markdown import markdown
+from sentinel.reports.page import page
+from sentinel.reports.sarif import sarif
+from sentinel.reports.store import evidence_path, load
+from sentinel.reports.summary import summary
+from sentinel.values import Tensor
 
 #: One of each: terminal (colour, title, link, C1), direction, line ends of all kinds, Markdown, HTML, runner commands.
 PAYLOAD = (
@@ -413,3 +427,130 @@ def test_what_a_search_says(searched: Path, sentinel_says: Said, warm_runs: Any,
         clean(file.read_text(encoding="utf-8"))
         clean(sentinel_says("recipe", "check", file))
         clean(sentinel_says("show", file.stem, "--recipes", "found"))
+
+
+# -- every field -------------------------------------------------------------------------------------------------------
+
+#: What JSON and Python can hold and no file can, too.
+MARK = f"{LINES}\0\ud800"
+
+
+def planted(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Copies of data, in each of which one text, or one key, holds a mark."""
+    if isinstance(value, str):
+        yield place, f"{value}{MARK}"
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from ((where, {**value, key: changed}) for where, changed in planted(item, f"{place}.{key}"))
+        if value:
+            key, item = next(iter(value.items()))
+            yield f"{place}.*", {f"{key}{MARK}": item, **{k: v for k, v in value.items() if k != key}}
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value[:3]):
+            for where, changed in planted(item, f"{place}[{index}]"):
+                yield where, type(value)([*value[:index], changed, *value[index + 1 :]])
+    elif is_dataclass(value) and not isinstance(value, (type, Tensor)):  # a tensor has one of a few dtypes, or is none
+        for field in fields(value):
+            for where, changed in planted(getattr(value, field.name), f"{place}.{field.name}"):
+                yield where, replace(value, **{field.name: changed})
+
+
+def readers(document: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What each reader's report says of evidence: sink and text."""
+    results = [(document, "failed")]
+    yield "terminal", summary(results, "reports")
+    coloured = summary(results, "reports", terminal=True, width=2000, environ={})
+    yield "coloured terminal", re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    yield "markdown", markdown(results)
+    yield "html", page(results)
+    yield "sarif", "\n".join(_strings(json.loads(sarif(results, {"demo": "https://example.org/demo.git"}))))
+    yield "evidence", dumps(document)
+    yield "verify", str(verify_report(document, usual))
+    yield "verify", str(verify_report(usual, document))
+    hosted = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": "/work"}
+    for command in workflow_commands(results, {"demo": Path("/work/tree")}, hosted):
+        assert re.fullmatch(r"::error (?:(?:file|line|endLine|title)=[^,:\n]*,?)+::[^\n]*", command)
+        yield "annotation", command.partition(" ")[2]
+
+
+@pytest.fixture
+def decisions(decide: Decide, head: Repository, broken_tree: Path) -> list[Decision]:
+    """One of each kind: with numbers, with a traceback, by a law, of a revision that is not there."""
+    law = {key: value for key, value in MASKED_TOKENS.items() if not key.startswith("expected")}
+    variants = {"baseline": {}, "outlier": {"loss_mat": [[1.0, 0.0], [1.0, 0.0]]}}
+    return [
+        decide(MASKED_TOKENS, broken_tree),
+        decide({**law, "variants": variants}, broken_tree),
+        decide(RAISES, head.path),
+        decide(MASKED_TOKENS, "git:main"),
+    ]
+
+
+def test_every_field_of_evidence_in_every_report(decisions: list[Decision]) -> None:
+    """Whoever wrote it; what the schema refuses nobody shows."""
+    seen = set()
+    for decision in decisions:
+        usual = evidence(decision)
+        for where, document in planted(usual):
+            try:
+                validate(document)
+            except SentinelError as error:
+                clean(str(error))
+                continue
+            seen.add(where)
+            for sink, said in readers(document, usual):
+                assert (hidden(said), commands(said)) == ([], []), (where, sink)
+                assert sink != "markdown" or foreign_markdown(said) == [], where
+                assert sink != "html" or foreign_html(said) == [], where
+    assert {
+        ".failure.reason",
+        ".failure.traceback",
+        ".boundary.signature",
+        ".ref",
+        ".title",
+        ".environment.torch",
+    } <= seen
+    assert not {".kind", ".failure.kind", ".verdict"} & seen, "these are enumerated"
+    assert len(seen) > 60
+
+
+def test_every_field_of_a_decision_in_what_is_written_of_it(decisions: list[Decision]) -> None:
+    """All that a worker can have said is in it: JUnit's text and pytest's is :func:`explain`'s."""
+    seen = set()
+    for decision in decisions:
+        for where, marked in planted(decision):
+            if where == ".verdict.name":  # the controller's own word
+                continue
+            seen.add(where)
+            clean(explain(marked, MARK))
+            place = evidence_path(marked)
+            assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", part) for part in place.parts), (where, place)
+            with contextlib.suppress(SentinelError):
+                document = evidence(marked)
+                validate(document)
+                for sink, said in readers(document, document):
+                    assert (hidden(said), commands(said)) == ([], []), (where, sink)
+    assert {".failure.kind", ".failure.reason", ".measurement.provenance.file", ".verdict.kind"} <= seen
+
+
+def test_every_field_of_a_history(sentinel_says: Said, pytester: pytest.Pytester) -> None:
+    """A record that somebody has committed."""
+    source = Path(__file__).resolve().parents[2] / "reports" / "history"
+    whole = json.loads(min(source.glob("*/*/git-main.json"), key=lambda file: (file.stat().st_size, file)).read_text())
+    place = pytester.path / "history" / "demo" / "DEMO" / "git-main.json"
+    place.parent.mkdir(parents=True)
+    seen = set()
+    for where, document in planted(whole):
+        with contextlib.suppress(SentinelError, UnicodeEncodeError):
+            place.write_text(json.dumps(document))
+            records.load(place)
+            seen.add(where)
+            for lines in (rendering.story(document), rendering.releases(document), [rendering.heading(document)]):
+                clean(visible("\n".join(lines), lines=True))
+            assert foreign_markdown(rendering.markdown(*rendering.overview([document]))) == [], where
+    assert {".title", ".bug_id", ".runs[0].first.subject", ".runs[0].kind", ".source.ref"} <= seen
+    marked = {**whole, "title": MARK, "bug_id": MARK, "runs": [{**run, "kind": MARK} for run in whole["runs"]]}
+    place.write_text(json.dumps(marked))
+    for command in ("query", "query --json", "history", "history --markdown", "history --json"):
+        clean(sentinel_says(*command.split(), "--from", pytester.path / "history"))
+    clean(sentinel_says("history", MARK, "--from", pytester.path / "history"))
