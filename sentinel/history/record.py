@@ -24,7 +24,7 @@ from sentinel.history.units import Unit
 from sentinel.recipes import Recipe
 from sentinel.recipes.schema_subset import Check, compiled
 from sentinel.reports.escaping import message
-from sentinel.reports.store import file_name, own, parse, write_atomically
+from sentinel.reports.store import below, file_name, own, parse, write_atomically
 
 #: 2: a change says where the code came from that a history begins with.
 SCHEMA_VERSION = 2
@@ -224,7 +224,7 @@ def _accepts() -> Check:
 
 def files(folder: Path) -> Iterator[Path]:
     """Every record below a folder, in order of path."""
-    for file in sorted(folder.glob("*/**/*.json")):
+    for file in below(folder):
         parts = file.relative_to(folder).parts
         if not {"closures", "copies"} & set(parts) and not any(part.startswith(".") for part in parts):
             yield file

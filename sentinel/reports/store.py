@@ -13,8 +13,10 @@ import os
 import platform
 import re
 import shlex
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
@@ -121,7 +123,7 @@ def own(folder: Path, place: PurePosixPath) -> Path:
     :raises SentinelError: where one does: what lies there is somebody else's.
     """
     file = folder / place
-    for above in reversed(file.parents):
+    for above in (*reversed(file.parents), file):
         if folder in above.parents and above.is_symlink():
             raise SentinelError(f"{visible(str(above))} is a link, and nothing is written through it; remove the link")
     return file
@@ -146,6 +148,8 @@ def _make(report_dir: Path) -> None:
     if os.path.lexists(report_dir):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     part = report_dir.with_name(f".{report_dir.name}.new")  # one for all, so that a leftover is made use of
+    if part.is_symlink():
+        part.unlink()  # no leftover of ours
     try:
         part.mkdir(exist_ok=True)
         (part / ".gitignore").write_text("# made by Sentinel\n*\n", encoding="utf-8")
@@ -208,10 +212,9 @@ def parse(file: Path) -> Any:
     """
     name = visible(str(file))
     try:
-        size = file.stat().st_size
-        if size > _LARGEST:
-            raise SentinelError(f"{name}: {size} bytes is too large for evidence (at most {_LARGEST})")
-        raw = file.read_bytes()
+        raw = _regular(file)
+        if len(raw) > _LARGEST:
+            raise SentinelError(f"{name}: too large for evidence (at most {_LARGEST} bytes)")
     except OSError as error:
         raise SentinelError(f"{name}: cannot be read: {error.strerror or type(error).__name__}") from error
     try:
@@ -255,10 +258,19 @@ def find(directory: Path, decision: Decision) -> Document | None:
 
 def files(directory: Path) -> Iterator[Path]:
     """Every evidence file of a report folder, in order of path; ``run.json`` and other files are passed over."""
-    for file in sorted(directory.glob("*/**/*.json")):
+    for file in below(directory):
         parts = file.relative_to(directory).parts
-        if file.is_file() and parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
+        if parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
             yield file
+
+
+def below(directory: Path) -> list[Path]:
+    """The JSON files in the folders of a folder, in order of path. What a link leads to is somebody else's: in a
+    stranger's folder it may be the whole disk."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        tops = [top for top in directory.iterdir() if not top.is_symlink()]
+        return sorted(file for top in tops for file in top.glob("**/*.json") if file.is_file())
+    return []
 
 
 def decided(directory: Path) -> dict[Path, str]:
@@ -282,9 +294,18 @@ def decided(directory: Path) -> dict[Path, str]:
     return found
 
 
+def _regular(file: Path) -> bytes:
+    """The content of a file, no more than is ever taken: a pipe would be waited for, and a device never end."""
+    handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "neither a file nor a link to one")
+        return stream.read(_LARGEST + 1)
+
+
 def _present(file: Path) -> bytes | None:
     try:
-        return file.read_bytes()
+        return _regular(file)
     except FileNotFoundError:
         return None
     except OSError as error:

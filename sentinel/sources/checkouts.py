@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,7 +43,7 @@ def index_key(target: Target, ref: str) -> str:
 def cached(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
     """The checkout of a ref that was made before, or None. Looks at its files and runs nothing."""
     known = read_json(home.checkouts / safe_name(target.name) / "refs" / f"{key}.json")
-    if known is None or not isinstance(known.get("tree"), str):
+    if known is None or not re.fullmatch("[0-9a-f]{64}", str(known.get("tree"))):
         return None
     return _existing(home, target, ref, known["tree"], known)
 
@@ -122,13 +123,14 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
     record = folder / "checkout.json"
     with leases.taking(home.checkouts):
         known = read_json(record)
-        if known is None or known.get("tree") != tree or not _is_whole(folder, known):
+        entries = _whole(folder, known) if known is not None and known.get("tree") == tree else None
+        if known is None or entries is None:
             return None
         leases.take(home.checkouts, folder)
     with suppress(OSError):  # A cache that is shared read-only is as good to read.
         os.utime(record)  # When it was last used: `sentinel cache prune` goes by this.
     path = folder / "tree"
-    here = tuple(root for root in target.roots if root.path in known["roots"])
+    here = present(target.roots, entries)
     return Checkout(
         target=target.name,
         ref=ref,
@@ -144,24 +146,24 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
     )
 
 
-def _is_whole(folder: Path, record: Mapping[str, Any]) -> bool:
-    """Whether the tree holds each file of its revision as it was, and nothing else.
+def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
+    """The files of a revision, where its tree holds each of them as it was and nothing else; else None.
 
     Code that was measured may have deleted, written or added something. Contents are read again only where the kernel
     says that something was touched since they were written or last read: that is ten times faster.
     """
     entries, top = _listed(folder, record["tree"]), folder / "tree"
     if entries is None:
-        return False
+        return None
     with suppress(OSError, ValueError, TypeError):
         now = stamp(top)
         if now == record.get("stamp"):
-            return True
+            return entries
         if _holds(top, entries, {path for path, _, _ in record["left_out"]}):
             with suppress(OSError):  # a cache that is shared read-only is read again each time
                 write_atomically(folder / "checkout.json", json.dumps({**record, "stamp": now}, indent=1))
-            return True
-    return False
+            return entries
+    return None
 
 
 def _listed(folder: Path, tree: str) -> list[Entry] | None:
@@ -214,7 +216,7 @@ def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
 
 def _move(part: Path, place: Path) -> None:
     record = read_json(place / "checkout.json")
-    if place.is_dir() and (record is None or not _is_whole(place, record)):
+    if place.is_dir() and (record is None or _whole(place, record) is None):
         remove_tree(place)
     try:
         part.rename(place)

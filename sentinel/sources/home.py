@@ -131,7 +131,10 @@ def small_text(path: Path) -> str | None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, read-only ones inside it too; nothing happens where it is not there."""
+    """Remove a folder, read-only ones inside it too; of a link the link. Nothing happens where it is not there."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+        return
     for folder, _, _ in os.walk(path):
         with suppress(FileNotFoundError):  # somebody else removes it too
             os.chmod(folder, stat.S_IRWXU)

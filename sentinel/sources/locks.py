@@ -28,7 +28,8 @@ def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
     :raises BlockingIOError: where somebody else has it and ``wait`` is false.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    # Through a link that somebody has put there it would make a file elsewhere.
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     try:
         lock(handle, shared, wait)
     except OSError as error:

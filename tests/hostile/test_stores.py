@@ -1,0 +1,431 @@
+"""Attacks on what is kept between runs: checkouts, byte code, report folders, baselines, records and their locks.
+
+Each is one row of a table: what is planted, and what must then still be true.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, gone
+
+from sentinel.checkout import Checkout
+from sentinel.cli import main
+from sentinel.errors import SentinelError
+from sentinel.history import record as records
+from sentinel.outcomes import Decision
+from sentinel.refs import Ref
+from sentinel.reports import store as reports
+from sentinel.reports.baseline import update
+from sentinel.reports.evidence import dumps, evidence
+from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.sources.cache import prune
+from sentinel.sources.home import remove_tree
+from sentinel.targets import PackageRoot, Target
+
+TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),))
+MAIN = Ref.parse("git:main")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> MirrorStore:
+    return MirrorStore(Home(tmp_path / "home"))
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Repository:
+    repository = Repository(copy_demo(tmp_path / "upstream"))
+    repository.git("init", "--quiet", "--initial-branch=main")
+    (repository.path / "demo_rl" / "link.py").symlink_to("losses.py")
+    repository.commit("one", {})
+    return repository
+
+
+def everything(folder: Path) -> dict[str, bytes | str]:
+    """All that lies below a folder: the content of files, and where links point."""
+    return {
+        str(place.relative_to(folder)): os.readlink(place) if place.is_symlink() else place.read_bytes()
+        for place in sorted(folder.rglob("*"))
+        if place.is_symlink() or place.is_file()
+    }
+
+
+# -- what an import says that it had to compile ------------------------------------------------------------------------
+
+#: Where a link of the head's leads: as many levels down as a path can then go up and still be inside, resolved.
+DEEP = "/".join("d" * 40)
+
+#: Import-time code that finds the worker's list of compiled files, and adds to it.
+SAYS = """
+import gc, os
+here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+for each in gc.get_objects():
+    if type(each) is list and __file__ in each:
+        each.extend(item.replace("{tree}", here) if isinstance(item, str) else item for item in ADDED)
+"""
+
+
+@pytest.fixture
+def compiled(lab: Lab, offered: Callable[[str], str], upstream: Repository, store: MirrorStore) -> Callable[..., Path]:
+    """``compiled(*added)``: the store's checkouts, after a head has said that it had to compile these files too, and
+    what it had to compile was compiled."""
+    lab.sandbox = offered("strict")
+
+    def run(*added: Any) -> Path:
+        package = upstream.path / "demo_rl"
+        for up in range(41):
+            folder = package / DEEP[: 2 * up] / "planted"
+            folder.mkdir(parents=True)
+            (folder / "x.py").write_text("VALUE = 1\n")
+        (package / "unasked.py").write_text("VALUE = 1\n")
+        (package / "inside").symlink_to(DEEP)
+        upstream.commit("attack", {"demo_rl/evil.py": f"ADDED = {added!r}\n{SAYS}"})
+        store.add(TARGET, str(upstream.path))
+        made = open_checkout(TARGET, MAIN, store=store)
+        usual = lab.zygote.options
+        lab.zygote.options = replace(usual, sandbox="strict")
+        try:
+            process = lab.zygote.target(made, ("demo_rl",))
+            lab.processes.append(process)
+            compiler = lab.zygote.compile(made, lab.load(process, "demo_rl.evil.nothing"))
+        finally:
+            lab.zygote.options = usual
+        assert compiler is None or gone(compiler)
+        return store.home.checkouts
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        ["{tree}/demo_rl/inside/" + "../" * up + "planted/x.py" for up in range(40)],
+        ["{tree}/demo_rl/../demo_rl/unasked.py", "{tree}//demo_rl/unasked.py", "{tree}/demo_rl/inside/planted/x.py"],
+        ["/etc/passwd", "/tmp/planted.py", "planted.py", "", ".", "/"],
+        ["{tree}/demo_rl/\0.py", "{tree}/demo_rl/\ud800.py", "x" * 100_000],
+        [None, 7, 1.5, b"bytes", ["nested"], {"key": "value"}],
+        [f"{{tree}}/demo_rl/{number}.py" for number in range(20_000)],
+    ],
+    ids=["a link and ..", "another spelling", "outside", "no names", "no text", "many"],
+)
+def test_no_path_of_a_heads_is_followed(compiled: Callable[..., Path], tmp_path: Path, added: list[Any]) -> None:
+    """Of what a head says, only names of its own checkout count, each as the checkout has it."""
+    made = list(compiled(*added).rglob("*.pyc"))
+    assert {file.name.partition(".")[0] for file in made} in ({"__init__", "evil"}, set())
+    assert all("/tree.pycache/" in str(file) and not file.is_symlink() for file in made)
+    planted = [place for place in (tmp_path / "home").rglob("planted*") if "/tree/" not in str(place)]
+    assert planted == []
+
+
+def test_what_an_import_compiles_is_kept_for_the_next(compiled: Callable[..., Path]) -> None:
+    made = list(compiled("{tree}/demo_rl/unasked.py").rglob("*.pyc"))
+    assert {file.name.partition(".")[0] for file in made} == {"__init__", "evil", "unasked"}, "a name of its own counts"
+
+
+# -- checkouts that somebody has been at -------------------------------------------------------------------------------
+
+
+def _swap(file: Path) -> None:
+    """Other content of the same size, and the old time of modification."""
+    was = file.stat()
+    content = file.read_bytes()
+    file.chmod(0o644)
+    file.write_bytes(content[:-2] + b"#\n")
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+    file.chmod(0o444)
+
+
+def _to(file: Path, points: str) -> None:
+    file.unlink()
+    file.symlink_to(points)
+
+
+def _exchange(tree: Path) -> None:
+    first, second = tree / "demo_rl" / "losses.py", tree / "demo_rl" / "rejection.py"
+    first.rename(tree / "third")
+    second.rename(first)
+    (tree / "third").rename(second)
+
+
+def _empty(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+TAMPERINGS: dict[str, Callable[[Path], object]] = {
+    "other content": lambda tree: _swap(tree / "demo_rl" / "losses.py"),
+    "one file more": lambda tree: (tree / "demo_rl" / "planted.py").write_text(""),
+    "one folder more": lambda tree: (tree / "demo_rl" / "torch").mkdir(),  # a package of a namespace
+    "a folder beside the package": lambda tree: (tree / "numpy").mkdir(),
+    "one link more": lambda tree: (tree / "demo_rl" / "planted.py").symlink_to("/etc/passwd"),
+    "a pipe": lambda tree: os.mkfifo(tree / "demo_rl" / "pipe.py"),
+    "one file less": lambda tree: (tree / "demo_rl" / "rejection.py").unlink(),
+    "a link for a file": lambda tree: _to(tree / "demo_rl" / "losses.py", "rejection.py"),
+    "a link elsewhere": lambda tree: _to(tree / "demo_rl" / "link.py", "rejection.py"),
+    "a folder for a file": lambda tree: _empty(tree / "demo_rl" / "rejection.py"),
+    "a pipe for a file": lambda tree: (
+        (tree / "demo_rl" / "losses.py").unlink(),
+        os.mkfifo(tree / "demo_rl/losses.py"),
+    ),
+    "files exchanged": _exchange,
+    "a list of other files": lambda tree: (tree.parent / "files.json").write_text('{"version": 1, "files": []}'),
+    "a list that is none": lambda tree: (tree.parent / "files.json").write_text('{"files": [[1], null, "x"]}'),
+    "no tree": remove_tree,
+    "a link for the tree": lambda tree: (tree.rename(tree.with_name("real")), tree.symlink_to("real")),
+}
+
+
+@pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS.keys())
+def test_a_checkout_is_what_its_name_says_whenever_it_is_opened(
+    upstream: Repository, store: MirrorStore, tamper: Callable[[Path], object]
+) -> None:
+    store.add(TARGET, str(upstream.path))
+    usual = open_checkout(TARGET, MAIN, store=store)
+    whole = everything(usual.path)
+    for place in (usual.path, *usual.path.rglob("*")):
+        if place.is_dir():
+            place.chmod(0o755)
+    tamper(usual.path)
+    again = open_checkout(TARGET, MAIN, store=store)
+    assert everything(again.path) == whole
+    assert {place.name for place in again.path.rglob("*") if place.is_dir()} == {"demo_rl"}
+    assert again == usual
+
+
+def test_a_checkout_that_was_copied_is_read_once_and_believed(upstream: Repository, store: MirrorStore) -> None:
+    """By its contents: inodes and times are others, and no git has to be asked."""
+    store.add(TARGET, str(upstream.path))
+    usual = open_checkout(TARGET, MAIN, store=store)
+    copied = store.home.path.with_name("copied")
+    shutil.copytree(store.home.path, copied, symlinks=True)
+    shutil.rmtree(copied / "mirrors")
+    ref = Ref("git", str(usual.commit))
+    for _ in range(2):
+        again = open_checkout(TARGET, ref, store=MirrorStore(Home(copied)))
+        assert everything(again.path) == everything(usual.path)
+    _swap(again.path / "demo_rl" / "losses.py")
+    with pytest.raises(SentinelError, match="no mirror"):
+        open_checkout(TARGET, ref, store=MirrorStore(Home(copied)))
+
+
+@pytest.mark.parametrize("tree", ["../../../outside", "x" * 64, "/etc", "", None, 7, ["a"]], ids=repr)
+def test_a_note_that_names_no_tree_is_none(upstream: Repository, store: MirrorStore, tree: Any) -> None:
+    store.add(TARGET, str(upstream.path))
+    usual = open_checkout(TARGET, MAIN, store=store)
+    (note,) = (store.home.checkouts / "demo" / "refs").iterdir()
+    note.write_text(json.dumps({"tree": tree}))
+    assert open_checkout(TARGET, MAIN, store=store) == usual
+
+
+def test_runs_at_once_on_a_checkout_that_somebody_has_been_at(upstream: Repository, store: MirrorStore) -> None:
+    store.add(TARGET, str(upstream.path))
+    usual = open_checkout(TARGET, MAIN, store=store)
+    whole = everything(usual.path)
+    (usual.path / "demo_rl").chmod(0o755)
+    (usual.path / "demo_rl" / "planted.py").write_text("")
+    found: list[Checkout] = []
+    runs = [threading.Thread(target=lambda: found.append(open_checkout(TARGET, MAIN, store=store))) for _ in range(4)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert found == [usual] * 4
+    assert everything(usual.path) == whole
+
+
+def test_links_in_the_cache_are_removed_and_not_what_they_lead_to(
+    upstream: Repository, store: MirrorStore, tmp_path: Path
+) -> None:
+    store.add(TARGET, str(upstream.path))
+    made = open_checkout(TARGET, MAIN, store=store)
+    mine = tmp_path / "mine"
+    (mine / "sub").mkdir(parents=True)
+    (mine / "sub" / "file").write_text("kept")
+    (mine / "sub").chmod(0o500)
+    (made.path.parents[1] / ".new-planted").symlink_to(mine)
+    (made.path.parents[1] / ("f" * 64)).symlink_to(mine)
+    prune(store.home)
+    assert ((mine / "sub" / "file").read_text(), (mine / "sub").stat().st_mode & 0o777) == ("kept", 0o500)
+    remove_tree(made.path.parents[1] / "refs")
+    (made.path.parents[1] / "refs").symlink_to(mine)
+    remove_tree(made.path.parents[1] / "refs")
+    assert (mine / "sub" / "file").read_text() == "kept"
+
+
+# -- report folders of a stranger's repository -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def decision(decide: Decide, broken_tree: Path) -> Decision:
+    return decide(MASKED_TOKENS, broken_tree)
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[Path]:
+    """A folder of the user's own; nothing in it may change."""
+    folder = tmp_path / "mine"
+    (folder / "DEMO-MASKED-TOKENS").mkdir(parents=True)
+    (folder / "file").write_text("mine")
+    before = everything(folder), sorted(folder.rglob("*"))
+    yield folder
+    assert (everything(folder), sorted(folder.rglob("*"))) == before
+
+
+def link(place: Path, points: Path | str) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(points)
+
+
+@pytest.mark.parametrize("level", range(3), ids=["target", "bug", "file"])
+def test_no_link_in_a_report_folder_is_written_through(
+    decision: Decision, mine: Path, tmp_path: Path, level: int
+) -> None:
+    """By a run, by a baseline's update and prune, and by a sweep's records."""
+    folder = tmp_path / "reports"
+    place = reports.evidence_path(decision)
+    link(folder.joinpath(*place.parts[: level + 1]), mine if level < 2 else mine / "file")
+    with pytest.raises(SentinelError, match="is a link, and nothing is written through it"):
+        reports.write(folder, decision)
+    fresh = tmp_path / "fresh"
+    reports.write(fresh, decision)
+    with pytest.raises(
+        SentinelError, match="is a link, and nothing is written through it" if level < 2 else "not JSON"
+    ):
+        update(fresh, folder, prune=True)
+    record = {"target": place.parts[0], "bug_id": place.parts[1]}
+    source = dict.fromkeys(("kind", "ref", "head", "walk", "since", "until"), "git")
+    if level < 2:
+        with pytest.raises(SentinelError, match="is a link"):
+            records.place(folder, {**record, "source": {**source, "begins": []}})
+
+
+def test_a_half_made_report_folder_that_is_a_link(decision: Decision, mine: Path, tmp_path: Path) -> None:
+    link(tmp_path / ".reports.new", mine)
+    reports.write(tmp_path / "reports", decision)
+    assert not (tmp_path / "reports").is_symlink()
+
+
+@pytest.mark.parametrize("points", ["nowhere", "file", "DEMO-MASKED-TOKENS"])
+def test_a_leftover_that_is_a_link(decision: Decision, mine: Path, tmp_path: Path, points: str) -> None:
+    file = reports.write(tmp_path / "reports", decision)
+    link(file.with_name(".x-0123456789ab.tmp"), mine / points)
+    file.unlink()
+    reports.write(tmp_path / "reports", decision)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "socket"])
+def test_what_is_no_file_keeps_nobody_waiting(decision: Decision, tmp_path: Path, kind: str) -> None:
+    """In the place of evidence, of what is recorded and of ``run.json``: for who writes, and for who reads."""
+    folder = tmp_path / "reports"
+    for place in (folder / reports.evidence_path(decision), folder / reports.RUN):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "pipe":
+            os.mkfifo(place)
+        elif kind == "folder":
+            place.mkdir()
+        elif kind == "device":
+            place.symlink_to("/dev/zero")
+        else:
+            os.mknod(place, 0o140644)
+        with pytest.raises(SentinelError):
+            reports.load(place)
+    with pytest.raises(SentinelError):
+        reports.write(folder, decision)
+    with pytest.raises(SentinelError):
+        reports.find(folder, decision)
+    with pytest.raises(SentinelError):
+        reports.decided(folder)
+
+
+def test_reading_stays_in_the_folder(decision: Decision, tmp_path: Path) -> None:
+    """A link to the root of the disk would be walked to its end."""
+    folder = tmp_path / "reports"
+    file = reports.write(folder, decision)
+    for name in ("etc", "DEMO", "history"):
+        link(folder / name, "/")
+        link(folder / "demo" / name, "/")
+    assert list(reports.files(folder)) == [file]
+    assert list(records.files(folder)) == [file]
+
+
+RUNS = [
+    "", "null", "[]", "{}", '{"items": null}', '{"items": [null]}', '{"items": ["x"]}', '{"items": [{}]}',
+    '{"items": [{"evidence": "../../x.json", "outcome": "passed"}]}',
+    '{"items": [{"evidence": "/etc/passwd", "outcome": "passed"}]}',
+    '{"items": [{"evidence": ["demo"], "outcome": "passed"}]}',
+    '{"items": [], "items": []}', '{"items": ' + "[" * 100_000, '{"items": ' + "9" * 5_000 + "}", '"\\ud800"',
+    '{"items": [{"evidence": "\\ud800\\u0000", "outcome": "passed"}]}', '{"items": 1e999}', "\ufeff{}",
+]  # fmt: skip
+
+
+def test_a_run_that_nobody_wrote(decision: Decision, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reports.write(tmp_path / "reports", decision)
+    for text in RUNS:
+        (tmp_path / "reports" / reports.RUN).write_text(text)
+        with pytest.raises(SentinelError, match=r"run\.json"):
+            update(tmp_path / "reports", tmp_path / "baseline")
+        assert not (tmp_path / "baseline").exists()
+        assert main(["report", "--from", str(tmp_path / "reports")]) == 2
+        assert "run.json" in capsys.readouterr().err
+
+
+def test_updates_at_once(decision: Decision, tmp_path: Path) -> None:
+    """Two of one baseline: each file is one of the two, whole."""
+    for number in range(2):
+        for bug in range(20):
+            named = replace(decision, recipe=replace(decision.recipe, bug_id=f"DEMO-{bug}", title=str(number)))
+            reports.write(tmp_path / f"run-{number}", named)
+    both = [
+        threading.Thread(target=update, args=(tmp_path / f"run-{number}", tmp_path / "baseline")) for number in range(2)
+    ]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    found = [reports.load(file) for file in reports.files(tmp_path / "baseline")]
+    assert sorted(document["bug_id"] for document in found) == sorted(f"DEMO-{bug}" for bug in range(20))
+    assert not [file for file in (tmp_path / "baseline").rglob("*") if file.name.endswith(".tmp")]
+
+
+NAMES = ["../../out", "/etc/out", "..", ".git", "-rf", "a\0b", "x" * 5000, "\ud800", "a/b", "a\nb", "", " ", "git~1"]
+
+
+def test_no_name_leads_out_of_a_report_folder(decision: Decision, tmp_path: Path) -> None:
+    folder = tmp_path / "in" / "reports"
+    text = dumps({**evidence(decision), "bug_id": "X"})
+    places = set()
+    for bug in NAMES:
+        named = replace(decision, recipe=replace(decision.recipe, bug_id=bug, target=bug), law="law")
+        file = reports.put(folder, reports.evidence_path(named), text)
+        assert file.resolve().is_relative_to(folder)
+        assert all(len(part) < 200 and part[0] not in ".-" for part in file.relative_to(folder).parts)
+        places.add(file)
+    assert len(places) == len(NAMES), "no two share a place"
+    assert len(everything(tmp_path / "in")) == len(NAMES) + 1, "the evidence, and what keeps it out of git"
+
+
+@pytest.mark.parametrize("limit", [0, 100])
+def test_files_that_may_not_grow(tmp_path: Path, upstream: Repository, limit: int) -> None:
+    """``ulimit -f``: a sentence, and no half of a checkout."""
+    script = (
+        "import resource, sys; from sentinel.cli import main\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    environment = {**os.environ, "SENTINEL_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", script, "mirror", "add", "demo", "--from", str(upstream.path)],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert not list((tmp_path / "home").rglob("checkout.json"))
