@@ -15,9 +15,9 @@ from sentinel.sources.gitrefs import read_shallow
 
 Walk = Literal["first-parent", "merges", "all"]
 
-_FORMAT = "%H%x00%T%x00%P%x00%aI%x00%s%x00"
+_FORMAT = "%H%x00%T%x00%P%x00%at%x00%s%x00"
 _RELEASE = re.compile(r"(?:[A-Za-z]+[-_/])?v?\d+(\.\d+)+([._-]?(a|b|rc|alpha|beta|post|dev)?[._-]?\d*)*")
-_PULL = re.compile(r"\(#(\d+)\)\s*$|^Merge pull request #(\d+) ")
+_PULL = re.compile(r"\(#(\d{1,9})\)\s*$|^Merge pull request #(\d{1,9}) ", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -127,9 +127,9 @@ def _commit(fields: Sequence[str]) -> Commit:
     return Commit(sha.strip(), tree, tuple(parents.split()), _utc(written), subject)
 
 
-def _utc(text: str) -> str:
+def _utc(seconds: str) -> str:
     try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
-    except (ValueError, OverflowError):  # git takes any number for a date
+        moment = datetime.fromtimestamp(int(seconds), timezone.utc)
+    except (ValueError, OverflowError, OSError):  # git takes any number for a date
         moment = datetime.fromtimestamp(0, timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

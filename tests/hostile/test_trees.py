@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import stat
@@ -20,6 +21,7 @@ from sentinel.catalog import bundled_catalog
 from sentinel.checkout import Checkout
 from sentinel.cli import main
 from sentinel.errors import SentinelError, Unavailable
+from sentinel.history import commits
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.workcopy import WorkCopy
 from sentinel.refs import Ref
@@ -168,6 +170,81 @@ def test_links_lead_nowhere_else(raw: Raw, code: str, mirrored, tmp_path: Path, 
     link_there = made.path / "demo_rl" / "link"
     assert not link_there.is_symlink() or link_there.resolve().is_relative_to(made.path.resolve())
     assert link_there.is_symlink() == (points == ".")
+
+
+@pytest.mark.parametrize("mode", [LINK, "160000"])
+def test_a_package_root_that_leads_elsewhere(raw: Raw, code: str, mirrored, mode: str) -> None:
+    """The package itself is a link, or another repository's commit."""
+    points = raw.write("blob", b"/usr/lib/python3") if mode == LINK else "1" * 40
+    commit = raw.git("commit-tree", raw.tree((mode, "demo_rl", points), (BLOB, "other.py", code)), "-m", "raw")
+    raw.git("update-ref", "refs/heads/main", commit)
+    with pytest.raises(Unavailable, match="none of its package roots"):
+        mirrored()
+
+
+def test_links_of_links(raw: Raw, code: str, mirrored, move) -> None:
+    """Chains longer than the kernel follows, circles, ways around: there is what ends inside, and nothing else."""
+    points = {f"chain{n:02}.py": f"chain{n + 1:02}.py" for n in range(60)}
+    points |= {"chain60.py": "__init__.py", "circle.py": "elcric.py", "elcric.py": "circle.py", "own.py": "own.py"}
+    points |= {"up": "..", "around.py": "up/demo_rl/up/demo_rl/__init__.py", "out.py": "up/../checkout.json"}
+    points |= {"cache": "../../tree.pycache", "through": "up/up", "by.py": "through/checkout.json", "no.py": "gone.py"}
+    links = [(LINK, name, raw.write("blob", os.fsencode(aim))) for name, aim in points.items()]
+    package = raw.tree(*sorted([(BLOB, "__init__.py", code), *links], key=lambda entry: entry[1]))
+    raw.head(package)
+    for made in (mirrored(), mirrored(), move(package), move(package)):
+        there = {path.name: path for path in (made.path / "demo_rl").iterdir()}
+        assert all(path.resolve().is_relative_to(made.path.resolve()) for path in there.values())
+        assert {"__init__.py", "chain60.py", "chain59.py", "up", "around.py"} <= set(there)
+        assert not {"circle.py", "own.py", "out.py", "cache", "by.py", "no.py"} & set(there)
+
+
+def test_names_that_tools_take_for_their_own(raw: Raw, code: str, mirrored) -> None:
+    """Compiled code and git's own folders belong to no revision; names that other systems take for those are names."""
+    inner = raw.tree((BLOB, "evil.cpython-311.pyc", code), (BLOB, "config", code))
+    tools = [(TREE, ".git", inner), (TREE, "__pycache__", inner), (BLOB, "sourceless.pyc", code)]
+    names = [
+        ".GIT",
+        "git~1",
+        ".git ",
+        ".gi\u200ct",
+        ".gitattributes",
+        ".gitmodules",
+        "__PYCACHE__",
+        "A.py",
+        "a.py",
+        "con",
+    ]
+    entries = [(BLOB, "__init__.py", code), *tools, *((BLOB, name, code) for name in names)]
+    raw.head(raw.tree(*sorted(entries, key=lambda entry: os.fsencode(entry[1]))))
+    for made in (mirrored(), mirrored()):
+        assert _files(made) == sorted(f"demo_rl/{name}" for name in ["__init__.py", *names])
+
+
+DATES = ["99999999999999999999 +0000", "-1 +0000", "0 +9999", "1 -9999", "253402300800 +0000", "x", "", "1e9 +0000"]
+
+
+@pytest.mark.parametrize("walk", ["first-parent", "merges", "all"])
+def test_commits_that_git_would_not_write(raw: Raw, code: str, walk: Any) -> None:
+    """Dates of no calendar, no author, no message, what acts in a message, one parent many times, tags of tags."""
+    tree = raw.tree((TREE, "demo_rl", raw.tree((BLOB, "__init__.py", code))))
+    parent, made = "", []
+    for date in DATES:
+        who = f"author \x1b[31m <::error::> {date}\ncommitter C <c@e.org> {date}\n"
+        text = f"tree {tree}\n{parent}{who}\n\x1b]0;x\x07\u202e::error::x\n##[error]x (#{'9' * 5000})\n"
+        made.append(raw.write("commit", text.encode()))
+        parent = f"parent {made[-1]}\n" * 3
+    made.append(raw.write("commit", f"tree {tree}\n{parent}\n".encode()))
+    raw.git("update-ref", "refs/heads/main", made[-1])
+    aim, kind = made[-1], "commit"
+    for number in range(60):
+        tag = f"object {aim}\ntype {kind}\ntag v1.{number}\ntagger T <t@e.org> {DATES[0]}\n\nx\n"
+        aim, kind = raw.write("tag", tag.encode()), "tag"
+    raw.git("update-ref", "refs/tags/v1.0", aim)
+    found = commits.history(raw.path / ".git", made[-1], walk)
+    assert {commit.sha for commit in found} <= set(made)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", commit.date) for commit in found)
+    assert all(commit.pull is None or commit.pull < 1 << 63 for commit in found)
+    assert {tag.name for tag in commits.releases(raw.path / ".git")} <= {"v1.0"}
 
 
 # -- how much there is -------------------------------------------------------------------------------------------------
