@@ -17,14 +17,18 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError
-from sentinel.worker import protocol, syscalls, walls
+from sentinel.outcomes import WorkerKind
+from sentinel.worker import answers, protocol, syscalls, walls
+from sentinel.worker.answers import Compiled, Failed, Measured, Sat
 from sentinel.worker.processes import Leader
 
 #: What results may depend on, set for every worker and recorded in the evidence.
@@ -36,6 +40,8 @@ FLAGS: dict[str, str] = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     "TORCHDYNAMO_DISABLE": "1",
 }
+
+_Answer = TypeVar("_Answer")
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BOOTSTRAP = _PACKAGE / "worker" / "bootstrap.py"
@@ -423,7 +429,7 @@ class TargetProcess:
         self._channel = channel
         self._leader = None if pid is None else Leader(pid)
         self._options = options
-        self.dead: dict[str, Any] | None = None
+        self.dead: Failed | None = None
         if pid is None:
             self._bury("crash", "the target process ended as it was forked")
 
@@ -439,19 +445,24 @@ class TargetProcess:
             "contract_file": contract_file,
             "contract": contract,
         }
-        answer = self._ask(message, self._options.timeout, "while its modules were imported")
-        compiled = answer.get("compiled")
-        return [file for file in compiled if isinstance(file, str)] if isinstance(compiled, list) else []
+        told = self._ask(message, self._options.timeout, "while its modules were imported", answers.of_import)
+        return [] if isinstance(told, Failed) else list(told)
 
-    def probe(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one probe; a measurement or a failure as plain data."""
+    def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
+        """Run one probe."""
         timeout = float(request.get("timeout") or self._options.timeout)
         message = {**request, "op": request.get("op", "probe"), "timeout": timeout, "device": self._options.device}
-        return self._ask(message, timeout, "while a probe ran")
+        return self._ask(message, timeout, "while a probe ran", partial(answers.of_probe, variants=request["variants"]))
 
-    def bare(self) -> dict[str, Any]:
+    def compiled(self, source: bytes | str, timeout: float) -> Compiled | Failed:
+        """What a source defines: of these bytes, or of a file as this process sees it. Nothing of it is run."""
+        message = {"op": "compile", "source": source, "timeout": timeout}
+        return self._ask(message, timeout, "while a source was compiled", answers.of_source)
+
+    def bare(self) -> None:
         """Fork, run one backward pass and exit: what a probe costs at the least (for benchmarks)."""
-        return self._ask({"op": "bare", "timeout": self._options.timeout}, self._options.timeout, "while it forked")
+        timeout = self._options.timeout
+        self._ask({"op": "bare", "timeout": timeout}, timeout, "while it forked", lambda answer: None)
 
     def session(self) -> Session:
         """Fork a session: many calls, one process.
@@ -464,38 +475,44 @@ class TargetProcess:
             if self.dead is None:
                 with self._lock:
                     self._channel.settimeout(self._options.timeout + _GRACE)
+                    deadline = time.monotonic() + self._options.timeout + _GRACE
                     protocol.send(self._channel, {"op": "session"})
                     socket.send_fds(self._channel, [b"!"], [theirs.fileno()])
-                    protocol.receive(self._channel)
+                    protocol.receive(self._channel, deadline)
                 return Session(ours, _first_sender(ours, self._options.timeout), self._options)
         except (EOFError, OSError, protocol.ProtocolError, KeyError, TypeError, ValueError):
             self._bury("crash", "the target process ended while a session was forked")
         finally:
             theirs.close()
         ours.close()
-        raise WorkerError(str(self.dead and self.dead["failure"]["reason"]))
+        raise WorkerError(str(self.dead and self.dead.reason))
 
-    def _ask(self, message: Mapping[str, Any], timeout: float, when: str) -> dict[str, Any]:
+    def _ask(
+        self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer]
+    ) -> _Answer | Failed:
+        """Ask, and have what comes parsed; all of it has to be here before the time is over."""
         if self.dead is not None:
             return self.dead
         nonce = secrets.token_hex(16)
         try:
             with self._lock:
+                began = time.monotonic()
                 self._channel.settimeout(timeout + _GRACE)
                 protocol.send(self._channel, {**message, "nonce": nonce})
-                answer = protocol.receive(self._channel)
+                answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
+            told = parsed(answer)
         except TimeoutError:
             return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
         except (EOFError, OSError):
             return self._bury("crash", f"the target process ended {when}")
         except protocol.ProtocolError as error:
             return self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
-        if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
-            return self._bury("crash", f"the target process sent something that is no answer {when}")
-        return answer
+        if isinstance(told, Failed) and told.kind == "timeout" and time.monotonic() - began < timeout:
+            return self._bury("crash", f"the target process gave up before the time was over {when}")
+        return told
 
-    def _bury(self, kind: str, reason: str) -> dict[str, Any]:
-        self.dead = {"failure": {"kind": kind, "reason": reason, "traceback": "", "provenance": None}}
+    def _bury(self, kind: WorkerKind, reason: str) -> Failed:
+        self.dead = Failed(kind, reason)
         self.close()
         return self.dead
 
@@ -517,7 +534,7 @@ class Session:
         self._channel = channel
         self._leader = Leader(pid)
         self._options = options
-        self._nonce = ""
+        self._nonce, self._calls = "", list[str]()
         self.dead = ""
 
     def send(self, request: Mapping[str, Any]) -> None:
@@ -526,26 +543,24 @@ class Session:
             return
         self._channel.settimeout(self._options.timeout)
         try:
-            self._nonce = secrets.token_hex(16)
+            self._nonce, self._calls = secrets.token_hex(16), list(request["calls"])
             protocol.send(self._channel, {**request, "nonce": self._nonce, "device": self._options.device})
         except OSError:
             self._bury("the session ended")
 
-    def receive(self) -> dict[str, Any]:
-        """The answer to what was sent, or a failure as plain data; after one of the session's own it is dead."""
+    def receive(self) -> Sat | Failed:
+        """The answer to what was sent, or a failure; after one of the session's own it is dead."""
         if not self.dead:
             try:
-                answer = protocol.receive(self._channel)
-                if isinstance(answer, dict) and answer.pop("nonce", None) == self._nonce:
-                    return answer
-                self._bury("the session sent something that is no answer")
+                answer = protocol.receive(self._channel, time.monotonic() + self._options.timeout)
+                return answers.of_session(_own(answer, self._nonce), self._calls)
             except TimeoutError:
                 self._bury(f"no answer within {self._options.timeout:g} s")
             except (EOFError, OSError):
                 self._bury("the session ended")
             except protocol.ProtocolError as error:
                 self._bury(f"the session sent something that is no answer: {error}")
-        return {"failure": {"kind": "crash", "reason": self.dead, "traceback": "", "provenance": None}}
+        return Failed("crash", self.dead)
 
     def _bury(self, reason: str) -> None:
         self.dead = reason
@@ -557,6 +572,13 @@ class Session:
             return
         self._leader.kill()
         self._channel.close()
+
+
+def _own(answer: Any, nonce: str) -> Any:
+    """An answer to the question of this nonce, without it."""
+    if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
+        raise protocol.ProtocolError("it does not know the question")
+    return answer
 
 
 def _first_sender(channel: socket.socket, timeout: float) -> int:

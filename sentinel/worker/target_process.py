@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.loading import load_file
-from sentinel.worker import boundaries, bytecode, ghosts, limits, probe, processes, protocol, session, trace
+from sentinel.worker import boundaries, bytecode, codes, ghosts, limits, probe, processes, protocol, session, trace
 
 
 def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
@@ -60,6 +60,9 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             compiled.clear()
         elif request["op"] == "probe":
             work = partial(trace.told, partial(probe.run, request, roots, recorder))
+            answer = _forked(channel, work, request["timeout"], nonce)
+        elif request["op"] == "compile":
+            work = partial(codes.described, request["source"])
             answer = _forked(channel, work, request["timeout"], nonce)
         elif request["op"] == "session":
             answer = _session(channel, roots, recorder)
