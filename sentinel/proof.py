@@ -28,7 +28,7 @@ class Defined:
     """What a source defines.
 
     :ivar codes: (line, name, digest) of a code object -> its last line.
-    :ivar names: what can be asked for by name: ``Class.field``, ``function(parameter)``.
+    :ivar names: what can be asked for by name: see :func:`sentinel.worker.codes.described`.
     :ivar compiles: whether it is Python, for the Python that was asked.
     """
 
@@ -162,28 +162,45 @@ def _needs_another(place: str, checkout: Checkout, sources: Sources) -> bool:
     return bool(content) and (versions.names_newer(content) or not _defined(name, content, sources).compiles)
 
 
-def stands(path: str, checkout: Checkout, sources: Sources) -> bool:
-    """Whether the text of a checkout has what a dotted path names: a module, what one defines, a class's field; with
-    ``(parameter)`` behind it, that of a function. What comes by inheritance, or by a star, is not seen.
+def stands(path: str, checkout: Checkout, sources: Sources, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether the text of a checkout has what a dotted path names: a module, what one defines or imports, a field of a
+    class; with ``(parameter)`` behind it, that of a function. What a class inherits is not seen.
 
+    :param seen: what it was imported as, and is not looked for again.
     :raises NotProvenError: where the text cannot be compiled.
     """
+    found = _module(path.partition("(")[0], checkout)
+    if found is None or path in seen:
+        return False
+    module, file = found
+    rest = path[len(module) + 1 :]
+    names = _defined(file, _content(file, checkout), sources).names if rest else frozenset({""})
+    if rest in names:
+        return True
+    first = rest.partition(".")[0].partition("(")[0]
+    for name, _, origin in (name.partition("=") for name in names if name.startswith((f"{first}=", "*="))):
+        base = origin.partition(":")[0]
+        up = len(base) - len(base.lstrip("."))
+        package = module.split(".") if file.endswith("/__init__.py") else module.split(".")[:-1]
+        whole = [*package[: len(package) - up + 1], base.lstrip(".")] if up else [base]
+        below = rest if name == "*" else origin.partition(":")[2] + rest[len(first) :]
+        if stands(".".join(filter(None, (*whole, below))), checkout, sources, seen | {path}):
+            return True
+    return False
+
+
+def _module(path: str, checkout: Checkout) -> tuple[str, str] | None:
+    """The longest prefix of a dotted path that is a module of the checkout, and its file."""
     from sentinel.sources.checkouts import files
 
-    made = files(checkout)
-    parts = path.partition("(")[0].split(".")
-    roots = [
-        "" if root == checkout.path else f"{root.relative_to(checkout.path).as_posix()}/"
-        for root in checkout.import_roots
-    ]
+    made, parts = files(checkout), path.split(".")
     for end in range(len(parts), 0, -1):
-        for root in roots:
+        for root in checkout.import_roots:
             for tail in (".py", "/__init__.py"):
-                name = root + "/".join(parts[:end]) + tail
+                name = (root.relative_to(checkout.path) / ("/".join(parts[:end]) + tail)).as_posix()
                 if name in made:
-                    rest = path[len(".".join(parts[:end])) + 1 :]
-                    return not rest or rest in _defined(name, _content(name, checkout), sources).names
-    return False
+                    return ".".join(parts[:end]), name
+    return None
 
 
 def _name(file: str, checkout: Checkout) -> str:

@@ -104,6 +104,18 @@ class Sat:
     functions: tuple[str, ...] = ()
 
 
+def of_greeting(answer: Any) -> dict[str, Any]:
+    """:raises ProtocolError: where it is not what a zygote says first."""
+    told = _fields(answer, {"python", "torch", "numpy", "platform", "pid", "uncontained"})
+    words = {name: text(told[name]) for name in ("python", "torch", "numpy", "platform")}
+    return {**words, "pid": told["pid"], "uncontained": told["uncontained"] and text(told["uncontained"])}
+
+
+def of_preload(answer: Any) -> dict[str, str | None]:
+    """:raises ProtocolError: where these are no versions."""
+    return {name: version and text(version) for name, version in _named(answer, answer).items()}
+
+
 def of_import(answer: Any) -> tuple[str, ...]:
     """The files that had to be compiled.
 

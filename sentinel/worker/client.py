@@ -6,6 +6,7 @@ The controller decides and the worker only measures; nothing here looks at what 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import os
 import secrets
@@ -29,6 +30,7 @@ from sentinel.errors import SentinelError
 from sentinel.outcomes import WorkerKind
 from sentinel.worker import answers, protocol, syscalls, walls
 from sentinel.worker.answers import Compiled, Failed, Measured, Sat
+from sentinel.worker.limits import USERS
 from sentinel.worker.processes import Leader
 
 #: What results may depend on, set for every worker and recorded in the evidence.
@@ -45,6 +47,9 @@ _Answer = TypeVar("_Answer")
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BOOTSTRAP = _PACKAGE / "worker" / "bootstrap.py"
+
+#: Seconds for an answer of the zygote: a cold disk may need minutes to give torch, or a target's packages.
+_PATIENCE = 600.0
 
 #: Above the user's own timeout: what the controller grants a target process to report it.
 _GRACE = 5.0
@@ -105,6 +110,7 @@ class Zygote:
         self._channel: socket.socket | None = None
         self._hello: dict[str, Any] | None = None
         self._scratch: str | None = None
+        self._kept = -1
         self._walled = False
         self._log: Any = None
         self._stopped = False
@@ -121,8 +127,8 @@ class Zygote:
     def _launch(self) -> None:
         if self._stopped:
             raise WorkerError("the worker has been stopped")
-        self._scratch = _folder("sentinel-")
         with _room():
+            self._scratch, self._kept = _kept_folder()
             self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
         ours, theirs = socket.socketpair()
         try:
@@ -198,7 +204,7 @@ class Zygote:
             if missing:
                 try:
                     self._command({"op": "preload", "modules": missing})
-                    hello["packages"] = {**hello["packages"], **protocol.receive(self._open)}
+                    hello["packages"] = {**hello["packages"], **answers.of_preload(self._answer())}
                     self._preload += missing
                 except (EOFError, OSError, protocol.ProtocolError):
                     raise WorkerError(self._bury()) from None
@@ -207,9 +213,9 @@ class Zygote:
     def _greet(self) -> dict[str, Any]:
         if self._hello is None:
             try:
-                hello = dict(protocol.receive(self._open))
+                hello = answers.of_greeting(self._answer())
                 self._command({"op": "preload", "modules": self._preload})
-                hello["packages"] = protocol.receive(self._open)
+                hello["packages"] = answers.of_preload(self._answer())
             except (EOFError, OSError, protocol.ProtocolError):
                 raise WorkerError(self._bury()) from None
             self._hello = hello
@@ -232,8 +238,12 @@ class Zygote:
 
     def _command(self, message: Mapping[str, Any], fd: int | None = None) -> None:
         # A descriptor can only ride on ordinary bytes, so each command is led by one.
+        self._open.settimeout(_PATIENCE)
         socket.send_fds(self._open, [b"!"], [] if fd is None else [fd])
         protocol.send(self._open, message)
+
+    def _answer(self) -> Any:
+        return protocol.receive(self._open, time.monotonic() + _PATIENCE)
 
     def _last_words(self, killed: str) -> str:
         if self._stopped:
@@ -257,12 +267,14 @@ class Zygote:
         """The signal that ended the zygote; empty where none did."""
         if self._process is None or self._stopped:
             return ""
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             status = self._process.wait(timeout=_GRACE)
-            if self._walled and status > 128:  # as a shell says it
-                status = 128 - status
-            return signal.Signals(-status).name if status < 0 else ""
-        return ""
+        except subprocess.TimeoutExpired:  # it goes on, and says nothing
+            os.killpg(self._process.pid, signal.SIGKILL)
+            return ""
+        if self._walled and status > 128:  # as a shell says it
+            status = 128 - status
+        return signal.Signals(-status).name if status < 0 else ""
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -308,7 +320,7 @@ class Zygote:
         if own and self.sandbox == "strict" and not self._walled:
             with self._lock, contextlib.suppress(EOFError, OSError, protocol.ProtocolError):
                 self._command({"op": "compile", "files": own, "folder": _byte_code_of(checkout)})
-                return int(protocol.receive(self._open)["pid"])
+                return int(self._answer()["pid"])
         return None
 
     def oracle(self) -> TargetProcess:
@@ -345,11 +357,12 @@ class Zygote:
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
         try:
-            scratch = _folder("target-", self._scratch)
+            with _room():
+                scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
             _give(scratch, walls.user() if self._walled else None)
-            own = {"scratch": scratch, "memory": memory, "limited": limited}
+            own = {"scratch": scratch, "memory": memory, "limited": limited, "patience": self.options.timeout}
             self._command({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
-            born = protocol.receive(self._open)
+            born = self._answer()
             if "refused" in born:
                 raise WorkerError(
                     f"strict containment is not to be had here: {born['refused']}; `sentinel doctor` says more, "
@@ -395,6 +408,7 @@ class Zygote:
             self._log.close()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+            os.close(self._kept)
         self._channel = self._process = self._hello = self._log = self._scratch = None
 
 
@@ -403,10 +417,40 @@ def _give(folder: str, user: int | None) -> None:
         os.chown(folder, user, user)
 
 
-def _folder(prefix: str, inside: str | None = None) -> str:
-    """:raises WorkerError: where there is no room for it."""
-    with _room():
-        return tempfile.mkdtemp(prefix=prefix, dir=inside)
+_PREFIX = "sentinel-worker-"
+
+
+def _kept_folder() -> tuple[str, int]:
+    """A new temporary folder, and the descriptor that keeps it; those that nobody keeps any more are removed: whoever
+    made one may have been killed at any moment."""
+    owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
+    for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
+        with contextlib.suppress(OSError):  # it is kept, or somebody else's
+            handle = _kept(left, fcntl.LOCK_EX)
+            try:
+                if os.fstat(handle).st_uid in owners:
+                    shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(handle)
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):  # another process took it for one that was left
+            return folder, _kept(folder, fcntl.LOCK_SH)
+
+
+def _kept(folder: str, how: int) -> int:
+    """A descriptor of a folder, locked.
+
+    :raises OSError: where another process has locked it, or it is no folder.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+        os.stat(folder)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
 
 @contextlib.contextmanager

@@ -39,7 +39,8 @@ def described(source: bytes | str) -> dict[str, Any]:
 
     :param source: its bytes; or the path of a file.
     :return: ``codes`` has line, name, digest and last line of each code object; ``names`` what can be asked for by name
-        (``Class.field``, ``function(parameter)``); ``error`` is why there are none.
+        (``Class.field``, ``function(parameter)``, and ``name=module:name`` for what comes from another module);
+        ``error`` is why there are none.
     """
     content = read_source(source) if isinstance(source, str) else source
     try:
@@ -66,8 +67,12 @@ def _names(body: list[Any], owner: str) -> Iterator[str]:
         elif isinstance(node, ast.ClassDef):
             yield f"{owner}{node.name}"
             yield from _names(node.body, f"{owner}{node.name}.")
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        elif isinstance(node, ast.Import):
             yield from (f"{owner}{name.asname or name.name.partition('.')[0]}" for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for name in node.names:
+                yield f"{owner}{name.asname or name.name}"
+                yield f"{owner}{name.asname or name.name}={'.' * node.level}{node.module or ''}:{name.name}"
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (f"{owner}{name.id}" for name in targets if isinstance(name, ast.Name))
