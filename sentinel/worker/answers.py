@@ -161,8 +161,11 @@ def of_source(answer: Any) -> Compiled | Failed:
     if _has(answer, "failure"):
         return _failed(_fields(answer, {"failure"})["failure"])
     told = _fields(answer, {"codes", "names", "error"})
-    rows = [(_line(line), text(name), text(digest), _line(end)) for line, name, digest, end in told["codes"]]
-    return Compiled(tuple(rows), _words(told["names"]), text(told["error"]))
+    rows = [_list(row) for row in _list(told["codes"])]
+    if any(len(row) != 4 for row in rows):
+        _refuse("code that is none")
+    found = [(_line(line), text(name), text(digest), _line(end)) for line, name, digest, end in rows]
+    return Compiled(tuple(found), _words(told["names"]), text(told["error"]))
 
 
 _MEASURED = {"observation", "provenance", "ghosts", "stand_ins"}
@@ -193,7 +196,7 @@ def _called(part: Any) -> Called:
 
 def _failed(failure: Any) -> Failed:
     told = _fields(failure, {"kind", "reason", "traceback", "provenance"}, {"unknown_input", "place"})
-    if told["kind"] not in KINDS:
+    if text(told["kind"]) not in KINDS:
         _refuse("a failure of a kind that no worker knows of")
     return Failed(
         told["kind"],

@@ -545,14 +545,14 @@ class TargetProcess:
                 protocol.send(self._channel, {**message, "nonce": nonce})
                 answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
             told = parsed(answer)
+            if isinstance(told, Failed) and told.kind == "timeout" and time.monotonic() < began + timeout:
+                raise protocol.ProtocolError("a time that is over before it is")
         except TimeoutError:
             return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
         except (EOFError, OSError):
             return self._bury("crash", f"the target process ended {when}")
         except protocol.ProtocolError as error:
             return self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
-        if isinstance(told, Failed) and told.kind == "timeout" and time.monotonic() - began < timeout:
-            return self._bury("crash", f"the target process gave up before the time was over {when}")
         return told
 
     def _bury(self, kind: WorkerKind, reason: str) -> Failed:

@@ -123,6 +123,13 @@ def _tensor(**changes: Any) -> dict[str, Any]:
         (_tensor(d=None), bytes(8)),
         (_tensor(n=-8), bytes(8)),
         (_tensor(n=0, s=[0]), bytes(8)),
+        (_tensor(n=0, s=[15_000_000, 0]), b""),
+        (_tensor(n=4, s=[1] * 33), bytes(4)),
+        (_tensor(g=1), bytes(8)),
+        ([0] * (protocol.MAX_VALUES + 1), b""),
+        (1 << 64, b""),
+        ("\ud800", b""),
+        ({"$": "map", "v": [["a", 1], ["a", 2]]}, b""),
         ([_tensor(), _tensor()], bytes(8)),
         ({"$": "pickle", "v": "cos\nsystem\n"}, b""),
         ({"v": []}, b""),
@@ -161,6 +168,21 @@ def test_over_a_socket() -> None:
         ours.close()
         with pytest.raises(EOFError):
             protocol.receive(theirs)
+
+
+def test_a_frame_has_one_deadline_however_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(protocol.time, "monotonic", lambda: float(next(clock)))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"\0" * 16)
+        monkeypatch.setattr(protocol, "_read", lambda *_, whole=protocol._read: _by_bytes(whole, *_))
+        with pytest.raises(TimeoutError):
+            protocol.receive(theirs, 8.0)
+
+
+def _by_bytes(whole: Any, channel: socket.socket, size: int, deadline: float | None) -> bytes:
+    return b"".join(whole(channel, 1, deadline) for _ in range(size))
 
 
 def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
