@@ -27,6 +27,7 @@ from sentinel.search.bench import Bench, Subject
 from sentinel.search.checks import subjects
 from sentinel.search.hunt import Hunt
 from sentinel.sources import open_checkout
+from sentinel.worker.answers import Sat, of_session
 from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
@@ -58,10 +59,13 @@ class LocalBench(Bench):
 
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    ) -> tuple[Sat, Sat]:
         request = {**request, "device": "cpu"}
-        reference = self._consulting_here.answer({**request, "calls": consultations})
-        return self._measuring_here.answer({**request, "calls": calls}), reference
+        reference = of_session(self._consulting_here.answer({**request, "calls": consultations}), consultations)
+        answer = of_session(self._measuring_here.answer({**request, "calls": calls}), calls)
+        assert isinstance(answer, Sat)
+        assert isinstance(reference, Sat)
+        return answer, reference
 
 
 def chosen() -> list[Subject]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class SentinelError(Exception):
     """Something the user can mend: a typo, a missing file, an option that does not fit."""
@@ -19,7 +21,7 @@ class Unavailable(SentinelError):
         (the checkout's code needs another interpreter).
     """
 
-    def __init__(self, reason: str, kind: str = "ref") -> None:
+    def __init__(self, reason: str, kind: Literal["ref", "not-in-this-version", "python"] = "ref") -> None:
         super().__init__(reason)
         self.reason = reason
         self.kind = kind

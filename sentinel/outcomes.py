@@ -13,6 +13,23 @@ from sentinel.targets import StandIn
 
 VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavailable"]
 
+#: What a worker may call a failure; :mod:`sentinel.proof` looks into those that say something of the checkout.
+WorkerKind = Literal[
+    "crash",
+    "drift",
+    "exit",
+    "ghost",
+    "harness",
+    "import",
+    "memory",
+    "not-in-this-version",
+    "python",
+    "raised",
+    "timeout",
+]
+#: Why there is no measurement, or nothing could be decided from one. The schema of evidence lists the same.
+Kind = Literal[WorkerKind, "ambiguous", "law", "ref", "unsteady"]
+
 #: variant name -> observation key -> value. A scenario without variants has the one variant ``""``.
 Observation = Mapping[str, Mapping[str, Any]]
 
@@ -27,8 +44,8 @@ class Provenance:
     :ivar line: the line of its definition.
     :ivar blob: the file's git blob id, computed by the controller from the checkout.
     :ivar signature: the boundary's signature as found.
-    :ivar code: ``same`` where the code that was called is what the file compiles to; empty where that could not be
-        compared, the worker's Python being another one.
+    :ivar code: ``same`` where the code of every layer that was called is what its file compiles to; empty where that
+        could not be compared, as with layers that are not written in Python.
     :ivar end_line: the last line of its code; 0 where that is not known.
     """
 
@@ -68,13 +85,11 @@ class Measurement:
 class Failure:
     """Why there is no measurement.
 
-    :ivar kind: ``drift``, ``import``, ``raised``, ``crash``, ``exit``, ``timeout``, ``memory``, ``ghost``,
-        ``not-in-this-version``, ``python``, ``ref``, ``unsteady`` or ``harness``.
     :ivar traceback: upstream's own, where an exception came out of it; paths relative to the checkout.
     :ivar asked: as for :class:`Measurement`.
     """
 
-    kind: str
+    kind: Kind
     reason: str
     traceback: str = ""
     provenance: Provenance | None = None
@@ -128,7 +143,7 @@ class Verdict:
 
     name: VerdictName
     reason: str = ""
-    kind: str = ""
+    kind: Kind | Literal[""] = ""
 
 
 @dataclass(frozen=True)

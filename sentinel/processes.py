@@ -11,10 +11,12 @@ from typing import Any
 from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
 from sentinel.outcomes import Environment
+from sentinel.proof import Sources
 from sentinel.refs import Ref
 from sentinel.search.references import References
 from sentinel.sources import Home
 from sentinel.targets import Target
+from sentinel.worker.answers import Failed, Measured
 from sentinel.worker.client import Options, Places, TargetProcess, WorkerError, Zygote, flags
 
 
@@ -32,6 +34,7 @@ class Processes:
         self._loaded: dict[tuple[str, Ref], Loaded] = {}
         self._oracles: dict[str, TargetProcess] = {}
         self._references: dict[str, References] = {}
+        self._sources: dict[str, Sources] = {}
         self._held: set[tuple[str, Ref]] = set()
         self._closed = False
         self._lock = Lock()
@@ -105,6 +108,11 @@ class Processes:
         with self._lock:
             return self._references.setdefault(target, References(partial(self._oracle, target)))
 
+    def sources(self, target: str) -> Sources:
+        """Where foreign source is compiled, by a target's Python."""
+        with self._lock:
+            return self._sources.setdefault(target, Sources(partial(self._oracle, target)))
+
     def _oracle(self, target: str) -> TargetProcess:
         with self._making:
             process = self._oracles.get(target)
@@ -177,10 +185,10 @@ class Loaded:
             self.process = self._fork()
         return self.process
 
-    def probe(self, boundary: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    def probe(self, boundary: str, request: Mapping[str, Any]) -> Measured | Failed:
         self.load(boundary, request["contract"], request["contract_file"])
         answer = self.alive().probe(request)
-        if self.process.dead is not None and answer["failure"]["kind"] == "crash":
+        if self.process.dead is not None and self.process.dead.kind == "crash":
             # Another ref's code may have killed the zygote, and this process with it; what falls twice fell by itself.
             self.process = self._fork()
             answer = self.process.probe(request)

@@ -43,31 +43,28 @@ class Repetition:
         }
         self.request = {**request, "variants": disguised, "seed": SEED}
 
-    def made_out(self, answer: Mapping[str, Any]) -> Observation:
-        """An answer's observation under the names of the recipe.
-
-        :raises KeyError: where it lacks a variant.
-        """
-        told = self._told(answer)
+    def made_out(self, observation: Observation) -> Observation:
+        """What was observed, under the names of the recipe."""
+        told = self._told(observation)
         return {name: told[name, False] for name in self._variants}
 
-    def rows_are_a_set(self, answer: Mapping[str, Any], observed: Observation) -> bool:
+    def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
         """Whether another order of rows has led to the same, in that order, wherever it was asked for.
 
         :param observed: what was observed the first time.
         """
-        told = self._told(answer)
+        told = self._told(observation)
         held = []
         for name, variants in self.reordered.items():
-            observation = dict(zip(variants, (observed[name], told[name, True])))
+            both = dict(zip(variants, (observed[name], told[name, True])))
             try:
-                held.append(not ORDER_DOES_NOT_MATTER.check(Case(variants, observation, None, self._contract)))
+                held.append(not ORDER_DOES_NOT_MATTER.violations(Case(variants, both, None, self._contract)))
             except DoesNotApply:
                 continue
         return bool(held) and all(held)
 
-    def _told(self, answer: Mapping[str, Any]) -> dict[tuple[str, bool], Mapping[str, Any]]:
-        return {each: answer["observation"][made_up] for made_up, each in self._names.items()}
+    def _told(self, observation: Observation) -> dict[tuple[str, bool], Mapping[str, Any]]:
+        return {each: observation[made_up] for made_up, each in self._names.items()}
 
 
 def _reordered(contract: Contract, variants: Mapping[str, Inputs]) -> dict[str, dict[str, Inputs]]:

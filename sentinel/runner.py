@@ -22,6 +22,7 @@ from sentinel.repetition import Repetition, same
 from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.ground import Ground
 from sentinel.targets import Binding, Target
+from sentinel.worker.answers import Called, Failed
 from sentinel.worker.client import Options
 
 #: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
@@ -125,7 +126,7 @@ class Runner:
         for binding in bindings:
             loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
         bench = Bench(loaded.alive, self._processes.references(target))
-        return Ground(target, ref, checkout, environment, adapter.digest, bench)
+        return Ground(target, ref, checkout, environment, adapter.digest, bench, self._processes.sources(target))
 
     # -- one job ------------------------------------------------------------------------------------------------------
 
@@ -139,7 +140,8 @@ class Runner:
             return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
         environment = self._processes.environment(recipe.target)
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
-        outcome = read_answer(loaded.probe(recipe.boundary, self._request(recipe)), checkout)
+        answer, sources = loaded.probe(recipe.boundary, self._request(recipe)), self._processes.sources(recipe.target)
+        outcome = read_answer(answer, checkout, sources, recipe.requires)
         observed = outcome.observation if isinstance(outcome, Measurement) else None
         law = None
         comparisons: Any = ()
@@ -173,16 +175,13 @@ class Runner:
         recipe = job.recipe
         repetition = Repetition(self._request(recipe), self._catalog.contracts[recipe.contract])
         answer = loaded.probe(recipe.boundary, repetition.request)
-        if "failure" in answer and repetition.reordered:  # a boundary may honestly refuse another order
+        if isinstance(answer, Failed) and repetition.reordered:  # a boundary may honestly refuse another order
             repetition = Repetition(self._request(recipe))
             answer = loaded.probe(recipe.boundary, repetition.request)
-        if "failure" in answer:
-            return _unsteady(f"there was no answer: {answer['failure']['reason']}"), measured
-        try:
-            other = repetition.made_out(answer)
-            measured = replace(measured, reordered=repetition.rows_are_a_set(answer, observed))
-        except (KeyError, TypeError, AttributeError, ValueError):
-            return _unsteady("the answer had not the form of one"), measured
+        if isinstance(answer, Failed):
+            return _unsteady(f"there was no answer: {answer.reason}"), measured
+        other = repetition.made_out(answer.observation)
+        measured = replace(measured, reordered=repetition.rows_are_a_set(answer.observation, observed))
         if same(observed, other):
             return verdict, replace(measured, repeated="same values")
         again = replace(measured, observation=other)
@@ -219,12 +218,12 @@ class Runner:
         """What the contract's reference says of the recipe's variants."""
         calls = {name: {"inputs": dict(inputs)} for name, inputs in recipe.variants.items()}
         told = self._processes.references(recipe.target).consult({**self._request(recipe), "calls": calls})
-        answers = {"": {"refused": told["failure"]}} if "failure" in told else told["answers"]
+        answers = {"": Called(refused=told)} if isinstance(told, Failed) else told.answers
         for answer in answers.values():
-            if "observation" not in answer:
-                failure = answer.get("refused") or {"reason": answer["silent"], "traceback": ""}
-                return Failure("harness", f"the oracle failed: {failure['reason']}", failure["traceback"])
-        return {name: answers[name]["observation"] for name in calls}
+            if answer.observation is None:
+                failed = answer.refused or Failed("harness", answer.silent)
+                return Failure("harness", f"the oracle failed: {failed.reason}", failed.traceback)
+        return {name: answers[name].observation or {} for name in calls}
 
     def _in_session(self, invariant: Invariant, job: Job, checkout: Checkout) -> Case | Failure:
         """What a probe does not tell: what a call did beside answering, and what the boundary's twin answers."""
@@ -239,7 +238,7 @@ class Runner:
         try:
             [trial] = bench.try_(subject, [(invariant, recipe.variants)])
         except Undecidable as error:
-            return Failure(str(error.failure["kind"]), str(error), str(error.failure["traceback"]))
+            return Failure(error.failure.kind, str(error), error.failure.traceback)
         finally:
             bench.close()
         if trial.case is None:

@@ -120,7 +120,7 @@ def by_law(
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
     """Let a law decide on the scenario's variants: broken is ``reproduced``, held is ``fixed``."""
     try:
-        violations = invariant.check(
+        violations = invariant.violations(
             Case(recipe.variants, measurement.observation, measurement.oracle, contract, effects)
         )
     except DoesNotApply as error:

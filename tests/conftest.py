@@ -23,6 +23,7 @@ from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
 from sentinel.search.references import References
 from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.worker.answers import Sat
 from sentinel.worker.client import Options, Zygote
 
 pytest_plugins = ["pytester"]
@@ -121,9 +122,9 @@ def consult(zygote: Zygote) -> Iterator[Consult]:
         file = bundled_catalog().contracts[name].measure.__code__.co_filename
         calls = {variant: {"inputs": dict(inputs)} for variant, inputs in variants.items()}
         answer = references.consult({"contract": name, "contract_file": file, "calls": calls})
-        assert "answers" in answer, answer
-        assert all("observation" in part for part in answer["answers"].values()), answer
-        return {variant: dict(part["observation"]) for variant, part in answer["answers"].items()}
+        assert isinstance(answer, Sat), answer
+        assert all(part.observation is not None for part in answer.answers.values()), answer
+        return {variant: dict(part.observation or {}) for variant, part in answer.answers.items()}
 
     yield ask
     references.close()

@@ -19,6 +19,7 @@ from sentinel.catalog import bundled, bundled_catalog
 from sentinel.checkout import Checkout
 from sentinel.outcomes import Decision
 from sentinel.refs import Ref
+from sentinel.worker.answers import Failed, Measured
 from sentinel.worker.client import Options, Places, TargetProcess, Zygote
 
 FRAMEWORK = Path(__file__).parent / "demo_framework"
@@ -195,7 +196,7 @@ class Lab:
     def load(self, process: TargetProcess, boundary: str) -> list[str]:
         return process.load([boundary], *self._files(), "call")
 
-    def probe(self, process: TargetProcess, boundary: str, load: bool = True, /, **arguments: Any) -> dict[str, Any]:
+    def probe(self, process: TargetProcess, boundary: str, load: bool = True, /, **arguments: Any) -> Measured | Failed:
         """Probe through the generic contract; ``load`` false imports the module inside the probe alone."""
         adapter, contract = self._files()
         if load:
@@ -217,17 +218,22 @@ class Lab:
         """Of the adapter and the contract."""
         return str(bundled("adapters") / "demo.py"), bundled_catalog().contracts["call"].measure.__code__.co_filename
 
-    def call(self, files: Mapping[str, str], boundary: str, /, **arguments: Any) -> dict[str, Any]:
+    def call(self, files: Mapping[str, str], boundary: str, /, **arguments: Any) -> Measured | Failed:
         return self.probe(self.open(self.write(files)), boundary, **arguments)
 
     def returned(self, files: Mapping[str, str], boundary: str, /, **arguments: Any) -> Any:
         return returned(self.call(files, boundary, **arguments))
 
 
-def returned(answer: Mapping[str, Any]) -> Any:
+def returned(answer: Measured | Failed) -> Any:
     """What a probe's boundary returned; the failure is the message where it failed."""
-    assert "observation" in answer, answer["failure"]["reason"] + "\n" + answer["failure"]["traceback"]
-    return answer["observation"][""]["returned"]
+    assert isinstance(answer, Measured), f"{answer.reason}\n{answer.traceback}"
+    return answer.observation[""]["returned"]
+
+
+def failure(answer: Measured | Failed) -> Failed:
+    assert isinstance(answer, Failed), answer
+    return answer
 
 
 def gone(pid: int) -> bool:

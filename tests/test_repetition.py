@@ -28,12 +28,12 @@ def test_every_order_comes() -> None:
 def test_an_answer_is_made_out() -> None:
     repetition = Repetition(REQUEST)
     told = {name: {"loss": inputs["x"] * 10} for name, inputs in repetition.request["variants"].items()}
-    assert list(repetition.made_out({"observation": told}).items()) == [
+    assert list(repetition.made_out(told).items()) == [
         ("one", {"loss": 10}), ("two", {"loss": 20}), ("three", {"loss": 30}),
     ]  # fmt: skip
     told.popitem()
     with pytest.raises(KeyError):
-        repetition.made_out({"observation": told})
+        repetition.made_out(told)
 
 
 def test_what_is_the_same() -> None:
@@ -75,8 +75,7 @@ def test_rows_in_an_order_that_nobody_has_seen(honest: bool, catalog: Catalog) -
         name: {"loss": 2.0, "per_token_gradient": per_token(inputs["loss_mat"].array().ravel().tolist())}
         for name, inputs in repetition.request["variants"].items()
     }
-    answer = {"observation": answers}
-    assert repetition.rows_are_a_set(answer, repetition.made_out(answer)) == honest
+    assert repetition.rows_are_a_set(answers, repetition.made_out(answers)) == honest
 
 
 def test_a_contract_without_rows(catalog: Catalog) -> None:

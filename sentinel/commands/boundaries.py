@@ -123,7 +123,7 @@ def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
             contract = catalog.contracts[binding.contract]
             subject = Subject(binding, contract, (), str(catalog.adapters[target.name].file))
             try:
-                path = ground.bench.find(subject)["boundary"]
+                path = ground.bench.find(subject).boundary
                 there = "yes"
                 note = note or (f"as {path}" if path != binding.boundary else "")
             except Undecidable as error:

@@ -83,3 +83,13 @@ class Invariant:
     watches: bool = False
     oracle_optional: bool = False
     twin: str = ""
+
+    def violations(self, case: Case) -> list[Violation]:
+        """What ``check`` says of observations of which nobody knows that they have the contract's form.
+
+        :raises DoesNotApply: where they do not have it, too.
+        """
+        try:
+            return self.check(case)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise DoesNotApply(f"what was observed has not the form of this contract's ({error!r:.200})") from error

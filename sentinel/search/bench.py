@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from sentinel.contracts.contract import Contract
 from sentinel.invariants.invariant import Case, DoesNotApply, Inputs, Invariant, Violation
+from sentinel.outcomes import Kind
 from sentinel.search.references import References
 from sentinel.targets import Binding
 from sentinel.values import FLOATS, Tensor, tensor
+from sentinel.worker.answers import Called, Claim, Failed, Sat
 from sentinel.worker.client import Session, TargetProcess
 
 
 class Undecidable(Exception):
     """Nothing can be decided about this boundary here, whatever the scenario.
 
-    :ivar failure: as the worker reports it: ``kind``, ``reason``, ``traceback``, ``provenance``.
+    :ivar failure: as the worker reports it.
     """
 
-    def __init__(self, failure: Mapping[str, Any]) -> None:
-        super().__init__(str(failure["reason"]))
+    def __init__(self, failure: Failed) -> None:
+        super().__init__(failure.reason)
         self.failure = failure
 
 
@@ -71,9 +73,9 @@ class Trial:
     violations: tuple[Violation, ...] = ()
     silent: str = ""
     refused: str = ""
-    refusal: str = ""
+    refusal: Kind | Literal[""] = ""
     unknown_input: str = ""
-    answer: Mapping[str, Any] | None = None
+    answer: Sat | None = None
 
 
 #: A law, and the variants it compares: the first of them the scenario itself.
@@ -136,11 +138,7 @@ class Bench:
         :raises Undecidable: where it cannot be called here at all, or one of the calls was refused.
         """
         plain = {name: {"inputs": dict(inputs), "boundary": None, "watch": False} for name, inputs in calls.items()}
-        answers = self._ask(subject, plain, {}, False, given)[0]["answers"]
-        for name in calls:
-            if "refused" in answers[name]:
-                raise Undecidable(answers[name]["refused"])
-        return {name: answers[name]["observation"] for name in calls}
+        return _observed(self._ask(subject, plain, {}, False, given)[0])
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
         """What the contract's reference does on each of these inputs; no target's code runs.
@@ -148,18 +146,16 @@ class Bench:
         :raises Undecidable: where it has nothing to say about one of them, or failed.
         """
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
-        answers = self._consulted({**_request(subject), "calls": plain})["answers"]
-        for answer in answers.values():
-            if "observation" not in answer:
-                raise Undecidable(answer.get("refused") or {"kind": "law", "reason": answer["silent"]})
-        return {name: answers[name]["observation"] for name in calls}
+        return _observed(self._consulted({**_request(subject), "calls": plain}))
 
-    def find(self, subject: Subject) -> Mapping[str, Any]:
-        """Where the boundary is in this checkout, without calling it: the worker's provenance.
+    def find(self, subject: Subject) -> Claim:
+        """Where the boundary is in this checkout, without calling it, as the worker says.
 
         :raises Undecidable: where it is not there, or does not import.
         """
-        found: Mapping[str, Any] = self._ask(subject, {}, {}, False)[0]["provenance"]
+        found = self._ask(subject, {}, {}, False)[0].provenance
+        if found is None:
+            raise Undecidable(Failed("crash", "the session does not say where it found the boundary"))
         return found
 
     def _ask(
@@ -169,7 +165,7 @@ class Bench:
         consultations: Mapping[str, Any],
         describe: bool,
         given: Sequence[str] | None = None,
-    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    ) -> tuple[Sat, Sat]:
         request = _request(subject) if given is None else {**_request(subject), "given": list(given)}
         try:
             return self._exchange({**request, "describe": describe}, calls, consultations)
@@ -179,24 +175,32 @@ class Bench:
 
     def _exchange(
         self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
-    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    ) -> tuple[Sat, Sat]:
         if self._session is None or self._session.dead:
             self._session = self._target().session()
         self._session.send({**request, "calls": calls})
-        reference = self._consulted({**request, "calls": consultations}) if consultations else {"answers": {}}
+        reference = self._consulted({**request, "calls": consultations}) if consultations else Sat({})
         answer = self._session.receive()
-        if "failure" in answer:
+        if isinstance(answer, Failed):
             if not self._session.dead:
-                raise Undecidable(answer["failure"])
-            reason = f"it brought the session down: {self._session.dead}"
-            answer = {"answers": {name: {"refused": {"kind": "crash", "reason": reason}} for name in calls}}
+                raise Undecidable(answer)
+            down = Failed("crash", f"it brought the session down: {self._session.dead}")
+            answer = Sat({name: Called(refused=down) for name in calls})
         return answer, reference
 
-    def _consulted(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _consulted(self, request: Mapping[str, Any]) -> Sat:
         reference = self._references.consult(request)
-        if "failure" in reference:
-            raise Undecidable(reference["failure"])
+        if isinstance(reference, Failed):
+            raise Undecidable(reference)
         return reference
+
+
+def _observed(told: Sat) -> dict[str, Any]:
+    """:raises Undecidable: where a call has no observation."""
+    for call in told.answers.values():
+        if call.observation is None:
+            raise Undecidable(call.refused or Failed("raised", call.silent))
+    return {name: call.observation for name, call in told.answers.items()}
 
 
 def _request(subject: Subject) -> dict[str, Any]:
@@ -214,31 +218,31 @@ def _look(
     contract: Contract,
     variants: Mapping[str, Inputs],
     names: Mapping[str, str],
-    answer: Mapping[str, Any],
-    reference: Mapping[str, Any],
+    answer: Sat,
+    reference: Sat,
     coarsest: str,
 ) -> Trial:
     observation, effects, oracle = {}, {}, {}
     for variant, name in names.items():
-        part = answer["answers"][name]
-        refused = part.get("refused") or (part.get("effects", {}).get("refused") if law.watches else None)
-        if refused:
-            reason, kind, unknown = (str(refused.get(key, "")) for key in ("reason", "kind", "unknown_input"))
-            return Trial(variants, refused=reason, refusal=kind, unknown_input=unknown)
-        observation[variant] = part["observation"]
-        effects[variant] = part.get("effects", {})
-        if not law.needs_oracle or name not in reference["answers"]:
+        part = answer.answers[name]
+        refused = part.refused or (part.effects.get("refused") if law.watches else None)
+        if refused or part.observation is None:
+            refused = refused or Failed("crash", "a call without an observation")
+            return Trial(variants, refused=refused.reason, refusal=refused.kind, unknown_input=refused.unknown_input)
+        observation[variant] = part.observation
+        effects[variant] = part.effects
+        consulted = reference.answers.get(name) if law.needs_oracle else None
+        if consulted is None:
             continue
-        part = reference["answers"][name]
-        if "silent" in part:
-            return Trial(variants, silent=str(part["silent"]))
-        if "refused" in part:
-            failure = part["refused"]
-            raise Undecidable({**failure, "kind": "harness", "reason": f"the oracle failed: {failure['reason']}"})
-        oracle[variant] = part["observation"]
+        if consulted.refused is not None:
+            reason = f"the oracle failed: {consulted.refused.reason}"
+            raise Undecidable(replace(consulted.refused, kind="harness", reason=reason))
+        if consulted.observation is None:
+            return Trial(variants, silent=consulted.silent)
+        oracle[variant] = consulted.observation
     case = Case(variants, observation, oracle or None, contract, effects, coarsest)
     try:
-        return Trial(variants, case, tuple(law.check(case)), answer=answer)
+        return Trial(variants, case, tuple(law.violations(case)), answer=answer)
     except DoesNotApply as error:
         return Trial(variants, silent=str(error))
 

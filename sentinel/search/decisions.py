@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sentinel.invariants.invariant import Inputs, Invariant
-from sentinel.outcomes import Comparison, Decision, Failure, Measurement, Verdict, VerdictName
-from sentinel.proof import NotProvenError, prove
+from sentinel.outcomes import Comparison, Decision, Failure, Kind, Measurement, Verdict, VerdictName
+from sentinel.proof import NotProvenError, failed, prove
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
 from sentinel.search.bench import Subject, Trial, Undecidable
 from sentinel.search.ground import Ground
 from sentinel.search.hunt import Tally
 from sentinel.search.saving import bug_id, recipe_document
-from sentinel.targets import Dialect, StandIn
+from sentinel.targets import Dialect
 from sentinel.values import typed
 from sentinel.verdicts import UNAVAILABLE, of_failure
 
@@ -50,10 +50,12 @@ def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tri
     if tally.spoken:
         reason = f"the law holds in {searched}: {law.statement}"
         return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample or tally.told)
-    kinds: Counter[str] = Counter()
+    kinds: Counter[Kind | Literal[""]] = Counter()
     for why, count in tally.refused.items():
         kinds[tally.kinds[why]] += count
-    kinds -= Counter(drift=tally.unknown if tally.silent else 0)
+    if tally.silent:
+        kinds["drift"] -= tally.unknown
+    kinds = +kinds
     if kinds:
         kind = kinds.most_common(1)[0][0]
         why = next(why for why, _ in tally.refused.most_common() if tally.kinds[why] == kind)
@@ -68,11 +70,14 @@ def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tri
 
 def of_undecidable(ground: Ground, subject: Subject, law: Invariant, error: Undecidable) -> Decision:
     """The decision where the boundary cannot be called at this ref."""
-    told = error.failure
-    absent = told["kind"] == "drift" and not told.get("provenance")
-    failure = Failure(
-        "not-in-this-version" if absent else str(told["kind"]), str(told["reason"]), str(told["traceback"])
-    )
+    told, binding = error.failure, subject.binding
+    if told.kind == "drift" and told.provenance is None:  # looked for and not found, it says
+        told = replace(told, kind="not-in-this-version")
+    try:
+        needed = (*binding.requires, *binding.imports)
+        failure = failed(told, ground.checkout, ground.sources, needed, binding.paths)
+    except NotProvenError as unproven:
+        failure = Failure("drift", str(unproven))
     return replace(_decision(ground, subject, law, of_failure(failure), None), failure=failure)
 
 
@@ -115,16 +120,17 @@ def _decision(
         answers = trial.case.observation if trial.case is not None else None
         document = recipe_document(subject, law, variants, violations, ground.target, ground.checkout, name, answers)
     measurement, failure = None, None
-    if trial is not None and trial.case is not None and trial.answer and "provenance" in trial.answer:
+    told = trial.answer if trial is not None else None
+    if trial is not None and trial.case is not None and told is not None and told.provenance is not None:
         try:
             measurement = Measurement(
                 {name: dict(values) for name, values in trial.case.observation.items()},
-                prove(trial.answer["provenance"], ground.checkout),
-                tuple(map(str, trial.answer["ghosts"])),
-                tuple(StandIn(str(name), str(reason)) for name, reason in trial.answer["stand_ins"]),
+                prove(told.provenance, ground.checkout, ground.sources),
+                told.ghosts,
+                told.stand_ins,
                 trial.case.oracle,
             )
-        except (NotProvenError, KeyError, TypeError, ValueError) as error:
+        except NotProvenError as error:
             failure = Failure("drift", str(error))
             verdict, comparisons = of_failure(failure), ()
     return Decision(

@@ -260,7 +260,7 @@ def _shows(bench: Bench, law: Invariant, finding: Finding) -> bool:
 def _explains(one: Finding, other: Finding) -> bool:
     if one is other or (one.law.name, one.symptom) != (other.law.name, other.symptom):
         return False
-    ran = (other.trial.answer or {}).get("functions", ())
+    ran = other.trial.answer.functions if other.trial.answer else ()
     return one.subject.boundary != other.subject.boundary and any(path in ran for path in one.subject.binding.paths)
 
 
@@ -315,7 +315,7 @@ def is_about(recipe: Recipe, finding: Finding, target: Target, laws: Sequence[st
     if {finding.law.name, *laws}.isdisjoint(recipe.laws):
         return False
     binding = finding.subject.binding
-    ran = (finding.trial.answer or {}).get("functions", ())
+    ran = finding.trial.answer.functions if finding.trial.answer else ()
     places = {*binding.paths, *(binding.twins if finding.law.twin else ()), *ran}
     named = [item for item in target.bindings if item.contract == recipe.contract and recipe.boundary in item.paths]
     return recipe.boundary in places or any(not places.isdisjoint(item.paths) for item in named)

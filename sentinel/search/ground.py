@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sentinel.checkout import Checkout
 from sentinel.outcomes import Environment
+from sentinel.proof import Sources
 from sentinel.refs import Ref
 from sentinel.search.bench import Bench
 
@@ -23,3 +24,4 @@ class Ground:
     environment: Environment
     adapter: str
     bench: Bench
+    sources: Sources

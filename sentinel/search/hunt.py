@@ -12,7 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from sentinel.contracts.contract import Input
 from sentinel.invariants.invariant import DoesNotApply, Inputs, Invariant, Violation
+from sentinel.outcomes import Kind
 from sentinel.search.bench import Bench, Plan, Subject, Trial, widened
 from sentinel.search.drawing import TAPE, Draws, Tape, tape
 from sentinel.search.examples import Example
@@ -109,7 +110,7 @@ class Tally:
     unknown: int = 0
     silent: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    kinds: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, Kind | Literal[""]] = field(default_factory=dict)
     dialects: Counter[int] = field(default_factory=Counter)
     dialects_open: Counter[int] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)

@@ -6,8 +6,10 @@ They run no target's code: what one call leaves behind is nobody's concern, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from sentinel.worker.answers import Failed, Sat
 from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 
@@ -21,7 +23,7 @@ class References:
         self._oracle = oracle
         self._idle: list[Session] = []
 
-    def consult(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def consult(self, request: Mapping[str, Any]) -> Sat | Failed:
         """The worker's answer to a session's request; see :mod:`sentinel.worker.session`.
 
         A session's end says nothing of a target, and another one may answer: something on this machine took it away.
@@ -45,7 +47,7 @@ class References:
             if not session.dead:
                 self._idle.append(session)
             if last or not session.dead:
-                return _as_harness(answer)
+                return replace(answer, kind="harness") if isinstance(answer, Failed) else answer
         raise AssertionError("the loop returns or raises")
 
     def _taken(self) -> Session:
@@ -58,7 +60,3 @@ class References:
         """End the sessions that nobody is asking."""
         while self._idle:
             self._idle.pop().close()
-
-
-def _as_harness(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"failure": {**answer["failure"], "kind": "harness"}} if "failure" in answer else answer

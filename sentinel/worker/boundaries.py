@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import CodeType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from sentinel.targets import Binding
@@ -214,15 +214,20 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
 
 def layers_of(function: Any) -> list[dict[str, Any]]:
     """The code that a call runs, from the outermost wrapper of a decorator to the function itself: of each its file,
-    line, name and digest."""
+    line, name and digest. What is called without having Python code (an object of C's) has no digest."""
     layers = []
     seen: set[int] = set()
     while function is not None and id(function) not in seen:
         seen.add(id(function))
-        code = getattr(getattr(function, "__func__", function), "__code__", None)
-        if isinstance(code, CodeType):
+        called = getattr(function, "__func__", function)
+        if not isinstance(called, FunctionType):  # an object: what is called is its type's
+            called = inspect.getattr_static(type(called), "__call__", None)
+        if isinstance(called, FunctionType):
+            code = called.__code__
             told = {"file": code.co_filename, "line": code.co_firstlineno, "name": code.co_name}
             layers.append({**told, "digest": codes.digest(code)})
+        else:
+            layers.append({"file": "", "line": 0, "name": type(function).__name__, "digest": ""})
         function = getattr(function, "__wrapped__", None)
     return layers
 

@@ -6,6 +6,7 @@ The controller decides and the worker only measures; nothing here looks at what 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import glob
 import os
 import secrets
@@ -17,14 +18,19 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError
-from sentinel.worker import protocol, syscalls, walls
+from sentinel.outcomes import WorkerKind
+from sentinel.worker import answers, protocol, syscalls, walls
+from sentinel.worker.answers import Compiled, Failed, Measured, Sat
+from sentinel.worker.limits import USERS
 from sentinel.worker.processes import Leader
 
 #: What results may depend on, set for every worker and recorded in the evidence.
@@ -37,8 +43,13 @@ FLAGS: dict[str, str] = {
     "TORCHDYNAMO_DISABLE": "1",
 }
 
+_Answer = TypeVar("_Answer")
+
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BOOTSTRAP = _PACKAGE / "worker" / "bootstrap.py"
+
+#: Seconds for an answer of the zygote: a cold disk may need minutes to give torch, or a target's packages.
+_PATIENCE = 600.0
 
 #: Above the user's own timeout: what the controller grants a target process to report it.
 _GRACE = 5.0
@@ -99,6 +110,7 @@ class Zygote:
         self._channel: socket.socket | None = None
         self._hello: dict[str, Any] | None = None
         self._scratch: str | None = None
+        self._kept = -1
         self._walled = False
         self._log: Any = None
         self._stopped = False
@@ -115,8 +127,8 @@ class Zygote:
     def _launch(self) -> None:
         if self._stopped:
             raise WorkerError("the worker has been stopped")
-        self._scratch = _folder("sentinel-")
         with _room():
+            self._scratch, self._kept = _kept_folder()
             self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
         ours, theirs = socket.socketpair()
         try:
@@ -192,7 +204,7 @@ class Zygote:
             if missing:
                 try:
                     self._command({"op": "preload", "modules": missing})
-                    hello["packages"] = {**hello["packages"], **protocol.receive(self._open)}
+                    hello["packages"] = {**hello["packages"], **answers.of_preload(self._answer())}
                     self._preload += missing
                 except (EOFError, OSError, protocol.ProtocolError):
                     raise WorkerError(self._bury()) from None
@@ -201,9 +213,9 @@ class Zygote:
     def _greet(self) -> dict[str, Any]:
         if self._hello is None:
             try:
-                hello = dict(protocol.receive(self._open))
+                hello = answers.of_greeting(self._answer())
                 self._command({"op": "preload", "modules": self._preload})
-                hello["packages"] = protocol.receive(self._open)
+                hello["packages"] = answers.of_preload(self._answer())
             except (EOFError, OSError, protocol.ProtocolError):
                 raise WorkerError(self._bury()) from None
             self._hello = hello
@@ -226,8 +238,12 @@ class Zygote:
 
     def _command(self, message: Mapping[str, Any], fd: int | None = None) -> None:
         # A descriptor can only ride on ordinary bytes, so each command is led by one.
+        self._open.settimeout(_PATIENCE)
         socket.send_fds(self._open, [b"!"], [] if fd is None else [fd])
         protocol.send(self._open, message)
+
+    def _answer(self) -> Any:
+        return protocol.receive(self._open, time.monotonic() + _PATIENCE)
 
     def _last_words(self, killed: str) -> str:
         if self._stopped:
@@ -251,12 +267,14 @@ class Zygote:
         """The signal that ended the zygote; empty where none did."""
         if self._process is None or self._stopped:
             return ""
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             status = self._process.wait(timeout=_GRACE)
-            if self._walled and status > 128:  # as a shell says it
-                status = 128 - status
-            return signal.Signals(-status).name if status < 0 else ""
-        return ""
+        except subprocess.TimeoutExpired:  # it goes on, and says nothing
+            os.killpg(self._process.pid, signal.SIGKILL)
+            return ""
+        if self._walled and status > 128:  # as a shell says it
+            status = 128 - status
+        return signal.Signals(-status).name if status < 0 else ""
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -306,10 +324,11 @@ class Zygote:
         names = [name for name in made_with(checkout) if name.endswith(".py") and f"{tree}/{name}" in said]
         if names:
             with self._lock, contextlib.suppress(EOFError, OSError, protocol.ProtocolError):
-                scratch = _folder("compile-", self._scratch)
+                with _room():
+                    scratch = tempfile.mkdtemp(prefix="compile-", dir=self._scratch)
                 message = {"tree": tree, "names": names, "folder": _byte_code_of(checkout), "scratch": scratch}
                 self._command({"op": "compile", **message, "contain": self._contained([tree])})
-                return int(protocol.receive(self._open)["pid"])
+                return int(self._answer()["pid"])
         return None
 
     def oracle(self) -> TargetProcess:
@@ -344,11 +363,12 @@ class Zygote:
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
         try:
-            scratch = _folder("target-", self._scratch)
+            with _room():
+                scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
             _give(scratch, walls.user() if self._walled else None)
-            own = {"scratch": scratch, "memory": memory, "limited": limited}
+            own = {"scratch": scratch, "memory": memory, "limited": limited, "patience": self.options.timeout}
             self._command({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
-            born = protocol.receive(self._open)
+            born = self._answer()
             if "refused" in born:
                 raise WorkerError(
                     f"strict containment is not to be had here: {born['refused']}; `sentinel doctor` says more, "
@@ -394,6 +414,7 @@ class Zygote:
             self._log.close()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+            os.close(self._kept)
         self._channel = self._process = self._hello = self._log = self._scratch = None
 
 
@@ -402,10 +423,40 @@ def _give(folder: str, user: int | None) -> None:
         os.chown(folder, user, user)
 
 
-def _folder(prefix: str, inside: str | None = None) -> str:
-    """:raises WorkerError: where there is no room for it."""
-    with _room():
-        return tempfile.mkdtemp(prefix=prefix, dir=inside)
+_PREFIX = "sentinel-worker-"
+
+
+def _kept_folder() -> tuple[str, int]:
+    """A new temporary folder, and the descriptor that keeps it; those that nobody keeps any more are removed: whoever
+    made one may have been killed at any moment."""
+    owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
+    for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
+        with contextlib.suppress(OSError):  # it is kept, or somebody else's
+            handle = _kept(left, fcntl.LOCK_EX)
+            try:
+                if os.fstat(handle).st_uid in owners:
+                    shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(handle)
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):  # another process took it for one that was left
+            return folder, _kept(folder, fcntl.LOCK_SH)
+
+
+def _kept(folder: str, how: int) -> int:
+    """A descriptor of a folder, locked.
+
+    :raises OSError: where another process has locked it, or it is no folder.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, how | fcntl.LOCK_NB)
+        os.stat(folder)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
 
 @contextlib.contextmanager
@@ -428,7 +479,7 @@ class TargetProcess:
         self._channel = channel
         self._leader = None if pid is None else Leader(pid)
         self._options = options
-        self.dead: dict[str, Any] | None = None
+        self.dead: Failed | None = None
         if pid is None:
             self._bury("crash", "the target process ended as it was forked")
 
@@ -444,19 +495,24 @@ class TargetProcess:
             "contract_file": contract_file,
             "contract": contract,
         }
-        answer = self._ask(message, self._options.timeout, "while its modules were imported")
-        compiled = answer.get("compiled")
-        return [file for file in compiled if isinstance(file, str)] if isinstance(compiled, list) else []
+        told = self._ask(message, self._options.timeout, "while its modules were imported", answers.of_import)
+        return [] if isinstance(told, Failed) else list(told)
 
-    def probe(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Run one probe; a measurement or a failure as plain data."""
+    def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
+        """Run one probe."""
         timeout = float(request.get("timeout") or self._options.timeout)
         message = {**request, "op": request.get("op", "probe"), "timeout": timeout, "device": self._options.device}
-        return self._ask(message, timeout, "while a probe ran")
+        return self._ask(message, timeout, "while a probe ran", partial(answers.of_probe, variants=request["variants"]))
 
-    def bare(self) -> dict[str, Any]:
+    def compiled(self, source: bytes | str, timeout: float) -> Compiled | Failed:
+        """What a source defines: of these bytes, or of a file as this process sees it. Nothing of it is run."""
+        message = {"op": "compile", "source": source, "timeout": timeout}
+        return self._ask(message, timeout, "while a source was compiled", answers.of_source)
+
+    def bare(self) -> None:
         """Fork, run one backward pass and exit: what a probe costs at the least (for benchmarks)."""
-        return self._ask({"op": "bare", "timeout": self._options.timeout}, self._options.timeout, "while it forked")
+        timeout = self._options.timeout
+        self._ask({"op": "bare", "timeout": timeout}, timeout, "while it forked", lambda answer: None)
 
     def session(self) -> Session:
         """Fork a session: many calls, one process.
@@ -469,38 +525,44 @@ class TargetProcess:
             if self.dead is None:
                 with self._lock:
                     self._channel.settimeout(self._options.timeout + _GRACE)
+                    deadline = time.monotonic() + self._options.timeout + _GRACE
                     protocol.send(self._channel, {"op": "session"})
                     socket.send_fds(self._channel, [b"!"], [theirs.fileno()])
-                    protocol.receive(self._channel)
+                    protocol.receive(self._channel, deadline)
                 return Session(ours, _first_sender(ours, self._options.timeout), self._options)
         except (EOFError, OSError, protocol.ProtocolError, KeyError, TypeError, ValueError):
             self._bury("crash", "the target process ended while a session was forked")
         finally:
             theirs.close()
         ours.close()
-        raise WorkerError(str(self.dead and self.dead["failure"]["reason"]))
+        raise WorkerError(str(self.dead and self.dead.reason))
 
-    def _ask(self, message: Mapping[str, Any], timeout: float, when: str) -> dict[str, Any]:
+    def _ask(
+        self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer]
+    ) -> _Answer | Failed:
+        """Ask, and have what comes parsed; all of it has to be here before the time is over."""
         if self.dead is not None:
             return self.dead
         nonce = secrets.token_hex(16)
         try:
             with self._lock:
+                began = time.monotonic()
                 self._channel.settimeout(timeout + _GRACE)
                 protocol.send(self._channel, {**message, "nonce": nonce})
-                answer = protocol.receive(self._channel)
+                answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
+            told = parsed(answer)
+            if isinstance(told, Failed) and told.kind == "timeout" and time.monotonic() < began + timeout:
+                raise protocol.ProtocolError("a time that is over before it is")
         except TimeoutError:
             return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
         except (EOFError, OSError):
             return self._bury("crash", f"the target process ended {when}")
         except protocol.ProtocolError as error:
             return self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
-        if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
-            return self._bury("crash", f"the target process sent something that is no answer {when}")
-        return answer
+        return told
 
-    def _bury(self, kind: str, reason: str) -> dict[str, Any]:
-        self.dead = {"failure": {"kind": kind, "reason": reason, "traceback": "", "provenance": None}}
+    def _bury(self, kind: WorkerKind, reason: str) -> Failed:
+        self.dead = Failed(kind, reason)
         self.close()
         return self.dead
 
@@ -522,7 +584,7 @@ class Session:
         self._channel = channel
         self._leader = Leader(pid)
         self._options = options
-        self._nonce = ""
+        self._nonce, self._calls = "", list[str]()
         self.dead = ""
 
     def send(self, request: Mapping[str, Any]) -> None:
@@ -531,26 +593,24 @@ class Session:
             return
         self._channel.settimeout(self._options.timeout)
         try:
-            self._nonce = secrets.token_hex(16)
+            self._nonce, self._calls = secrets.token_hex(16), list(request["calls"])
             protocol.send(self._channel, {**request, "nonce": self._nonce, "device": self._options.device})
         except OSError:
             self._bury("the session ended")
 
-    def receive(self) -> dict[str, Any]:
-        """The answer to what was sent, or a failure as plain data; after one of the session's own it is dead."""
+    def receive(self) -> Sat | Failed:
+        """The answer to what was sent, or a failure; after one of the session's own it is dead."""
         if not self.dead:
             try:
-                answer = protocol.receive(self._channel)
-                if isinstance(answer, dict) and answer.pop("nonce", None) == self._nonce:
-                    return answer
-                self._bury("the session sent something that is no answer")
+                answer = protocol.receive(self._channel, time.monotonic() + self._options.timeout)
+                return answers.of_session(_own(answer, self._nonce), self._calls)
             except TimeoutError:
                 self._bury(f"no answer within {self._options.timeout:g} s")
             except (EOFError, OSError):
                 self._bury("the session ended")
             except protocol.ProtocolError as error:
                 self._bury(f"the session sent something that is no answer: {error}")
-        return {"failure": {"kind": "crash", "reason": self.dead, "traceback": "", "provenance": None}}
+        return Failed("crash", self.dead)
 
     def _bury(self, reason: str) -> None:
         self.dead = reason
@@ -562,6 +622,13 @@ class Session:
             return
         self._leader.kill()
         self._channel.close()
+
+
+def _own(answer: Any, nonce: str) -> Any:
+    """An answer to the question of this nonce, without it."""
+    if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
+        raise protocol.ProtocolError("it does not know the question")
+    return answer
 
 
 def _first_sender(channel: socket.socket, timeout: float) -> int:

@@ -14,6 +14,9 @@ from typing import NoReturn
 
 from sentinel.worker import bootstrap, containment, limits, processes, syscalls
 
+#: Seconds: whoever asks for a command has a limit of its own.
+_PATIENCE = 600
+
 #: How a command ends that could not be contained, and so was not started.
 REFUSED = 125
 
@@ -47,7 +50,7 @@ def run(settings: str, command: Sequence[str]) -> NoReturn:
     try:
         containment.contain(**wanted, hidden=[], ready=lambda pid: None, wait=True)
         processes.die_with_parent()
-        limits.limit(memory, True)
+        limits.limit(memory, True, _PATIENCE)
         os.execv(command[0], list(command))
     except (containment.ContainmentError, OSError) as error:
         print(f"strict containment is not to be had here: {error}", file=sys.stderr)

@@ -28,15 +28,17 @@ MOST_FILES = 1024
 _GRACE = 5
 
 
-def limit(memory: int, contained: bool) -> None:
+def limit(memory: int, contained: bool, patience: float) -> None:
     """Bind this process and all that come from it.
 
     :param memory: bytes of address space of each, 0 for no limit.
+    :param patience: seconds that are waited for one answer: each may compute for a hundred such, its imports included.
     :param contained: whether it is alone with its user, or in a user namespace.
     """
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_FSIZE, LARGEST_FILE)
     _lower(resource.RLIMIT_NOFILE, MOST_FILES)
+    limit_time(patience * 100)
     if memory:
         _lower(resource.RLIMIT_AS, memory)
     # Before Linux 5.14 all of a user's processes counted, those outside of a user namespace too.

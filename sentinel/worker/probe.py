@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.contracts.contract import Contract
 from sentinel.loading import load_file
 from sentinel.targets import Binding, Target
-from sentinel.worker import boundaries, codes, ghosts, tensors, versions
+from sentinel.worker import boundaries, ghosts, tensors, versions
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
 
 SEED = 20260821
@@ -100,7 +100,6 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
             "line": line,
             "signature": signature,
             "layers": boundaries.layers_of(boundary.function),
-            "magic": codes.MAGIC,
         },
     )
 
@@ -238,16 +237,26 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
         return _failure("exit", f"the code called sys.exit({error.code!r})", trace, provenance)
     needed = versions.needed_version(error)
     if needed is not None:
-        return _failure(
+        failed = _failure(
             "python",
             f"its code needs Python {needed[0]}.{needed[1]} ({text}), and this one is "
             f"{sys.version_info[0]}.{sys.version_info[1]}; name another interpreter with --sentinel-python",
             trace,
             provenance,
         )
+        failed["failure"]["place"] = _place_of(error)
+        return failed
     kind = "raised" if provenance else "import"
     reason = f"the boundary raised {text}" if provenance else f"the module does not import: {text}"
     return _failure(kind, reason, trace, provenance)
+
+
+def _place_of(error: BaseException) -> str:
+    """The file that an exception is about: the one that does not parse, or the one it came from."""
+    if isinstance(error, SyntaxError):
+        return error.filename or ""
+    frames = traceback.extract_tb(error.__traceback__)
+    return frames[-1].filename if frames else ""
 
 
 def _cwd() -> str:

@@ -56,6 +56,7 @@ class Leader:
     """
 
     def __init__(self, pid: int) -> None:
+        """:param pid: of a process that comes from this one; of any other, it is taken for reaped."""
         self.pid = pid
         self._own: int | None = None
         self._gone = False
@@ -64,31 +65,57 @@ class Leader:
         except ProcessLookupError:
             self._gone = True
         except (OSError, AttributeError):  # no descriptors here: the number has to do
-            pass
+            return
+        # Who sent the number may have ended by then. What is ours now, and is there still, is of the descriptor.
+        if self._own is not None and not (_comes_from_here(pid) and _signalled(self._own, 0)):
+            os.close(self._own)
+            self._own, self._gone = None, True
 
     def kill(self) -> None:
         """End it and its group. Safe to call twice."""
         own, self._own = self._own, None
         if own is not None:
             try:
-                self._gone = not _is_there(own)
+                if _signalled(own, signal.SIGKILL, _PROCESS_GROUP):
+                    self._gone = True
+                    _signalled(own, signal.SIGKILL)  # it may not lead its group yet
+                    return
+                self._gone = not _signalled(own, signal.SIGKILL)
             finally:
                 os.close(own)
         if self._gone and _is_used(self.pid):
             return  # by another process: while its group has members, the kernel gives its number to none
         self._gone = True
-        for kill in (os.killpg, os.kill):  # it may not lead its group yet
+        for kill in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self.pid, signal.SIGKILL)
 
 
-def _is_there(own: int) -> bool:
-    """Whether the process of a descriptor was not reaped yet."""
+#: From <linux/pidfd.h>, since Linux 6.9: the signal is for the group that the process leads.
+_PROCESS_GROUP = 4
+
+
+def _signalled(own: int, number: int, flags: int = 0) -> bool:
+    """Whether a signal reached the process of a descriptor: it was not reaped yet, and the kernel knows the flags."""
     try:
-        signal.pidfd_send_signal(own, 0)
-    except ProcessLookupError:
+        signal.pidfd_send_signal(own, number, None, flags)
+    except OSError:
         return False
     return True
+
+
+def _comes_from_here(pid: int) -> bool:
+    """Whether this process is among the parents of another one, as far as the kernel tells."""
+    here = os.getpid()
+    while pid not in (here, 0):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except (ProcessLookupError, FileNotFoundError):
+            return False
+        except OSError:  # it is hidden
+            return True
+    return pid == here
 
 
 def _is_used(pid: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from typing import Any
 
 from sentinel.values import Array, Attribute, Device, Namespace, New, Tensor, Tuple
@@ -15,12 +16,18 @@ from sentinel.values import Array, Attribute, Device, Namespace, New, Tensor, Tu
 #: A frame is this header (length of the JSON part, length of the bytes part) and the two parts.
 _HEADER = struct.Struct(">QQ")
 
-#: A thousand times what any shipped recipe observes; a longer frame is refused before it is read. As evidence, which is
-#: text, the numbers of such a frame take half a gigabyte of the controller's memory and half a minute.
+#: A thousand times what any shipped recipe observes; a longer frame is refused before it is read.
 MAX_FRAME = 8 * 1024 * 1024
 
 #: Of that, structure: as objects it takes fifty times the room that it takes as text.
 MAX_TEXT = 4 * 1024 * 1024
+
+#: Numbers, words and containers of a frame, each row of a tensor counted: written as evidence four times over they stay
+#: below what Sentinel reads. A tensor of no elements may have millions of rows.
+MAX_VALUES = 1 << 18
+
+#: Containers in containers, and axes of a tensor.
+_DEEPEST = 32
 
 _TAG = "$"
 
@@ -52,13 +59,15 @@ def decode(frame: bytes) -> Any:
         start = _HEADER.size + text_length
         if start + body_length != len(frame):
             raise ProtocolError("a frame of the wrong length")
-        at = [0]
-        value = _decode(json.loads(frame[_HEADER.size : start]), frame[start:], at)
-        if at[0] != body_length:
+        # As a string: from bytes json.loads would take lone surrogates, which no file name and no output can hold.
+        node = json.loads(str(frame[_HEADER.size : start], "utf-8"), object_pairs_hook=_object)
+        reading = _Reading(frame[start:])
+        value = reading.value(node, 0)
+        if reading.at != body_length:
             raise ProtocolError("bytes that belong to no tensor")
         return value
     except (struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ProtocolError(f"not a frame: {error}") from None
+        raise ProtocolError(f"not a frame: {str(error)[:200]}") from None
 
 
 def frame_length(start: bytes | bytearray) -> int | None:
@@ -71,29 +80,40 @@ def frame_length(start: bytes | bytearray) -> int | None:
 
 def fits(frame: bytes) -> bool:
     """Whether whoever receives an encoded frame will read it."""
-    return len(frame) <= MAX_FRAME and int(_HEADER.unpack_from(frame)[0]) <= MAX_TEXT
+    try:
+        decode(frame)
+    except ProtocolError:
+        return False
+    return len(frame) <= MAX_FRAME
 
 
 def send(channel: socket.socket, value: Any) -> None:
     channel.sendall(encode(value))
 
 
-def receive(channel: socket.socket) -> Any:
+def receive(channel: socket.socket, deadline: float | None = None) -> Any:
     """Read one frame.
 
+    :param deadline: when all of it has to be here, by ``time.monotonic``; None: as long as it takes.
     :raises EOFError: where the other end is gone.
+    :raises TimeoutError: where the deadline is over, however much has come.
     :raises ProtocolError: where it sent no frame.
     """
-    header = _read(channel, _HEADER.size)
+    header = _read(channel, _HEADER.size, deadline)
     text_length, body_length = _HEADER.unpack(header)
     if text_length + body_length > MAX_FRAME or text_length > MAX_TEXT:
         raise ProtocolError("a frame over the size limit")
-    return decode(header + _read(channel, text_length + body_length))
+    return decode(header + _read(channel, text_length + body_length, deadline))
 
 
-def _read(channel: socket.socket, size: int) -> bytes:
+def _read(channel: socket.socket, size: int, deadline: float | None) -> bytes:
     parts = bytearray()
     while len(parts) < size:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            channel.settimeout(left)
         part = channel.recv(min(size - len(parts), 1 << 20))
         if not part:
             raise EOFError("the other end is gone")
@@ -102,7 +122,9 @@ def _read(channel: socket.socket, size: int) -> bytes:
 
 
 def _encode(value: Any, blobs: list[bytes]) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, str):
+        return _sendable(value)
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
         return [_encode(item, blobs) for item in value]
@@ -118,6 +140,9 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
             "g": value.requires_grad,
             **({} if value.contiguous else {"c": False}),
         }
+    if isinstance(value, bytes):
+        blobs.append(value)
+        return {_TAG: "bytes", "n": len(value)}
     if isinstance(value, Array):
         return {_TAG: "array", "v": [_encode(item, blobs) for item in value.values], "d": value.dtype}
     if isinstance(value, Tuple):
@@ -139,55 +164,126 @@ def _encoded_mapping(value: Any, blobs: list[bytes]) -> dict[str, Any]:
     pairs = [[key, _encode(item, blobs)] for key, item in value.items()]
     if not all(isinstance(key, str) for key, _ in pairs):
         raise TypeError("a mapping with keys that are no strings cannot be sent")
-    return {_TAG: "map", "v": pairs}
+    return {_TAG: "map", "v": [[_sendable(key), item] for key, item in pairs]}
 
 
-def _decode(node: Any, body: bytes, at: list[int]) -> Any:
-    # Tensors lie in the body in the order in which the JSON names them, so a running offset is enough.
-    if isinstance(node, list):
-        return [_decode(item, body, at) for item in node]
-    if not isinstance(node, dict):
+def _sendable(text: str) -> str:
+    """The text without lone surrogates, which no output can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    node = dict(pairs)
+    if len(node) != len(pairs):
+        raise ProtocolError("a key that stands twice")
+    return node
+
+
+class _Reading:
+    """What a frame's JSON and bytes say, each value counted.
+
+    Tensors lie in the bytes in the order in which the JSON names them, so a running offset is enough.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self.at = 0
+        self._left = MAX_VALUES
+
+    def value(self, node: Any, depth: int) -> Any:
+        self._count(1)
+        if isinstance(node, str):
+            return _text(node)
+        if isinstance(node, list):
+            if depth > _DEEPEST:
+                raise ProtocolError(f"more than {_DEEPEST} containers in one another")
+            return [self.value(item, depth + 1) for item in node]
+        if isinstance(node, dict):
+            return self._tagged(node, depth)
+        if type(node) is int and not -(1 << 63) <= node < 1 << 64:
+            raise ProtocolError("an integer of more than 64 bits")
         return node
-    tag = node[_TAG]
-    if tag == "tensor":
-        size = _natural(node["n"])
-        data = body[at[0] : at[0] + size]
-        at[0] += size
-        shape = tuple(_natural(n) for n in node["s"])
-        return _tensor(Tensor(str(node["d"]), shape, data, bool(node["g"]), bool(node.get("c", True))))
-    if tag == "map":
-        return {str(key): _decode(item, body, at) for key, item in node["v"]}
-    if tag == "array":
-        return Array(tuple(_decode(node["v"], body, at)), str(node["d"]))
-    if tag == "tuple":
-        return Tuple(tuple(_decode(node["v"], body, at)))
-    if tag == "namespace":
-        return Namespace(_mapping(node["v"], body, at))
-    if tag == "new":
-        return New(str(node["p"]), _mapping(node["v"], body, at))
-    if tag == "attribute":
-        return Attribute(str(node["p"]))
-    if tag == "device":
-        return Device(str(node["p"]))
-    raise ProtocolError(f"an unknown tag {tag!r}")
+
+    def _tagged(self, node: dict[str, Any], depth: int) -> Any:
+        tag = node[_TAG]
+        if tag == "tensor":
+            return self._tensor(node)
+        if tag == "map":
+            return self._mapping(node["v"], depth + 1)
+        if tag == "bytes":
+            return self._bytes(node)
+        if tag == "array":
+            return Array(tuple(self.value(_list(node["v"]), depth + 1)), _text(node["d"]))
+        if tag == "tuple":
+            return Tuple(tuple(self.value(_list(node["v"]), depth + 1)))
+        if tag == "namespace":
+            return Namespace(self._attributes(node["v"], depth + 1))
+        if tag == "new":
+            return New(_text(node["p"]), self._attributes(node["v"], depth + 1))
+        if tag == "attribute":
+            return Attribute(_text(node["p"]))
+        if tag == "device":
+            return Device(_text(node["p"]))
+        raise ProtocolError("an unknown tag")
+
+    def _mapping(self, pairs: Any, depth: int) -> dict[str, Any]:
+        self._count(len(_list(pairs)))
+        if depth > _DEEPEST:
+            raise ProtocolError(f"more than {_DEEPEST} containers in one another")
+        value = {_text(key): self.value(item, depth) for key, item in pairs}
+        if len(value) != len(pairs):
+            raise ProtocolError("a key that stands twice")
+        return value
+
+    def _attributes(self, node: Any, depth: int) -> dict[str, Any]:
+        value = self.value(node, depth)
+        if not isinstance(value, dict):
+            raise ProtocolError("attributes that are no mapping")
+        return value
+
+    def _bytes(self, node: dict[str, Any]) -> bytes:
+        start, self.at = self.at, self.at + _natural(node["n"])
+        return self._body[start : self.at]
+
+    def _tensor(self, node: dict[str, Any]) -> Tensor:
+        shape = tuple(_natural(size) for size in _list(node["s"]))
+        if len(shape) > _DEEPEST:
+            raise ProtocolError(f"a tensor of more than {_DEEPEST} axes")
+        rows = 1
+        for size in shape:
+            rows *= size
+            self._count(rows)
+        flags = (node["g"], node.get("c", True))
+        if not all(isinstance(flag, bool) for flag in flags):
+            raise ProtocolError("a tensor that is none")
+        value = Tensor(_text(node["d"]), shape, self._bytes(node), *flags)
+        try:
+            value.array()  # shape, dtype and bytes must agree, or the frame is a forgery
+        except (ValueError, KeyError) as error:
+            raise ProtocolError(f"a tensor that is none: {str(error)[:200]}") from None
+        return value
+
+    def _count(self, values: int) -> None:
+        self._left -= values
+        if self._left < 0:
+            raise ProtocolError(f"more than {MAX_VALUES} values")
 
 
-def _mapping(node: Any, body: bytes, at: list[int]) -> dict[str, Any]:
-    value = _decode(node, body, at)
-    if not isinstance(value, dict):
-        raise ProtocolError("attributes that are no mapping")
-    return value
+def _text(node: Any) -> str:
+    if not isinstance(node, str):
+        raise ProtocolError("a text that is none")
+    if not node.isascii():
+        node.encode()  # a lone surrogate has no bytes
+    return node
+
+
+def _list(node: Any) -> list[Any]:
+    if not isinstance(node, list):
+        raise ProtocolError("a list that is none")
+    return node
 
 
 def _natural(number: Any) -> int:
-    if type(number) is not int or number < 0:
-        raise ProtocolError(f"{number!r} is no size")
+    if type(number) is not int or not 0 <= number < 1 << 63:
+        raise ProtocolError("a size that is none")
     return number
-
-
-def _tensor(value: Tensor) -> Tensor:
-    try:
-        value.array()  # shape, dtype and bytes must agree, or the frame is a forgery
-    except (ValueError, KeyError) as error:
-        raise ProtocolError(f"a tensor that is none: {error}") from None
-    return value

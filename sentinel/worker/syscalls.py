@@ -10,6 +10,7 @@ Docker's default profile and Flatpak's refuse, as far as it concerns code that h
 from __future__ import annotations
 
 import errno
+import signal
 import tempfile
 from functools import cache
 
@@ -72,6 +73,9 @@ def program() -> bytes:
         filter_.add_rule(refuse, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
     for request in _TERMINAL_INPUT:  # the kernel looks at 32 bits of it, and so must the filter
         filter_.add_rule(refuse, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _WORD, request))
+    # Who is to end with its parent stays so: prctl(PR_SET_PDEATHSIG) with anything but SIGKILL.
+    death = pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _WORD, 1)
+    filter_.add_rule(refuse, "prctl", death, pyseccomp.Arg(1, pyseccomp.NE, signal.SIGKILL))
     unsupported = pyseccomp.ERRNO(errno.EAFNOSUPPORT)
     for family in sorted(set(range(max(_FAMILIES))) - set(_FAMILIES)):
         filter_.add_rule(unsupported, "socket", pyseccomp.Arg(0, pyseccomp.EQ, family))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.loading import load_file
-from sentinel.worker import boundaries, bytecode, ghosts, limits, probe, processes, protocol, session, trace
+from sentinel.worker import boundaries, bytecode, codes, ghosts, limits, probe, processes, protocol, session, trace
 
 
 def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
@@ -60,6 +60,9 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             compiled.clear()
         elif request["op"] == "probe":
             work = partial(trace.told, partial(probe.run, request, roots, recorder))
+            answer = _forked(channel, work, request["timeout"], nonce)
+        elif request["op"] == "compile":
+            work = partial(codes.described, request["source"])
             answer = _forked(channel, work, request["timeout"], nonce)
         elif request["op"] == "session":
             answer = _session(channel, roots, recorder)
@@ -139,7 +142,8 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float, non
     os.close(write)
     frame, cut_short = _drain(read, timeout)
     os.close(read)
-    if cut_short is None and protocol.frame_length(frame) != len(frame):
+    whole = protocol.frame_length(frame) == len(frame)
+    if cut_short is None and not whole:
         processes.await_end(pid, 1.0)  # so that the status says how the leaf ended by itself
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)  # the leaf leads a session of its own
@@ -151,8 +155,8 @@ def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float, non
         return cut_short
     try:
         protocol.decode(frame)
-    except protocol.ProtocolError:
-        return _how_it_ended(status)
+    except protocol.ProtocolError as error:
+        return _ended("crash", f"what it sent is no answer: {error}") if whole else _how_it_ended(status)
     return frame
 
 
@@ -224,5 +228,6 @@ def _ended(kind: str, reason: str) -> dict[str, Any]:
 
 _TOO_LONG = _ended(
     "crash",
-    f"its answer is larger than {protocol.MAX_FRAME >> 20} MiB, or than {protocol.MAX_TEXT >> 20} MiB without tensors",
+    f"its answer is larger than {protocol.MAX_FRAME >> 20} MiB, than {protocol.MAX_TEXT >> 20} MiB without tensors, or "
+    f"than {protocol.MAX_VALUES} values",
 )

@@ -65,5 +65,10 @@ def needed_version(error: BaseException) -> tuple[int, int] | None:
     return found if found and sys.version_info[:2] < found else None
 
 
+def names_newer(source: bytes) -> bool:
+    """Whether a source has a name that the standard library gained."""
+    return not _NAMES.keys().isdisjoint(re.findall(r"\w+", source.decode(errors="replace")))
+
+
 def _is_standard(module: object) -> bool:
     return isinstance(module, ModuleType) and module.__name__.partition(".")[0] in sys.stdlib_module_names

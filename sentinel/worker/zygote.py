@@ -31,36 +31,38 @@ def serve(fd: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # target processes are reaped by the kernel
     processes.adopt_orphans()
     groups = Groups()
-    uncontained = containment.reason_against()  # while little is loaded: it takes a fork
-    limits.tasks()  # counted once, for all that are forked
-    import numpy
-    import torch
+    try:
+        uncontained = containment.reason_against()  # while little is loaded: it takes a fork
+        limits.tasks()  # counted once, for all that are forked
+        import numpy
+        import torch
 
-    protocol.send(
-        channel,
-        {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": numpy.__version__,
-            "platform": f"{platform.system()}-{platform.machine()}",
-            "pid": os.getpid(),
-            "uncontained": uncontained,
-        },
-    )
-    while True:
-        try:
-            message, fds = _receive_with_fd(channel)
-        except (EOFError, OSError, protocol.ProtocolError):
-            break
-        if message["op"] == "preload":
-            protocol.send(channel, _preload(message["modules"]))
-        elif message["op"] == "spawn":
-            _spawn(channel, message, fds, groups)
-        elif message["op"] == "compile":
-            _compile(channel, message)
-    processes.kill_children()
-    groups.remove()
-    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # ours; the controller, if it was killed, cannot
+        protocol.send(
+            channel,
+            {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "numpy": numpy.__version__,
+                "platform": f"{platform.system()}-{platform.machine()}",
+                "pid": os.getpid(),
+                "uncontained": uncontained,
+            },
+        )
+        while True:
+            try:
+                message, fds = _receive_with_fd(channel)
+            except (EOFError, OSError, protocol.ProtocolError):
+                break
+            if message["op"] == "preload":
+                protocol.send(channel, _preload(message["modules"]))
+            elif message["op"] == "spawn":
+                _spawn(channel, message, fds, groups)
+            elif message["op"] == "compile":
+                _compile(channel, message)
+    finally:  # the controller may have been killed before it was answered
+        processes.kill_children()
+        groups.remove()
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # ours; the controller, if it was killed, cannot
     os._exit(0)
 
 
@@ -113,7 +115,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         if group is not None:
             _contain(spec, first, tell)
         if spec["limited"]:
-            limits.limit(spec["memory"], group is not None)
+            limits.limit(spec["memory"], group is not None, spec["patience"])
         os.close(tell)
         # Contained, it may have been forked by a process that ends; to ask any earlier could mean to die with that one.
         os.read(adopted, 1)

@@ -21,6 +21,7 @@ from sentinel.search.drawing import Draws
 from sentinel.search.scenarios import draw, narrowed
 from sentinel.targets import Binding, Dialect
 from sentinel.values import Tensor, tensor
+from sentinel.worker.answers import Sat
 from sentinel.worker.client import Zygote
 
 Rows = list[list[float]]
@@ -55,11 +56,13 @@ def oracle(session: Any) -> Oracle:
             "calls": {"": {"inputs": dict(inputs)}},
         }
         session.send(request)
-        answer = session.receive()["answers"][""]
-        if "silent" in answer:
-            raise DoesNotApply(answer["silent"])
-        assert "observation" in answer, answer
-        seen = answer["observation"]
+        told = session.receive()
+        assert isinstance(told, Sat), told
+        answer = told.answers[""]
+        if answer.silent:
+            raise DoesNotApply(answer.silent)
+        assert answer.observation is not None, answer
+        seen = answer.observation
         assert set(seen) == set(contract.keys)
         return {key: value.nested() if isinstance(value, Tensor) else value for key, value in seen.items()}
 

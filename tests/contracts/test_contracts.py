@@ -13,6 +13,7 @@ from sentinel.catalog import Catalog, bundled_catalog
 from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.invariants.invariant import Invariant
 from sentinel.values import Namespace, tensor
+from sentinel.worker.answers import Measured
 
 CONTRACTS = sorted(bundled_catalog().contracts)
 
@@ -116,8 +117,8 @@ def ask(lab: Lab, boundary: str, **inputs: Any) -> Mapping[str, Any]:
             "variants": {"": {"arguments": {}, "positional": [], "self": None, "catch": False, **inputs}},
         }
     )
-    assert "observation" in answer, answer
-    seen: Mapping[str, Any] = answer["observation"][""]
+    assert isinstance(answer, Measured), answer
+    seen: Mapping[str, Any] = answer.observation[""]
     return seen
 
 

@@ -22,6 +22,7 @@ from sentinel.contracts.contract import REQUIRED
 from sentinel.invariants.invariant import DoesNotApply
 from sentinel.outcomes import Decision
 from sentinel.values import Tensor, tensor
+from sentinel.worker.answers import Sat
 from sentinel.worker.client import Zygote
 
 Grid = list[list[float]]
@@ -73,11 +74,13 @@ def oracle(session: Any) -> Oracle:
                 "calls": calls,
             }
         )
-        answer = session.receive()["answers"][""]
-        if "silent" in answer:
-            raise DoesNotApply(answer["silent"])
-        assert "observation" in answer, answer
-        seen = answer["observation"]
+        told = session.receive()
+        assert isinstance(told, Sat), told
+        answer = told.answers[""]
+        if answer.silent:
+            raise DoesNotApply(answer.silent)
+        assert answer.observation is not None, answer
+        seen = answer.observation
         return {key: value.nested() if isinstance(value, Tensor) else value for key, value in seen.items()}
 
     return ask

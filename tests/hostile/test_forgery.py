@@ -167,7 +167,7 @@ def test_answers_that_were_written_before_the_question(times: int, judged: Judge
 import os
 from sentinel.worker import protocol
 claim = {{"boundary": "demo_rl.losses.agg_loss", "module": __name__, "module_file": __file__, "file": __file__,
-         "line": 9, "signature": "()", "layers": [], "magic": ""}}
+         "line": 9, "signature": "()", "layers": []}}
 values = {{"": {{"loss": 1.0, "masked_token_gradient_abs_sum": 0.0}}}}
 frame = protocol.encode({{"observation": values, "provenance": claim, "ghosts": [], "stand_ins": [], "nonce": ""}})
 def everywhere():

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.errors import SentinelError
-from sentinel.outcomes import Comparison, Decision, Failure, Verdict
+from sentinel.outcomes import Comparison, Decision, Failure, Kind, Verdict
 from sentinel.recipes.schema_subset import compiled
 from sentinel.refs import Ref
 from sentinel.reports.evidence import dumps, evidence, schema, validate
@@ -241,3 +241,9 @@ def test_validation_is_fast(decide: Build, measurement: Build) -> None:
     for _ in range(20):
         validate(document)
     assert (time.perf_counter() - started) / 20 < 0.02
+
+
+def test_the_schema_lists_the_kinds_of_reasons() -> None:
+    listed = schema()["properties"]
+    assert set(listed["failure"]["properties"]["kind"]["enum"]) == set(get_args(Kind))
+    assert set(listed["kind"]["enum"]) == {"", *get_args(Kind)}

@@ -38,7 +38,7 @@ def test_a_wrong_one_is_found_shrunk_and_confirmed(open_ground: OpenGround) -> N
     assert (inputs["response_mask"].array() == 0).sum() == 1
     assert finding.violations[0].observed.nested() == inputs["values"].array().sum(-1).tolist()
     assert finding.trial.answer is not None
-    assert finding.trial.answer["provenance"]["boundary"] == "pkg.toys.unmasked"
+    assert finding.trial.answer.provenance.boundary == "pkg.toys.unmasked"
 
 
 def test_a_reference_that_was_taken_away_is_asked_again(open_ground: OpenGround) -> None:

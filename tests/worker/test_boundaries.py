@@ -179,16 +179,16 @@ class Actor:
     process = lab.open(lab.write({"mod.py": source}))
     for name, expected in (("static", 5), ("klass", 15)):
         answer = lab.probe(process, f"pkg.mod.Actor.{name}", x=5)
-        assert answer["observation"][""]["returned"] == expected
+        assert answer.observation[""]["returned"] == expected
     found = lab.probe(process, "pkg.mod.Actor.step", self=None, x=1)
-    assert found["failure"]["kind"] == "raised"
-    assert found["failure"]["provenance"]["line"] == source[: source.index("@twice\n    def step")].count("\n") + 1
+    assert found.kind == "raised"
+    assert found.provenance.line == source[: source.index("@twice\n    def step")].count("\n") + 1
 
 
 def test_arguments_that_do_not_fit_are_drift(lab: Lab) -> None:
     answer = lab.call({"mod.py": "def f(new_name):\n    return 7\n"}, "pkg.mod.f", old_name=1)
-    assert answer["failure"]["kind"] == "drift"
-    assert "pkg.mod.f(new_name) cannot be called so" in answer["failure"]["reason"]
+    assert answer.kind == "drift"
+    assert "pkg.mod.f(new_name) cannot be called so" in answer.reason
 
 
 def test_a_package_that_does_not_import_fails_for_the_same_reason_again(
@@ -218,5 +218,5 @@ def test_a_package_that_fails_to_import_says_the_same_each_time(lab: Lab) -> Non
         "bare/masks.py": "MASK = 1\n",
         "bare/rows.py": "ROWS = 2\n",
     }
-    reason = lab.call(files, "pkg.whole.mean.f")["failure"]["reason"]
+    reason = lab.call(files, "pkg.whole.mean.f").reason
     assert reason == "the module does not import: RuntimeError: half a package"

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from demo_kit import Lab
 
+from sentinel.worker.answers import Failed, Measured
 
-def failure(answer: dict[str, Any]) -> tuple[str, str]:
-    assert "failure" in answer, answer
-    return answer["failure"]["kind"], answer["failure"]["reason"]
+
+def failure(answer: Measured | Failed) -> tuple[str, str]:
+    assert isinstance(answer, Failed), answer
+    return answer.kind, answer.reason
 
 
 def test_a_ghost_says_the_version_that_the_target_asks_for(lab: Lab) -> None:
     text = "import absent_one, absent_two\ndef f():\n    return [absent_one.__version__, absent_two.__version__]\n"
     process = lab.open(lab.write({"mod.py": text}), versions={"absent_one": "1.2.3"})
-    assert lab.probe(process, "pkg.mod.f")["observation"][""]["returned"] == ["1.2.3", "0.0.0"]
+    assert lab.probe(process, "pkg.mod.f").observation[""]["returned"] == ["1.2.3", "0.0.0"]
 
 
 # -- who gets one -----------------------------------------------------------------------------------------------------
@@ -43,8 +43,8 @@ def test_a_ghost_says_the_version_that_the_target_asks_for(lab: Lab) -> None:
 def test_an_unguarded_import_gets_a_ghost(statement: str, lab: Lab) -> None:
     files = {"mod.py": f"{statement}\ndef f():\n    return 7\n"}
     answer = lab.call(files, "pkg.mod.f")
-    assert answer["observation"][""]["returned"] == 7
-    assert answer["ghosts"][:1] == ["absent_one"]
+    assert answer.observation[""]["returned"] == 7
+    assert answer.ghosts[:1] == ("absent_one",)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_third_party_importer_sees_no_ghost(lab: Lab) -> None:
     tree = lab.write({"mod.py": "import absent_one\nimport vendor\ndef f():\n    return vendor.HAVE\n"})
     (tree / "vendor.py").write_text("try:\n    import absent_one\nexcept ImportError:\n    HAVE = False\n")
     answer = lab.probe(lab.open(tree), "pkg.mod.f")
-    assert answer["observation"][""]["returned"] is False
+    assert answer.observation[""]["returned"] is False
 
 
 def test_a_hard_import_of_a_third_party_package_fails_as_it_would(lab: Lab) -> None:
@@ -114,8 +114,8 @@ def test_the_evidence_names_the_ghosts_that_the_boundary_reaches(lab: Lab) -> No
         "far.py": "import absent_three\ndef h():\n    return 7\n",
     }
     process = lab.open(lab.write(files))
-    assert lab.probe(process, "pkg.far.h")["ghosts"] == ["absent_three"]
-    assert lab.probe(process, "pkg.mod.f")["ghosts"] == ["absent_one", "absent_two"]
+    assert lab.probe(process, "pkg.far.h").ghosts == ("absent_three",)
+    assert lab.probe(process, "pkg.mod.f").ghosts == ("absent_one", "absent_two")
 
 
 # -- what one may do while a module is imported ------------------------------------------------------------------------
@@ -223,8 +223,8 @@ def test_what_modules_do_with_ghosts_while_they_are_imported(lab: Lab) -> None:
 
 def test_what_is_no_use_of_a_ghost(lab: Lab) -> None:
     process = lab.open(lab.write({"mod.py": HARMLESS}))
-    assert lab.probe(process, "pkg.mod.asks_isinstance")["observation"][""]["returned"] is False
-    assert lab.probe(process, "pkg.mod.reads_names")["observation"][""]["returned"] == "<ghost absent.A.B>"
+    assert lab.probe(process, "pkg.mod.asks_isinstance").observation[""]["returned"] is False
+    assert lab.probe(process, "pkg.mod.reads_names").observation[""]["returned"] == "<ghost absent.A.B>"
 
 
 # -- what one must not do while a probe runs ---------------------------------------------------------------------------

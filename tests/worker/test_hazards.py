@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import MASKED_TOKENS, Decide, Lab, copy_demo, gone, returned
+from demo_kit import MASKED_TOKENS, Decide, Lab, copy_demo, failure, gone, returned
 
 from sentinel.catalog import bundled_catalog
 from sentinel.processes import contained_places
@@ -40,12 +40,6 @@ def demo(lab: Lab, tmp_path: Path) -> TargetProcess:
     return lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
 
 
-def failure(answer: dict[str, Any]) -> dict[str, Any]:
-    assert "failure" in answer, answer
-    found: dict[str, Any] = answer["failure"]
-    return found
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "kind", "said"),
     [
@@ -64,31 +58,31 @@ def test_a_probe_that_ends_badly_says_how(
     name: str, arguments: dict[str, Any], kind: str, said: str, lab: Lab, demo: TargetProcess
 ) -> None:
     found = failure(lab.probe(demo, f"{HAZARDS}.{name}", **arguments))
-    assert found["kind"] == kind, found
-    assert said in found["reason"]
+    assert found.kind == kind, found
+    assert said in found.reason
 
 
 @under_basic
 def test_a_probe_that_kills_its_parent(lab: Lab, demo: TargetProcess) -> None:
     """Under strict the parent is the first process of a namespace, and cannot be killed from inside."""
     found = failure(lab.probe(demo, f"{HAZARDS}.kill_parent"))
-    assert (found["kind"], found["reason"]) == ("crash", "the target process ended while a probe ran")
+    assert (found.kind, found.reason) == ("crash", "the target process ended while a probe ran")
 
 
 def test_an_exception_brings_upstreams_own_traceback(lab: Lab, demo: TargetProcess) -> None:
     found = failure(lab.probe(demo, f"{HAZARDS}.fail"))
-    assert (found["kind"], found["reason"]) == ("raised", "the boundary raised ZeroDivisionError: no valid tokens")
-    assert 'File "demo_rl/hazards.py"' in found["traceback"]
-    assert "in _deeper" in found["traceback"]
-    assert str(lab.folder) not in found["traceback"]
-    assert found["provenance"]["boundary"] == f"{HAZARDS}.fail"
+    assert (found.kind, found.reason) == ("raised", "the boundary raised ZeroDivisionError: no valid tokens")
+    assert 'File "demo_rl/hazards.py"' in found.traceback
+    assert "in _deeper" in found.traceback
+    assert str(lab.folder) not in found.traceback
+    assert found.provenance.boundary == f"{HAZARDS}.fail"
 
 
 @pytest.mark.parametrize("name", ["hang", "hang_and_ignore_signals"])
 def test_a_probe_that_hangs_is_ended(name: str, lab: Lab, tmp_path: Path) -> None:
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl", timeout=0.3)
     found = failure(lab.probe(process, f"{HAZARDS}.{name}"))
-    assert (found["kind"], found["reason"]) == ("timeout", "no answer within 0.3 s")
+    assert (found.kind, found.reason) == ("timeout", "no answer within 0.3 s")
     assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
 
 
@@ -98,7 +92,7 @@ def test_a_printed_answer_is_no_answer(lab: Lab, demo: TargetProcess, capfd: pyt
 
 
 def test_garbage_on_the_pipe_is_no_verdict(lab: Lab, demo: TargetProcess) -> None:
-    assert failure(lab.probe(demo, f"{HAZARDS}.garbage_on_every_descriptor"))["kind"] in ("crash", "exit")
+    assert failure(lab.probe(demo, f"{HAZARDS}.garbage_on_every_descriptor")).kind in ("crash", "exit")
     assert returned(lab.probe(lab.open(lab.folder / "demo", "demo_rl"), f"{HAZARDS}.forge_on_stdout")) == 7
 
 
@@ -186,8 +180,8 @@ def test_an_import_that_ends_badly_says_how(
         process = lab.open(tree, timeout=timeout)
         monkeypatch.setattr(client, "_GRACE", 5.0)
     found = failure(lab.probe(process, "pkg.mod.f", False))
-    assert found["kind"] == kind, found
-    assert said in found["reason"]
+    assert found.kind == kind, found
+    assert said in found.reason
     assert returned(lab.probe(process, "pkg.fine.f", False)) == 7
 
 
@@ -236,7 +230,7 @@ def test_a_zygote_that_dies_takes_its_processes_along_and_is_replaced(own_zygote
     os.kill(first, signal.SIGKILL)
     assert gone(process._leader.pid)
     found = failure(lab.probe(process, f"{HAZARDS}.forge_on_stdout"))
-    assert (found["kind"], "target process ended" in found["reason"]) == ("crash", True)
+    assert (found.kind, "target process ended" in found.reason) == ("crash", True)
     again = lab.open(tmp_path / "demo", "demo_rl")
     assert returned(lab.probe(again, f"{HAZARDS}.forge_on_stdout")) == 7
     assert own_zygote.hello()["pid"] != first

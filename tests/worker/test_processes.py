@@ -6,10 +6,13 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from sentinel.worker import client
 from sentinel.worker.processes import Leader
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no process descriptors here")
@@ -67,6 +70,35 @@ def test_a_group_ends_whose_leader_is_gone(leader: subprocess.Popen[bytes]) -> N
     leader.stdin = None
     handle.kill()
     assert ended(leader)
+
+
+def test_who_does_not_come_from_here_is_left_alone() -> None:
+    """The kernel may have given the number away between a session's first byte and the descriptor."""
+    lines = "import os\nif os.fork():\n    os._exit(0)\nprint(os.getpid(), flush=True)\ninput()"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert parent.stdout is not None
+    orphan = int(parent.stdout.readline())
+    parent.wait()
+    Leader(orphan).kill()
+    assert not select.select([parent.stdout], [], [], 0)[0], "it goes on"
+    parent.stdin = parent.stdin and parent.stdin.close()
+    assert parent.stdout.read() == b""
+
+
+def test_folders_that_nobody_keeps_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept, handle = client._kept_folder()
+    left, other = client._kept_folder()
+    os.close(other)  # as the kernel does for who is killed
+    Path(left, "zygote.log").touch()
+    (tmp_path / "sentinel-worker-file").touch()
+    (tmp_path / "sentinel-worker-link").symlink_to(kept)
+    last, another = client._kept_folder()
+    assert {kept, last} == {str(path) for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink()}
+    os.close(handle)
+    os.close(another)
 
 
 def test_a_number_that_another_process_has_by_now_is_left_alone(leader: subprocess.Popen[bytes]) -> None:

@@ -28,7 +28,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
     return Tensor(dtype, shape, data, draw(st.booleans()), draw(st.booleans()))
 
 
-_SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+_SCALARS = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False) | st.text()
 VALUES: st.SearchStrategy[Any] = st.recursive(
     _SCALARS | tensors() | st.builds(Attribute, st.text()) | st.builds(Device, st.text()),
     lambda inner: (
@@ -123,6 +123,13 @@ def _tensor(**changes: Any) -> dict[str, Any]:
         (_tensor(d=None), bytes(8)),
         (_tensor(n=-8), bytes(8)),
         (_tensor(n=0, s=[0]), bytes(8)),
+        (_tensor(n=0, s=[15_000_000, 0]), b""),
+        (_tensor(n=4, s=[1] * 33), bytes(4)),
+        (_tensor(g=1), bytes(8)),
+        ([0] * (protocol.MAX_VALUES + 1), b""),
+        (1 << 64, b""),
+        ("\ud800", b""),
+        ({"$": "map", "v": [["a", 1], ["a", 2]]}, b""),
         ([_tensor(), _tensor()], bytes(8)),
         ({"$": "pickle", "v": "cos\nsystem\n"}, b""),
         ({"v": []}, b""),
@@ -144,7 +151,7 @@ def test_a_frame_nested_beyond_reason_is_refused() -> None:
         protocol.decode(struct.pack(">QQ", len(text), 0) + text)
 
 
-@pytest.mark.parametrize("value", [{1: 2}, {None: 1}, object, {"a": {3}}, b"bytes", 1j], ids=repr)
+@pytest.mark.parametrize("value", [{1: 2}, {None: 1}, object, {"a": {3}}, bytearray(), 1j], ids=repr)
 def test_what_cannot_be_sent_is_named(value: Any) -> None:
     with pytest.raises(TypeError, match="cannot be sent"):
         protocol.encode(value)
@@ -163,6 +170,21 @@ def test_over_a_socket() -> None:
             protocol.receive(theirs)
 
 
+def test_a_frame_has_one_deadline_however_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(protocol.time, "monotonic", lambda: float(next(clock)))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"\0" * 16)
+        monkeypatch.setattr(protocol, "_read", lambda *_, whole=protocol._read: _by_bytes(whole, *_))
+        with pytest.raises(TimeoutError):
+            protocol.receive(theirs, 8.0)
+
+
+def _by_bytes(whole: Any, channel: socket.socket, size: int, deadline: float | None) -> bytes:
+    return b"".join(whole(channel, 1, deadline) for _ in range(size))
+
+
 def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -173,7 +195,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
 
 def test_structure_costs_more_than_its_text() -> None:
     """Lists in lists: fifty times their text as objects. Tensors may be large all the same."""
-    assert protocol.fits(protocol.encode(Tensor("uint8", (6 << 20,), bytes(6 << 20))))
+    assert protocol.fits(protocol.encode(Tensor("float64", (1 << 17,), bytes(1 << 20))))
     bomb = b"[" + b"[]," * (protocol.MAX_TEXT // 3) + b"[]]"
     frame = struct.pack(">QQ", len(bomb), 0) + bomb
     assert not protocol.fits(frame)

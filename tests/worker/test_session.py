@@ -95,23 +95,23 @@ def test_one_session_answers_many_calls_and_says_where_the_code_is(process: Targ
     session = process.session()
     for _ in range(3):
         answer = ask(session, "double", one={}, two={})
-        for part in answer["answers"].values():
-            assert part["observation"]["returned"].nested() == [2.0, 4.0]
-    assert answer["provenance"]["boundary"] == "pkg.code.double"
-    assert Path(answer["provenance"]["file"]).name == "code.py"
+        for part in answer.answers.values():
+            assert part.observation["returned"].nested() == [2.0, 4.0]
+    assert answer.provenance.boundary == "pkg.code.double"
+    assert Path(answer.provenance.file).name == "code.py"
     session.close()
 
 
 def test_what_a_call_raises_refuses_that_call_alone(process: TargetProcess) -> None:
     session = process.session()
-    refused = ask(session, "fail")["answers"][""]["refused"]
-    assert refused["reason"] == "the boundary raised ValueError: not these"
-    assert "observation" in ask(session, "double")["answers"][""]
+    refused = ask(session, "fail").answers[""].refused
+    assert refused.reason == "the boundary raised ValueError: not these"
+    assert ask(session, "double").answers[""].observation
 
 
 def test_a_boundary_that_is_not_there_is_a_failure_of_the_whole_request(process: TargetProcess) -> None:
-    failure = ask(process.session(), "nothing")["failure"]
-    assert failure["kind"] == "drift"
+    failure = ask(process.session(), "nothing")
+    assert failure.kind == "drift"
 
 
 @pytest.mark.parametrize(
@@ -130,46 +130,46 @@ def test_a_watched_call_tells_what_else_it_did(
     function: str, mutated: list[str], globals_: list[str], process: TargetProcess
 ) -> None:
     answer = ask(process.session(), function, it={"watch": True})
-    effects = answer["answers"]["it"]["effects"]
+    effects = answer.answers["it"].effects
     assert (effects["mutated"], effects["globals"]) == (mutated, globals_)
 
 
 def test_a_second_call_that_answers_otherwise_shows(process: TargetProcess) -> None:
-    part = ask(process.session(), "count", it={"watch": True})["answers"]["it"]
-    assert part["observation"]["returned"] == 1.0
-    assert part["effects"]["again"]["returned"] == 2.0
+    part = ask(process.session(), "count", it={"watch": True}).answers["it"]
+    assert part.observation["returned"] == 1.0
+    assert part.effects["again"]["returned"] == 2.0
 
 
 def test_generators_are_seeded_before_every_call(process: TargetProcess) -> None:
-    answers = ask(process.session(), "draw", one={}, two={})["answers"]
-    assert answers["one"]["observation"] == answers["two"]["observation"]
+    answers = ask(process.session(), "draw", one={}, two={}).answers
+    assert answers["one"].observation == answers["two"].observation
 
 
 def test_a_described_answer_names_the_functions_that_ran(process: TargetProcess) -> None:
     """Under the path where each is defined, and the one under which its package hands it on."""
-    names = ask(process.session(), "inner")["functions"]
-    assert names == ["pkg.code.double", "pkg.code.inner", "pkg.double"]
+    names = ask(process.session(), "inner").functions
+    assert names == ("pkg.code.double", "pkg.code.inner", "pkg.double")
 
 
 def test_sessions_share_nothing(process: TargetProcess) -> None:
     one, two = process.session(), process.session()
-    assert ask(one, "count")["answers"][""]["observation"]["returned"] == 1.0
-    assert ask(one, "count")["answers"][""]["observation"]["returned"] == 2.0
-    assert ask(two, "count")["answers"][""]["observation"]["returned"] == 1.0
+    assert ask(one, "count").answers[""].observation["returned"] == 1.0
+    assert ask(one, "count").answers[""].observation["returned"] == 2.0
+    assert ask(two, "count").answers[""].observation["returned"] == 1.0
 
 
 def test_a_session_that_ends_is_dead_and_the_next_one_is_not(process: TargetProcess) -> None:
     session = process.session()
-    assert ask(session, "end")["failure"]["kind"] == "crash"
+    assert ask(session, "end").kind == "crash"
     assert session.dead
-    assert ask(session, "double")["failure"]["reason"] == session.dead
-    assert "answers" in ask(process.session(), "double")
+    assert ask(session, "double").reason == session.dead
+    assert ask(process.session(), "double").answers
 
 
 def test_a_session_that_hangs_is_killed(lab: Lab) -> None:
     process = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=0.5)
     session = process.session()
-    assert "no answer within 0.5 s" in ask(session, "hang")["failure"]["reason"]
+    assert "no answer within 0.5 s" in ask(session, "hang").reason
     assert gone(session._leader.pid)
 
 
@@ -177,13 +177,13 @@ def test_a_probe_beside_a_session_leaves_it_alive(lab: Lab, process: TargetProce
     session = process.session()
     ask(session, "count")
     lab.probe(process, "pkg.code.double", values=tensor([1.0], "float32"))
-    assert ask(session, "count")["answers"][""]["observation"]["returned"] == 2.0
+    assert ask(session, "count").answers[""].observation["returned"] == 2.0
 
 
 def test_threads_may_ask_one_process_at_the_same_time(process: TargetProcess) -> None:
     def hunt(number: int) -> list[Any]:
         session = process.session()
-        answers = [ask(session, "count")["answers"][""]["observation"]["returned"] for _ in range(5)]
+        answers = [ask(session, "count").answers[""].observation["returned"] for _ in range(5)]
         session.close()
         return answers
 
