@@ -11,13 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
-from sentinel.reports.store import file_name, write_atomically
+from sentinel.reports.store import file_name, own, write_atomically
 
 STATES = ("found", "confirmed", "reported", "fixed upstream", "released")
 
@@ -88,7 +88,7 @@ def advanced(finding: Finding | None, recipe: Recipe, state: str, because: str, 
 
 
 def place(folder: Path, recipe: Recipe) -> Path:
-    return folder / file_name(recipe.target) / f"{file_name(recipe.bug_id)}.json"
+    return own(folder, PurePosixPath(file_name(recipe.target), f"{file_name(recipe.bug_id)}.json"))
 
 
 def load(file: Path) -> Finding | None:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from sentinel.errors import SentinelError
 from sentinel.reports.escaping import visible
-from sentinel.reports.store import write_atomically
+from sentinel.reports.store import own, write_atomically
 
 #: What says that a folder is a site of ours, and which of its files are.
 MARKER = ".sentinel-site"
@@ -40,7 +40,7 @@ def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
         raise SentinelError(f"{visible(outside[0])} would lie outside the site; nothing was written")
     write_atomically(folder / MARKER, _marker({*before, *made}), _OTHERWISE)
     for name, text in made.items():
-        file = folder / name
+        file = own(folder, PurePosixPath(name))
         if not file.is_file() or file.read_bytes() != text.encode():
             write_atomically(file, text, _OTHERWISE)
     for name in before - made.keys():

@@ -22,12 +22,14 @@ from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, gone
 from sentinel.checkout import Checkout
 from sentinel.cli import main
 from sentinel.errors import SentinelError
+from sentinel.findings import life
 from sentinel.history import record as records
 from sentinel.outcomes import Decision
 from sentinel.refs import Ref
 from sentinel.reports import store as reports
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import dumps, evidence
+from sentinel.site.folder import write
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.sources.cache import prune
 from sentinel.sources.home import remove_tree
@@ -307,6 +309,18 @@ def test_no_link_in_a_report_folder_is_written_through(
     if level < 2:
         with pytest.raises(SentinelError, match="is a link"):
             records.place(folder, {**record, "source": {**source, "begins": []}})
+
+
+def test_no_link_in_a_site_or_among_findings_is_written_through(decision: Decision, mine: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    write(site, [("bugs/a.html", "a")])
+    remove_tree(site / "bugs")
+    link(site / "bugs", mine)
+    link(tmp_path / "findings" / "demo", mine)
+    with pytest.raises(SentinelError, match="is a link"):
+        write(site, [("bugs/a.html", "b")])
+    with pytest.raises(SentinelError, match="is a link"):
+        life.place(tmp_path / "findings", decision.recipe)
 
 
 def test_a_half_made_report_folder_that_is_a_link(decision: Decision, mine: Path, tmp_path: Path) -> None:
