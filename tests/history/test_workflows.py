@@ -17,6 +17,8 @@ import pytest
 import yaml
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, copy_demo, write_recipe
 
+import sentinel
+
 ROOT = Path(__file__).resolve().parents[2]
 EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")
 
@@ -243,6 +245,24 @@ def test_the_reusable_workflow_runs_what_the_action_runs(with_recipe: Runner) ->
     with_recipe.values.update({"inputs.install": "rl-sentinel[targets]", "inputs.bugs": "DEMO-*"})
     done = [with_recipe.step(step, job["env"]) for step in job["steps"] if "run" in step]
     assert [step.returncode for step in done] == [0] * 6, [step.stdout[-500:] + step.stderr[-500:] for step in done]
+
+
+@pytest.mark.parametrize("name", ["action.yml", *(f".github/workflows/{w}.yml" for w in ("guard", "nightly", "pages"))])
+def test_strangers_code_is_run_strictly_contained_or_not_at_all(name: str) -> None:
+    """Without namespaces a run ends without evidence, and what compares it with its base fails."""
+    document = read(name)
+    jobs = document.get("jobs", {"": document.get("runs")}).values()
+    shell = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    runs = [text for text in shell if "--sentinel-target" in text or "sentinel export" in text]
+    assert runs
+    assert all(
+        "--sentinel-sandbox=strict" in text or """'sandbox = "strict"' > sentinel.toml""" in text for text in runs
+    )
+
+
+def test_what_the_reusable_workflow_installs_is_a_release_of_its_own() -> None:
+    inputs = read(".github/workflows/guard.yml")[True]["workflow_call"]["inputs"]
+    assert inputs["install"]["default"] == f"rl-sentinel[targets]=={sentinel.__version__}"
 
 
 def test_the_pre_commit_hooks_run(with_recipe: Runner) -> None:
