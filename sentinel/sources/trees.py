@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import IO
 
 from sentinel.errors import Unavailable
@@ -114,7 +113,6 @@ def _bytes(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
 
-def present(roots: Sequence[PackageRoot], entries: Iterable[Entry]) -> tuple[PackageRoot, ...]:
+def present(roots: Sequence[PackageRoot], entries: Sequence[Entry]) -> tuple[PackageRoot, ...]:
     """The package roots that a revision has: those with at least one file below them."""
-    folders = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents}
-    return tuple(root for root in roots if root.path in folders)
+    return tuple(root for root in roots if any(entry.path.startswith(f"{root.path}/") for entry in entries))
