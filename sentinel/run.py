@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,15 +21,10 @@ from sentinel.law_items import LawBoundary, LawId, LawItem
 from sentinel.outcomes import Decision
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
+from sentinel.runner import Job, Runner, options_of, runner_of
 from sentinel.search.survey import LawJob, Survey, law_jobs
-from sentinel.selection import require_report_folder, require_subject, select
+from sentinel.selection import require_subject, require_writable, select
 from sentinel.settings import Settings, nearest, read_file, settle
-from sentinel.worker.client import Options
-
-if TYPE_CHECKING:
-    from sentinel.checkout import Checkout
-    from sentinel.targets import Target
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
@@ -96,8 +91,11 @@ class Run:
         catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
         require_subject(config.args, given, settings)
         selected = select(catalog, settings)
-        require_report_folder(settings.report_dir)
         run = cls(config, settings, catalog, selected)
+        if not config.option.collectonly and not run.is_worker:
+            require_writable(settings)
+            for target in settings.targets:
+                options_of(settings, target)
         for name in (*catalog.adapters, *catalog.invariants):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
         run._point_pytest_at(selected, alone=any(given.get(name) for name in ("target", "bug", "recipes")))
@@ -296,28 +294,8 @@ class Run:
 
     def _the_runner(self) -> Runner:
         if self._runner is None:
-            settings = self.settings
-            options = Options(timeout=settings.timeout, sandbox=settings.sandbox, device=settings.device)
-            by_target = {
-                target: replace(options, python=settings.pythons.get(target, settings.pythons.get(None)))
-                for target in self.catalog.adapters
-                if settings.pythons
-            }
-            self._runner = Runner(self.catalog, self._open_checkout, options, by_target)
+            self._runner = runner_of(self.catalog, self.settings, self.progress)
         return self._runner
-
-    def _open_checkout(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
-        from sentinel.sources import open_checkout
-
-        settings = self.settings
-        return open_checkout(
-            target,
-            ref,
-            pull=pull,
-            python=settings.pythons.get(target.name, settings.pythons.get(None)),
-            url=settings.repo_urls.get(target.name, settings.repo_urls.get(None)),
-            progress=self.progress,
-        )
 
     def progress(self, message: str) -> None:
         """Tell the user about a step that takes a while."""
@@ -350,18 +328,17 @@ class Run:
 
     def command(self, nodeid: str) -> str:
         """The command that repeats one item alone."""
-        settings = self.settings
-        parts = ["pytest", nodeid]
-        for name, ref in settings.refs:
-            parts.append(f"--sentinel-ref={name + '=' if name else ''}{ref}")
-        parts += [f"--sentinel-device={settings.device}"] if settings.device != "cpu" else []
-        parts += [f"--sentinel-baseline={settings.baseline}"] if settings.baseline else []
-        parts += [f"--sentinel-recipes={folder}" for folder in settings.recipes]
-        parts += [f"--sentinel-python={name + '=' if name else ''}{path}" for name, path in settings.pythons.items()]
-        parts += [f"--sentinel-timeout={settings.timeout:g}"] if settings.timeout != 60 else []
-        parts += [f"--sentinel-sandbox={settings.sandbox}"] if settings.sandbox else []
-        parts += [f"--sentinel-laws={settings.laws}"] if settings.laws == "deep" else []
-        return shlex.join(parts)
+        alone = replace(
+            self.settings,
+            targets=(),
+            bugs=(),
+            named_refs=self.settings.refs,
+            trees=(),
+            report_dir=Settings().report_dir,
+            sarif=None,
+            laws="deep" if self.settings.laws == "deep" else "",
+        )
+        return shlex.join(["pytest", nodeid, *alone.words()])
 
     # -- reporting ----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from sentinel.commands.console import (
     say_table,
     size,
 )
-from sentinel.commands.known import known, target_named
+from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def declare(commands: Commands) -> None:
     add.add_argument(
         "--from", dest="origin", metavar="DIR|TAR|URL", help="where from (default: the target's repository)"
     )
-    add.add_argument("--repo-url", metavar="URL", help="the mirror of a fork, for --sentinel-repo-url=URL")
+    settings_options(add, "repo-url")
     add.add_argument("--reference", action="store_true", help="with a directory: read its objects where they lie")
     update = command(own, "update", _update, "fetch new branches, tags and pull requests", _UPDATE)
     update.add_argument("targets", metavar="TARGET", nargs="*", help="default: every mirror that is here")
@@ -60,10 +60,9 @@ def _add(arguments: argparse.Namespace) -> int:
     from sentinel.sources import MirrorStore
     from sentinel.sources.forks import fork
 
-    catalog, settings = known()
+    catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
-    url = arguments.repo_url or settings.repo_urls.get(target.name, settings.repo_urls.get(None))
-    target = fork(target, url)
+    target = fork(target, settings.url_of(target.name))
     with progress() as tell:
         made = MirrorStore().add(target, arguments.origin, reference=arguments.reference, progress=tell)
     say(_sentence(made))

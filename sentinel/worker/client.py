@@ -6,7 +6,6 @@ The controller decides and the worker only measures; nothing here looks at what 
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import secrets
 import shutil
@@ -156,7 +155,7 @@ class Zygote:
 
     @property
     def _devices(self) -> list[str]:
-        return [] if self.options.device == "cpu" else glob.glob("/dev/nvidia*")
+        return [] if self.options.device == "cpu" else walls.gpus()
 
     @property
     def _default(self) -> str:
@@ -237,10 +236,7 @@ class Zygote:
         python = self.options.python or sys.executable
         for package in ("torch", "numpy"):
             if any(f"No module named '{package}'" in line for line in lines):
-                return (
-                    f"{python} has no {package}; install torch and numpy there, "
-                    "or name another interpreter with --sentinel-python"
-                )
+                return f"{python} has no {package}; install torch and numpy there, or name another interpreter"
         what = "ended" if self._hello is not None else "did not start"
         if killed:
             suspicion = " (out of memory?)" if killed == "SIGKILL" else ""

@@ -122,6 +122,44 @@ def test_settings_of_the_folder_hold(run_sentinel: Any, tiny: Any) -> None:
     assert "did you mean 'target'?" in answer.err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("audit", "tiny"),
+        ("export", "TINY-MEAN"),
+        ("impact", "TINY-MEAN"),
+        ("discover", "tiny"),
+        ("boundaries", "tiny", "--ref", "git:main"),
+        ("bisect", "TINY-MEAN", "--good", "main", "--bad", "main~1"),
+    ],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ('python = "tiny=/bin/false"', "/bin/false"),
+        ('repo-url = "https://host.invalid/me/tiny"', "--repo-url"),
+        ('device = "cuda:99"', "cannot probe on cuda:99: "),
+    ],
+    ids=lambda setting: setting[0].partition(" ")[0],
+)
+def test_settings_of_the_folder_reach_every_command_that_probes(
+    run_sentinel: Any, mirrored: None, command: tuple[str, ...], setting: tuple[str, str]
+) -> None:
+    option, said = setting
+    if (command[0], said) == ("audit", "--repo-url"):
+        return  # a fork's history has nothing to do with what is installed
+    Path("sentinel.toml").write_text(option)
+    answer = run_sentinel(*command)
+    assert answer.status
+    assert said in answer.out + answer.err
+    Path("sentinel.toml").unlink()  # the command line has the same options
+    name, _, value = option.replace('"', "").partition(" = ")
+    answer = run_sentinel(*command, f"--{name}={value}")
+    assert answer.status
+    assert said in answer.out + answer.err
+
+
 def test_a_plugin_that_requires_sentinel_adds_its_targets(
     run_sentinel: Any, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     catalog = replace(bundled, adapters={"demo": bundled.adapters["demo"]}, recipe_folders=(tmp_path / "mine",))
     for module in (sentinel.catalog, sentinel.run):
         monkeypatch.setattr(module, "bundled_catalog", lambda: catalog)
-    monkeypatch.setattr("sentinel.run.Runner", Known)
+    monkeypatch.setattr("sentinel.runner.Runner", Known)
     monkeypatch.setattr("sentinel.history.executors.Runner", Known)
     monkeypatch.chdir(folder)
     return folder
