@@ -115,6 +115,7 @@ def pytest_runtest_makereport(
         item.user_properties += _properties(place)  # pytest's own way into JUnit XML and other reporters
     report = yield
     if call.when == "call" and place is not None:
+        report.duration = item.seconds  # type: ignore[attr-defined]
         # As an attribute it travels with the report, from an xdist worker to the controller too.
         report.__dict__["sentinel_evidence"] = str(place)
     return report

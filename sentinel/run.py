@@ -6,6 +6,7 @@ import os
 import shlex
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -22,7 +23,7 @@ from sentinel.outcomes import Decision
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner, options_of, runner_of
-from sentinel.search.survey import LawJob, Survey, law_jobs
+from sentinel.search.survey import LawJob, Place, Survey, law_jobs
 from sentinel.selection import require_subject, require_writable, select
 from sentinel.settings import Settings, nearest, read_file, settle
 
@@ -60,6 +61,8 @@ class Run:
         self.results: list[tuple[Path, str, float, str]] = []
         self._documents: dict[Path, dict[str, Any]] = {}
         self.law_ids: list[LawId] = []
+        self._law_seconds: dict[Place, float] = {}
+        self._laws_at: Counter[Place] = Counter()
         self._survey: Survey | None = None
         self._known_recipes: dict[str, list[Recipe]] = {}
         self._verdicts: dict[tuple[str, Ref], str] = {}
@@ -89,12 +92,12 @@ class Run:
         values, file = read_file(config.rootpath)
         settings = settle(given, values, list(catalog.adapters), file.parent if file else Path.cwd())
         catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
-        require_subject(config.args, given, settings)
         selected = select(catalog, settings)
+        require_subject(config.args, given, settings, selected)
         run = cls(config, settings, catalog, selected)
         if not config.option.collectonly and not run.is_worker:
             require_writable(settings)
-            for target in settings.targets:
+            for target in {*settings.targets, *(recipe.target for recipe in selected)} or catalog.adapters:
                 options_of(settings, target)
         for name in (*catalog.adapters, *catalog.invariants):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
@@ -113,8 +116,26 @@ class Run:
         ours = self.settings.asked and alone and not config.option.file_or_dir
         if ours or (not config.args and (self.law_ids or self._has_laws)):
             config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
+        self._require_refs(config.args)
         given = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
         self._invited = list(dict.fromkeys([*given, *(recipe.path for recipe in selected)]))
+
+    def _require_refs(self, arguments: Sequence[str]) -> None:
+        """:raises SentinelError: where an item id names a ref at which its recipe is not judged; names those there."""
+        for argument in arguments:
+            path, separator, ref = argument.partition("::")
+            file = Path(path)
+            if separator and file.suffix in SUFFIXES and file.is_file():
+                try:
+                    recipe = self.recipes.get(file.resolve()) or self.load(file)
+                    refs = [job.ref.short for job in self.jobs(recipe)]
+                except SentinelError:
+                    continue  # said when it is collected
+                if ref not in refs:
+                    raise SentinelError(
+                        f"not found: {argument}; the refs of this recipe are {', '.join(refs)}, and others are given "
+                        "with --sentinel-ref"
+                    )
 
     def _exists(self, arg: str) -> bool:
         return (self.config.invocation_params.dir / arg.partition("::")[0]).exists()
@@ -168,7 +189,9 @@ class Run:
                 jobs += found
         for wanted in self.law_ids:
             if not any(wanted.selects(job) for job in jobs):
-                raise pytest.UsageError(f"sentinel: {wanted.nothing(law_jobs(self.catalog, wanted.target, _ANY_REF))}")
+                refs = [ref.short for ref in self._law_refs(wanted.target)]
+                there = law_jobs(self.catalog, wanted.target, _ANY_REF)
+                raise pytest.UsageError(f"sentinel: {wanted.nothing(there, refs)}")
         groups: dict[tuple[str, str], list[LawJob]] = {}
         for job in jobs:
             groups.setdefault((job.target, job.boundary), []).append(job)
@@ -240,6 +263,7 @@ class Run:
     def plan(self, items: Sequence[pytest.Item]) -> None:
         """Let the machine's cores work ahead; under xdist the workers are the parallelism."""
         laws = [item.job for item in items if isinstance(item, LawItem)]
+        self._laws_at = Counter(job.place for job in laws)
         if laws and not self.is_controller and not self.config.option.collectonly:
             self._the_survey().plan(laws)
         if self.config.option.collectonly or self.is_controller or self.is_worker:
@@ -254,7 +278,15 @@ class Run:
         return decision
 
     def decide_law(self, job: LawJob) -> Decision:
-        return self._the_survey().decide(job)
+        started = time.monotonic()
+        decision = self._the_survey().decide(job)
+        if job.place not in self._law_seconds:  # one search has decided all of them
+            self._law_seconds[job.place] = (time.monotonic() - started) / max(self._laws_at[job.place], 1)
+        return decision
+
+    def seconds(self, job: Job | LawJob) -> float:
+        """How long it took to decide, without the wait for what was decided before it."""
+        return self._law_seconds[job.place] if isinstance(job, LawJob) else self._the_runner().seconds(job)
 
     def known_as(self, job: LawJob) -> list[str]:
         """The recipes that explain what broke a law: their bugs are there at the same ref."""
@@ -377,7 +409,11 @@ class Run:
         reporter.section("sentinel")
         writer = reporter._tw
         text = summary(
-            self.documents(), str(self.settings.report_dir), terminal=writer.hasmarkup, width=writer.fullwidth
+            self.documents(),
+            str(self.settings.report_dir),
+            terminal=writer.hasmarkup,
+            width=writer.fullwidth,
+            every=self.config.get_verbosity() > 0,
         )
         writer.write(text.rstrip("\n") + "\n" + self._weaker() + self._last_line, flush=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -130,6 +131,8 @@ class Runner:
         self._planned: dict[tuple[str, str, Ref], Future[Decision]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
+        self._began: dict[tuple[str, str, Ref], float] = {}
+        self._seconds: dict[tuple[str, str, Ref], float] = {}
 
     def start(self, targets: Iterable[str]) -> None:
         """Begin to load torch and the packages that these targets use; returns at once."""
@@ -152,7 +155,7 @@ class Runner:
             if self._closed or not promise.set_running_or_notify_cancel():
                 continue
             try:
-                promise.set_result(self._decide(job))
+                promise.set_result(self._timed(job))
             except BaseException as error:
                 promise.set_exception(error)
         self._processes.discard(group[0].recipe.target, group[0].ref)
@@ -163,7 +166,18 @@ class Runner:
         :raises WorkerError: where the worker itself does not run.
         """
         promise = self._planned.pop(_key(job), None)
-        return promise.result() if promise is not None else self._decide(job)
+        return promise.result() if promise is not None else self._timed(job)
+
+    def seconds(self, job: Job) -> float:
+        """How long a job took that was decided: without the wait for others, and for torch to be loaded once."""
+        return self._seconds[_key(job)]
+
+    def _timed(self, job: Job) -> Decision:
+        self._began[_key(job)] = time.monotonic()
+        try:
+            return self._decide(job)
+        finally:
+            self._seconds[_key(job)] = time.monotonic() - self._began[_key(job)]
 
     def close(self) -> None:
         """End every process. Safe in any state, from a signal's aftermath too."""
@@ -205,6 +219,7 @@ class Runner:
             failure = Failure(error.kind, error.reason)
             return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
         environment = self._processes.environment(recipe.target)
+        self._began[_key(job)] = time.monotonic()
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
         outcome = read_answer(loaded.probe(recipe.boundary, self._request(recipe)), checkout)
         observed = outcome.observation if isinstance(outcome, Measurement) else None

@@ -32,13 +32,13 @@ def require_writable(settings: Settings) -> None:
     """Say at once, and not after everything was decided, where nothing can be written."""
     from sentinel.sources import Home
 
-    for folder, advice in (
-        (settings.report_dir, "choose another with --sentinel-report-dir"),
-        (Home.default().path, "set SENTINEL_HOME to a folder that you can write"),
+    for what, folder, advice in (
+        ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
+        ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),
     ):
         trouble = why_not_writable(folder)
         if trouble:
-            raise SentinelError(f"cannot write to {folder}: {trouble}; {advice}")
+            raise SentinelError(f"cannot write {what} to {folder}: {trouble}; {advice}")
 
 
 def why_not_writable(folder: Path) -> str:
@@ -53,7 +53,9 @@ def why_not_writable(folder: Path) -> str:
     return ""
 
 
-def require_subject(arguments: Sequence[str], given: Mapping[str, Any], settings: Settings) -> None:
+def require_subject(
+    arguments: Sequence[str], given: Mapping[str, Any], settings: Settings, selected: Sequence[Recipe]
+) -> None:
     """A ref or a baseline says how to judge; having nothing to judge must not pass in silence."""
     names = [name for name in ("ref", "repo", "baseline") if given.get(name)]
     laws = any(arg.startswith("laws/") for arg in arguments)
@@ -61,6 +63,11 @@ def require_subject(arguments: Sequence[str], given: Mapping[str, Any], settings
     if names and not settings.asked and not named:
         raise SentinelError(
             f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
+        )
+    if settings.targets and not selected and not named and settings.law_level == "off":
+        raise SentinelError(
+            f"there is no recipe of {', '.join(settings.targets)}; give a folder of them with --sentinel-recipes=DIR, "
+            "or search for broken laws with --sentinel-ref=REF"
         )
     if given.get("laws") not in (None, "off") and not settings.targets and not laws:
         raise SentinelError(f"--sentinel-laws={given['laws']} needs to know of what: add --sentinel-target=NAME")

@@ -77,6 +77,14 @@ def test_a_wrong_command_line_exits_2_and_says_what_there_is(run_sentinel: Any, 
     assert "error:" in answer.err
 
 
+def test_a_word_that_a_command_does_not_take_is_said_by_that_command(run_sentinel: Any) -> None:
+    answer = run_sentinel("list", "recipes", "--target", "tiny")
+    assert answer.status == 2
+    assert answer.err.startswith("usage: sentinel list ")
+    said = "unrecognized arguments: --target tiny; write TARGET by itself, without --target"
+    assert answer.err.endswith(f"sentinel list: error: {said}\n")
+
+
 def test_an_error_is_one_line_with_the_nearest_name(run_sentinel: Any) -> None:
     answer = run_sentinel("mirror", "add", "tinny")
     assert (answer.status, answer.out) == (2, "")
