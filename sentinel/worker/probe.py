@@ -246,8 +246,18 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
             provenance,
         )
     kind = "raised" if provenance else "import"
-    reason = f"the boundary raised {text}" if provenance else f"the module does not import: {text}"
+    reason = f"the boundary raised {text}" if provenance else f"the module does not import: {text}{_advice(error)}"
     return _failure(kind, reason, trace, provenance)
+
+
+def _advice(error: BaseException | None) -> str:
+    """What to do about a package that a third party's import wants, however that wraps the failure."""
+    missing = ""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            missing = error.name
+        error = error.__cause__ or error.__context__
+    return f"; install {missing}, or name an interpreter that has it" if missing else ""
 
 
 def _cwd() -> str:
