@@ -36,7 +36,8 @@ def require_writable(settings: Settings) -> None:
         ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
         ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),
     ):
-        trouble = why_not_writable(folder)
+        # A store that is there and shared read-only is as good to read.
+        trouble = "" if what != "reports" and folder.is_dir() else why_not_writable(folder)
         if trouble:
             raise SentinelError(f"cannot write {what} to {folder}: {trouble}; {advice}")
 

@@ -91,7 +91,10 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise SentinelError(f"no space left on the disk that holds {path}; {MORE_ROOM}") from error
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+        ours = Path(str(error.filename or "")).is_relative_to(path)  # such as a folder that cannot be made below /proc
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR) or (
+            ours and error.errno in (errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP)
+        ):
             raise SentinelError(
                 f"cannot write to {path}: {error.strerror}; set SENTINEL_HOME to a folder that you can write"
             ) from error
