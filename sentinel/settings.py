@@ -1,3 +1,4 @@
+# ruff: noqa: RUF009 (each setting is made by the declaration of its option)
 """What a run was asked to do: the command line, over ``sentinel.toml`` or ``[tool.sentinel]``, over the defaults."""
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ class Option:
         return "a string or a list of strings" if self.many else "a number" if self.number else "a string"
 
 
-def _option(name: str, metavar: str, help: str, read: Reader, **more: Any) -> dict[str, Option]:
-    """Declare an option beside its setting; pytest, the commands and the settings files all read it there."""
-    return {"option": Option(name, metavar, help, read, **more)}
+def _option(name: str, metavar: str, help: str, read: Reader, default: Any = (), **more: Any) -> Any:
+    """Declare an option where its setting stands; pytest, the commands and the settings files all read it there."""
+    option = Option(name, metavar, help, read, **more)
+    make = {"default_factory": dict} if default is dict else {"default": default}
+    return field(**make, metadata={"option": option})
 
 
 def _one(read: Callable[[Any], Any]) -> Reader:
@@ -155,6 +158,10 @@ def _seconds(value: Any) -> float:
     return seconds
 
 
+_FILES = {"many": True, "file": True}
+_REPORTS = Path("sentinel-reports")
+
+
 @dataclass(frozen=True)
 class Settings:
     """Every option and its value; each is declared here and nowhere else.
@@ -170,108 +177,61 @@ class Settings:
     :ivar laws: empty where nothing was said: then off for pins, and quick where a ref or a working tree is checked.
     """
 
-    targets: tuple[str, ...] = field(
-        default=(),
-        metadata=_option(
-            "target", "NAME", "check these targets (comma list, repeatable; 'all')", _comma(_targets), many=True
-        ),
+    targets: tuple[str, ...] = _option(
+        "target", "NAME", "check these targets (comma list, repeatable; 'all')", _comma(_targets), many=True
     )
-    bugs: tuple[str, ...] = field(
-        default=(),
-        metadata=_option(
-            "bug", "GLOB", "only recipes whose bug id matches (comma list, repeatable)", _comma(_each(str)), many=True
-        ),
+    bugs: tuple[str, ...] = _option(
+        "bug", "GLOB", "only recipes whose bug id matches (comma list, repeatable)", _comma(_each(str)), many=True
     )
-    named_refs: tuple[tuple[str | None, Ref], ...] = field(
-        default=(),
-        metadata=_option(
-            "ref",
-            "[TARGET=]REF",
-            "judge these refs instead of the recipes' pins: git:<sha|tag|branch|pull/N/head>, pypi:<version|latest>, "
-            "path:<dir>, installed",
-            _comma(_by_target(Ref.parse)),
-            many=True,
-        ),
+    named_refs: tuple[tuple[str | None, Ref], ...] = _option(
+        "ref",
+        "[TARGET=]REF",
+        "judge these refs instead of the recipes' pins: git:<sha|tag|branch|pull/N/head>, pypi:<version|latest>, "
+        "path:<dir>, installed",
+        _comma(_by_target(Ref.parse)),
+        many=True,
     )
-    trees: tuple[tuple[str | None, Ref], ...] = field(
-        default=(),
-        metadata=_option(
-            "repo",
-            "[TARGET=]DIR",
-            "judge a working tree, uncommitted changes included",
-            _by_target(_tree),
-            many=True,
-            file=True,
-        ),
+    trees: tuple[tuple[str | None, Ref], ...] = _option(
+        "repo", "[TARGET=]DIR", "judge a working tree, uncommitted changes included", _by_target(_tree), **_FILES
     )
-    recipes: tuple[Path, ...] = field(
-        default=(),
-        metadata=_option(
-            "recipes", "DIR", "also load the recipes of this folder", _each(_folder), many=True, file=True
-        ),
+    recipes: tuple[Path, ...] = _option(
+        "recipes", "DIR", "also load the recipes of this folder", _each(_folder), **_FILES
     )
-    pythons: Mapping[str | None, str] = field(
-        default_factory=dict,
-        metadata=_option(
-            "python",
-            "[TARGET=]PYTHON",
-            "probe in the environment of this interpreter",
-            _mapping(_interpreter),
-            many=True,
-        ),
+    pythons: Mapping[str | None, str] = _option(
+        "python", "[TARGET=]PYTHON", "probe in this interpreter's environment", _mapping(_interpreter), dict, many=True
     )
-    repo_urls: Mapping[str | None, str] = field(
-        default_factory=dict,
-        metadata=_option(
-            "repo-url", "[TARGET=]URL", "fetch from a fork instead of upstream", _mapping(_url), many=True
-        ),
+    repo_urls: Mapping[str | None, str] = _option(
+        "repo-url", "[TARGET=]URL", "fetch from a fork instead of upstream", _mapping(_url), dict, many=True
     )
-    report_dir: Path = field(
-        default=Path("sentinel-reports"),
-        metadata=_option(
-            "report-dir", "DIR", "write evidence here (default: sentinel-reports)", _one(_path), file=True
-        ),
+    report_dir: Path = _option(
+        "report-dir", "DIR", "write evidence here (default: sentinel-reports)", _one(_path), _REPORTS, file=True
     )
-    baseline: Path | None = field(
-        default=None,
-        metadata=_option(
-            "baseline",
-            "DIR",
-            "fail only where a verdict or an observation differs from the evidence recorded here",
-            _one(_recorded),
-            file=True,
-        ),
+    baseline: Path | None = _option(
+        "baseline",
+        "DIR",
+        "fail only where evidence differs from what is recorded here",
+        _one(_recorded),
+        None,
+        file=True,
     )
-    device: str = field(
-        default="cpu", metadata=_option("device", "DEVICE", "cpu (default), cuda or cuda:N", _one(_device))
+    device: str = _option("device", "DEVICE", "cpu (default), cuda or cuda:N", _one(_device), "cpu")
+    timeout: float = _option("timeout", "SECONDS", "for one probe (default: 60)", _one(_seconds), 60.0, number=True)
+    sandbox: str = _option(
+        "sandbox",
+        "LEVEL",
+        "strict, basic or off (default: the strictest that this machine offers)",
+        _choice("sandbox", "strict", "basic", "off"),
+        "",
     )
-    timeout: float = field(
-        default=60.0,
-        metadata=_option("timeout", "SECONDS", "for one probe (default: 60)", _one(_seconds), number=True),
+    laws: str = _option(
+        "laws",
+        "LEVEL",
+        "search for broken laws: off, quick or deep (default: off for pins, quick for --sentinel-ref)",
+        _choice("level of laws", "off", "quick", "deep"),
+        "",
     )
-    sandbox: str = field(
-        default="",
-        metadata=_option(
-            "sandbox",
-            "LEVEL",
-            "strict, basic or off (default: the strictest that this machine offers)",
-            _choice("sandbox", "strict", "basic", "off"),
-        ),
-    )
-    laws: str = field(
-        default="",
-        metadata=_option(
-            "laws",
-            "LEVEL",
-            "search for broken laws: off, quick or deep (default: off for pins, quick for --sentinel-ref)",
-            _choice("level of laws", "off", "quick", "deep"),
-        ),
-    )
-    sarif: Path | None = field(
-        default=None,
-        metadata=_option(
-            "sarif", "FILE", "also write the run as SARIF 2.1.0, for code scanning", _one(_path), file=True
-        ),
+    sarif: Path | None = _option(
+        "sarif", "FILE", "also write the run as SARIF 2.1.0, for code scanning", _one(_path), None, file=True
     )
 
     @property

@@ -236,7 +236,10 @@ class Zygote:
         python = self.options.python or sys.executable
         for package in ("torch", "numpy"):
             if any(f"No module named '{package}'" in line for line in lines):
-                return f"{python} has no {package}; install torch and numpy there, or name another interpreter"
+                return (
+                    f"{python} has no {package}; install torch and numpy there, or name another interpreter with "
+                    "--sentinel-python (of a command: --python)"
+                )
         what = "ended" if self._hello is not None else "did not start"
         if killed:
             suspicion = " (out of memory?)" if killed == "SIGKILL" else ""

@@ -240,8 +240,8 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
     if needed is not None:
         return _failure(
             "python",
-            f"its code needs Python {needed[0]}.{needed[1]} ({text}), and this one is "
-            f"{sys.version_info[0]}.{sys.version_info[1]}; name another interpreter with --sentinel-python",
+            f"its code needs Python {needed[0]}.{needed[1]} ({text}), and this one is {sys.version_info[0]}."
+            f"{sys.version_info[1]}; name another interpreter with --sentinel-python (of a command: --python)",
             trace,
             provenance,
         )
