@@ -41,7 +41,7 @@ exit status: 0 none of them is there (or reached), 1 some are, 2 it could not be
 def declare(commands: Commands) -> None:
     parser = command(commands, "audit", _audit, "say which known bugs are in the copy that you train with", _EXAMPLE)
     parser.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
-    settings_options(parser)
+    settings_options(parser, without="repo-url")  # a fork's history is not what is installed
     parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of what is installed")
     parser.add_argument("--config", metavar="FILE", type=Path, help="the training configuration, YAML or JSON")
     parser.add_argument(

@@ -37,7 +37,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--bad", metavar="REF", required=True, help="a commit with it")
     parser.add_argument("--first-parent", action="store_true", help="only the branch's own commits, not merged ones")
     parser.add_argument("--log", metavar="FILE", type=Path, help="write the steps, for `git bisect replay`")
-    settings_options(parser)
+    settings_options(parser, without="repo-url")  # histories are upstream's
     json_option(parser)
 
 

@@ -66,8 +66,10 @@ def declare(commands: Commands) -> None:
 def _doctor(arguments: argparse.Namespace) -> int:
     if arguments.target:
         return _boundaries(arguments)
-    if arguments.ref or arguments.all:
-        raise SentinelError("--ref and --all are about a target's boundaries; name one: sentinel doctor verl")
+    given = [name for name in ("ref", "all", "python", "repo_url") if getattr(arguments, name)]
+    if given:
+        option = given[0].replace("_", "-")
+        raise SentinelError(f"--{option} is about a target's boundaries; name one: sentinel doctor verl")
     with progress() as tell:
         tell("starting the worker")
         devices = _ask_for_devices()

@@ -23,11 +23,11 @@ DISTRIBUTION = "rl-sentinel"
 PROBING = ("recipes", "python", "repo-url", "device", "timeout", "sandbox")
 
 
-def settings_options(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Let a command take options of a run: those of these names, or all of :data:`PROBING`."""
+def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
+    """Let a command take options of a run: those of these names, or all of :data:`PROBING` but one."""
     from sentinel.settings import NAMED
 
-    for option in map(NAMED.__getitem__, names or PROBING):
+    for option in (NAMED[name] for name in names or PROBING if name != without):
         action = "append" if option.many else "store"
         parser.add_argument(f"--{option.name}", metavar=option.metavar, action=action, help=option.help)
 

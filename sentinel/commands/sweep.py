@@ -61,7 +61,7 @@ def declare(commands: Commands) -> None:
         action="store_true",
         help="one target process a commit for all recipes: fewer imports where they share most of their code",
     )
-    settings_options(parser)
+    settings_options(parser, without="repo-url")  # histories are upstream's
     parser.add_argument("--save", metavar="DIR", type=Path, help="also write the records there: reports/history")
     parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
     json_option(parser)

@@ -62,7 +62,7 @@ def declare(commands: Commands) -> None:
     )
     parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="evidence, or a folder of it")
     parser.add_argument("--repo", metavar="DIR", help="the working tree that evidence of a path: ref is about")
-    settings_options(parser)
+    settings_options(parser, without="device")  # that is the evidence's
     parser.add_argument(
         "--offline", action="store_true", help="compare the digests of in-toto statements, and stop there"
     )
