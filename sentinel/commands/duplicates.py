@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sentinel.commands.bisect import recipe_named
 from sentinel.commands.console import command, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options
 
@@ -37,7 +38,7 @@ def _duplicates(arguments: argparse.Namespace) -> int:
     from sentinel.sources import MirrorStore
 
     catalog, _ = known(arguments)
-    (recipe, *_) = find_recipes(catalog, (), [arguments.bug])
+    recipe = recipe_named(catalog, arguments.bug)
     with progress() as tell:
         tell(f"looking for {recipe.bug_id}")
         fork = arguments.fork.expanduser() if arguments.fork else None
