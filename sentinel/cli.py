@@ -65,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
     try:
         parser = _parser()
-        arguments = parser.parse_args(argv)
+        arguments, unknown = parser.parse_known_args(argv)
+        if unknown:
+            _refuse(arguments.parser or parser, unknown)
         if arguments.run is None:
             parser.print_help()
             return 2
@@ -89,6 +91,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
+    """Say which words a command does not take, with its own usage."""
+    name = unknown[0].partition("=")[0].lstrip("-")
+    hint = ""
+    for action in parser._actions:
+        if not action.option_strings and name == action.dest:
+            hint = f"; write {action.metavar or name} by itself, without --{name}"
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sentinel",
@@ -98,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"sentinel {sentinel.__version__}")
-    parser.set_defaults(run=None)
+    parser.set_defaults(run=None, parser=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for group in GROUPS:
         group.declare(commands)

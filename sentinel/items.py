@@ -60,6 +60,7 @@ class RecipeFile(pytest.Collector):
                 item.job, item.run = job, self.run
                 item.add_marker(pytest.mark.sentinel)
                 item.add_marker(recipe.target)
+                item.extra_keyword_matches.add(recipe.bug_id)  # -k: a published blob's file may have any name
                 if recipe.invariant:
                     item.add_marker(recipe.invariant)
                 yield item
@@ -92,9 +93,11 @@ class RecipeItem(pytest.Item):
     job: Job
     run: Run
     evidence_file: Path | None = None
+    seconds: float = 0.0
 
     def runtest(self) -> None:
         decision = self.run.decide(self.job)
+        self.seconds = self.run.seconds(self.job)
         self.evidence_file = self.run.record(decision)
         headline = complaint(decision, self.run.settings.baseline)
         if headline is not None:

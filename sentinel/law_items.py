@@ -54,9 +54,11 @@ class LawItem(pytest.Item):
     job: LawJob
     run: Run
     evidence_file: Path | None = None
+    seconds: float = 0.0
 
     def runtest(self) -> None:
         decision = self.run.decide_law(self.job)
+        self.seconds = self.run.seconds(self.job)
         self.evidence_file = self.run.record(decision)
         headline = complaint(decision, self.run.settings.baseline)
         if headline is not None:
@@ -92,10 +94,11 @@ class LawId:
         self.target, self.boundary = found["target"], found["boundary"]
         self.law, self.ref = found["law"], found["ref"]
 
-    def nothing(self, there: Sequence[LawJob]) -> str:
+    def nothing(self, there: Sequence[LawJob], refs: Sequence[str]) -> str:
         """What to say where it selects nothing.
 
         :param there: the laws of its target, at any ref.
+        :param refs: those of this run.
         """
         of_boundary = [job.law for job in there if job.boundary == self.boundary]
         if not of_boundary:
@@ -104,7 +107,7 @@ class LawId:
         elif self.law not in (None, *of_boundary):
             what = f"{self.boundary} has no law {self.law!r} to keep{nearest(str(self.law), of_boundary)}"
         else:
-            at = f"{self.ref} is not among the refs of this run" if self.ref else "this run has no ref"
+            at = f"{self.ref} is not among the refs of this run ({', '.join(refs)})" if refs else "this run has no ref"
             return f"{at}; say where {self.boundary} is to be searched: --sentinel-ref=git:main, or --sentinel-repo=DIR"
         return f"{what}; `sentinel boundaries {self.target}` lists boundaries and laws"
 

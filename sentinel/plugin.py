@@ -9,43 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sentinel.settings import NAMED
+
 if TYPE_CHECKING:
     from sentinel.items import RecipeFile
     from sentinel.run import Run
-
-#: option name -> (metavar, help); all may be given several times unless marked as single.
-_OPTIONS: dict[str, tuple[str, str]] = {
-    "target": ("NAME", "check these targets (comma list, repeatable; 'all')"),
-    "bug": ("GLOB", "only recipes whose bug id matches (comma list, repeatable)"),
-    "ref": (
-        "[TARGET=]REF",
-        "judge these refs instead of the recipes' pins: git:<sha|tag|branch|pull/N/head>, pypi:<version|latest>, "
-        "path:<dir>, installed",
-    ),
-    "repo": ("[TARGET=]DIR", "judge a working tree, uncommitted changes included"),
-    "recipes": ("DIR", "also load the recipes of this folder"),
-    "python": ("[TARGET=]PYTHON", "probe in the environment of this interpreter"),
-    "repo-url": ("[TARGET=]URL", "fetch from a fork instead of upstream"),
-}
-_SINGLE: dict[str, tuple[str, str]] = {
-    "report-dir": ("DIR", "write evidence here (default: sentinel-reports)"),
-    "baseline": ("DIR", "fail only where a verdict or an observation differs from the evidence recorded here"),
-    "sarif": ("FILE", "also write the run as SARIF 2.1.0, for code scanning"),
-    "device": ("DEVICE", "cpu (default), cuda or cuda:N"),
-    "timeout": ("SECONDS", "for one probe (default: 60)"),
-    "sandbox": ("LEVEL", "strict, basic or off (default: the strictest that this machine offers)"),
-    "laws": ("LEVEL", "search for broken laws: off, quick or deep (default: off for pins, quick for --sentinel-ref)"),
-}
 
 _RUN = pytest.StashKey["Run | None"]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sentinel", "sentinel: conformance of LLM reinforcement-learning frameworks")
-    for name, (metavar, text) in _OPTIONS.items():
-        group.addoption(f"--sentinel-{name}", action="append", default=None, metavar=metavar, help=text)
-    for name, (metavar, text) in _SINGLE.items():
-        group.addoption(f"--sentinel-{name}", default=None, metavar=metavar, help=text)
+    for option in NAMED.values():
+        action = "append" if option.many else "store"
+        group.addoption(f"--sentinel-{option.name}", action=action, metavar=option.metavar, help=option.help)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -63,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from sentinel.errors import SentinelError
     from sentinel.run import Run
 
-    given = {name: config.getoption(f"--sentinel-{name}") for name in (*_OPTIONS, *_SINGLE)}
+    given = {name: config.getoption(f"--sentinel-{name}") for name in NAMED}
     try:
         run = config.stash[_RUN] = Run.configure(config, given)
     except SentinelError as error:
@@ -138,6 +115,7 @@ def pytest_runtest_makereport(
         item.user_properties += _properties(place)  # pytest's own way into JUnit XML and other reporters
     report = yield
     if call.when == "call" and place is not None:
+        report.duration = item.seconds  # type: ignore[attr-defined]
         # As an attribute it travels with the report, from an xdist worker to the controller too.
         report.__dict__["sentinel_evidence"] = str(place)
     return report

@@ -6,11 +6,12 @@ import os
 import shlex
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,15 +22,10 @@ from sentinel.law_items import LawBoundary, LawId, LawItem
 from sentinel.outcomes import Decision
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
-from sentinel.search.survey import LawJob, Survey, law_jobs
-from sentinel.selection import require_report_folder, require_subject, select
+from sentinel.runner import Job, Runner, options_of, runner_of
+from sentinel.search.survey import LawJob, Place, Survey, law_jobs
+from sentinel.selection import require_subject, require_writable, select
 from sentinel.settings import Settings, nearest, read_file, settle
-from sentinel.worker.client import Options
-
-if TYPE_CHECKING:
-    from sentinel.checkout import Checkout
-    from sentinel.targets import Target
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
@@ -65,6 +61,8 @@ class Run:
         self.results: list[tuple[Path, str, float, str]] = []
         self._documents: dict[Path, dict[str, Any]] = {}
         self.law_ids: list[LawId] = []
+        self._law_seconds: dict[Place, float] = {}
+        self._laws_at: Counter[Place] = Counter()
         self._survey: Survey | None = None
         self._known_recipes: dict[str, list[Recipe]] = {}
         self._verdicts: dict[tuple[str, Ref], str] = {}
@@ -94,10 +92,13 @@ class Run:
         values, file = read_file(config.rootpath)
         settings = settle(given, values, list(catalog.adapters), file.parent if file else Path.cwd())
         catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
-        require_subject(config.args, given, settings)
         selected = select(catalog, settings)
-        require_report_folder(settings.report_dir)
+        require_subject(config.args, given, settings, selected)
         run = cls(config, settings, catalog, selected)
+        if not config.option.collectonly and not run.is_worker:
+            require_writable(settings)
+            for target in {*settings.targets, *(recipe.target for recipe in selected)} or catalog.adapters:
+                options_of(settings, target)
         for name in (*catalog.adapters, *catalog.invariants):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
         run._point_pytest_at(selected, alone=any(given.get(name) for name in ("target", "bug", "recipes")))
@@ -115,8 +116,26 @@ class Run:
         ours = self.settings.asked and alone and not config.option.file_or_dir
         if ours or (not config.args and (self.law_ids or self._has_laws)):
             config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
+        self._require_refs(config.args)
         given = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
         self._invited = list(dict.fromkeys([*given, *(recipe.path for recipe in selected)]))
+
+    def _require_refs(self, arguments: Sequence[str]) -> None:
+        """:raises SentinelError: where an item id names a ref at which its recipe is not judged; names those there."""
+        for argument in arguments:
+            path, separator, ref = argument.partition("::")
+            file = Path(path)
+            if separator and file.suffix in SUFFIXES and file.is_file():
+                try:
+                    recipe = self.recipes.get(file.resolve()) or self.load(file)
+                    refs = [job.ref.short for job in self.jobs(recipe)]
+                except SentinelError:
+                    continue  # said when it is collected
+                if ref not in refs:
+                    raise SentinelError(
+                        f"not found: {argument}; the refs of this recipe are {', '.join(refs)}, and others are given "
+                        "with --sentinel-ref"
+                    )
 
     def _exists(self, arg: str) -> bool:
         return (self.config.invocation_params.dir / arg.partition("::")[0]).exists()
@@ -170,7 +189,9 @@ class Run:
                 jobs += found
         for wanted in self.law_ids:
             if not any(wanted.selects(job) for job in jobs):
-                raise pytest.UsageError(f"sentinel: {wanted.nothing(law_jobs(self.catalog, wanted.target, _ANY_REF))}")
+                refs = [ref.short for ref in self._law_refs(wanted.target)]
+                there = law_jobs(self.catalog, wanted.target, _ANY_REF)
+                raise pytest.UsageError(f"sentinel: {wanted.nothing(there, refs)}")
         groups: dict[tuple[str, str], list[LawJob]] = {}
         for job in jobs:
             groups.setdefault((job.target, job.boundary), []).append(job)
@@ -242,6 +263,7 @@ class Run:
     def plan(self, items: Sequence[pytest.Item]) -> None:
         """Let the machine's cores work ahead; under xdist the workers are the parallelism."""
         laws = [item.job for item in items if isinstance(item, LawItem)]
+        self._laws_at = Counter(job.place for job in laws)
         if laws and not self.is_controller and not self.config.option.collectonly:
             self._the_survey().plan(laws)
         if self.config.option.collectonly or self.is_controller or self.is_worker:
@@ -256,7 +278,15 @@ class Run:
         return decision
 
     def decide_law(self, job: LawJob) -> Decision:
-        return self._the_survey().decide(job)
+        started = time.monotonic()
+        decision = self._the_survey().decide(job)
+        if job.place not in self._law_seconds:  # one search has decided all of them
+            self._law_seconds[job.place] = (time.monotonic() - started) / max(self._laws_at[job.place], 1)
+        return decision
+
+    def seconds(self, job: Job | LawJob) -> float:
+        """How long it took to decide, without the wait for what was decided before it."""
+        return self._law_seconds[job.place] if isinstance(job, LawJob) else self._the_runner().seconds(job)
 
     def known_as(self, job: LawJob) -> list[str]:
         """The recipes that explain what broke a law: their bugs are there at the same ref."""
@@ -296,28 +326,8 @@ class Run:
 
     def _the_runner(self) -> Runner:
         if self._runner is None:
-            settings = self.settings
-            options = Options(timeout=settings.timeout, sandbox=settings.sandbox, device=settings.device)
-            by_target = {
-                target: replace(options, python=settings.pythons.get(target, settings.pythons.get(None)))
-                for target in self.catalog.adapters
-                if settings.pythons
-            }
-            self._runner = Runner(self.catalog, self._open_checkout, options, by_target)
+            self._runner = runner_of(self.catalog, self.settings, self.progress)
         return self._runner
-
-    def _open_checkout(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
-        from sentinel.sources import open_checkout
-
-        settings = self.settings
-        return open_checkout(
-            target,
-            ref,
-            pull=pull,
-            python=settings.pythons.get(target.name, settings.pythons.get(None)),
-            url=settings.repo_urls.get(target.name, settings.repo_urls.get(None)),
-            progress=self.progress,
-        )
 
     def progress(self, message: str) -> None:
         """Tell the user about a step that takes a while."""
@@ -350,18 +360,17 @@ class Run:
 
     def command(self, nodeid: str) -> str:
         """The command that repeats one item alone."""
-        settings = self.settings
-        parts = ["pytest", nodeid]
-        for name, ref in settings.refs:
-            parts.append(f"--sentinel-ref={name + '=' if name else ''}{ref}")
-        parts += [f"--sentinel-device={settings.device}"] if settings.device != "cpu" else []
-        parts += [f"--sentinel-baseline={settings.baseline}"] if settings.baseline else []
-        parts += [f"--sentinel-recipes={folder}" for folder in settings.recipes]
-        parts += [f"--sentinel-python={name + '=' if name else ''}{path}" for name, path in settings.pythons.items()]
-        parts += [f"--sentinel-timeout={settings.timeout:g}"] if settings.timeout != 60 else []
-        parts += [f"--sentinel-sandbox={settings.sandbox}"] if settings.sandbox else []
-        parts += [f"--sentinel-laws={settings.laws}"] if settings.laws == "deep" else []
-        return shlex.join(parts)
+        alone = replace(
+            self.settings,
+            targets=(),
+            bugs=(),
+            named_refs=self.settings.refs,
+            trees=(),
+            report_dir=Settings().report_dir,
+            sarif=None,
+            laws="deep" if self.settings.laws == "deep" else "",
+        )
+        return shlex.join(["pytest", nodeid, *alone.words()])
 
     # -- reporting ----------------------------------------------------------------------------------------------------
 
@@ -400,7 +409,11 @@ class Run:
         reporter.section("sentinel")
         writer = reporter._tw
         text = summary(
-            self.documents(), str(self.settings.report_dir), terminal=writer.hasmarkup, width=writer.fullwidth
+            self.documents(),
+            str(self.settings.report_dir),
+            terminal=writer.hasmarkup,
+            width=writer.fullwidth,
+            every=self.config.get_verbosity() > 0,
         )
         writer.write(text.rstrip("\n") + "\n" + self._weaker() + self._last_line, flush=True)
 

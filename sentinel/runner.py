@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from sentinel import verdicts
 from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
-from sentinel.errors import Unavailable
+from sentinel.errors import SentinelError, Unavailable
 from sentinel.invariants.invariant import Case, Invariant
 from sentinel.outcomes import Decision, Failure, Measurement, Observation, Verdict
 from sentinel.processes import Loaded, Processes
@@ -22,11 +24,77 @@ from sentinel.repetition import Repetition, same
 from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.ground import Ground
 from sentinel.targets import Binding, Target
+from sentinel.worker import walls
 from sentinel.worker.answers import Called, Failed
 from sentinel.worker.client import Options
 
+if TYPE_CHECKING:
+    from sentinel.settings import Settings
+    from sentinel.sources import MirrorStore, Progress
+
 #: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
 OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]
+
+
+#: Run in a process of its own: asking torch about CUDA must not happen here, nor in a process that forks.
+_GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+
+
+def runner_of(
+    catalog: Catalog,
+    settings: Settings,
+    tell: Progress | None = None,
+    store: MirrorStore | None = None,
+    pull: int | None = None,
+) -> Runner:
+    """Make a runner that honours every setting.
+
+    :param pull: the pull request that a commit belongs to, where a question does not say so itself.
+    :raises SentinelError: where the device is not here.
+    """
+    options_for = {name: options_of(settings, name) for name in catalog.adapters}
+    return Runner(catalog, opener(settings, tell, store, pull), Options(), options_for)
+
+
+def opener(
+    settings: Settings,
+    tell: Progress | None = None,
+    store: MirrorStore | None = None,
+    pull: int | None = None,
+) -> OpenCheckout:
+    """Make the function that has a target's code as the settings say: from which fork, for which interpreter."""
+    from sentinel.sources import MirrorStore, open_checkout
+
+    store, usual = store or MirrorStore(), pull
+
+    def opened(target: Target, ref: Ref, pull: int | None) -> Checkout:
+        python, url = settings.python_of(target.name), settings.url_of(target.name)
+        return open_checkout(target, ref, store=store, pull=pull or usual, python=python, url=url, progress=tell)
+
+    return opened
+
+
+def options_of(settings: Settings, target: str) -> Options:
+    """How probes of a target run.
+
+    :raises SentinelError: where the device is not here.
+    """
+    python = settings.python_of(target)
+    if settings.device != "cpu":
+        _require_gpu(settings.device, python)
+    return Options(timeout=settings.timeout, sandbox=settings.sandbox, device=settings.device, python=python)
+
+
+@cache
+def _gpus_of(python: str | None) -> int:
+    return int(walls.ask(python, "-I", "-c", _GPUS, devices=walls.gpus()))
+
+
+def _require_gpu(device: str, python: str | None) -> None:
+    count = _gpus_of(python)
+    if int(device.partition(":")[2] or 0) >= count:
+        have = f"there {'is' if count == 1 else 'are'} {count} here" if count else "torch finds no CUDA device here"
+        raise SentinelError(f"cannot probe on {device}: {have}; leave --sentinel-device out, or write cpu")
 
 
 @dataclass(frozen=True)
@@ -64,6 +132,8 @@ class Runner:
         self._planned: dict[tuple[str, str, Ref], Future[Decision]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
+        self._began: dict[tuple[str, str, Ref], float] = {}
+        self._seconds: dict[tuple[str, str, Ref], float] = {}
 
     def start(self, targets: Iterable[str]) -> None:
         """Begin to load torch and the packages that these targets use; returns at once."""
@@ -86,7 +156,7 @@ class Runner:
             if self._closed or not promise.set_running_or_notify_cancel():
                 continue
             try:
-                promise.set_result(self._decide(job))
+                promise.set_result(self._timed(job))
             except BaseException as error:
                 promise.set_exception(error)
         self._processes.discard(group[0].recipe.target, group[0].ref)
@@ -97,7 +167,18 @@ class Runner:
         :raises WorkerError: where the worker itself does not run.
         """
         promise = self._planned.pop(_key(job), None)
-        return promise.result() if promise is not None else self._decide(job)
+        return promise.result() if promise is not None else self._timed(job)
+
+    def seconds(self, job: Job) -> float:
+        """How long a job took that was decided: without the wait for others, and for torch to be loaded once."""
+        return self._seconds[_key(job)]
+
+    def _timed(self, job: Job) -> Decision:
+        self._began[_key(job)] = time.monotonic()
+        try:
+            return self._decide(job)
+        finally:
+            self._seconds[_key(job)] = time.monotonic() - self._began[_key(job)]
 
     def close(self) -> None:
         """End every process. Safe in any state, from a signal's aftermath too."""
@@ -139,6 +220,7 @@ class Runner:
             failure = Failure(error.kind, error.reason)
             return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
         environment = self._processes.environment(recipe.target)
+        self._began[_key(job)] = time.monotonic()
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
         answer, sources = loaded.probe(recipe.boundary, self._request(recipe)), self._processes.sources(recipe.target)
         outcome = read_answer(answer, checkout, sources, recipe.requires)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -91,24 +91,28 @@ def read(address: str, observation: Observation) -> Any:
 
 
 def _lookup(values: Mapping[str, Any], key: str, address: str) -> Any:
-    if key in values:
-        return values[key]
-    # The generic contract's keys reach into what was returned: ``returned.advantages``, ``returned.0``.
-    for end in range(len(parts := key.split(".")) - 1, 0, -1):
-        found: Any = values.get(".".join(parts[:end]), _MISSING)
-        for part in parts[end:]:
-            if isinstance(found, Mapping):
-                found = found.get(part, _MISSING)
-            elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
-                found = found[int(part)]
-            else:
-                found = _MISSING
-        if found is not _MISSING:
-            return found
+    found = _reached(values, key.split("."))
+    if found is not _MISSING:
+        return found
     raise MissingKeyError(f"drift: {address!r} was not observed; the boundary gave {', '.join(values) or 'nothing'}")
 
 
 _MISSING = object()
+
+
+def _reached(value: Any, parts: Sequence[str]) -> Any:
+    """What dotted keys of the generic contract reach: ``returned.0``, and ``gradients.output.values``, one key of two
+    words in a mapping of arguments by their paths."""
+    if not parts:
+        return value
+    if isinstance(value, list) and parts[0].isdigit() and int(parts[0]) < len(value):
+        return _reached(value[int(parts[0])], parts[1:])
+    if isinstance(value, Mapping):
+        for end in range(len(parts), 0, -1):
+            inner = value.get(".".join(parts[:end]), _MISSING)
+            if inner is not _MISSING and (found := _reached(inner, parts[end:])) is not _MISSING:
+                return found
+    return _MISSING
 
 
 def by_law(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -30,6 +31,12 @@ pytest_plugins = ["pytester"]
 
 settings.register_profile("sentinel", deadline=None)  # a busy machine is no failure
 settings.load_profile("sentinel")
+
+
+@pytest.fixture(autouse=True)
+def obeying_ctrl_c() -> None:
+    """A background job or ``nohup`` ignores SIGINT, and so would every process that a test starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

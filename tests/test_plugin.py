@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 
+from sentinel.outcomes import Decision
+from sentinel.runner import Job, Runner
 from sentinel.worker.client import Zygote
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
@@ -200,6 +204,25 @@ def test_junit(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, st
     assert f'name="{short(pins, 0)}"' in text
 
 
+def test_junit_has_the_time_of_each_item(
+    pytester: pytest.Pytester, recipes: Path, fixed_tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are decided ahead: a reporter that counts the wait gives all of it to the first."""
+    now = [0.0]
+    decide = Runner._decide
+
+    def slow(self: Runner, job: Job) -> Decision:
+        decision = decide(self, job)
+        now[0] += {"DEMO-MASKED-TOKENS": 1.0, "DEMO-REJECTED-ROW": 7.0}[job.recipe.bug_id]
+        return decision
+
+    monkeypatch.setattr("sentinel.runner.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Runner, "_decide", slow)
+    run(pytester, "--sentinel-recipes=mine", f"--sentinel-repo={fixed_tree}", "--junitxml=out.xml")
+    cases = ElementTree.parse(pytester.path / "out.xml").iter("testcase")
+    assert [round(float(case.get("time", "0"))) for case in cases] == [1, 7]
+
+
 # -- verdicts and outcomes ---------------------------------------------------------------------------------------------
 
 
@@ -280,7 +303,20 @@ def test_without_a_mirror_it_says_how_to_get_one(
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
     result = run(pytester, "--sentinel-recipes=mine", "-rs")
     result.assert_outcomes(skipped=4)
-    result.stdout.fnmatch_lines(["*sentinel mirror add demo*"])
+    line = "demo    2 bugs  2 refs  unavailable  skipped  no mirror of demo; run `sentinel mirror add demo`"
+    result.stdout.fnmatch_lines([line])
+    assert "2 bugs" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
+
+
+def test_a_home_that_cannot_be_written_is_said_at_once(
+    pytester: pytest.Pytester, recipes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTINEL_HOME", "/proc/nothing/here")
+    result = run(pytester, "--sentinel-recipes=mine")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["*cannot write mirrors and checkouts to /proc/nothing/here: /proc: *set SENTINEL_HOME*"]
+    )
 
 
 def test_a_version_without_the_option_is_not_in_this_version(
@@ -383,6 +419,8 @@ def test_a_published_blob_takes_the_pins_of_the_bundled_recipe(pytester: pytest.
     (pytester.path / PUBLISHED.name).write_bytes(PUBLISHED.read_bytes())
     result = run(pytester, PUBLISHED.name, "--collect-only", "-q")
     assert "ROLL-AGGLOSS-TOKENMEAN-MASK.json::git:c09bc8b" in result.outlines
+    (pytester.path / PUBLISHED.name).rename(pytester.path / "blob.json")  # -k knows the bug whatever the file's name
+    assert "blob.json::git:c09bc8b" in run(pytester, "blob.json", "--collect-only", "-qkTOKENMEAN").outlines
 
 
 def test_a_recipe_without_any_ref_says_what_to_give(pytester: pytest.Pytester, recipes: Path) -> None:
@@ -407,6 +445,15 @@ def test_a_recipe_without_any_ref_says_what_to_give(pytester: pytest.Pytester, r
         (["--sentinel-repo=mine", "."], "*--sentinel-repo needs to know of what*"),
         (["--sentinel-recipes=nowhere"], "*no such folder: nowhere*"),
         (["--sentinel-target=demo", "--sentinel-timeout=x"], "*number of seconds*"),
+        (["--sentinel-target=demo"], "*there is no recipe of demo; give a folder of them with --sentinel-recipes=DIR*"),
+        (["--sentinel-target=demo", "--sentinel-bug=ROLL-GAE-*"], "*no recipe *matches 'ROLL-GAE-[*]'; roll has it*"),
+        (["--sentinel-bug=QQQQ"], "*no recipe matches 'QQQQ'; `sentinel list recipes` shows those that there are"),
+        (["--sentinel-recipes=mine", "--sentinel-device=cuda:99"], "*cannot probe on cuda:99: *"),
+        (
+            ["mine/demo/DEMO-MASKED-TOKENS.yaml::git:nosuch"],
+            "*not found: mine/*::git:nosuch; the refs of this recipe are git:*, git:*, and others are given with*",
+        ),
+        (["--sentinel-recipes=mine", "--sentinel-report-dir=/proc/x"], "*cannot write reports to /proc/x: /proc: *"),
     ],
     ids=str,
 )

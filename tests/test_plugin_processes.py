@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -125,6 +126,24 @@ def test_two_runs_at_once(
 
 
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_tests_start_obeys_ctrl_c_whatever_their_parent_ignores(pytester: pytest.Pytester) -> None:
+    (pytester.path / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text())
+    pytester.makepyfile(
+        """
+        import subprocess, sys
+        def test_it():
+            asked = [sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"]
+            assert subprocess.run(asked, capture_output=True, text=True).stdout == "False\\n"
+        """
+    )
+    # A shell's trap is what `command &` of a script does too.
+    words = f"trap '' INT; exec {shlex.join([*COMMAND, '-q', str(pytester.path)])}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(["sh", "-c", words], cwd=pytester.path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
 
 WAITING = """
 import os

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from sentinel.errors import SentinelError
 from sentinel.refs import Ref
-from sentinel.settings import KEYS, read_file, settle
+from sentinel.settings import NAMED, Settings, read_file, settle
 
 KNOWN = ["verl", "roll", "demo"]
 
@@ -85,12 +87,12 @@ def test_published_names_of_the_environment(tmp_path: Path, monkeypatch: pytest.
         ({"ref": ["rol=git:main"]}, "unknown target 'rol' in 'rol=git:main' — did you mean 'roll'?"),
         ({"repo": ["/no/such/folder"]}, "/no/such/folder"),
         ({"recipes": ["/no/such/folder"]}, "no such folder: /no/such/folder"),
-        ({"baseline": "/no/such/folder"}, "no such folder: /no/such/folder"),
+        ({"baseline": "/no/such/folder"}, "`sentinel baseline update --to /no/such/folder` makes one of the last run"),
         ({"device": "gpu"}, "unknown device 'gpu'; write cpu, cuda or cuda:N"),
         ({"device": "cuda:x"}, "unknown device"),
         ({"timeout": "soon"}, "the timeout is a number of seconds, not 'soon'"),
-        ({"timeout": "0"}, "must lie between 0 and a day"),
-        ({"timeout": "nan"}, "must lie between 0 and a day"),
+        ({"timeout": "0"}, "the timeout must be more than 0 and less than 86400 seconds (a day), not 0"),
+        ({"timeout": "nan"}, "must be more than 0 and less than 86400 seconds (a day), not nan"),
         ({"sandbox": "bsic"}, "unknown sandbox 'bsic' — did you mean 'basic'?"),
     ],
     ids=str,
@@ -128,6 +130,16 @@ def test_the_own_file_goes_before_the_projects(tmp_path: Path) -> None:
         ("sentinel.toml", "target = [", "sentinel.toml: "),
         ("sentinel.toml", 'targets = "verl"', "sentinel.toml: unknown option 'targets' — did you mean 'target'?"),
         ("pyproject.toml", "[tool]\nsentinel = 3", "pyproject.toml: [tool.sentinel] is a table of options"),
+        (
+            "sentinel.toml",
+            '[sentinel]\ntarget = "verl"',
+            "sentinel.toml: write the options without the line [sentinel]",
+        ),
+        (
+            "sentinel.toml",
+            "[tool.sentinel]\ntimeout = 3",
+            "sentinel.toml: write the options without the line [tool.sentinel]",
+        ),
         ("sentinel.toml", "target = 3", "sentinel.toml: target is a string or a list of strings, not 3"),
         ("sentinel.toml", "target = [3]", "target is a string or a list of strings"),
         ("sentinel.toml", "timeout = true", "timeout is a number, not True"),
@@ -142,7 +154,38 @@ def test_mistakes_in_a_file(name: str, text: str, said: str, tmp_path: Path) -> 
     assert said in str(raised.value)
 
 
-def test_every_option_can_stand_in_a_file() -> None:
-    from sentinel import plugin
+def test_an_option_is_declared_once(pytester: pytest.Pytester, tmp_path: Path) -> None:
+    """pytest's options, the keys of a file and a command line's are those of the declaration, and no others."""
+    text = pytester.runpytest_inprocess("--help").stdout.str()
+    assert set(re.findall(r"^ +--sentinel-([a-z-]+)=", text, re.MULTILINE)) == set(NAMED)
+    for name, option in NAMED.items():
+        (tmp_path / "sentinel.toml").write_text(f"{name} = {'5' if option.number else repr('x')}")
+        assert list(read_file(tmp_path)[0]) == [name]
 
-    assert set(KEYS) == {*plugin._OPTIONS, *plugin._SINGLE}
+
+def test_settings_are_written_as_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a=b").mkdir()
+    given = {
+        "target": ["verl"], "bug": ["A*", "B"], "ref": ["roll=git:main", "pypi:1.0"], "recipes": [str(tmp_path)],
+        "python": ["verl=" + sys.executable], "repo_url": ["https://host.invalid/me/roll"], "report_dir": "out",
+        "baseline": str(tmp_path), "device": "cuda:1", "timeout": "2.5", "sandbox": "off", "laws": "deep",
+        "sarif": "x.sarif",
+    }  # fmt: skip
+    for settings in (settled(tmp_path, **given), settled(tmp_path, repo=["verl=" + str(tmp_path / "a=b")])):
+        read: dict[str, Any] = {}
+        for word in settings.words():
+            name, _, text = word.removeprefix("--sentinel-").partition("=")
+            read.setdefault(name, []).append(text)
+        assert settle({k: v if NAMED[k].many else v[0] for k, v in read.items()}, {}, KNOWN, tmp_path) == settings
+    assert Settings().words() == []
+
+
+def test_a_ref_and_a_working_tree_of_one_target_are_not_both_judged(tmp_path: Path) -> None:
+    tree = str(tmp_path)
+    said = "--sentinel-ref and --sentinel-repo both say what is judged of verl; leave one out, or give both as refs"
+    for given in ({"ref": ["verl=git:main"], "repo": [tree]}, {"ref": ["git:main"], "repo": ["verl=" + tree]}):
+        with pytest.raises(SentinelError, match=re.escape(said)):
+            settled(tmp_path, **given)
+    assert len(settled(tmp_path, ref=["verl=git:main"], repo=["roll=" + tree]).refs) == 2
+    # What the command line says to judge is in the place of what the file says, not beside it.
+    assert settled(tmp_path, {"ref": "git:main"}, repo=[tree]).refs == ((None, Ref("path", tree)),)

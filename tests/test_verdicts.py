@@ -81,7 +81,10 @@ def test_a_wrong_dtype_or_shape_is_changed(recipe: Recipe) -> None:
 
 
 VARIANTS: dict[str, Any] = {
-    "baseline": {"advantages": tensor([1.0, 2.0], "float32"), "returned": {"a": [1, {"b": 2}], "x.y": 5}},
+    "baseline": {
+        "advantages": tensor([1.0, 2.0], "float32"),
+        "returned": {"a": [1, {"b": 2}], "x.y": 5, "x.y.z": {"w.0": 6}},
+    },
     "outlier": {"advantages": tensor([-1.0, 2.0], "float32"), "returned": {"a": [1, {"b": 7}], "x.y": 5}},
 }
 
@@ -93,6 +96,8 @@ VARIANTS: dict[str, Any] = {
         ("difference(outlier, baseline).advantages", tensor([-2.0, 0.0], "float32")),
         ("outlier.returned.a.1.b", 7),
         ("outlier.returned.a.0", 1),
+        ("baseline.returned.x.y", 5),  # as the contract `call` names the gradient of a nested argument
+        ("baseline.returned.x.y.z.w.0", 6),
         ("difference(outlier, baseline).returned.a.1.b", 5),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json, say_table
-from sentinel.commands.known import known, target_named
+from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ exit status: 0 none of them is there (or reached), 1 some are, 2 it could not be
 def declare(commands: Commands) -> None:
     parser = command(commands, "audit", _audit, "say which known bugs are in the copy that you train with", _EXAMPLE)
     parser.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
-    parser.add_argument("--python", metavar="PYTHON", help="the interpreter that the framework is installed for")
+    settings_options(parser, without="repo-url")  # a fork's history is not what is installed
     parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of what is installed")
     parser.add_argument("--config", metavar="FILE", type=Path, help="the training configuration, YAML or JSON")
     parser.add_argument(
@@ -57,7 +57,7 @@ def _audit(arguments: argparse.Namespace) -> int:
 
     if arguments.repo and arguments.python:
         raise SentinelError("--repo is a working tree, --python an environment; give one of them")
-    catalog, settings = known()
+    catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
@@ -188,19 +188,11 @@ def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None, wh
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
     from sentinel.refs import Ref
-    from sentinel.runner import Job, Runner
-    from sentinel.sources import MirrorStore, open_checkout
-    from sentinel.worker.client import Options
+    from sentinel.runner import Job, runner_of
 
     ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
-    options = Options(timeout=settings.timeout, sandbox=settings.sandbox, python=arguments.python)
-    store = MirrorStore()
     with progress() as tell:
-        runner = Runner(
-            catalog,
-            lambda target, ref, pull: open_checkout(target, ref, store=store, python=arguments.python, progress=tell),
-            options,
-        )
+        runner = runner_of(catalog, settings, tell)
         decisions = []
         try:
             for number, recipe in enumerate(recipes, 1):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, counted, json_option, progress, say, say_json
-from sentinel.commands.known import known
+from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--bad", metavar="REF", required=True, help="a commit with it")
     parser.add_argument("--first-parent", action="store_true", help="only the branch's own commits, not merged ones")
     parser.add_argument("--log", metavar="FILE", type=Path, help="write the steps, for `git bisect replay`")
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also these recipes")
+    settings_options(parser, without="repo-url")  # histories are upstream's
     json_option(parser)
 
 
@@ -45,7 +45,7 @@ def _bisect(arguments: argparse.Namespace) -> int:
     from sentinel.history.bisection import bisect
     from sentinel.history.ledger import Ledger
 
-    catalog, settings = known(arguments.recipes)
+    catalog, settings = known(arguments)
     recipe = recipe_named(catalog, arguments.bug)
     ledger = Ledger(catalog, settings, catalog.targets[recipe.target])
     good, bad = ledger.commit(arguments.good), ledger.commit(arguments.bad)
@@ -68,15 +68,13 @@ def _bisect(arguments: argparse.Namespace) -> int:
 
 
 def recipe_named(catalog: Catalog, bug: str) -> Recipe:
-    """:raises SentinelError: for a bug that no recipe pins; names the nearest."""
+    """:raises SentinelError: for a bug that no recipe pins, with the nearest; or for a pattern of several."""
     from sentinel.recipes import find_recipes
-    from sentinel.settings import nearest
 
-    every = find_recipes(catalog, tuple(sorted(catalog.targets)))
-    found = next((recipe for recipe in every if recipe.bug_id.casefold() == bug.casefold()), None)
-    if found is None:
-        raise SentinelError(f"unknown bug {bug!r}{nearest(bug, [recipe.bug_id for recipe in every])}")
-    return found
+    found = find_recipes(catalog, (), [bug])
+    if len(found) > 1:
+        raise SentinelError(f"{bug!r} is {len(found)} bugs; name one of them")
+    return found[0]
 
 
 def _said(recipe: Recipe, found: Bisection) -> list[str]:

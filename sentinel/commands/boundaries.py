@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, json_option, progress, say, say_json, say_table
-from sentinel.commands.known import known, target_named
+from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -52,11 +52,12 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "boundaries", _boundaries, "list boundaries with their contracts and laws", _EXAMPLE)
     parser.add_argument("target", metavar="TARGET", nargs="?", help="only of this target")
     parser.add_argument("--ref", metavar="REF", help="also look whether each is there")
+    settings_options(parser)
     json_option(parser)
 
 
 def _boundaries(arguments: argparse.Namespace) -> int:
-    catalog, settings = known()
+    catalog, settings = known(arguments)
     targets = (
         [target_named(catalog, arguments.target)]
         if arguments.target
@@ -71,17 +72,11 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             unbound += [(target.name, path, reason) for path, reason in target.unbound.items()]
     else:
         from sentinel.refs import Ref
-        from sentinel.runner import Runner
-        from sentinel.sources import open_checkout
-        from sentinel.worker.client import Options
+        from sentinel.runner import runner_of
 
         ref = Ref.parse(arguments.ref)
         with progress() as tell:
-            runner = Runner(
-                catalog,
-                lambda target, ref, pull: open_checkout(target, ref, pull=pull, progress=tell),
-                Options(timeout=settings.timeout, sandbox=settings.sandbox),
-            )
+            runner = runner_of(catalog, settings, tell)
             try:
                 for target in targets:
                     tell(f"looking at {target.name} at {ref.short}")

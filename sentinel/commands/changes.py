@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, counted, json_option, progress, say, say_json
-from sentinel.commands.known import known
+from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def declare(commands: Commands) -> None:
     )
     parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
     parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also these recipes")
+    settings_options(parser, "recipes")
     json_option(parser)
 
 
@@ -62,7 +62,7 @@ def _changes(arguments: argparse.Namespace) -> int:
             raise SentinelError(f"no such folder: {folder}; run pytest with --sentinel-target first, or give another")
     found = nightly.changes(arguments.source, arguments.baseline, arguments.across_refs)
     if found and not arguments.no_bisect:
-        catalog, settings = known(arguments.recipes)
+        catalog, settings = known(arguments)
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog, tuple(sorted(catalog.targets)))}
         with progress() as tell:
             told = []

@@ -32,7 +32,7 @@ def _parser(commands: Commands, name: str, text: str, example: str) -> argparse.
 def command(commands: Commands, name: str, run: Run, text: str, example: str) -> argparse.ArgumentParser:
     """Add a command."""
     parser = _parser(commands, name, text, example)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, counted, json_option, progress, say, say_json
-from sentinel.commands.known import known, target_named
+from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument(
         "--save", metavar="DIR", nargs="?", const=".", type=Path, help="write each new finding as a recipe (default: .)"
     )
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also know these recipes")
-    parser.add_argument("--python", metavar="PYTHON", help="probe in the environment of this interpreter")
+    settings_options(parser)
     json_option(parser)
 
 
@@ -76,14 +75,13 @@ def _count(text: str) -> int:
 def _discover(arguments: argparse.Namespace) -> int:
     from sentinel.recipes import find_recipes
     from sentinel.refs import Ref
-    from sentinel.runner import Runner
+    from sentinel.runner import runner_of
     from sentinel.search.checks import any_of, subjects
     from sentinel.search.discovery import Discovery, Memory, grouped, recognised
     from sentinel.settings import nearest
-    from sentinel.sources import Home, open_checkout
-    from sentinel.worker.client import Options
+    from sentinel.sources import Home
 
-    catalog, settings = known(arguments.recipes)
+    catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref)
     chosen, omitted = subjects(catalog, target.name, arguments.boundary)
@@ -98,15 +96,8 @@ def _discover(arguments: argparse.Namespace) -> int:
             raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.invariants)}")
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     recipes = find_recipes(catalog, (target.name,), ())
-    options = Options(
-        timeout=settings.timeout, sandbox=settings.sandbox, device=settings.device, python=arguments.python
-    )
     with progress() as tell:
-
-        def opened(target: Any, ref: Any, pull: Any) -> Any:
-            return open_checkout(target, ref, pull=pull, python=arguments.python, progress=tell)
-
-        runner = Runner(catalog, opened, options)
+        runner = runner_of(catalog, settings, tell)
         try:
             runner.start([target.name])
             tell(f"preparing {target.name} at {ref.short}")

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, json_option, progress, say, say_json, say_table, size
-from sentinel.commands.known import DISTRIBUTION, known
+from sentinel.commands.known import DISTRIBUTION, known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -60,14 +59,17 @@ def declare(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help="check its boundaries instead")
     parser.add_argument("--ref", metavar="REF", help="where (default: git:main)")
     parser.add_argument("--all", action="store_true", help="show the boundaries that need nothing, too")
+    settings_options(parser, "python", "repo-url")
     json_option(parser)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     if arguments.target:
         return _boundaries(arguments)
-    if arguments.ref or arguments.all:
-        raise SentinelError("--ref and --all are about a target's boundaries; name one: sentinel doctor verl")
+    given = [name for name in ("ref", "all", "python", "repo_url") if getattr(arguments, name)]
+    if given:
+        option = given[0].replace("_", "-")
+        raise SentinelError(f"--{option} is about a target's boundaries; name one: sentinel doctor verl")
     with progress() as tell:
         tell("starting the worker")
         devices = _ask_for_devices()
@@ -88,13 +90,13 @@ def _boundaries(arguments: argparse.Namespace) -> int:
     from sentinel.commands.drifted import diagnose
     from sentinel.commands.known import target_named
     from sentinel.refs import Ref
-    from sentinel.sources import open_checkout
+    from sentinel.runner import opener
 
-    catalog, _ = known()
+    catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref or f"git:{target.branch}")
     with progress() as tell:
-        checkout = open_checkout(target, ref, progress=tell)
+        checkout = opener(settings, tell)(target, ref, None)
         tell(f"reading {target.name} at {ref.short}")
         every = diagnose(checkout, target, catalog.contracts)
     drifted = [item for item in every if item.state not in ("there", "another version")]
@@ -190,16 +192,16 @@ def _git() -> Iterator[Check]:
 
 
 def _home() -> Iterator[Check]:
+    from sentinel.selection import why_not_writable
     from sentinel.sources import Home
 
     home = Home.default().path
-    there = next(folder for folder in (home, *home.parents) if folder.exists())
-    set_it = "set SENTINEL_HOME to a folder that you can write"
-    try:
-        tempfile.TemporaryFile(dir=there).close()  # a question to the mode bits is answered wrongly for root
-    except OSError as error:
-        yield Check("SENTINEL_HOME", "missing", f"{home} cannot be written: {error.strerror}", set_it)
+    trouble = why_not_writable(home)
+    if trouble:
+        set_it = "set SENTINEL_HOME to a folder that you can write"
+        yield Check("SENTINEL_HOME", "missing", f"{home} cannot be written: {trouble}", set_it)
         return
+    there = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(there).free
     advice = "free some, `sentinel cache prune` removes old checkouts" if free < _LITTLE else ""
     yield Check("SENTINEL_HOME", "note" if advice else "ok", f"{home}, {size(free)} free", advice)

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sentinel.commands.bisect import recipe_named
 from sentinel.commands.console import command, json_option, progress, say, say_json, say_table
-from sentinel.commands.known import known
+from sentinel.commands.known import known, settings_options
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -27,7 +28,7 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "duplicates", _duplicates, "look whether somebody has a bug already", _EXAMPLE)
     parser.add_argument("bug", metavar="BUG", help="a bug id")
     parser.add_argument("--fork", metavar="DIR", type=Path, help="your clone of the framework")
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
+    settings_options(parser, "recipes")
     json_option(parser)
 
 
@@ -36,8 +37,8 @@ def _duplicates(arguments: argparse.Namespace) -> int:
     from sentinel.recipes import find_recipes
     from sentinel.sources import MirrorStore
 
-    catalog, _ = known(arguments.recipes)
-    (recipe, *_) = find_recipes(catalog, (), [arguments.bug])
+    catalog, _ = known(arguments)
+    recipe = recipe_named(catalog, arguments.bug)
     with progress() as tell:
         tell(f"looking for {recipe.bug_id}")
         fork = arguments.fork.expanduser() if arguments.fork else None

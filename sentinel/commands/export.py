@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, counted, progress, say
-from sentinel.commands.known import known
+from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sentinel.catalog import Catalog
-    from sentinel.checkout import Checkout
     from sentinel.commands.console import Commands
     from sentinel.export.exporting import Bundle
     from sentinel.recipes import Recipe
     from sentinel.refs import Ref
     from sentinel.settings import Settings
-    from sentinel.targets import Target
 
 _EXAMPLE = """\
   sentinel export ROLL-AGGLOSS-TOKENMEAN-MASK                    pages, runner and test in export/<BUG>/
@@ -48,8 +46,7 @@ def declare(commands: Commands) -> None:
         "--in-toto", action="store_true", help="also an in-toto statement of each evidence, to be signed"
     )
     parser.add_argument("--duplicates", action="store_true", help="look for the same bug, and say on the page where")
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
-    parser.add_argument("--python", metavar="PYTHON", help="probe in the environment of this interpreter")
+    settings_options(parser)
     parser.add_argument("--no-check", action="store_true", help="do not try the runner and the test")
 
 
@@ -61,7 +58,7 @@ def _export(arguments: argparse.Namespace) -> int:
         raise SentinelError("say which bug, or --all")
     if arguments.repo and arguments.head:
         raise SentinelError("--repo is the working tree that has the fix; it cannot be given with --head")
-    catalog, settings = known(arguments.recipes)
+    catalog, settings = known(arguments)
     recipes = find_recipes(catalog, (), arguments.bug)
     base = Ref.parse(arguments.base) if arguments.base else None
     head = Ref.parse(arguments.head) if arguments.head else None
@@ -84,19 +81,17 @@ def _all(
     from sentinel.export.writing import write
     from sentinel.findings.duplicates import duplicates
     from sentinel.recipes import find_recipes
-    from sentinel.sources import MirrorStore, open_checkout
-    from sentinel.worker.client import Options
+    from sentinel.runner import opener, options_of
+    from sentinel.sources import MirrorStore
 
     store = MirrorStore()
-
-    def opened(target: Target, ref: Ref, pull: int | None) -> Checkout:
-        return open_checkout(target, ref, store=store, pull=pull, python=arguments.python, progress=tell)
-
-    options = Options(timeout=settings.timeout, sandbox=settings.sandbox, python=arguments.python)
-    exporter = Exporter(catalog, opened, options, tell)
+    opened = opener(settings, tell, store)
+    exporters: dict[str, Exporter] = {}
     incomplete = 0
     try:
         for recipe in recipes:
+            options = options_of(settings, recipe.target)
+            exporter = exporters.setdefault(recipe.target, Exporter(catalog, opened, options, tell))
             bundle = exporter.export(recipe, *revisions(recipe, base, head), check=not arguments.no_check)
             sources = []
             if arguments.duplicates:
@@ -108,7 +103,8 @@ def _all(
             incomplete += not bundle.complete
             _tell(bundle, folder, arguments, catalog, len(recipes) > 1)
     finally:
-        exporter.close()
+        for exporter in exporters.values():
+            exporter.close()
     if len(recipes) > 1:
         say(f"{counted(len(recipes) - incomplete, 'bug')} complete, {incomplete} not")
     return 1 if incomplete else 0

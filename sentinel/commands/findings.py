@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, complain, counted, json_option, say, say_json, say_table
-from sentinel.commands.known import known
+from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def declare(commands: Commands) -> None:
     )
     parser.add_argument("--to", metavar="DIR", type=Path, default=Path("findings"), help="default: findings")
     parser.add_argument("--state", metavar="STATE", help="list those of a state only")
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
+    settings_options(parser, "recipes")
     json_option(parser)
 
 
@@ -49,7 +49,7 @@ def _findings(arguments: argparse.Namespace) -> int:
 
     if arguments.state is not None and arguments.state not in life.STATES:
         raise SentinelError(f"unknown state {arguments.state!r}; one of {', '.join(life.STATES)}")
-    catalog, _ = known(arguments.recipes)
+    catalog, _ = known(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
     kept, moved = [], []
     for recipe in find_recipes(catalog):

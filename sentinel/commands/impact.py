@@ -6,11 +6,11 @@ import argparse
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sentinel.commands.bisect import recipe_named
 from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json
-from sentinel.commands.known import known
+from sentinel.commands.known import known, settings_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,8 +50,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--seeds", metavar="N", type=_at_least(2), default=5, help="how many runs each (default: 5)")
     parser.add_argument("--steps", metavar="N", type=_at_least(1), default=100, help="of training (default: 100)")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("impact"), help="default: impact")
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also these recipes")
-    parser.add_argument("--python", metavar="PYTHON", help="call the boundary in the environment of this interpreter")
+    settings_options(parser)
     json_option(parser)
 
 
@@ -65,7 +64,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def _impact(arguments: argparse.Namespace) -> int:
-    catalog, settings = known(arguments.recipes)
+    catalog, settings = known(arguments)
     recipe = recipe_named(catalog, arguments.bug)
     report, stopped = _train(arguments, catalog, settings, recipe)
     folder = arguments.out / recipe.bug_id
@@ -90,9 +89,7 @@ def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
     from sentinel.impact.scenes import concessions, entered, scene
     from sentinel.impact.training import Course
     from sentinel.refs import Ref
-    from sentinel.runner import Runner
-    from sentinel.sources import MirrorStore, open_checkout
-    from sentinel.worker.client import Options
+    from sentinel.runner import runner_of
 
     entered(recipe, catalog.contracts[recipe.contract])  # before anything is fetched
     subject = subject_of(recipe, catalog)
@@ -101,15 +98,8 @@ def _train(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
     if arguments.head == REFERENCE:
         head = None
     told = scene(recipe, subject.contract, variants_of(recipe, subject, head is None))
-    store = MirrorStore()
     with progress() as tell:
-
-        def opened(target: Any, ref: Any, pull: Any) -> Any:
-            pull = recipe.upstream.get("pull")
-            return open_checkout(target, ref, store=store, pull=pull, python=arguments.python, progress=tell)
-
-        options = Options(timeout=settings.timeout, sandbox=settings.sandbox, python=arguments.python)
-        runner = Runner(catalog, opened, options)
+        runner = runner_of(catalog, settings, tell, pull=recipe.upstream.get("pull"))
         try:
             runner.start([recipe.target])
             tell(f"preparing {recipe.target} at {base.short}")

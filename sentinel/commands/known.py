@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,22 @@ if TYPE_CHECKING:
 DISTRIBUTION = "rl-sentinel"
 
 
-def known(recipes: Sequence[str] = ()) -> tuple[Catalog, Settings]:
-    """The catalog and the settings of the current folder.
+#: The options that say how a target's code is had and run, whatever is asked of it.
+PROBING = ("recipes", "python", "repo-url", "device", "timeout", "sandbox")
 
-    :param recipes: folders of recipes besides those of the settings.
+
+def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
+    """Let a command take options of a run: those of these names, or all of :data:`PROBING` but one."""
+    from sentinel.settings import NAMED
+
+    for option in (NAMED[name] for name in names or PROBING if name != without):
+        action = "append" if option.many else "store"
+        parser.add_argument(f"--{option.name}", metavar=option.metavar, action=action, help=option.help)
+
+
+def known(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
+    """The catalog, and the settings of a command line over those of the current folder.
+
     :raises SentinelError: where the settings, a plugin or a folder is not right.
     """
     from dataclasses import replace
@@ -32,7 +45,8 @@ def known(recipes: Sequence[str] = ()) -> tuple[Catalog, Settings]:
     catalog = _with_plugins(bundled_catalog())
     values, file = read_file(Path.cwd())
     base = file.parent if file else Path.cwd()
-    settings = settle({"recipes": list(recipes)}, values, list(catalog.adapters), base)
+    given = {name: getattr(arguments, name.replace("-", "_"), None) for name in PROBING}
+    settings = settle(given, values, list(catalog.adapters), base)
     return replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes)), settings
 
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, json_option, say, say_json, say_table
-from sentinel.commands.known import known, target_named
+from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def declare(commands: Commands) -> None:
     for name, of in _TEXTS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="TEXT", help=f"only recipes {of} this text")
     parser.add_argument("--markdown", action="store_true", help="recipes as a Markdown index, grouped by law")
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
+    settings_options(parser, "recipes")
     json_option(parser)
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    catalog, _ = known(arguments.recipes)
+    catalog, _ = known(arguments)
     names = [target_named(catalog, arguments.target).name] if arguments.target else sorted(catalog.targets)
     wanted = {name: getattr(arguments, name) for name in (*_FILTERS, *_TEXTS) if getattr(arguments, name)}
     if arguments.what != "recipes" and (wanted or arguments.markdown):

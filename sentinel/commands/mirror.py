@@ -18,7 +18,7 @@ from sentinel.commands.console import (
     say_table,
     size,
 )
-from sentinel.commands.known import known, target_named
+from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ _UPDATE = """\
   sentinel mirror update             fetch what is new for every mirror
   sentinel mirror update verl roll   for these two
 """
+_REMOVE = """\
+  sentinel mirror remove verl        and its history is gone from this machine; `sentinel cache prune` removes checkouts
+"""
 _LIST = """\
   sentinel mirror list               what is here, how large and from where
   sentinel mirror list --json | jq '.[].target'
@@ -49,10 +52,13 @@ def declare(commands: Commands) -> None:
     add.add_argument(
         "--from", dest="origin", metavar="DIR|TAR|URL", help="where from (default: the target's repository)"
     )
-    add.add_argument("--repo-url", metavar="URL", help="the mirror of a fork, for --sentinel-repo-url=URL")
+    settings_options(add, "repo-url")
     add.add_argument("--reference", action="store_true", help="with a directory: read its objects where they lie")
     update = command(own, "update", _update, "fetch new branches, tags and pull requests", _UPDATE)
     update.add_argument("targets", metavar="TARGET", nargs="*", help="default: every mirror that is here")
+    remove = command(own, "remove", _remove, "remove a mirror from this machine", _REMOVE)
+    remove.add_argument("target", metavar="TARGET", help="see `sentinel mirror list`")
+    settings_options(remove, "repo-url")
     json_option(command(own, "list", _list, "show the mirrors", _LIST))
 
 
@@ -60,10 +66,9 @@ def _add(arguments: argparse.Namespace) -> int:
     from sentinel.sources import MirrorStore
     from sentinel.sources.forks import fork
 
-    catalog, settings = known()
+    catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
-    url = arguments.repo_url or settings.repo_urls.get(target.name, settings.repo_urls.get(None))
-    target = fork(target, url)
+    target = fork(target, settings.url_of(target.name))
     with progress() as tell:
         made = MirrorStore().add(target, arguments.origin, reference=arguments.reference, progress=tell)
     say(_sentence(made))
@@ -94,6 +99,17 @@ def _update(arguments: argparse.Namespace) -> int:
         else:
             say(_sentence(made))
     return 2 if failed else 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    from sentinel.sources import MirrorStore
+    from sentinel.sources.forks import fork
+
+    catalog, settings = known(arguments)
+    target = target_named(catalog, arguments.target)
+    gone = MirrorStore().remove(fork(target, settings.url_of(target.name)).name)
+    say(f"{gone.target}: removed, {size(gone.size)} freed")
+    return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:

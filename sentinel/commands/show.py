@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, complain, say, say_table
-from sentinel.commands.known import known
+from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def declare(commands: Commands) -> None:
         commands, "show", _show, "show a bug: story, scenario, expected values, pins, last verdicts", _EXAMPLE
     )
     parser.add_argument("bug", metavar="BUG", help="a bug id, or a pattern with *; see `sentinel list recipes`")
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
+    settings_options(parser, "recipes")
 
 
 def _show(arguments: argparse.Namespace) -> int:
     from sentinel.recipes import find_recipes
 
-    catalog, settings = known(arguments.recipes)
+    catalog, settings = known(arguments)
     folders = _report_folders(settings.report_dir)
     for index, recipe in enumerate(find_recipes(catalog, (), [arguments.bug])):
         if index:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, complain, counted, progress, say, size
-from sentinel.commands.known import known
+from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def declare(commands: Commands) -> None:
         default=Path("export"),
         help="runners of `sentinel export` (default: export)",
     )
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also the recipes of this folder")
+    settings_options(parser, "recipes")
 
 
 def _site(arguments: argparse.Namespace) -> int:
@@ -52,7 +52,7 @@ def _site(arguments: argparse.Namespace) -> int:
         raise SentinelError(
             f"{arguments.out} lies in {arguments.reports}, and would be read as evidence; give another --out"
         )
-    catalog, _ = known(arguments.recipes)
+    catalog, _ = known(arguments)
     with progress() as tell:
         tell(f"reading {arguments.reports}")
         material = read(arguments.reports, catalog, arguments.exports)

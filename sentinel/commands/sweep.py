@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, complain, json_option, progress, say, say_json, say_table
-from sentinel.commands.known import known, target_named
+from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def declare(commands: Commands) -> None:
         action="store_true",
         help="one target process a commit for all recipes: fewer imports where they share most of their code",
     )
-    parser.add_argument("--recipes", metavar="DIR", action="append", default=[], help="also these recipes")
+    settings_options(parser, without="repo-url")  # histories are upstream's
     parser.add_argument("--save", metavar="DIR", type=Path, help="also write the records there: reports/history")
     parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
     json_option(parser)
@@ -70,7 +70,7 @@ def declare(commands: Commands) -> None:
 def _sweep(arguments: argparse.Namespace) -> int:
     from sentinel.history.ledger import Ledger, Selection
 
-    catalog, settings = known(arguments.recipes)
+    catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     recipes = chosen(catalog, target.name, arguments.bug, arguments.law)
     if arguments.jobs is not None and arguments.jobs < 1:
@@ -132,12 +132,8 @@ def chosen(catalog: Catalog, target: str, bugs: Sequence[str], laws: Sequence[st
     from sentinel.recipes import find_recipes
     from sentinel.settings import nearest
 
-    every = find_recipes(catalog, (target,))
-    found = [r for r in every if not bugs or any(fnmatchcase(r.bug_id.lower(), glob.lower()) for glob in bugs)]
-    for glob in bugs:
-        if not any(fnmatchcase(recipe.bug_id.lower(), glob.lower()) for recipe in every):
-            raise SentinelError(f"no bug of {target} matches {glob!r}{nearest(glob, [r.bug_id for r in every])}")
-    found = [r for r in found if not laws or any(fnmatchcase(law, glob) for law in r.laws for glob in laws)]
+    every = find_recipes(catalog, (target,), bugs)
+    found = [r for r in every if not laws or any(fnmatchcase(law, glob) for law in r.laws for glob in laws)]
     if not found:
         names = {law for recipe in every for law in recipe.laws}
         raise SentinelError(

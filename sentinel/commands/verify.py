@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, json_option, progress, say, say_json
-from sentinel.commands.known import known
+from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sentinel.catalog import Catalog
-    from sentinel.checkout import Checkout
     from sentinel.commands.console import Commands
     from sentinel.outcomes import Decision
     from sentinel.recipes import Recipe
     from sentinel.refs import Ref
     from sentinel.reports.baseline import Verification
-    from sentinel.targets import Target
 
 _EXAMPLE = """\
   sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
@@ -64,7 +62,7 @@ def declare(commands: Commands) -> None:
     )
     parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="evidence, or a folder of it")
     parser.add_argument("--repo", metavar="DIR", help="the working tree that evidence of a path: ref is about")
-    parser.add_argument("--python", metavar="PYTHON", help="probe in the environment of this interpreter")
+    settings_options(parser, without="device")  # that is the evidence's
     parser.add_argument(
         "--offline", action="store_true", help="compare the digests of in-toto statements, and stop there"
     )
@@ -76,7 +74,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     outcomes, files = _attested(files, arguments.offline)
     documents = {file: _load(file) for file in files}
     targets = {document["target"] for document in documents.values() if isinstance(document, dict)}
-    with progress() as tell, _Verifier(arguments.repo, arguments.python, sorted(targets), tell) as verifier:
+    with progress() as tell, _Verifier(arguments, sorted(targets), tell) as verifier:
         for file, document in documents.items():
             tell(f"verifying {file}")
             outcomes.append(verifier.verify(file, document))
@@ -173,13 +171,11 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
 class _Verifier:
     """Verifies one file after another with one worker."""
 
-    def __init__(
-        self, repo: str | None, python: str | None, targets: Sequence[str], tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, arguments: argparse.Namespace, targets: Sequence[str], tell: Callable[[str], None]) -> None:
         from sentinel.sources import MirrorStore
 
-        self._repo, self._python, self._tell = repo, python, tell
-        self._catalog, self._settings = known()
+        self._repo, self._tell = arguments.repo, tell
+        self._catalog, self._settings = known(arguments)
         self._targets = [name for name in targets if name in self._catalog.adapters]
         self._store = MirrorStore()
         self._runners: dict[str, Any] = {}
@@ -224,22 +220,17 @@ class _Verifier:
 
     def _runner(self, recorded: dict[str, Any]) -> Any:
         """The runner for a device. Everything else that evidence says of its environment is reported, not obeyed."""
-        from sentinel.runner import Runner
-        from sentinel.worker.client import Options
+        from dataclasses import replace
+
+        from sentinel.runner import runner_of
 
         device = str(recorded["environment"]["device"] or "cpu")
         if device not in self._runners:
-            settings = self._settings
-            options = Options(timeout=settings.timeout, sandbox=settings.sandbox, device=device, python=self._python)
-            self._runners[device] = Runner(self._catalog, self._open, options)
+            settings = replace(self._settings, device=device)
+            self._runners[device] = runner_of(self._catalog, settings, self._tell, self._store)
             # The worker preloads for the targets of its start; all of them, as the run that left the evidence may have.
             self._runners[device].start(self._targets)
         return self._runners[device]
-
-    def _open(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
-        from sentinel.sources import open_checkout
-
-        return open_checkout(target, ref, store=self._store, pull=pull, python=self._python, progress=self._tell)
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:

@@ -59,7 +59,7 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
     :raises SentinelError: where the interpreter of ``--sentinel-python`` does not run.
     """
     adapter = catalog.adapters[recipe.target]
-    python = settings.pythons.get(recipe.target, settings.pythons.get(None))
+    python = settings.python_of(recipe.target)
     versions = _versions(python, ("torch", "numpy", *adapter.target.preload))
     contract = Path(catalog.contracts[recipe.contract].file)
     return Basis(

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from sentinel.history.sweep import Sweep, Tally, Told
 from sentinel.history.units import PASSING, Unit, Units, UnitStore
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
+from sentinel.runner import options_of
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.sources.gitbinary import GitError
@@ -61,6 +62,8 @@ class Ledger:
     """:raises Unavailable: where the target has no mirror."""
 
     def __init__(self, catalog: Catalog, settings: Settings, target: Target, store: MirrorStore | None = None) -> None:
+        if settings.url_of(target.name):
+            raise SentinelError(f"histories are kept of upstream alone; leave out the --repo-url of {target.name}")
         self.catalog = catalog
         self.settings = settings
         self.target = target
@@ -165,14 +168,7 @@ class Ledger:
     @property
     def options(self) -> Options:
         """How probes of this target run."""
-        settings = self.settings
-        return Options(
-            timeout=settings.timeout,
-            sandbox=settings.sandbox,
-            device=settings.device,
-            python=settings.pythons.get(self.target.name, settings.pythons.get(None)),
-            trace=True,
-        )
+        return replace(options_of(self.settings, self.target.name), trace=True)
 
     def local(self, lanes: int | None = None) -> Local:
         """The executor of this machine's cores."""

@@ -23,11 +23,10 @@ from sentinel.history.units import Unit, Units, UnitStore
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
 from sentinel.reports.evidence import reason
-from sentinel.runner import Job, Runner
+from sentinel.runner import Job, Runner, runner_of
 from sentinel.settings import Settings
-from sentinel.sources import Home, Progress, open_checkout
+from sentinel.sources import Home, Progress
 from sentinel.targets import Target
-from sentinel.worker.client import Options
 
 
 def versions(target: Target) -> list[str]:
@@ -72,9 +71,7 @@ def sweep_releases(
     listed = versions(target)
     bases = {recipe.bug_id: basis(catalog, recipe, settings) for recipe in recipes}
     units = {recipe.bug_id: store.units(target.name, recipe.bug_id, bases[recipe.bug_id]) for recipe in recipes}
-    python = settings.pythons.get(target.name, settings.pythons.get(None))
-    options = Options(settings.timeout, sandbox=settings.sandbox, device=settings.device, python=python)
-    runner = Runner(catalog, lambda t, ref, pull: open_checkout(t, ref, progress=tell), options)
+    runner = runner_of(catalog, settings, tell)
     tally = Tally()
     found: dict[str, dict[str, Unit]] = {recipe.bug_id: {} for recipe in recipes}
     try:

@@ -228,11 +228,32 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
         (item for item in found if not wanted or item.target in wanted), key=lambda item: (item.target, item.bug_id)
     )
     for glob in globs:
-        if not any(fnmatchcase(item.bug_id, glob) for item in found):
-            raise SentinelError(
-                f"no recipe matches {glob!r}{nearest(glob, [item.bug_id for item in found], 'there are')}"
-            )
-    return [item for item in found if not globs or any(fnmatchcase(item.bug_id, glob) for glob in globs)]
+        if not any(_matches(item, glob) for item in found):
+            raise SentinelError(_no_such_bug(glob, found, _every(catalog) if wanted else found))
+    return [item for item in found if not globs or any(_matches(item, glob) for glob in globs)]
+
+
+def _every(catalog: Catalog) -> list[Recipe]:
+    """The recipes of all targets, for a message: none where one of them is broken."""
+    try:
+        return find_recipes(catalog)
+    except SentinelError:
+        return []
+
+
+def _matches(recipe: Recipe, glob: str) -> bool:
+    """Upper and lower case alike: no two bug ids differ in that alone."""
+    return fnmatchcase(recipe.bug_id.casefold(), glob.casefold())
+
+
+def _no_such_bug(glob: str, found: Collection[Recipe], every: Collection[Recipe]) -> str:
+    """Say which target has the bug, or what is near it, or where all of them are listed."""
+    others = sorted({item.target for item in every if _matches(item, glob)})
+    if others:
+        wanted = ", ".join(sorted({item.target for item in found})) or "the targets asked for"
+        return f"no recipe of {wanted} matches {glob!r}; {', '.join(others)} has it"
+    close = nearest(glob, [item.bug_id for item in found])
+    return f"no recipe matches {glob!r}{close or '; `sentinel list recipes` shows those that there are'}"
 
 
 def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:

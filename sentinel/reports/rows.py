@@ -102,6 +102,8 @@ def _reason(verdict: str, kind: str, why: str, expect: str | None, outcome: str)
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):
         said = not kind or verdict == "unavailable" or why.startswith(f"{kind}:")  # the reason itself says of what kind
         parts.append(why if said else f"{message(kind)}: {why}")
+    if verdict == expect == "unavailable" and outcome == "passed":
+        parts.append("as the recipe's pin expects")
     return "; ".join(parts)
 
 

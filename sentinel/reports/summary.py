@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sentinel.outcomes import Decision
@@ -12,6 +13,7 @@ from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, ordered, row
 
 _REASON = HEADINGS.index("reason")
+_FEW = 3  # more lines than these that say the same are one
 _LEAST_REASON = 45  # the reason's own 30 columns, and what stands between the columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
 _OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim"}
@@ -24,6 +26,7 @@ def summary(
     terminal: bool = False,
     width: int = 100,
     environ: Mapping[str, str] | None = None,
+    every: bool = True,
 ) -> str:
     """The summary of a run.
 
@@ -32,18 +35,40 @@ def summary(
     :param terminal: whether a person's terminal shows it. Without one, or with ``NO_COLOR`` or ``TERM=dumb``, the
         table is plain aligned text in which nothing is cut or wrapped, whatever the width.
     :param width: the terminal's.
+    :param every: whether each item has its line; else many that passed or were skipped for one reason share one.
     """
     rows = ordered(row(subject, outcome) for subject, outcome in results)
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]
-    table = _rich(loud, width) if styled and loud else _plain(loud)
+    shown = loud if every else _grouped(loud)
+    table = _rich(shown, width) if styled and loud else _plain(shown)
     last = [*held(rows), counts(rows), legend()]
+    if len(shown) < len(loud):
+        last[-1] += "; -v lists each item"
     if report_dir:
         last.append(f"evidence: {visible(report_dir)}")
     if not rows:
         return "\n".join(["nothing was decided", *last[2:]])
     return "\n".join([*([table] if loud else []), *last])
+
+
+def _grouped(rows: Sequence[Row]) -> list[Row]:
+    """One line for many items that did not fail and have the same verdict for the same reason."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for item in rows:
+        alone = (item.what, item.ref) if item.outcome in ("failed", "") else ()
+        groups.setdefault((item.target, item.verdict, item.outcome, item.reason, *alone), []).append(item)
+    return [item for group in groups.values() for item in (_together(group) if len(group) > _FEW else group)]
+
+
+def _together(rows: Sequence[Row]) -> list[Row]:
+    def of(values: Iterable[str], noun: str) -> str:
+        distinct = set(values)
+        return distinct.pop() if len(distinct) == 1 else f"{len(distinct)} {noun}s"
+
+    noun = "law" if all(item.law for item in rows) else "item" if any(item.law for item in rows) else "bug"
+    return [replace(rows[0], what=of((item.what for item in rows), noun), ref=of((item.ref for item in rows), "ref"))]
 
 
 def _cells(item: Row) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import gitrefs, objects, transfers
+from sentinel.sources.forks import base_name
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, write_atomically, writing
 from sentinel.sources.locks import hold, locked
@@ -96,7 +97,7 @@ class MirrorStore:
                 if origin is None or is_url(origin):
                     if reference:
                         raise SentinelError("--reference needs a directory on this machine, not a URL")
-                    head = self._from_url(part, checked_url(origin or upstream), progress)
+                    head = self._from_url(target.name, part, checked_url(origin or upstream), progress)
                     described = redacted(origin or upstream)
                 else:
                     head = self._from_files(part, local_path(origin), scratch, reference, progress)
@@ -107,6 +108,24 @@ class MirrorStore:
         made = self.get(target.name)
         assert made is not None
         return made
+
+    def remove(self, target: str) -> Mirror:
+        """Remove a target's mirror, a half one too.
+
+        :returns: what it was.
+        :raises SentinelError: where there is none, or the store cannot be written.
+        """
+        path = self.home.mirror(target)
+        if not path.exists():
+            raise SentinelError(
+                f"no mirror of {target} in {self.home.mirrors}; `sentinel mirror list` shows those there"
+            )
+        with writing(self.home.path), self._locked(target):
+            gone = describe(target, path)
+            scratch = Path(tempfile.mkdtemp(prefix=f".part-{target}-", dir=self.home.mirrors))
+            path.rename(scratch / "mirror.git")  # whole or not at all
+            remove_tree(scratch)
+        return gone
 
     def update(self, target: Target, *, progress: Progress | None = None) -> Mirror:
         """Fetch what is new: branches, tags, and the pull requests that the mirror already has.
@@ -208,13 +227,16 @@ class MirrorStore:
         if path.exists() and not is_whole(path):
             remove_tree(path)
 
-    def _from_url(self, part: Path, url: str, progress: Progress | None) -> str | None:
+    def _from_url(self, target: str, part: Path, url: str, progress: Progress | None) -> str | None:
         make_blank(part)
         try:
             _, head = transfers.remote_refs(part, url)
             came = transfers.fetch(part, url, transfers.BRANCHES_AND_TAGS, progress)
         except GitError as error:
-            raise SentinelError(f"cannot mirror {redacted(url)}: {error}") from error
+            raise SentinelError(
+                f"cannot mirror {redacted(url)}: {error}; a clone that you have is copied without the network: "
+                f"`sentinel mirror add {base_name(target)} --from DIR|TAR`"
+            ) from error
         if not came:
             raise SentinelError(f"cannot mirror {redacted(url)}: it has neither a branch nor a tag")
         gitrefs.write_refs(part, came)
@@ -256,8 +278,15 @@ class MirrorStore:
             progress("checking that the history is whole")
         try:
             absent = objects.absent_objects(part)
+            is_the_target = objects.was_ever(part, [root.path for root in target.roots])
         except GitError as error:
             raise SentinelError(f"{described} is not whole ({error}); fetch or copy it again") from error
+        if not is_the_target:
+            looked = ", ".join(root.path for root in target.roots)
+            raise SentinelError(
+                f"{described} is not {base_name(target.name)}: no commit has any of its packages ({looked}); "
+                f"give a copy of {target.repository or 'its repository'}"
+            )
         path = self.home.mirror(target.name)
         record: dict[str, Any] = {"version": 1, "target": target.name, "url": url, "origins": []}
         if path.exists():

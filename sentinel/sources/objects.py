@@ -98,6 +98,14 @@ def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
             yield blob, content
 
 
+def was_ever(mirror: Path, paths: Sequence[str]) -> bool:
+    """Whether a commit of any ref has, or had, something under one of some paths.
+
+    :raises GitError: where the history cannot be walked.
+    """
+    return bool(run_checked(mirror, "log", "--all", "--full-history", "-1", "--format=%H", "--", *paths))
+
+
 def absent_objects(mirror: Path) -> list[str]:
     """Every object that some ref needs and the mirror does not have: what was left out when it was made.
 

@@ -168,7 +168,7 @@ class Zygote:
 
     @property
     def _devices(self) -> list[str]:
-        return [] if self.options.device == "cpu" else glob.glob("/dev/nvidia*")
+        return [] if self.options.device == "cpu" else walls.gpus()
 
     @property
     def _default(self) -> str:
@@ -254,8 +254,8 @@ class Zygote:
         for package in ("torch", "numpy"):
             if any(f"No module named '{package}'" in line for line in lines):
                 return (
-                    f"{python} has no {package}; install torch and numpy there, "
-                    "or name another interpreter with --sentinel-python"
+                    f"{python} has no {package}; install torch and numpy there, or name another interpreter with "
+                    "--sentinel-python (of a command: --python)"
                 )
         what = "ended" if self._hello is not None else "did not start"
         if killed:

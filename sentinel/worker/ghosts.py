@@ -218,6 +218,7 @@ class ImportRecorder:
                 raise
             if self._guarded(sys._getframe(1)):
                 raise
+            self._link(sys._getframe(1))
             self.given.setdefault(importer, set()).add(top)
             return self._ghost(name if fromlist else top)
         finally:
@@ -245,6 +246,18 @@ class ImportRecorder:
             edges.update(f"{absolute}.{item}" for item in fromlist or ())
             if len(edges) > known:
                 self._closures.clear()
+
+    def _link(self, frame: FrameType | None) -> None:
+        """Record through which modules of the target a statement came to run: not all import by a statement."""
+        inner = ""
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(self.roots):
+                outer = frame.f_globals.get("__name__", "")
+                if inner not in ("", outer):
+                    self.edges.setdefault(outer, set()).add(inner)
+                inner = outer
+            frame = frame.f_back
+        self._closures.clear()
 
     def _guarded(self, frame: FrameType | None) -> bool:
         """Whether this statement, or any statement of the target through which it came to run, stands in a guard.
@@ -296,14 +309,14 @@ def _installed(top: str) -> bool:
 
 @cache
 def _guarded_lines(file: str) -> frozenset[int]:
-    """The lines of a file that stand in the body of a ``try`` whose handlers catch a failed import."""
+    """The lines of a file that stand in the body of a ``try`` that goes on where an import fails."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return frozenset()
     lines: set[int] = set()
     for node in ast.walk(tree):
-        guards = (isinstance(node, ast.Try) and any(_catches(handler.type) for handler in node.handlers)) or (
+        guards = (isinstance(node, ast.Try) and _goes_on_without(node.handlers)) or (
             isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items)
         )
         if guards:
@@ -314,6 +327,19 @@ def _guarded_lines(file: str) -> frozenset[int]:
 
 def _in_guard(file: str, line: int) -> bool:
     return line in _guarded_lines(file)
+
+
+def _goes_on_without(handlers: list[ast.ExceptHandler]) -> bool:
+    """Whether a failed import is caught and not raised again.
+
+    Who raises something else instead needs the module like anybody: ``raise ImportError("install it")``, and the lazy
+    modules of a library, through which everything in it is imported.
+    """
+    for handler in handlers:
+        if _catches(handler.type):
+            leaves = any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in ast.walk(handler))
+            return leaves or not isinstance(handler.body[-1], ast.Raise)
+    return False
 
 
 def _catches(kind: ast.expr | None) -> bool:

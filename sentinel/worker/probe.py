@@ -239,15 +239,15 @@ def describe(error: BaseException, provenance: Any, roots: tuple[str, ...], trac
     if needed is not None:
         failed = _failure(
             "python",
-            f"its code needs Python {needed[0]}.{needed[1]} ({text}), and this one is "
-            f"{sys.version_info[0]}.{sys.version_info[1]}; name another interpreter with --sentinel-python",
+            f"its code needs Python {needed[0]}.{needed[1]} ({text}), and this one is {sys.version_info[0]}."
+            f"{sys.version_info[1]}; name another interpreter with --sentinel-python (of a command: --python)",
             trace,
             provenance,
         )
         failed["failure"]["place"] = _place_of(error)
         return failed
     kind = "raised" if provenance else "import"
-    reason = f"the boundary raised {text}" if provenance else f"the module does not import: {text}"
+    reason = f"the boundary raised {text}" if provenance else f"the module does not import: {text}{_advice(error)}"
     return _failure(kind, reason, trace, provenance)
 
 
@@ -257,6 +257,16 @@ def _place_of(error: BaseException) -> str:
         return error.filename or ""
     frames = traceback.extract_tb(error.__traceback__)
     return frames[-1].filename if frames else ""
+
+
+def _advice(error: BaseException | None) -> str:
+    """What to do about a package that a third party's import wants, however that wraps the failure."""
+    missing = ""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            missing = error.name
+        error = error.__cause__ or error.__context__
+    return f"; install {missing}, or name an interpreter that has it" if missing else ""
 
 
 def _cwd() -> str:

@@ -9,6 +9,7 @@ an unprivileged user. Target processes contain themselves further there, as ever
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -100,18 +101,24 @@ def walled(
     return _walled([python, *command[1:]], [*own, *readable], hidden, writable, devices)
 
 
-def ask(python: str | None, *words: str) -> Any:
+def gpus() -> list[str]:
+    """The GPUs of this machine, below ``/dev``."""
+    return glob.glob("/dev/nvidia*")
+
+
+def ask(python: str | None, *words: str, devices: Iterable[str] = ()) -> Any:
     """What an interpreter says: the JSON on the last line that it prints, with as little of the environment as a worker
     has, and behind a wall where it is another one.
 
     :param python: its path; None for this one.
     :param words: what stands behind the interpreter on the command line.
+    :param devices: as for :func:`walled`.
     :raises InterpreterError: where it does not run, or says nothing of the kind.
     """
     name = python or sys.executable
     try:
         done = subprocess.run(
-            [name, *words] if python is None else walled([name, *words]),
+            [name, *words] if python is None else walled([name, *words], devices=devices),
             env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             errors="replace", timeout=_PATIENCE, check=False,
         )  # fmt: skip

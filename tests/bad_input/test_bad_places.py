@@ -175,7 +175,7 @@ def test_no_git(here: Path, pytester: pytest.Pytester, demo_home: Path, fixed_tr
     """A working tree is decided all the same; what needs git is skipped and says so."""
     (here / "bin").mkdir()
     monkeypatch.setenv("PATH", str(here / "bin"))
-    refs = ["--sentinel-ref=git:main", f"--sentinel-repo={fixed_tree}"]
+    refs = [f"--sentinel-ref=git:main,path:{fixed_tree}"]
     options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-recipes=good", "--sentinel-laws=off"]
     options += ["-rs", *refs]
     result = pytester.runpytest_subprocess(*options)

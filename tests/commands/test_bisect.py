@@ -23,7 +23,10 @@ def test_bisect_finds_the_fix_and_writes_its_log(run_sentinel: Any, tiny: Any, t
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["bisect", "TINY-MEEN", "--good", "main", "--bad", "main"], "unknown bug 'TINY-MEEN'"),
+        (
+            ["bisect", "TINY-MEEN", "--good", "main", "--bad", "main"],
+            "no recipe matches 'TINY-MEEN' — did you mean 'TINY-MEAN'?",
+        ),
         (["bisect", "TINY-MEAN", "--good", "main"], "--bad"),
         (["bisect", "TINY-MEAN", "--good", "main", "--bad", "main"], "same commit"),
     ],

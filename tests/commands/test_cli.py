@@ -77,6 +77,14 @@ def test_a_wrong_command_line_exits_2_and_says_what_there_is(run_sentinel: Any, 
     assert "error:" in answer.err
 
 
+def test_a_word_that_a_command_does_not_take_is_said_by_that_command(run_sentinel: Any) -> None:
+    answer = run_sentinel("list", "recipes", "--target", "tiny")
+    assert answer.status == 2
+    assert answer.err.startswith("usage: sentinel list ")
+    said = "unrecognized arguments: --target tiny; write TARGET by itself, without --target"
+    assert answer.err.endswith(f"sentinel list: error: {said}\n")
+
+
 def test_an_error_is_one_line_with_the_nearest_name(run_sentinel: Any) -> None:
     answer = run_sentinel("mirror", "add", "tinny")
     assert (answer.status, answer.out) == (2, "")
@@ -120,6 +128,44 @@ def test_settings_of_the_folder_hold(run_sentinel: Any, tiny: Any) -> None:
     answer = run_sentinel("list")
     assert answer.status == 2
     assert "did you mean 'target'?" in answer.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("audit", "tiny"),
+        ("export", "TINY-MEAN"),
+        ("impact", "TINY-MEAN"),
+        ("discover", "tiny"),
+        ("boundaries", "tiny", "--ref", "git:main"),
+        ("bisect", "TINY-MEAN", "--good", "main", "--bad", "main~1"),
+    ],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ('python = "tiny=/bin/false"', "/bin/false"),
+        ('repo-url = "https://host.invalid/me/tiny"', "--repo-url"),
+        ('device = "cuda:99"', "cannot probe on cuda:99: "),
+    ],
+    ids=lambda setting: setting[0].partition(" ")[0],
+)
+def test_settings_of_the_folder_reach_every_command_that_probes(
+    run_sentinel: Any, mirrored: None, command: tuple[str, ...], setting: tuple[str, str]
+) -> None:
+    option, said = setting
+    if (command[0], said) == ("audit", "--repo-url"):
+        return  # a fork's history has nothing to do with what is installed
+    Path("sentinel.toml").write_text(option)
+    answer = run_sentinel(*command)
+    assert answer.status
+    assert said in answer.out + answer.err
+    Path("sentinel.toml").unlink()  # the command line has the same options
+    name, _, value = option.replace('"', "").partition(" = ")
+    answer = run_sentinel(*command, f"--{name}={value}")
+    assert answer.status
+    assert said in answer.out + answer.err
 
 
 def test_a_plugin_that_requires_sentinel_adds_its_targets(

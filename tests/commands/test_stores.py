@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,37 @@ def test_mirror_add_refuses(run_sentinel: Any, arguments: list[str], reason: str
     assert answer.status == 2
     assert reason in answer.err
     assert run_sentinel("mirror", "list").out.startswith("no mirrors in ")
+
+
+def test_a_mirror_of_something_else_is_refused(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny.upstream, other)
+    git = ["git", "-C", str(other), "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    for command in (["checkout", "-q", "--orphan", "another"], ["mv", "tiny", "large"], ["commit", "-qm", "another"]):
+        subprocess.run([*git, *command], check=True)
+    # A history that had the package once, on any branch, is the target's.
+    assert run_sentinel("mirror", "add", "tiny", "--from", other).status == 0
+    assert run_sentinel("mirror", "remove", "tiny").out.startswith("tiny: removed, ")
+    subprocess.run([*git, "branch", "-qD", "main"], check=True)
+    answer = run_sentinel("mirror", "add", "tiny", "--from", other)
+    assert answer.status == 2
+    said = f"{other} is not tiny: no commit has any of its packages (tiny); give a copy of file://{tiny.upstream}"
+    assert said in answer.err
+    assert run_sentinel("mirror", "list").out.startswith("no mirrors in ")
+
+
+def test_mirror_remove(run_sentinel: Any, mirrored: None, tmp_path: Path) -> None:
+    assert run_sentinel("mirror", "remove", "tiny").out.startswith("tiny: removed, ")
+    assert [path.name for path in (tmp_path / "home" / "mirrors").iterdir()] == [".tiny.lock"]
+    answer = run_sentinel("mirror", "remove", "tiny")
+    assert (answer.status, answer.out) == (2, "")
+    assert "no mirror of tiny in " in answer.err
+
+
+def test_without_a_network_there_is_another_way(run_sentinel: Any) -> None:
+    answer = run_sentinel("mirror", "add", "tiny", "--repo-url", "file:///nowhere/at/all")
+    assert answer.status == 2
+    assert "without the network: `sentinel mirror add tiny --from DIR|TAR`" in answer.err
 
 
 def test_mirror_update(run_sentinel: Any, tiny: Any, mirrored: None) -> None:

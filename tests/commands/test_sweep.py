@@ -38,7 +38,7 @@ def test_markdown_is_the_table_of_all_bugs(run_sentinel: Any) -> None:
     ("arguments", "said"),
     [
         (["sweep", "tinny"], "unknown target 'tinny' — did you mean 'tiny'"),
-        (["sweep", "tiny", "--bug", "TINY-MEEN"], "no bug of tiny matches 'TINY-MEEN'"),
+        (["sweep", "tiny", "--bug", "TINY-MEEN"], "no recipe matches 'TINY-MEEN' — did you mean 'TINY-MEAN'?"),
         (["sweep", "tiny", "--law", "*gravity*"], "breaks a law that matches '*gravity*'"),
         (["sweep", "tiny", "--since", "2026-13-01"], "not a day: '2026-13-01'"),
         (["sweep", "tiny", "--since", "2030-01-01"], "no commit of main is selected by --since 2030-01-01"),
@@ -108,7 +108,7 @@ def test_releases_on_pypi_need_no_mirror(run_sentinel: Any, monkeypatch: pytest.
         return open_checkout(target, Ref("git", commits[ref.name]), **options)
 
     monkeypatch.setattr(releases, "versions", lambda target: list(commits))
-    monkeypatch.setattr(releases, "open_checkout", opened)
+    monkeypatch.setattr("sentinel.sources.open_checkout", opened)
     answer = run_sentinel("sweep", "tiny", "--releases", "--json").json()
     assert [(r["name"], r["verdict"]) for r in answer["records"][0]["releases"]] == [
         ("1.0", "reproduced"),

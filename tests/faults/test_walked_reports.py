@@ -46,6 +46,9 @@ class Known:
         assert name in ("start", "plan", "close", "discard"), name
         return lambda *arguments: None
 
+    def seconds(self, job: Job) -> float:
+        return 0.0
+
     def decide(self, job: Job) -> Decision:
         checkout = self._open(self._targets[job.recipe.target], job.ref, None)
         code = _code(checkout.path)
@@ -69,7 +72,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     catalog = replace(bundled, adapters={"demo": bundled.adapters["demo"]}, recipe_folders=(tmp_path / "mine",))
     for module in (sentinel.catalog, sentinel.run):
         monkeypatch.setattr(module, "bundled_catalog", lambda: catalog)
-    monkeypatch.setattr("sentinel.run.Runner", Known)
+    monkeypatch.setattr("sentinel.runner.Runner", Known)
     monkeypatch.setattr("sentinel.history.executors.Runner", Known)
     monkeypatch.chdir(folder)
     return folder

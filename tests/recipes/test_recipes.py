@@ -403,8 +403,12 @@ def test_recipes_are_found_by_target_and_bug(tmp_path):
         find_recipes(found, ["toi"])
     with pytest.raises(SentinelError, match="no recipe matches 'TOI-1' — did you mean 'TOY-1'"):
         find_recipes(found, ["toy"], ["TOI-1"])
+    with pytest.raises(SentinelError, match=r"no recipe matches 'X\*'; `sentinel list recipes` shows those that there"):
+        find_recipes(found, ["toy"], ["X*"])
     with pytest.raises(RecipeError, match="broken"):
         find_recipes(found)
+    with pytest.raises(SentinelError, match="no recipe of verl matches 'ROLL-GAE-\\*'; roll has it"):
+        find_recipes(bundled_catalog(), ["verl"], ["ROLL-GAE-*"])
     with pytest.raises(SentinelError, match="no such folder"):
         find_recipes(toys.catalog(tmp_path / "absent"))
 

@@ -59,6 +59,31 @@ def test_the_plain_table(results: list[tuple[Any, str]]) -> None:
     ]
 
 
+def test_what_is_the_same_shares_a_line(decide: Build, recipe: Build) -> None:
+    absent = Verdict("unavailable", "no mirror of roll", "ref")
+    many = [
+        (
+            decide(recipe=recipe(bug_id=f"ROLL-{n}"), verdict=absent, failure=Failure("ref", "no mirror of roll")),
+            "skipped",
+        )
+        for n in range(9)
+    ]
+    failed = [(decide("inconclusive", recipe=recipe(bug_id=f"BAD-{n}")), "failed") for n in range(9)]
+    text = summary([*many, *failed], every=False)
+    assert "roll    9 bugs  git:c09bc8b  unavailable   skipped  no mirror of roll\n" in text
+    assert sum("BAD-" in line for line in text.splitlines()) == 9, "each failure has its line"
+    assert "-v lists each item" in text
+    assert "ROLL-8" in summary(many, every=True)
+    assert "ROLL-1" in summary(many[:3], every=False), "a few are no table that nobody reads"
+
+
+def test_unavailable_that_passes_says_why(decide: Build) -> None:
+    why = Verdict("unavailable", "kl_loss is not in this version", "not-in-this-version")
+    decision = decide(verdict=why, expect="unavailable")
+    assert "kl_loss is not in this version; as the recipe's pin expects\n" in summary([(decision, "passed")])
+    assert "pin expects" not in summary([(decision, "skipped")])
+
+
 def test_the_order_in_which_items_finish_does_not_show(results: list[tuple[Any, str]]) -> None:
     assert summary(results) == summary(reversed(results))
 

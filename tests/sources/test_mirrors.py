@@ -362,6 +362,15 @@ def test_a_home_that_cannot_be_written(target: Target, upstream: Path, tmp_path:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("place", ["/proc", "/proc/nothing", "x" * 300])
+def test_a_home_that_cannot_be_made(place: str, target: Target, upstream: Path, tmp_path: Path) -> None:
+    home = Home(tmp_path / place)
+    with pytest.raises(SentinelError, match=r"cannot write to .*; set SENTINEL_HOME to a folder"):
+        MirrorStore(home).add(target, str(upstream))
+    with pytest.raises(SentinelError, match=r"cannot write to .*; set SENTINEL_HOME to a folder"):
+        open_checkout(target, Ref("path", str(upstream)), store=MirrorStore(home))
+
+
 def test_no_disk_space(store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         with open("/dev/full", "wb") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,14 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 MAY_WRITE = {("pages.yml", "deploy"), ("release.yml", "publish")}
 _PINNED = re.compile(r"[\w./-]+@[0-9a-f]{40}")
 _VERSION = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
+
+
+def test_the_figures_of_the_readme_are_those_of_its_command() -> None:
+    figures = runpy.run_path(str(ROOT / "benchmarks" / "figures.py"))
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert figures["rewritten"](text) == text, "run `python benchmarks/figures.py`"
+    stale = re.sub(r"\d+ bugs with \d+ pinned", "3 bugs with 4 pinned", text)
+    assert figures["rewritten"](stale) == text != stale
 
 
 # -- workflows ---------------------------------------------------------------------------------------------------------
