@@ -167,7 +167,8 @@ def test_what_is_no_answer(said: str, judged: Judged) -> None:
 
 #: What is an answer, if an odd one: (what it says, the verdict and its kind).
 ANSWERS = {
-    "absence of what is not asked for": ("fail(value, 'not-in-this-version')", ("inconclusive", "drift")),
+    "absence of what is not asked for": ("fail(value, 'not-in-this-version') or value['failure'].update(provenance=None)", ("inconclusive", "drift")),
+    "absence of code that is not the checkout's": ("claims(value, file='/etc/passwd') or fail(value, 'not-in-this-version')", ("inconclusive", "drift")),
     "another Python, and nothing shows it": ("fail(value, 'python')", ("inconclusive", "import")),
     "a file elsewhere": ("claims(value, file='/etc/passwd')", ("inconclusive", "drift")),
     "a file that leads out": ("claims(value, file=__file__ + '/../../../x.py')", ("inconclusive", "drift")),
