@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -364,3 +365,13 @@ def test_imports_have_a_limit_of_computing_time(lab: Lab) -> None:
     lines = "import resource\nLIMIT = resource.getrlimit(resource.RLIMIT_CPU)[1]\ndef f():\n    return LIMIT\n"
     process = lab.open(lab.write({"mod.py": lines}), sandbox="basic", timeout=3.0)
     assert 0 < returned(lab.probe(process, "pkg.mod.f")) <= 300 * (os.cpu_count() or 1) + 5
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [("from typing import Never2 as x\nfrom warnings import deprecated", False), ("type A[B = int] = B", True)],
+)
+def test_that_it_needs_another_python_shows_in_its_text(lines: str, shown: bool, judged: Judged) -> None:
+    if sys.version_info >= (3, 13):
+        pytest.skip("this one is new enough")
+    assert of(judged(lines)) == (("unavailable", "python") if shown else ("inconclusive", "import"))
