@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: Seconds for compiling one file: twenty times what the largest module of a framework takes.
 _PATIENCE = 20.0
 
+#: Sources that are kept, of those asked about last.
+_MOST_KNOWN = 256
+
 
 @dataclass(frozen=True)
 class Defined:
@@ -45,7 +48,7 @@ class Sources:
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
         self._oracle = oracle
-        self._known: dict[bytes | str, Defined] = {}
+        self._known: dict[bytes | str, Defined | Failed] = {}
 
     def defined(self, source: bytes | str) -> Defined:
         """What a source defines: of these bytes; or of a file as that process sees it, which is no checkout's.
@@ -53,13 +56,23 @@ class Sources:
         :raises NotProvenError: where that cannot be had: it takes too long, say.
         """
         key = sha256(source).digest() if isinstance(source, bytes) else source
-        if key not in self._known:
+        told = self._known.get(key) or self._compiled(source)
+        if isinstance(told, Defined) or told.kind in ("timeout", "memory"):  # it would take as long again
+            self._known[key] = told
+            if len(self._known) > _MOST_KNOWN:
+                self._known.pop(next(iter(self._known)), None)
+        if isinstance(told, Failed):
+            raise NotProvenError(f"the source to compare with cannot be compiled: {told.reason}")
+        return told
+
+    def _compiled(self, source: bytes | str) -> Defined | Failed:
+        told = self._oracle().compiled(source, _PATIENCE)
+        if isinstance(told, Failed) and told.kind == "crash":  # something on this machine took the process away
             told = self._oracle().compiled(source, _PATIENCE)
-            if isinstance(told, Failed):
-                raise NotProvenError(f"a source that cannot be compiled to compare with it: {told.reason}")
-            found = {(line, name, digest): end for line, name, digest, end in told.codes}
-            self._known[key] = Defined(found, frozenset(told.names), not told.error)
-        return self._known[key]
+        if isinstance(told, Failed):
+            return told
+        found = {(line, name, digest): end for line, name, digest, end in told.codes}
+        return Defined(found, frozenset(told.names), not told.error)
 
 
 class NotProvenError(Exception):
@@ -145,7 +158,8 @@ def failed(
     :raises NotProvenError: where it failed in code that is not the checkout's.
     """
     kind, reason = told.kind, told.reason
-    if kind == "not-in-this-version":
+    # With a boundary that is proven it is the adapter's word, which no text can confirm: of an option, an estimator.
+    if kind == "not-in-this-version" and told.provenance is None:
         there = all(stands(path, checkout, sources) for path in requires)
         if there and (not paths or any(stands(path, checkout, sources) for path in paths)):
             kind, reason = "drift", f"the checkout has what it is said to lack ({reason})"

@@ -188,8 +188,8 @@ def _called(part: Any) -> Called:
         return Called(_observed(told["observation"]), effects={"refused": refused} if refused else effects)
     if "refused" in told:
         failed = _failed(told["refused"])
-        # Of what the checkout lacks one call says nothing, and its time is the whole request's.
-        more = failed.kind in ("not-in-this-version", "python", "timeout")
+        # Which Python the checkout needs one call does not say, and its time is the whole request's.
+        more = failed.kind in ("python", "timeout")
         return Called(refused=replace(failed, kind="raised") if more else failed)
     return Called(silent=text(told["silent"]) or "it does not say why")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -167,7 +168,8 @@ def test_what_is_no_answer(said: str, judged: Judged) -> None:
 
 #: What is an answer, if an odd one: (what it says, the verdict and its kind).
 ANSWERS = {
-    "absence of what is not asked for": ("fail(value, 'not-in-this-version')", ("inconclusive", "drift")),
+    "absence of what is not asked for": ("fail(value, 'not-in-this-version') or value['failure'].update(provenance=None)", ("inconclusive", "drift")),
+    "absence of code that is not the checkout's": ("claims(value, file='/etc/passwd') or fail(value, 'not-in-this-version')", ("inconclusive", "drift")),
     "another Python, and nothing shows it": ("fail(value, 'python')", ("inconclusive", "import")),
     "a file elsewhere": ("claims(value, file='/etc/passwd')", ("inconclusive", "drift")),
     "a file that leads out": ("claims(value, file=__file__ + '/../../../x.py')", ("inconclusive", "drift")),
@@ -363,3 +365,13 @@ def test_imports_have_a_limit_of_computing_time(lab: Lab) -> None:
     lines = "import resource\nLIMIT = resource.getrlimit(resource.RLIMIT_CPU)[1]\ndef f():\n    return LIMIT\n"
     process = lab.open(lab.write({"mod.py": lines}), sandbox="basic", timeout=3.0)
     assert 0 < returned(lab.probe(process, "pkg.mod.f")) <= 300 * (os.cpu_count() or 1) + 5
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [("from typing import Never2 as x\nfrom warnings import deprecated", False), ("type A[B = int] = B", True)],
+)
+def test_that_it_needs_another_python_shows_in_its_text(lines: str, shown: bool, judged: Judged) -> None:
+    if sys.version_info >= (3, 13):
+        pytest.skip("this one is new enough")
+    assert of(judged(lines)) == (("unavailable", "python") if shown else ("inconclusive", "import"))
