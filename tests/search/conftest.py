@@ -27,9 +27,16 @@ def toys(catalog: Catalog) -> Catalog:
 
 
 @pytest.fixture
-def open_ground(toys: Catalog, lab: Lab, warm_runs: Zygote, tmp_path: Path) -> Iterator[OpenGround]:
-    runners: list[Runner] = []
+def runners() -> Iterator[list[Runner]]:
+    """Those of the grounds that a test has opened, the last one last."""
+    opened: list[Runner] = []
+    yield opened
+    for runner in opened:
+        runner.close()
 
+
+@pytest.fixture
+def open_ground(toys: Catalog, lab: Lab, warm_runs: Zygote, runners: list[Runner]) -> OpenGround:
     def opened(*names: str, code: str = TOYS, **options: float) -> tuple[Ground, dict[str, Subject]]:
         tree = lab.write({"toys.py": code})
 
@@ -43,6 +50,4 @@ def open_ground(toys: Catalog, lab: Lab, warm_runs: Zygote, tmp_path: Path) -> I
         ground = runner.ground("toys", Ref("path", str(tree)), [item.binding for item in wanted.values()])
         return ground, wanted
 
-    yield opened
-    for runner in runners:
-        runner.close()
+    return opened

@@ -12,10 +12,11 @@ from toy_ground import OpenGround
 from sentinel.catalog import Catalog
 from sentinel.invariants.invariant import Invariant
 from sentinel.recipes import load_recipe
+from sentinel.runner import Runner
 from sentinel.search.bench import Subject
 from sentinel.search.discovery import Discovery, Memory, Progress, grouped
 from sentinel.search.ground import Ground
-from sentinel.search.saving import finding_document, recipe_document, save
+from sentinel.search.saving import recipe_document, save, tried_document
 from sentinel.worker.client import Session
 
 
@@ -133,10 +134,12 @@ def test_a_stale_dialect_is_told(open_ground: OpenGround) -> None:
     assert [subject.boundary for subject, _ in progress.stale] == ["pkg.toys.stale"]
 
 
-def test_a_saved_finding_is_a_finished_recipe(open_ground: OpenGround, toys: Catalog, tmp_path: Path) -> None:
+def test_a_saved_finding_is_a_finished_recipe(
+    open_ground: OpenGround, runners: list[Runner], toys: Catalog, tmp_path: Path
+) -> None:
     ground, found = open_ground("unmasked")
     (finding,) = discover(ground, found).run(examples=30).findings
-    document = finding_document(finding, "toys", ground.checkout)
+    document = tried_document(finding, ground, runners[-1], toys)
     place = save(tmp_path / "recipes", document)
     assert place.name == "TOYS-UNMASKED-THE-ORACLE-AGREES.yaml"
     again = save(tmp_path / "recipes", document)
