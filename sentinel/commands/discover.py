@@ -187,7 +187,7 @@ def _show(found: Sequence[Discovered], done: Progress, ground: Ground, seed: int
     new = sum(1 for item in found if item.known_as == ())
     left = sum(1 for item in found if item.known_as is None)
     uncompared = f", {left} not compared with known recipes" if left else ""
-    state = "interrupted after" if done.stopped else "searched"
+    state = "nothing decided in" if not done.hunts else "interrupted after" if done.stopped else "searched"
     say(
         f"\n{ground.target} at {ground.ref.short} ({commit[:12]}): {state} {counted(done.tried, 'scenario')} at "
         f"{counted(len(done.hunts), 'boundary').replace('boundarys', 'boundaries')}, seed {seed}: "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from demo_kit import Lab
-from toy import TOY, TOY_WITH_OFFSET
+from toy import TOY, TOY_ALONE, TOY_WITH_OFFSET
 from toy_ground import TOYS, OpenGround
 
 from sentinel.catalog import Catalog
@@ -23,7 +23,9 @@ from sentinel.worker.client import Options, Zygote
 
 @pytest.fixture
 def toys(catalog: Catalog) -> Catalog:
-    return catalog.with_(adapters=[Path(__file__).parent / "toy_adapter.py"], contracts=[TOY, TOY_WITH_OFFSET])
+    return catalog.with_(
+        adapters=[Path(__file__).parent / "toy_adapter.py"], contracts=[TOY, TOY_ALONE, TOY_WITH_OFFSET]
+    )
 
 
 @pytest.fixture
