@@ -29,6 +29,10 @@ GIT = [job for job in PINS if job.ref.kind == "git" and bundled_catalog().contra
 UNSEEN = {
     "ROLL-LOGPROBS-IN-BFLOAT16": "what is lost in sixteen bits is rounding to a law: it vanishes in float64",
 }
+#: What a scenario shows beside its recipe's bug, and why that is none.
+NO_BUG = {
+    ("ROLL-PAD-MASK-EOS-IS-PAD", "nothing_else_is_touched"): "the first call imports a module that sets variables",
+}
 FIRST = {job.recipe.bug_id: job for job in reversed(GIT) if job.expect == "reproduced"}
 BUGGY = [
     pytest.param(job, id=pin_id(job), marks=pytest.mark.xfail(reason=UNSEEN[name]) if name in UNSEEN else ())
@@ -83,7 +87,7 @@ def test_each_law_that_a_recipes_scenario_breaks_is_known_to_a_recipe(job: Job, 
     target = bundled_catalog().targets[job.recipe.target]
     told = list(recognised(searching, target, ground, [Discovered(item) for item in found], list(RECIPES.values())))
     unknown = {item.finding.law.name: item.finding.violations[0].detail for item in told if not item.known_as}
-    assert unknown == {}
+    assert {law: said for law, said in unknown.items() if (job.recipe.bug_id, law) not in NO_BUG} == {}
 
 
 @pytest.mark.parametrize("job", FIXED, ids=pin_id)
