@@ -62,7 +62,9 @@ class LawItem(pytest.Item):
         self.evidence_file = self.run.record(decision)
         headline = complaint(decision, self.run.settings.baseline)
         if headline is not None:
-            known = self.run.known_as(self.job)
+            known, told = self.run.known_as(self.job)
+            if told:  # one bug, one failure
+                pytest.skip(f"{decision.verdict.name}; known, and failed already: {', '.join(known)}")
             raise VerdictError(decision, f"{headline}{' (known: ' + ', '.join(known) + ')' if known else ''}")
         if decision.verdict.name == "unavailable":
             pytest.skip(decision.verdict.reason)

@@ -18,6 +18,7 @@ import pytest
 from sentinel.catalog import Catalog, bundled, bundled_catalog
 from sentinel.errors import RecipeError, SentinelError
 from sentinel.items import RecipeFile, RecipeFolder, RecipeItem
+from sentinel.judging import complaint
 from sentinel.law_items import LawBoundary, LawId, LawItem
 from sentinel.outcomes import Decision
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
@@ -66,6 +67,8 @@ class Run:
         self._survey: Survey | None = None
         self._known_recipes: dict[str, list[Recipe]] = {}
         self._verdicts: dict[tuple[str, Ref], str] = {}
+        self._selected: dict[tuple[str, Ref], Job] = {}
+        self._failed: set[tuple[str, Ref]] = set()
         self._invited: list[Path] = []
         self._collected: set[Path] = set()
         self._places: dict[Path, Path] = {}
@@ -266,6 +269,9 @@ class Run:
         self._laws_at = Counter(job.place for job in laws)
         if laws and not self.is_controller and not self.config.option.collectonly:
             self._the_survey().plan(laws)
+        self._selected = {
+            (item.job.recipe.digest, item.job.ref): item.job for item in items if isinstance(item, RecipeItem)
+        }
         if self.config.option.collectonly or self.is_controller or self.is_worker:
             return
         jobs = [item.job for item in items if isinstance(item, RecipeItem)]
@@ -275,6 +281,8 @@ class Run:
     def decide(self, job: Job) -> Decision:
         decision = self._the_runner().decide(job)
         self._verdicts[job.recipe.digest, job.ref] = decision.verdict.name
+        if job == self._selected.get((job.recipe.digest, job.ref)) and complaint(decision, self.settings.baseline):
+            self._failed.add((job.recipe.digest, job.ref))
         return decision
 
     def decide_law(self, job: LawJob) -> Decision:
@@ -288,24 +296,29 @@ class Run:
         """How long it took to decide, without the wait for what was decided before it."""
         return self._law_seconds[job.place] if isinstance(job, LawJob) else self._the_runner().seconds(job)
 
-    def known_as(self, job: LawJob) -> list[str]:
-        """The recipes that explain what broke a law: their bugs are there at the same ref."""
+    def known_as(self, job: LawJob) -> tuple[list[str], bool]:
+        """The recipes that explain what broke a law: their bugs are there at the same ref; and whether items of theirs
+        fail in this run for all of it."""
         from sentinel.search.discovery import is_about, is_there
 
         survey, target = self._the_survey(), self.catalog.adapters[job.target].target
         findings, beside = survey.findings(job), survey.beside(job)
-        return [
-            recipe.bug_id
+        known = [
+            recipe
             for recipe in self._recipes_of(job.target)
             if any(is_about(recipe, finding, target) for finding in findings)
             and is_there(recipe, self._verdict(recipe, job.ref), beside)
         ]
+        failed = [recipe for recipe in known if (recipe.digest, job.ref) in self._failed]
+        told = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)
+        return [recipe.bug_id for recipe in (failed if told and failed else known)], bool(failed) and told
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
         """The name of a verdict. One recipe explains many laws; it is decided once."""
-        if (recipe.digest, ref) not in self._verdicts:
-            self.decide(Job(recipe, ref))
-        return self._verdicts[recipe.digest, ref]
+        key = recipe.digest, ref
+        if key not in self._verdicts:
+            self.decide(self._selected.get(key) or Job(recipe, ref))
+        return self._verdicts[key]
 
     def _recipes_of(self, target: str) -> list[Recipe]:
         if target not in self._known_recipes:

@@ -318,7 +318,7 @@ class Runner:
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
         bench = Bench(loaded.alive, self._processes.references(recipe.target))
         try:
-            [trial] = bench.try_(subject, [(invariant, recipe.variants)])
+            [trial] = bench.try_(subject, [(invariant, recipe.variants)], given=self._request(recipe)["given"])
         except Undecidable as error:
             return Failure(error.failure.kind, str(error), error.failure.traceback)
         finally:

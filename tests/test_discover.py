@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import Repository
+from demo_kit import REJECTED_ROW, Repository, copy_demo, write_recipe
 
 from sentinel.catalog import bundled_catalog
 from sentinel.cli import main
 from sentinel.recipes import load_recipe
+from sentinel.runner import Job, Runner
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
 
@@ -63,6 +64,41 @@ def test_a_saved_finding_runs_at_once(
         assert said("recipe", "check", str(file))[0] == 0
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *(str(file.absolute()) for file in files))
     result.assert_outcomes(passed=len(files))
+    # Mended by hand, as upstream would: what the law compares agrees again, and the recipe says so.
+    mended = f"--sentinel-ref=git:{demo_repository.commits['fixed']}"
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", mended, *(str(file.absolute()) for file in files))
+    result.assert_outcomes(passed=len(files))
+
+
+def test_where_nothing_is_decided_there_is_no_all_clear(said: Any, tmp_path: Path) -> None:
+    tree = copy_demo(tmp_path / "tree", "fixed")
+    code = "import a_rare_package.parts\n\n\ndef agg_loss(loss_mat, loss_mask, loss_agg_mode='token-mean'):\n"
+    code += "    return a_rare_package.parts.mean(loss_mat, loss_mask)\n"
+    (tree / "demo_rl" / "losses.py").write_text(code)
+    only = ("--boundary", "agg_loss", "--examples", "20", "--seed", "1")
+    status, out, _ = said("discover", "demo", "--ref", f"path:{tree}", *only)
+    assert status == 2
+    assert "nothing decided in 20 scenarios" in out
+    assert "not searched: demo_rl.losses.agg_loss: every call was refused: " in out
+    assert "install a_rare_package in the environment of the probes" in out
+
+
+def test_an_interrupt_while_findings_are_compared_loses_none(
+    said: Any, broken_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_recipe(tmp_path / "mine", REJECTED_ROW)
+
+    def interrupted(runner: Runner, job: Job) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Runner, "decide", interrupted)
+    law = ("--boundary", "group_advantage", "--law", "a_rejected_row*", "--recipes", "mine", "--save")
+    status, out, _ = said("discover", "demo", "--ref", f"path:{broken_tree}", *law, "--examples", "60", "--seed", "1")
+    assert status == 1
+    assert "1. demo_rl.advantages.group_advantage breaks a_rejected_row_is_an_absent_row" in out
+    assert "not compared with known recipes: interrupted" in out
+    assert "1 finding, 0 of them new, 1 not compared with known recipes" in out
+    assert list(tmp_path.glob("*.yaml")) == []  # what is not known to be new is not saved
 
 
 @pytest.mark.parametrize(

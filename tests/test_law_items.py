@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from demo_kit import REJECTED_ROW, Repository, write_recipe
 
 from sentinel.cli import main
+from sentinel.targets import Binding
 
 pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home")
 
@@ -65,6 +68,44 @@ def test_a_broken_law_that_a_recipe_explains_says_which(pytester: pytest.Pyteste
     result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW)*"])
 
 
+@pytest.mark.parametrize("selected", [True, False])
+def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(
+    selected: bool, pytester: pytest.Pytester, refs: dict[str, str]
+) -> None:
+    """Without its recipe's item in the run, the law's own says it: a broken law never passes in silence."""
+    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
+    write_recipe(pytester.path / "mine", REJECTED_ROW, pins=pins)
+    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}", "-rs")
+    law = "a_rejected_row_is and group_advantage"
+    result = run(pytester, *base, "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
+    result.assert_outcomes(failed=1, skipped=int(selected))
+    if selected:
+        result.stdout.fnmatch_lines(["demo: 0 laws hold, 1 broken by bugs that fail already"])
+    evidence = json.loads(next((pytester.path / "sentinel-reports").rglob("laws/**/*.json")).read_text())
+    assert evidence["verdict"] == "reproduced"
+
+
+def test_what_no_recipe_explains_fails_beside_what_one_does(
+    pytester: pytest.Pytester, refs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A law may be broken in two ways, and a recipe know one of them."""
+    from sentinel.search.survey import Survey
+
+    found = Survey.findings
+    stranger = SimpleNamespace(
+        examples=(),
+        law=SimpleNamespace(name="parts_add_up", twin=""),
+        subject=SimpleNamespace(binding=Binding("demo_rl.losses.agg_loss", "loss_aggregation")),
+        trial=SimpleNamespace(answer={}),
+    )
+    monkeypatch.setattr(Survey, "findings", lambda self, job: [*found(self, job), stranger])
+    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
+    write_recipe(pytester.path / "mine", REJECTED_ROW, pins=pins)
+    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
+    result = run(pytester, *base, "-k", "a_rejected_row_is and group_advantage or DEMO-REJECTED-ROW")
+    result.assert_outcomes(failed=2)
+
+
 def test_a_boundary_id_stands_for_all_its_laws(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
     result = run(pytester, GROUPS, f"--sentinel-ref={refs['fixed']}")
     assert result.parseoutcomes()["passed"] > 8
@@ -81,9 +122,9 @@ def test_a_recipe_whose_scenario_breaks_its_law_in_other_numbers_explains_too(
     }
     write_recipe(pytester.path / "mine", {**REJECTED_ROW, **values}, pins=pins)
     base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
-    result = run(pytester, *base, "-k", "group_advantage and rejected_row_is or ROW")
+    result = run(pytester, *base, "-rs", "-k", "group_advantage and rejected_row_is or ROW")
     result.stdout.fnmatch_lines(["*DEMO-REJECTED-ROW at git:*: changed*"])
-    result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW)*"])
+    result.stdout.fnmatch_lines(["SKIPPED*reproduced; known, and failed already: DEMO-REJECTED-ROW"])
 
 
 def test_a_recipe_that_explains_several_laws_is_decided_once(
@@ -101,9 +142,10 @@ def test_a_recipe_that_explains_several_laws_is_decided_once(
         "--sentinel-recipes=recipes",
         f"--sentinel-ref={refs['broken']}",
         "-v",
+        "-rs",
         "--sentinel-laws=quick",
     )
-    assert str(result.stdout).count("(known: DEMO-REJECTED-ROW)") > 1
+    assert re.search(r"SKIPPED \[[2-9]\].*known, and failed already: DEMO-REJECTED-ROW", str(result.stdout))
     assert decided.count("DEMO-REJECTED-ROW") == 1
     last_recipe = max(
         n for n, line in enumerate(result.outlines) if "DEMO-REJECTED-ROW.yaml::" in line and "%]" in line

@@ -17,7 +17,9 @@ from sentinel.errors import SentinelError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
+    from sentinel.runner import Runner
     from sentinel.search.checks import Omitted
     from sentinel.search.discovery import Discovered, Progress
     from sentinel.search.ground import Ground
@@ -32,7 +34,7 @@ _EXAMPLE = """\
 
 What is found is shrunk, measured again in a fresh process and, where it is a difference of numbers, in float64 too:
 what vanishes there was rounding. Ctrl-C ends the search with what it has.
-exit status: 0 nothing found, 1 something found, 2 it could not search
+exit status: 0 nothing found, 1 something found, 2 nothing could be searched
 """
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -77,7 +79,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     from sentinel.refs import Ref
     from sentinel.runner import runner_of
     from sentinel.search.checks import any_of, subjects
-    from sentinel.search.discovery import Discovery, Memory, grouped, recognised
+    from sentinel.search.discovery import Discovered, Discovery, Memory, grouped, recognised
     from sentinel.settings import nearest
     from sentinel.sources import Home
 
@@ -98,6 +100,8 @@ def _discover(arguments: argparse.Namespace) -> int:
     recipes = find_recipes(catalog, (target.name,), ())
     with progress() as tell:
         runner = runner_of(catalog, settings, tell)
+        saved: dict[int, Path | str] = {}
+        failed: SentinelError | None = None
         try:
             runner.start([target.name])
             tell(f"preparing {target.name} at {ref.short}")
@@ -122,31 +126,40 @@ def _discover(arguments: argparse.Namespace) -> int:
             done.not_searched = [item for item in omitted if not item.law or any_of(item.law, arguments.law)] + (
                 done.not_searched
             )
-            tell(f"comparing {counted(len(done.findings), 'finding')} with known recipes")
-            found = recognised(runner, target, ground, grouped(done.findings, ground.bench), recipes)
+            found = [Discovered(finding) for finding in done.findings]
+            try:
+                tell(f"comparing {counted(len(found), 'finding')} with known recipes; Ctrl-C shows them as they are")
+                found = grouped(done.findings, ground.bench)
+                for place, item in enumerate(recognised(runner, target, ground, found, recipes)):
+                    found[place] = item
+                    if arguments.save is not None and item.known_as == ():
+                        saved[place] = _saved(arguments.save, item.finding, ground, runner, catalog)
+            except KeyboardInterrupt:
+                done.stopped = True
+            except SentinelError as error:  # what could not be saved is shown all the same
+                failed = error
         finally:
             runner.close()
-    saved: dict[int, Path] = {}
-    try:
-        if arguments.save is not None:
-            _save(arguments.save, found, ground, saved)
-    finally:  # what could not be saved is shown all the same
-        if arguments.json:
-            say_json(_json(found, done, ground, seed, saved))
-        else:
-            _show(found, done, ground, seed, saved)
-            say(f"\nagain: {_command(arguments, seed, done.tried)}")
+    if arguments.json:
+        say_json(_json(found, done, ground, seed, saved))
+    else:
+        _show(found, done, ground, seed, saved)
+        say(f"\nagain: {_command(arguments, seed, done.tried)}")
+    if failed is not None:
+        raise failed
     if not done.hunts:
         return 2
     return 1 if found or done.stale else 0
 
 
-def _save(folder: Path, found: Sequence[Discovered], ground: Ground, saved: dict[int, Path]) -> None:
-    from sentinel.search.saving import finding_document, save
+def _saved(folder: Path, finding: Finding, ground: Ground, runner: Runner, catalog: Catalog) -> Path | str:
+    """The file; or why there is none."""
+    from sentinel.search.saving import Untried, save, tried_document
 
-    for item in found:
-        if not item.known_as:
-            saved[id(item)] = save(folder, finding_document(item.finding, ground.target, ground.checkout))
+    try:
+        return save(folder, tried_document(finding, ground, runner, catalog))
+    except Untried as error:
+        return str(error)
 
 
 def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
@@ -156,18 +169,20 @@ def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
     return shlex.join([*parts, "--examples", str(max(tried, 1)), "--seed", str(seed)])
 
 
-def _show(found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path]) -> None:
+def _show(found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path | str]) -> None:
     for number, item in enumerate(found, 1):
-        say(_described(number, item, saved.get(id(item)), ground))
+        say(_described(number, item, saved.get(number - 1), ground))
     for subject, dialect in done.stale:
         say(f"\nno longer so: {subject.boundary} was declared to differ from {dialect.name}: {dialect.reason}")
     commit = ground.checkout.commit or ground.checkout.version or ground.checkout.tree[:12]
-    new = sum(1 for item in found if not item.known_as)
-    state = "interrupted after" if done.stopped else "searched"
+    new = sum(1 for item in found if item.known_as == ())
+    left = sum(1 for item in found if item.known_as is None)
+    uncompared = f", {left} not compared with known recipes" if left else ""
+    state = "nothing decided in" if not done.hunts else "interrupted after" if done.stopped else "searched"
     say(
         f"\n{ground.target} at {ground.ref.short} ({commit[:12]}): {state} {counted(done.tried, 'scenario')} at "
         f"{counted(len(done.hunts), 'boundary').replace('boundarys', 'boundaries')}, seed {seed}: "
-        f"{counted(len(found), 'finding')}, {new} of them new"
+        f"{counted(len(found), 'finding')}, {new} of them new{uncompared}"
     )
     rounding = sum(tally.rounding for hunt in done.hunts for tally in hunt.tallies.values())
     if rounding:
@@ -198,7 +213,7 @@ def _show_not_searched(done: Progress) -> None:
             say(f"refused: {hunt.subject.boundary}: {which}: {reason}")
 
 
-def _described(number: int, item: Discovered, place: Path | None, ground: Ground) -> str:
+def _described(number: int, item: Discovered, saved: Path | str | None, ground: Ground) -> str:
     from sentinel.reports.explain import scenario_lines
     from sentinel.search.saving import finding_document
 
@@ -208,7 +223,9 @@ def _described(number: int, item: Discovered, place: Path | None, ground: Ground
         + (" (found by an earlier run)" if finding.replayed else ""),
         f"   {finding.law.statement}",
     ]
-    if item.known_as:
+    if item.known_as is None:
+        lines.append("   not compared with known recipes: interrupted")
+    elif item.known_as:
         lines.append(f"   known as {', '.join(item.known_as)}")
     lines += [f"   {violation.key}: {violation.detail}" for violation in finding.violations]
     lines.append("   scenario:")
@@ -217,20 +234,19 @@ def _described(number: int, item: Discovered, place: Path | None, ground: Ground
         lines.append(f"   the same cause breaks {', '.join(item.laws)}")
     if item.also:
         lines.append(f"   shows through {', '.join(item.also)} too, which call it")
-    if place is not None:
-        lines.append(f"   saved as {place}")
+    if saved is not None:
+        lines.append(f"   {'saved as' if isinstance(saved, Path) else 'not saved:'} {saved}")
     return "\n".join(lines)
 
 
 def _json(
-    found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path]
+    found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path | str]
 ) -> dict[str, Any]:
     from sentinel.reports.escaping import message
     from sentinel.values import typed
 
-    def finding_json(item: Discovered) -> dict[str, Any]:
+    def finding_json(item: Discovered, place: int) -> dict[str, Any]:
         finding: Finding = item.finding
-        place = saved.get(id(item))
         return {
             "boundary": finding.subject.boundary,
             "law": finding.law.name,
@@ -241,10 +257,10 @@ def _json(
             "detail": [message(violation.detail) for violation in finding.violations],
             "confirmed": True,
             "replayed": finding.replayed,
-            "known_as": list(item.known_as),
+            "known_as": None if item.known_as is None else list(item.known_as),
             "also": list(item.also),
             "laws": list(item.laws),
-            "recipe": str(place) if place else None,
+            "recipe": str(saved[place]) if isinstance(saved.get(place), Path) else None,
         }
 
     def omitted_json(item: Omitted) -> dict[str, str]:
@@ -258,7 +274,7 @@ def _json(
         "seed": seed,
         "examples": done.tried,
         "interrupted": done.stopped,
-        "findings": [finding_json(item) for item in found],
+        "findings": [finding_json(item, place) for place, item in enumerate(found)],
         "stale_dialects": [
             {"boundary": subject.boundary, "dialect": dialect.name, "reason": dialect.reason, "link": dialect.link}
             for subject, dialect in done.stale

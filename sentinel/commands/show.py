@@ -15,7 +15,7 @@ from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
-    from sentinel.recipes import Expected, Recipe
+    from sentinel.recipes import Recipe
 
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
@@ -152,21 +152,16 @@ def _cut(text: str) -> str:
 
 
 def _expectations(recipe: Recipe) -> None:
+    from sentinel.reports.explain import beside
+
     keys = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
     if not keys:
         say(f"\nno expected values: the law {recipe.invariant} decides")
         return
     say("")
-    rows = [
-        (key, _expected(recipe.expected_unpatched.get(key)), _expected(recipe.expected_fixed.get(key))) for key in keys
-    ]
+    sides = (recipe.expected_unpatched, recipe.expected_fixed)
+    rows = [(key, *beside(*(side[key].value if key in side else ... for side in sides))) for key in keys]
     say_table(("expected", "unpatched", "fixed"), rows)
-
-
-def _expected(expected: Expected | None) -> str:
-    from sentinel.values import plain
-
-    return "" if expected is None else _cut(_written(plain(expected.value)))
 
 
 def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:

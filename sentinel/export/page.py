@@ -23,7 +23,7 @@ from sentinel.refs import Ref
 from sentinel.reports.behaviour import compared_values
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import dumps, evidence
-from sentinel.reports.explain import scenario_lines, show
+from sentinel.reports.explain import scenario_lines, show, told_apart
 from sentinel.reports.markdown import LIMIT, unlinked
 from sentinel.reports.rows import MEANING
 
@@ -107,11 +107,15 @@ def _values(bundle: Bundle) -> Iterable[str]:
     columns = ["value", "observed at base", "right", *(f"observed at {name}" for name in names[1:])]
     yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
     observed = [compared_values(side.decision) for side in bundle.sides]
+    kept = {item.key for side in bundle.sides[:1] for item in side.decision.comparisons if item.matches_fixed}
     for key in dict.fromkeys(key for values in observed for key in values):
         right = bundle.recipe.expected_fixed.get(key)
-        before, *after = [show(values[key]) if key in values else "" for values in observed]
-        cells = [key, before, show(right.value) if right else "", *after]
-        yield f"| {' | '.join(map(code, cells))} |"
+        if key in kept:
+            continue  # right at the base, too
+        there = {place: values[key] for place, values in enumerate(observed) if key in values}
+        told = dict(zip([*there, "right"], told_apart(*there.values(), *([right.value] if right else []))))
+        before, *after = [told.get(place, "") for place in range(len(observed))]
+        yield f"| {' | '.join(map(code, [key, before, told.get('right', ''), *after]))} |"
     yield ""
 
 

@@ -178,11 +178,26 @@ class Difference:
 
     :ivar place: the element; empty for a scalar.
     :ivar symptom: ``value``, ``non-finite`` or ``shape``.
+    :ivar pair: what is demanded and what is observed there; :ivar bound: what rounding explains, in words.
     """
 
     place: tuple[int, ...]
     symptom: str
-    text: str
+    pair: tuple[Any, Any]
+    bound: str = ""
+
+    @property
+    def text(self) -> str:
+        """For a reader, where it is known what is right."""
+        return f"{self._where}expected {self.pair[0]!r}, observed {self.pair[1]!r}{self.bound}"
+
+    def between(self, one: str, other: str) -> str:
+        """For a reader, where two outputs disagree: which of them is wrong is not known from that."""
+        return f"{self._where}{self.pair[0]!r} in {one}, {self.pair[1]!r} in {other}{self.bound}"
+
+    @property
+    def _where(self) -> str:
+        return f"element {list(self.place)}: " if self.place else "the shape: " if self.symptom == "shape" else ""
 
 
 def difference(
@@ -200,7 +215,7 @@ def difference(
     :param counts: which positions count; all where it is None.
     """
     if observed.shape != demanded.shape:
-        return Difference((), "shape", f"expected shape {list(demanded.shape)}, observed {list(observed.shape)}")
+        return Difference((), "shape", (list(demanded.shape), list(observed.shape)))
     bound, limit = scale.bound(dtype), scale.limit(dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         asked = np.isfinite(demanded) if counts is None else np.isfinite(demanded) & counts
@@ -214,9 +229,7 @@ def difference(
         symptom, limit_text = "value", f" (rounding explains {bound:.3g})"
     else:
         return None
-    where = f"element {list(place)}: " if place else ""
-    text = f"{where}expected {demanded[place].item()!r}, observed {observed[place].item()!r}{limit_text}"
-    return Difference(place, symptom, text)
+    return Difference(place, symptom, (demanded[place].item(), observed[place].item()), limit_text)
 
 
 def same(
@@ -252,8 +265,8 @@ def same(
         looked = True
         found = difference(right, left, dtype, scale, counts, slack)
         if found is not None:
-            key, values = address(second, item.key), (literal(right, dtype), literal(left, dtype))
-            violations.append(Violation(key, *values, said + found.text, found.symptom))
+            text = said + found.between(repr(first), repr(second))
+            violations.append(Violation(address(second, item.key), literal(right, dtype), None, text, found.symptom))
     if not looked:
         raise DoesNotApply("nothing in the observation can be compared")
     return violations

@@ -38,7 +38,7 @@ def _repeated(variant: str, observed: Mapping[str, Any], again: Mapping[str, Any
     for key, value in observed.items():
         if value != again.get(key) and typed(value) != typed(again.get(key)):  # typed: NaN is NaN
             said = "a second call with the same inputs answers otherwise"
-            yield Violation(address(variant, key), again.get(key), value, said, "not-repeatable")
+            yield Violation(address(variant, key), again.get(key), None, said, "not-repeatable")
 
 
 NOTHING_ELSE_IS_TOUCHED = Invariant(

@@ -46,6 +46,7 @@ class Case:
 class Violation:
     """One place where a law does not hold: the address, what was observed and what the law demands.
 
+    :ivar demanded: None where the law knows no right value: that two outputs disagree does not tell which is wrong.
     :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or another
         word of the law's own; findings are told apart by it.
     """

@@ -28,7 +28,8 @@ def every_knob_counts(case: Case) -> list[Violation]:
     for other in others:
         knobs = _turned(case.inputs[first], case.inputs[other])
         scale = scale_of(case, [case.inputs[first]], [case.observation[first], case.observation[other]])
-        moves, still = [], True
+        moves: dict[str, str] = {}  # key -> the variant whose answer is further off
+        still = True
         for item in observed_keys(case, first):
             pair = aligned(case.observation, first, other, item)
             reference = aligned(case.oracle, first, other, item)
@@ -41,13 +42,18 @@ def every_knob_counts(case: Case) -> list[Violation]:
             still = still and np.array_equal(left, right, equal_nan=True)
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(reference[1] - reference[0])
-            if ((gap > scale.bound(pair[2])) & np.isfinite(gap) & (True if counts is None else counts)).any():
-                moves.append(item.key)
+            counting = np.isfinite(gap) & (True if counts is None else counts)
+            moved = np.where((gap > scale.bound(pair[2])) & counting, gap, 0.0)
+            if moved.any():
+                place = tuple(int(n) for n in np.unravel_index(np.argmax(moved), moved.shape))
+                off = [abs(left[place] - numbers[place]) for numbers in reference[:2]]
+                moves[item.key] = other if off[1] > off[0] else first
         looked = looked or bool(moves)
         if moves and still:
-            values = (case.observation[other][moves[0]], case.oracle[other][moves[0]])
+            key, variant = next(iter(moves.items()))
+            values = (case.observation[variant][key], case.oracle[variant][key])
             said = f"{knobs} changes nothing, where the definition changes {', '.join(moves)}"
-            violations.append(Violation(address(other, moves[0]), *values, said, "no-effect"))
+            violations.append(Violation(address(variant, key), *values, said, "no-effect"))
     if not looked:
         raise DoesNotApply("the definition does not move either")
     return violations

@@ -34,9 +34,8 @@ def parts_add_up(case: Case) -> list[Violation]:
         total = _total([piece[item.key] for piece in pieces], item, order)
         found = difference(total, whole, dtype, scale, counts)
         if found is not None:
-            said = f"{len(parts)} parts together: {found.text}"
-            values = (literal(total, dtype), literal(whole, dtype))
-            violations.append(Violation(f"{parts[-1]}.{item.key}", *values, said, found.symptom))
+            said = found.between("the whole", f"{len(parts)} parts together")
+            violations.append(Violation(f"{parts[-1]}.{item.key}", literal(total, dtype), None, said, found.symptom))
     if not looked:
         raise DoesNotApply("nothing in the observation adds up")
     return violations

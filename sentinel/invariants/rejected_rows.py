@@ -54,7 +54,7 @@ def a_rejected_row_is_an_absent_row(case: Case) -> list[Violation]:
     for other in others:
         _require_same_accepted(case, first, other, accepted)
         match = Match(rows=(accepted[first], accepted[other]))
-        violations += same(case, first, other, match, said=f"accepted rows differ from those of {first!r}: ")
+        violations += same(case, first, other, match, said="accepted rows differ: ")
     return violations
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import combinations, zip_longest
 from typing import Any
 
 from sentinel.outcomes import Comparison, Decision
@@ -15,6 +16,8 @@ from sentinel.reports.summary import aligned
 from sentinel.values import Tensor, plain
 
 _LONGEST_VALUE = 48
+#: What is shown before the place where two long values begin to differ.
+_LEAD = 12
 
 
 def explain(decision: Decision, command: str = "") -> str:
@@ -95,16 +98,22 @@ def _table(decision: Decision) -> str:
     if not decision.comparisons:
         return ""
     if decision.law_alone:
-        laws = [(message(item.key), show(item.observed), _values(item)[2]) for item in decision.comparisons]
+        laws = [(message(item.key), *_demanded(item)) for item in decision.comparisons]
         return aligned([("key", "observed", "demanded"), *laws])
     rows = [(message(item.key), *_values(item), _matches(item)) for item in decision.comparisons]
     return aligned([("key", "observed", "unpatched", "fixed", "matches"), *rows])
 
 
-def _values(item: Comparison) -> tuple[str, str, str]:
-    unpatched = "" if item.matches_unpatched is None and item.unpatched is None else show(expected(item.unpatched))
-    fixed = "" if item.matches_fixed is None and item.fixed is None else show(expected(item.fixed))
-    return show(item.observed), unpatched, fixed
+def _demanded(item: Comparison) -> list[str]:
+    return told_apart(item.observed, item.fixed) if item.fixed is not None else [show(item.observed), ""]
+
+
+def _values(item: Comparison) -> list[str]:
+    sides = [
+        ... if matches is None and value is None else expected(value)
+        for matches, value in ((item.matches_unpatched, item.unpatched), (item.matches_fixed, item.fixed))
+    ]
+    return beside(*sides, item.observed)
 
 
 def _matches(item: Comparison) -> str:
@@ -123,10 +132,37 @@ def _indented(text: str) -> str:
     return "\n".join(f"  {line}" if line else "" for line in text.split("\n"))
 
 
+def beside(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
+    """The cells of a row: what was observed, the value with the bug and the one without it (``...`` where none is
+    known). One that is the same with the bug and without it is not shown as a pair of both."""
+    either = unpatched is not ... and fixed is not ... and plain(unpatched) == plain(fixed)
+    sides = [... if either else unpatched, fixed]
+    told = told_apart(*observed, *(value for value in sides if value is not ...))
+    left = iter(told[len(observed) :])
+    cells = ["" if value is ... else next(left) for value in sides]
+    return [*told[: len(observed)], "as fixed" if either else cells[0], cells[1]]
+
+
+def told_apart(*values: Any) -> list[str]:
+    """Values beside each other as :func:`show` has them; but what differs later than that reaches is shown from there,
+    so that no two cells say the same of values that are not."""
+    texts, cells = [_text(value) for value in values], [show(value) for value in values]
+    for one, other in combinations(range(len(values)), 2):
+        if cells[one] == cells[other] and texts[one] != texts[other]:
+            pairs = zip_longest(texts[one], texts[other])
+            start = next(place for place, (left, right) in enumerate(pairs) if left != right) - _LEAD
+            cells = [f"...{text[start : start + _LONGEST_VALUE]}..." for text in texts]
+    return cells if len(set(cells)) == len(set(texts)) else texts
+
+
 def show(value: Any) -> str:
     """A value in a table cell: short ones in full, a large tensor by its dtype and shape and where it begins."""
-    text = message(json.dumps(plain(value), default=repr))
+    text = _text(value)
     if len(text) <= _LONGEST_VALUE:
         return text
     kind = f"{value.dtype}{list(value.shape)} " if isinstance(value, Tensor) else ""
     return f"{kind}{text[: _LONGEST_VALUE - len(kind) - 3]}..."
+
+
+def _text(value: Any) -> str:
+    return message(json.dumps(plain(value), default=repr))

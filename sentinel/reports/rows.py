@@ -46,8 +46,11 @@ class Row:
 
     @property
     def quiet(self) -> bool:
-        """Whether it is a law that holds, or has nothing to say: one of a thousand, and nothing to read."""
-        return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"
+        """Whether it is a law that holds, has nothing to say, or is broken by a bug whose own row says so: one of a
+        thousand, and nothing to read."""
+        return self.law and (
+            self.outcome == "skipped" or (self.verdict in ("fixed", "unavailable") and self.outcome != "failed")
+        )
 
     @property
     def ordering(self) -> tuple[str, ...]:
@@ -124,9 +127,13 @@ def held(rows: Sequence[Row]) -> list[str]:
     lines = []
     for target in dict.fromkeys(item.target for item in rows if item.quiet):
         found = [item.verdict for item in rows if item.quiet and item.target == target]
-        count, mute = found.count("fixed"), found.count("unavailable")
+        count, mute, known = (found.count(name) for name in ("fixed", "unavailable", "reproduced"))
         holds = "1 law holds" if count == 1 else f"{count} laws hold"
-        lines.append(f"{target}: {holds}" + (f", {mute} had nothing to look at" if mute else ""))
+        lines.append(
+            f"{target}: {holds}"
+            + (f", {mute} had nothing to look at" if mute else "")
+            + (f", {known} broken by bugs that fail already" if known else "")
+        )
     return lines
 
 

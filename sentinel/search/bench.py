@@ -102,11 +102,19 @@ class Bench:
         """Another bench on the same process, with a session of its own."""
         return Bench(self._target, self._references)
 
-    def try_(self, subject: Subject, plans: Sequence[Plan], describe: bool = False, coarsest: str = "") -> list[Trial]:
+    def try_(
+        self,
+        subject: Subject,
+        plans: Sequence[Plan],
+        describe: bool = False,
+        coarsest: str = "",
+        given: Sequence[str] | None = None,
+    ) -> list[Trial]:
         """Call the boundary on the variants of every plan, and let each law look at its own.
 
         The variants that are one and the same object are called once: the scenario itself is in nearly all plans.
 
+        :param given: the inputs that the boundary must be able to take; None for those that a search draws.
         :raises Undecidable: where the boundary cannot be called here at all.
         """
         if not plans:
@@ -125,7 +133,7 @@ class Bench:
                 call["watch"] |= law.watches  # a watched call answers what any other does
                 if law.needs_oracle and subject.contract.oracle is not None:
                     consultations[name] = {"inputs": dict(inputs)}
-        answer, reference = self._ask(subject, calls, consultations, describe)
+        answer, reference = self._ask(subject, calls, consultations, describe, given)
         return [
             _look(law, subject.contract, variants, named, answer, reference, coarsest)
             for (law, variants), named in zip(plans, names)

@@ -117,8 +117,7 @@ def _decision(
     document: dict[str, Any] = {}
     if trial is not None:
         name = bug_id(ground.target, subject.boundary, law.name)
-        answers = trial.case.observation if trial.case is not None else None
-        document = recipe_document(subject, law, variants, violations, ground.target, ground.checkout, name, answers)
+        document = recipe_document(subject, law, variants, violations, ground.target, ground.checkout, name)
     measurement, failure = None, None
     told = trial.answer if trial is not None else None
     if trial is not None and trial.case is not None and told is not None and told.provenance is not None:

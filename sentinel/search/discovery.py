@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,13 +31,13 @@ SHRINKING = 1000
 class Discovered:
     """A finding, with what is known of it.
 
-    :ivar known_as: the recipes that explain it.
+    :ivar known_as: the recipes that explain it; None where nobody has asked.
     :ivar also: other boundaries that break the same law in the same way because they call this one.
     :ivar laws: other laws that the boundary breaks for the same reason: one scenario shows both.
     """
 
     finding: Finding
-    known_as: tuple[str, ...] = ()
+    known_as: tuple[str, ...] | None = None
     also: tuple[str, ...] = ()
     laws: tuple[str, ...] = ()
 
@@ -80,9 +80,7 @@ class Memory:
                 variants = protocol.decode(saved)
             except protocol.ProtocolError:
                 continue
-            names = {item.name for item in subject.contract.inputs}
-            # An older Sentinel's contract may have had other inputs; its scenario is no use any more.
-            if isinstance(variants, dict) and all(isinstance(v, dict) and set(v) == names for v in variants.values()):
+            if isinstance(variants, dict) and all(isinstance(inputs, dict) for inputs in variants.values()):
                 found.append(variants)
         return found
 
@@ -148,6 +146,11 @@ class Discovery:
         except KeyboardInterrupt:
             progress.stopped = True
             self._collect()  # what the boundary under search has shown so far
+        for hunt in list(progress.hunts):
+            reason = hunt.undecided
+            if reason:
+                progress.hunts.remove(hunt)
+                progress.not_searched.append(Omitted(hunt.subject.boundary, "", reason))
         return progress
 
     def _turn(self, hunt: Hunt, count: int, over: Callable[[], bool], began: float) -> bool:
@@ -266,9 +269,9 @@ def _explains(one: Finding, other: Finding) -> bool:
 
 def recognised(
     runner: Runner, target: Target, ground: Ground, found: Sequence[Discovered], recipes: Sequence[Recipe]
-) -> list[Discovered]:
-    """The findings with the recipes that explain them: same law, the boundary is the recipe's or calls it, and the
-    recipe's bug is there at this ref."""
+) -> Iterator[Discovered]:
+    """The findings, one after the other, with the recipes that explain them: same law, the boundary is the recipe's or
+    calls it, and the recipe's bug is there at this ref."""
     decided: dict[str, str] = {}
 
     def verdict(recipe: Recipe) -> str:
@@ -276,16 +279,14 @@ def recognised(
             decided[recipe.bug_id] = runner.decide(Job(recipe, ground.ref)).verdict.name
         return decided[recipe.bug_id]
 
-    named = []
-    for item in found:
+    for item in list(found):
         beside = [other.finding for other in found if other.finding.subject.name == item.finding.subject.name]
         known = tuple(
             recipe.bug_id
             for recipe in recipes
             if is_about(recipe, item.finding, target, item.laws) and is_there(recipe, verdict(recipe), beside)
         )
-        named.append(replace(item, known_as=known))
-    return named
+        yield replace(item, known_as=known)
 
 
 def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:

@@ -24,7 +24,7 @@ from sentinel.outcomes import Kind
 from sentinel.search.bench import Bench, Plan, Subject, Trial, widened
 from sentinel.search.drawing import TAPE, Draws, Tape, tape
 from sentinel.search.examples import Example
-from sentinel.search.scenarios import draw, with_dialects
+from sentinel.search.scenarios import draw, takes, with_dialects
 from sentinel.values import Tensor
 from sentinel.worker import protocol
 
@@ -230,11 +230,30 @@ class Hunt:
                 # Each law has a look; those that are said to be broken, under every choice of what to compare with.
                 plans = self._plans(inputs, self._laws, TAPES[:1]) + self._plans(inputs, named, TAPES[1:])
                 looks += [(plan, example) for plan in plans]
-        self._look_at([*looks, *((plan, None) for plan in recorded)])
+        self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
     def replay(self, plans: Sequence[Plan]) -> bool:
-        """Try scenarios of an earlier run; whether any still breaks its law."""
-        return self._look_at([(plan, None) for plan in plans], replayed=True)
+        """Try scenarios of an earlier run; whether any still breaks its law. What the adapter no longer says that the
+        boundary takes breaks none."""
+        return self._look_at([(plan, None) for plan in plans if self._takes(plan)], replayed=True)
+
+    def _takes(self, plan: Plan) -> bool:
+        return takes(self.subject.contract, self.subject.binding, plan[1])
+
+    @property
+    def undecided(self) -> str:
+        """Why no law of the boundary was decided; empty where one was."""
+        tallies = self.tallies.values()
+        if any(tally.spoken or tally.findings for tally in tallies):
+            return ""
+        if not self.tried:
+            return "the search ended before its turn"
+        refused: Counter[str] = sum((tally.refused for tally in tallies), Counter())
+        silent: Counter[str] = sum((tally.silent for tally in tallies), Counter())
+        for said, whys in (("every call was refused", refused), ("no law had anything to say", silent)):
+            if whys:
+                return f"{said}: {whys.most_common(1)[0][0]}"
+        return "no scenario could be drawn"
 
     def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
         """Try plans, each with the example it is of, and confirm each symptom of each law by the first

@@ -1,19 +1,36 @@
-"""A finding as a finished recipe: the shrunk scenario, what was observed, what the law demands, the pin."""
+"""A finding as a finished recipe: the shrunk scenario, the pin, and what decides: the reference's values, or the law.
+
+A law that compares outputs knows that they disagree, and not which of them is wrong. Where the contract's reference
+answers too, it says; where it does not, the law itself is what the recipe is decided by. Either way the recipe has
+called broken what is broken, and mended what a mended boundary answers, before it is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from sentinel import verdicts
+from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
 from sentinel.closeness import agree
 from sentinel.contracts.contract import Input
-from sentinel.invariants.invariant import Inputs, Invariant, Violation
+from sentinel.invariants.compare import counted, literal, numbers
+from sentinel.invariants.invariant import Case, DoesNotApply, Inputs, Invariant, Violation
+from sentinel.invariants.layout import address
+from sentinel.recipes import Recipe, load_recipe
 from sentinel.reports.store import write_atomically
-from sentinel.search.bench import Subject
+from sentinel.runner import Job, Runner
+from sentinel.search.bench import Subject, Undecidable
+from sentinel.search.ground import Ground
 from sentinel.search.hunt import Finding
 from sentinel.values import Tensor, plain
+
+Answers = Mapping[str, Mapping[str, Any]]
 
 _LONGEST_ID = 100
 
@@ -33,15 +50,8 @@ def recipe_document(
     target: str,
     checkout: Checkout,
     name: str,
-    observation: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The recipe as plain data, in the recipe language.
-
-    Expected values are written where the law names them for all of an observation, and they differ by more than what
-    recipes tolerate; else the law itself decides.
-
-    :param observation: variant -> key -> value, as the boundary answered.
-    """
+    """The recipe as plain data, in the recipe language, decided by its law."""
     last = subject.boundary.rpartition(".")[2]
     first = next(iter(variants.values()))
     others = {key: value for key, value in variants.items() if key}
@@ -61,35 +71,11 @@ def recipe_document(
     }
     if others:
         document["variants"] = {key: _scenario(subject, value, first) for key, value in others.items()}
-    # Without their dtypes: the oracle's is float64, and whoever fixes the boundary need not change its own.
-    values = [(item.key, _plainly(item.observed), _plainly(item.demanded)) for item in violations]
-    answers = {
-        (f"{variant}.{key}" if variant else key): value
-        for variant, keys in (observation or {}).items()
-        for key, value in keys.items()
-    }
-    whole = all(answers.get(item.key) == item.observed for item in violations)
-    if values and whole and not law.twin and all(_tells_apart(item) for item in violations):
-        document["expected_unpatched"] = {key: observed for key, observed, _ in values}
-        document["expected_fixed"] = {key: demanded for key, _, demanded in values}
     pin = f"git:{checkout.commit}" if checkout.commit else f"pypi:{checkout.version}" if checkout.version else ""
     if pin and violations and not checkout.dirty:
         document["pins"] = [{"ref": pin, "expect": "reproduced"}]
         document["watch"] = ["git:main"]
     return document
-
-
-def _plainly(value: Any) -> Any:
-    return value.nested() if isinstance(value, Tensor) else plain(value)
-
-
-def _tells_apart(violation: Violation) -> bool:
-    demanded = violation.demanded
-    if isinstance(demanded, Tensor):
-        demanded = demanded.nested() if 0 not in demanded.shape else None
-    if not isinstance(demanded, (int, float, list)):
-        return False
-    return not agree(violation.observed, demanded).agrees
 
 
 def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
@@ -162,14 +148,121 @@ def _dumper() -> Any:
 
 
 def finding_document(finding: Finding, target: str, checkout: Checkout) -> dict[str, Any]:
-    """The recipe of a finding."""
+    """The recipe of a finding, decided by its law."""
+    name = bug_id(target, finding.subject.boundary, finding.law.name, finding.symptom)
     return recipe_document(
-        finding.subject,
-        finding.law,
-        finding.trial.variants,
-        finding.violations,
-        target,
-        checkout,
-        bug_id(target, finding.subject.boundary, finding.law.name, finding.symptom),
-        finding.trial.case.observation if finding.trial.case is not None else None,
+        finding.subject, finding.law, finding.trial.variants, finding.violations, target, checkout, name
     )
+
+
+class Untried(Exception):
+    """Nothing that could be written of a finding tells a broken boundary from a mended one."""
+
+
+def tried_document(finding: Finding, ground: Ground, runner: Runner, catalog: Catalog) -> dict[str, Any]:
+    """The recipe of a finding, decided by the reference's values where it has them, tried against a broken twin (the
+    code at hand) and mended ones.
+
+    :raises Untried: where it cannot tell them apart.
+    """
+    document = finding_document(finding, ground.target, ground.checkout)
+    case = finding.trial.case
+    assert case is not None  # or no law could have been broken
+    oracle = _consulted(finding, ground)
+    twins = list(_mended(finding, oracle))
+    failed = "no answer that a mended boundary might give keeps the law"
+    for values in (_values(finding, oracle, twins[0]), {}) if oracle else ({},):
+        if values is None:
+            continue
+        recipe = _loaded({**document, **values}, catalog)
+        kept = [_keeps(finding.law, recipe, twin, oracle, catalog) for twin in twins]
+        if values:
+            told = [verdicts.by_expectation(recipe, twin)[0].name == "fixed" for twin in twins[:2]]
+            mended = all(told) and all(kept[:2])
+        else:
+            mended = any(kept)
+        if not mended:
+            continue
+        verdict = runner.decide(Job(recipe, ground.ref)).verdict
+        if verdict.name == "reproduced":
+            return {**document, **values}
+        failed = f"the recipe says {verdict.name} of the code that shows it: {verdict.reason}"
+    raise Untried(failed)
+
+
+def _loaded(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
+    with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
+        return load_recipe(save(Path(folder), document), catalog)
+
+
+def _consulted(finding: Finding, ground: Ground) -> Answers:
+    """What the contract's reference answers to each variant; empty where it has none."""
+    if finding.subject.contract.oracle is None:
+        return {}
+    try:
+        return ground.bench.consult(finding.subject, finding.trial.variants)
+    except Undecidable:
+        return {}
+
+
+def _mended(finding: Finding, oracle: Answers) -> Iterator[Answers]:
+    """What a mended boundary may answer: the reference's numbers where they count, and they everywhere (what stands on
+    a masked token is nobody's business). Where there is no reference: nothing but zeros, which hardly a law forbids."""
+    case, contract = finding.trial.case, finding.subject.contract
+    assert case is not None
+
+    def answers(everywhere: bool) -> Answers:
+        made: dict[str, dict[str, Any]] = {}
+        for variant, observed in case.observation.items():
+            made[variant] = dict(observed)
+            for item in contract.observes:
+                seen = numbers(observed.get(item.key))
+                if seen is None:
+                    continue
+                right = numbers(oracle[variant].get(item.key)) if oracle else (np.zeros_like(seen[0]), "")
+                if right is None:
+                    continue
+                counts = None if everywhere else counted(contract, case.inputs[variant], item)
+                values = right[0]
+                if counts is not None and values.shape == seen[0].shape:
+                    values = np.where(counts, values, seen[0])
+                made[variant][item.key] = literal(values, seen[1])
+        return made
+
+    if oracle:
+        yield answers(everywhere=False)
+    yield answers(everywhere=True)
+
+
+def _values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
+    """What a recipe expects, by the reference; None where it does not tell which outputs are wrong: it agrees with all
+    of them, or with none, and then it may mean something else."""
+    case = finding.trial.case
+    assert case is not None
+    variants = list(case.observation)
+    unpatched: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
+    for key in dict.fromkeys(item.key.removeprefix(f"{name}.") for item in finding.violations for name in variants):
+        if not all(key in answers for answers in (*case.observation.values(), *oracle.values())):
+            continue
+        right = {name: _plainly(mended[name][key]) for name in variants}
+        wrong = [name for name in variants if not agree(case.observation[name][key], right[name]).agrees]
+        if len(wrong) == len(variants) > 1:
+            return None
+        unpatched |= {address(name, key): _plainly(case.observation[name][key]) for name in wrong}
+        fixed |= {address(name, key): right[name] for name in wrong}
+    return {"expected_unpatched": unpatched, "expected_fixed": fixed} if fixed else None
+
+
+def _plainly(value: Any) -> Any:
+    """Without its dtype: the reference's is float64, and whoever mends the boundary need not change its own."""
+    return value.nested() if isinstance(value, Tensor) else plain(value)
+
+
+def _keeps(law: Invariant, recipe: Recipe, answers: Answers, oracle: Answers, catalog: Catalog) -> bool:
+    untouched = {name: {"mutated": [], "globals": [], "again": answer} for name, answer in answers.items()}
+    contract = catalog.contracts[recipe.contract]
+    try:
+        return not law.check(Case(recipe.variants, answers, oracle or None, contract, untouched))
+    except DoesNotApply:
+        return False

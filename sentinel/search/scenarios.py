@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input
 from sentinel.search.domains import DOMAINS
+from sentinel.search.drawing import Tape
 from sentinel.targets import Binding
-from sentinel.values import Tensor, tensor
+from sentinel.values import FLOATS, Tensor, tensor
 
 #: Styles of mask, the plainest first. ``right`` and ``left`` are padding on that side; ``gaps`` is anything.
 MASK_STYLES = ("full", "right", "left", "gaps")
@@ -72,6 +73,48 @@ def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]
     if contract.arrange is not None:
         inputs = contract.arrange(inputs, choose)
     return with_dialects(contract, binding, inputs)
+
+
+def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a boundary, as its adapter has it today, takes a scenario that was drawn for it once, perhaps by another
+    Sentinel: these inputs, with the values that are fixed, in the choices and styles of mask that are accepted.
+
+    :param contract: the narrowed one.
+    """
+    first = next(iter(variants.values()), {})
+    if not first or any(set(inputs) != {item.name for item in contract.inputs} for inputs in variants.values()):
+        return False
+    stated = all(with_dialects(contract, binding, dict(inputs)) == inputs for inputs in variants.values())
+    return stated and all(_takes(contract, binding, item, first) for item in contract.inputs)
+
+
+def _takes(contract: Contract, binding: Binding, item: Input, inputs: Mapping[str, Any]) -> bool:
+    value = inputs[item.name]
+    if item.name in binding.fixed:
+        fixed = binding.fixed[item.name]
+        return callable(fixed) or item.dialect or fixed == value
+    if isinstance(value, Tensor):
+        if item.domain == "mask":
+            return bool(_styles(value) & set(item.choices))
+        drawn = item.domain and item.dtype == "float32" and value.dtype in FLOATS
+        return not drawn or not binding.dtypes or value.dtype in binding.dtypes
+    accepted = binding.accepts.get(item.name)
+    if accepted is None or value in accepted:
+        return True
+    # A count that the contract makes agree with the rest of the scenario, whichever was drawn.
+    made = (
+        [contract.arrange({**inputs, item.name: choice}, Tape(b"")) for choice in accepted] if contract.arrange else []
+    )
+    return any(other[item.name] == value for other in made)
+
+
+def _styles(mask: Tensor) -> set[str]:
+    """The styles that a mask is of; a row of zeros is of any."""
+    rows = mask.array() != 0
+    rows = rows[rows.any(axis=-1)]
+    steps = np.diff(rows.astype(int), axis=-1)
+    held = {"full": rows.all(), "right": (steps <= 0).all(), "left": (steps >= 0).all(), "gaps": True}
+    return {style for style, holds in held.items() if holds}
 
 
 def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def grid(
     upright: bool = False,
     mark: Marker = lambda row, column, item: "",
     note: str = "",
+    beside: Any = None,
 ) -> Grid:
     """A value of an evidence document as a table.
 
@@ -74,10 +75,12 @@ def grid(
         where the value has one number a row.
     :param upright: draw a one-dimensional value as a column.
     :param mark: what is to be said of an element, by its row and column in the value as it is written.
+    :param beside: the value that it is shown beside: numbers that are not the same get digits enough to say so.
     """
     rows = rows_of(value)
+    full = _look_alike(value, beside)
     if rows is None or not any(rows):
-        return Grid(name, kind_of(value), plain=written(value), note=note)
+        return Grid(name, kind_of(value), plain=written(value, full), note=note)
     flat = one_dimensional(value)
     upright = upright and flat
     if upright:
@@ -90,7 +93,7 @@ def grid(
     for index, row in enumerate(rows[:MOST_ROWS]):
         cells = tuple(
             Cell(
-                number(item),
+                number(item, full),
                 bool(behind and not behind[index][column]),
                 mark(0, index, item) if upright else mark(index, column, item),
             )
@@ -152,23 +155,33 @@ def kind_of(value: Any) -> str:
 _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
-def number(item: Any) -> str:
-    """A number in at most six digits; the evidence has all of them."""
+def _look_alike(value: Any, beside: Any) -> bool:
+    """Whether two numbers that are not the same would look as if they were."""
+    pairs = zip(_leaves(bare(value)), _leaves(bare(beside)))
+    return any(one != other and number(one) == number(other) for one, other in pairs)
+
+
+def _leaves(value: Any) -> Iterable[Any]:
+    return (leaf for item in value for leaf in _leaves(item)) if isinstance(value, list) else (value,)
+
+
+def number(item: Any, full: bool = False) -> str:
+    """A number in at most six digits, or in all that it has, as in the evidence."""
     if isinstance(item, bool) or item is None:
         return {True: "true", False: "false", None: "null"}[item]
     if isinstance(item, int):
         return str(item)
     if isinstance(item, float):
-        return "0" if item == 0 else f"{item:.6g}".replace("e+0", "e+").replace("e-0", "e-")
+        return "0" if item == 0 else (repr(item) if full else f"{item:.6g}").replace("e+0", "e+").replace("e-0", "e-")
     return _NAMES.get(item, str(item)) if isinstance(item, str) else written(item)
 
 
-def written(value: Any) -> str:
+def written(value: Any, full: bool = False) -> str:
     """A value that is no table, as the recipe language writes it; a long one cut."""
     if is_tensor(value) and not value["shape"]:
-        return number(value["tensor"])
+        return number(value["tensor"], full)
     if not isinstance(value, (list, Mapping)):
-        return number(value)
+        return number(value, full)
     text = json.dumps(_terse(value), ensure_ascii=False).replace('"', "")
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
 
@@ -199,13 +212,15 @@ def close(one: Any, other: Any) -> bool:
 
 
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:
-    """Where the elements of two values differ; of values of unlike shape, everywhere."""
+    """Where the elements of two values differ (where none does to a reader, to the last bit); of values of unlike
+    shape, everywhere."""
     rows, others = rows_of(bare(value)), rows_of(bare(right))
     if rows is None:
         return frozenset()
     if others is None or list(map(len, rows)) != list(map(len, others)):
         return frozenset(_places(rows))
-    return frozenset((i, j) for i, j in _places(rows) if not close(rows[i][j], others[i][j]))
+    apart = frozenset((i, j) for i, j in _places(rows) if not close(rows[i][j], others[i][j]))
+    return apart or frozenset((i, j) for i, j in _places(rows) if rows[i][j] != others[i][j])
 
 
 def _places(rows: Rows) -> Iterable[tuple[int, int]]:

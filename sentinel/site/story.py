@@ -268,16 +268,17 @@ def _outcomes(
         observed = item["observed"]
         right = there[key]["observed"] if key in there else item["fixed"]
         known = key in there or right is not None
-        same = before is None or item["matches_fixed"] is True
+        # A law may have been told broken at a value that is right: what is equal is no wrong value beside a right one.
+        same = before is None or item["matches_fixed"] is True or (known and bare(observed) == bare(right))
         mask = mask_of(contract, inputs[variant]) if variant in inputs else None
-        upright = bool(declared and declared.shape == ("batch",))
+        drawn: dict[str, Any] = {"mask": mask, "upright": bool(declared and declared.shape == ("batch",))}
         off = differing(observed, right) if known and not same else frozenset()
         back = differing(right, observed) if known and not same else frozenset()
         yield Outcome(
             key,
             declared.meaning if declared else "",
-            grid(key, observed, mask=mask, upright=upright, mark=_marking("wrong", off)) if before else None,
-            grid(key, right, mask=mask, upright=upright, mark=_marking("mended", back)) if known else None,
+            grid(key, observed, **drawn, mark=_marking("wrong", off), beside=right) if before else None,
+            grid(key, right, **drawn, mark=_marking("mended", back), beside=observed) if known else None,
             same,
             bool(declared and declared.role == "gradient") or "gradient" in name,
         )

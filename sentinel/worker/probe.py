@@ -203,9 +203,10 @@ def _failure(kind: str, reason: str, trace: str = "", provenance: Any = None) ->
 
 
 def _ghost_reason() -> str:
+    used = sorted(set(ghosts.state().used))
+    missing = ", ".join(dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in used))
     return (
-        f"the code used {', '.join(sorted(set(ghosts.state().used)))}, which is not installed "
-        "(the extra rl-sentinel[targets] has the small packages that boundaries use)"
+        f"the code used {', '.join(used)}, which is not installed; install {missing} in the environment of the probes"
     )
 
 

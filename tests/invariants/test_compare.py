@@ -128,7 +128,8 @@ def test_tokens_that_do_not_count_are_not_compared() -> None:
     assert same(case(one, advantages([[1.0, 8.0], [1.0, 1.0]])), "baseline", "other") == []
     (violation,) = same(case(one, advantages([[1.0, 7.0], [1.0, 2.0]])), "baseline", "other", said="so: ")
     assert violation.key == "other.advantages"
-    assert violation.detail.startswith("so: element [1, 1]: expected 1.0, observed 2.0")
+    assert violation.detail.startswith("so: element [1, 1]: 1.0 in 'baseline', 2.0 in 'other'")
+    assert violation.demanded is None  # they disagree, and nothing says which of them is right
 
 
 def test_rows_and_columns_are_compared_as_they_match() -> None:

@@ -124,6 +124,16 @@ def test_an_answer_that_is_not_finite_tells_nothing_of_a_knob() -> None:
         LAWS["every_knob_counts"].check(case)
 
 
+@pytest.mark.parametrize(("ignored", "wrong"), [(1.0, "turned"), (2.0, "baseline")])
+def test_a_knob_that_does_nothing_is_shown_where_the_answer_is_wrong(ignored: float, wrong: str) -> None:
+    inputs = {"baseline": ONE, "turned": {**ONE, "scale": 2.0}}
+    honest = {name: scoring()(given) for name, given in inputs.items()}
+    stuck = {name: scoring()({**given, "scale": ignored}) for name, given in inputs.items()}
+    (violation,) = LAWS["every_knob_counts"].check(Case(inputs, stuck, honest, CONTRACT))
+    assert violation.key.startswith(f"{wrong}.")
+    assert violation.observed != violation.demanded
+
+
 def test_nan_on_a_masked_token_is_no_number_a_mask_takes_away() -> None:
     seen = {"advantages": tensor([[1.0, float("nan")], [1.0, 1.0]], "float32")}
     (violation,) = LAWS["finite_in_finite_out"].check(Case({"": ONE}, {"": seen}, contract=CONTRACT))

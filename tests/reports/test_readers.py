@@ -15,7 +15,7 @@ import pytest
 from sentinel.outcomes import Comparison, Failure, Verdict
 from sentinel.refs import Ref
 from sentinel.reports.evidence import evidence
-from sentinel.reports.explain import explain
+from sentinel.reports.explain import beside, explain, told_apart
 from sentinel.reports.markdown import LIMIT, markdown
 from sentinel.reports.page import page
 from sentinel.reports.summary import summary
@@ -281,3 +281,18 @@ def test_pages_are_the_same_for_the_same_run(results: list[tuple[Any, str]]) -> 
     documents = [(evidence(decision), outcome) for decision, outcome in results]
     assert page(documents) == page(list(reversed(documents)))
     assert markdown(documents) == markdown(list(reversed(documents)))
+
+
+def test_values_that_differ_late_are_shown_from_there() -> None:
+    one, other = ([[0.25] * 30 + [last]] for last in (1.0, 2.0))
+    left, right = told_apart(tensor(one, "float32"), tensor(other, "float32"))
+    assert left != right
+    assert ("1.0" in left, "2.0" in right) == (True, True)
+    assert max(len(left), len(right)) < 60
+    assert told_apart(1.0, 1.0) == ["1.0", "1.0"]  # what is the same may look the same
+
+
+def test_a_value_that_is_right_with_the_bug_too_is_no_pair() -> None:
+    assert beside(-1.0, -1, -1.0) == ["-1.0", "as fixed", "-1"]
+    assert beside(..., 2.0, 1.0) == ["1.0", "", "2.0"]
+    assert beside(1.0, None) == ["1.0", "null"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from demo_kit import Lab
-from toy import TOY, TOY_WITH_OFFSET
+from toy import TOY, TOY_ALONE, TOY_WITH_OFFSET
 from toy_ground import TOYS, OpenGround
 
 from sentinel.catalog import Catalog
@@ -23,13 +23,22 @@ from sentinel.worker.client import Options, Zygote
 
 @pytest.fixture
 def toys(catalog: Catalog) -> Catalog:
-    return catalog.with_(adapters=[Path(__file__).parent / "toy_adapter.py"], contracts=[TOY, TOY_WITH_OFFSET])
+    return catalog.with_(
+        adapters=[Path(__file__).parent / "toy_adapter.py"], contracts=[TOY, TOY_ALONE, TOY_WITH_OFFSET]
+    )
 
 
 @pytest.fixture
-def open_ground(toys: Catalog, lab: Lab, warm_runs: Zygote, tmp_path: Path) -> Iterator[OpenGround]:
-    runners: list[Runner] = []
+def runners() -> Iterator[list[Runner]]:
+    """Those of the grounds that a test has opened, the last one last."""
+    opened: list[Runner] = []
+    yield opened
+    for runner in opened:
+        runner.close()
 
+
+@pytest.fixture
+def open_ground(toys: Catalog, lab: Lab, warm_runs: Zygote, runners: list[Runner]) -> OpenGround:
     def opened(*names: str, code: str = TOYS, **options: float) -> tuple[Ground, dict[str, Subject]]:
         tree = lab.write({"toys.py": code})
 
@@ -43,6 +52,4 @@ def open_ground(toys: Catalog, lab: Lab, warm_runs: Zygote, tmp_path: Path) -> I
         ground = runner.ground("toys", Ref("path", str(tree)), [item.binding for item in wanted.values()])
         return ground, wanted
 
-    yield opened
-    for runner in runners:
-        runner.close()
+    return opened

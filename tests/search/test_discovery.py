@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from toy import TOY
 from toy_ground import OpenGround
 
 from sentinel.catalog import Catalog
 from sentinel.invariants.invariant import Invariant
 from sentinel.recipes import load_recipe
+from sentinel.runner import Runner
 from sentinel.search.bench import Subject
 from sentinel.search.discovery import Discovery, Memory, Progress, grouped
 from sentinel.search.ground import Ground
-from sentinel.search.saving import finding_document, recipe_document, save
+from sentinel.search.saving import recipe_document, save, tried_document
+from sentinel.search.scenarios import narrowed
+from sentinel.targets import Dialect
 from sentinel.worker.client import Session
 
 
@@ -118,6 +123,48 @@ def test_what_is_fixed_is_forgotten(open_ground: OpenGround, tmp_path: Path) -> 
     assert memory.of("toys", found["unmasked"], law) == []
 
 
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"accepts": {"response_mask": ("full",)}},
+        {"fixed": {"scale": 3.0}},
+        {"accepts": {"scale": (3.0,)}},
+        {"dtypes": ("bfloat16",)},
+        {"dialects": (Dialect("shifted", True, "it counts from 1", "https://example.invalid"),)},
+    ],
+    ids=str,
+)
+def test_what_the_adapter_no_longer_accepts_is_forgotten(
+    now: dict[str, Any], open_ground: OpenGround, tmp_path: Path
+) -> None:
+    memory = Memory(tmp_path / "found")
+    ground, found = open_ground("unmasked")
+    discover(ground, found, memory).run(examples=30)
+    subject = found["unmasked"]
+    binding = replace(subject.binding, **now)
+    narrower = replace(subject, binding=binding, contract=narrowed(TOY, binding))
+    assert discover(ground, {"unmasked": narrower}, memory).run(examples=0).findings == []
+    assert memory.of("toys", subject, subject.laws[0]) == []
+
+
+def test_where_every_call_is_refused_nothing_was_searched(open_ground: OpenGround) -> None:
+    ground, found = open_ground("refuses", "right")
+    progress = discover(ground, found).run(examples=40)
+    assert [hunt.subject.boundary for hunt in progress.hunts] == ["pkg.toys.right"]
+    ((boundary, reason),) = [(item.boundary, item.reason) for item in progress.not_searched]
+    assert boundary == "pkg.toys.refuses"
+    assert reason.startswith("every call was refused: ")
+    assert "not on this machine" in reason
+
+
+def test_a_boundary_that_had_no_turn_was_not_searched(open_ground: OpenGround) -> None:
+    ground, found = open_ground("right", "unmasked")
+    progress = discover(ground, found).run(examples=5)
+    assert [(item.boundary, item.reason) for item in progress.not_searched] == [
+        ("pkg.toys.unmasked", "the search ended before its turn")
+    ]
+
+
 def test_a_boundary_that_breaks_because_it_calls_another_is_named_beside_it(open_ground: OpenGround) -> None:
     ground, found = open_ground("calls_unmasked", "unmasked", "right")
     progress = discover(ground, found).run(examples=120)
@@ -133,10 +180,12 @@ def test_a_stale_dialect_is_told(open_ground: OpenGround) -> None:
     assert [subject.boundary for subject, _ in progress.stale] == ["pkg.toys.stale"]
 
 
-def test_a_saved_finding_is_a_finished_recipe(open_ground: OpenGround, toys: Catalog, tmp_path: Path) -> None:
+def test_a_saved_finding_is_a_finished_recipe(
+    open_ground: OpenGround, runners: list[Runner], toys: Catalog, tmp_path: Path
+) -> None:
     ground, found = open_ground("unmasked")
     (finding,) = discover(ground, found).run(examples=30).findings
-    document = finding_document(finding, "toys", ground.checkout)
+    document = tried_document(finding, ground, runners[-1], toys)
     place = save(tmp_path / "recipes", document)
     assert place.name == "TOYS-UNMASKED-THE-ORACLE-AGREES.yaml"
     again = save(tmp_path / "recipes", document)

@@ -40,3 +40,6 @@ _OFFSET = Input("offset", "number", "what is added; left out, nothing", default=
 
 #: The same with an input that some of the functions do not have.
 TOY_WITH_OFFSET = replace(TOY, name="toy_sum_with_offset", inputs=(*TOY.inputs, _OFFSET))
+
+#: The same without a reference: only a law decides.
+TOY_ALONE = replace(TOY, name="toy_sum_alone", oracle=None, laws=("masked_values_have_no_influence",))

@@ -37,6 +37,7 @@ TARGET = Target(
             "stale", dialects=(Dialect("the_oracle_agrees", reason="it meant it", link="https://example.invalid"),)
         ),
         _binding("elsewhere"),
+        Binding("pkg.toys.leaking", "toy_sum_alone", outputs=("sums",)),
         *(
             Binding(f"pkg.toys.{name}", "toy_sum_with_offset", outputs=("sums",))
             for name in ("plain", "adding", "plain_wrong")

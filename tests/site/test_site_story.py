@@ -104,3 +104,26 @@ def test_without_the_bug_nothing_is_called_wrong(told: Any, reports: Any, catalo
 def test_without_evidence_there_is_no_story(catalog: Catalog) -> None:
     (recipe,) = read_recipes(catalog, "ROLL-AGGLOSS-TOKENMEAN-MASK")
     assert story(Bug("roll", recipe.bug_id, recipe), catalog) is None
+
+
+def test_no_page_shows_equal_numbers_as_wrong_and_right(reports: Any, catalog: Catalog, changed: Any) -> None:
+    """A law once told itself broken at a variant whose answer was right; evidence of that is there to stay."""
+
+    def equal(document: dict[str, Any]) -> None:
+        for item in document["comparison"]:
+            item["fixed"], item["matches_fixed"] = item["observed"], False
+
+    def near(document: dict[str, Any]) -> None:
+        for item in document["comparison"]:
+            item.update(observed=0.1, fixed=0.1000000001, matches_fixed=False)
+
+    for change, count in ((equal, 0), (near, 1)):
+        changed("*/laws/*/*/*.json", change)
+        (law,) = read(reports, catalog).laws
+        found = story(law, catalog)
+        assert found is not None
+        assert len(found.wrong) == count
+        for outcome in found.wrong:
+            assert outcome.before is not None
+            assert outcome.after is not None
+            assert (outcome.before.plain, outcome.after.plain) == ("0.1", "0.1000000001")

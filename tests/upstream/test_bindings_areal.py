@@ -147,7 +147,7 @@ def test_what_is_left_out_is_not_left_in_for_one_token(main: Bound) -> None:
     alone = _scenario(scenario, advantages=[[1.0]], response_mask=[[1.0]], group=["p"])
     law = "a_rejected_row_is_an_absent_row"
     (violation,) = main.ask(subject, law, {"baseline": scenario, "without": alone}).violations
-    assert "expected 1.0, observed 0.0" in violation.detail
+    assert "1.0 in 'baseline', 0.0 in 'without'" in violation.detail
 
     rewards = main.subject(NORMALIZATION, "reward_normalisation")
     batch = {"rewards": [1.0], "group": ["p"], "mean_level": "batch", "std_level": None, "leave_one_out": True}

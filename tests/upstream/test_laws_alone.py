@@ -4,6 +4,7 @@ breaks no law."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 from shipped import PINS, RECIPES, pin_id, runner
@@ -14,6 +15,7 @@ from sentinel.invariants.invariant import Inputs, Violation
 from sentinel.runner import Job, Runner
 from sentinel.search.bench import Subject
 from sentinel.search.checks import subjects
+from sentinel.search.discovery import Discovered, recognised
 from sentinel.search.examples import example
 from sentinel.search.ground import Ground
 from sentinel.search.hunt import TAPES, Drawn, Hunt
@@ -27,12 +29,17 @@ GIT = [job for job in PINS if job.ref.kind == "git" and bundled_catalog().contra
 UNSEEN = {
     "ROLL-LOGPROBS-IN-BFLOAT16": "what is lost in sixteen bits is rounding to a law: it vanishes in float64",
 }
+#: What a scenario shows beside its recipe's bug, and why that is none.
+NO_BUG = {
+    ("ROLL-PAD-MASK-EOS-IS-PAD", "nothing_else_is_touched"): "the first call imports a module that sets variables",
+}
 FIRST = {job.recipe.bug_id: job for job in reversed(GIT) if job.expect == "reproduced"}
 BUGGY = [
     pytest.param(job, id=pin_id(job), marks=pytest.mark.xfail(reason=UNSEEN[name]) if name in UNSEEN else ())
     for name, job in reversed(FIRST.items())
 ]
 FIXED = [job for job in GIT if job.expect == "fixed"]
+REPRODUCED = [job for job in GIT if job.expect == "reproduced"]
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +73,21 @@ def test_a_search_flags_every_buggy_base(job: Job, searching: Runner) -> None:
     assert any(tally.findings for tally in hunt.tallies.values()), {
         law.name: vars(t) for law, t in hunt.tallies.items()
     }
+
+
+@pytest.mark.parametrize("job", REPRODUCED, ids=pin_id)
+def test_each_law_that_a_recipes_scenario_breaks_is_known_to_a_recipe(job: Job, searching: Runner) -> None:
+    """Or a search would report the recipe's bug as a new one, wherever it draws a scenario of that kind."""
+    subject = subject_of(job)
+    ground = ground_of(searching, job, subject)
+    hunt = Hunt(ground.bench, subject, 0, shrink_further=False)
+    # Each law looks with every choice, as if the recipe named it.
+    hunt.begin([replace(example(subject, job.recipe), laws=tuple(law.name for law in subject.laws))])
+    found = [replace(finding, examples=()) for tally in hunt.tallies.values() for finding in tally.findings]
+    target = bundled_catalog().targets[job.recipe.target]
+    told = list(recognised(searching, target, ground, [Discovered(item) for item in found], list(RECIPES.values())))
+    unknown = {item.finding.law.name: item.finding.violations[0].detail for item in told if not item.known_as}
+    assert {law: said for law, said in unknown.items() if (job.recipe.bug_id, law) not in NO_BUG} == {}
 
 
 @pytest.mark.parametrize("job", FIXED, ids=pin_id)
