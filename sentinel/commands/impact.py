@@ -31,12 +31,12 @@ _EXAMPLE = """\
   sentinel impact VERL-REJECTED-ROW-GRPO --json                  for programs
 
 First the recipe's own scenario: angle, norm and finiteness of each gradient at base against head, and how far every
-other number is off. Then, where the boundary is a loss or computes advantages, a table of 1928 parameters learns to
-answer five prompts, on the CPU. Of each step, the part that the bug is in is done by the real boundary at base and at
-head; all else is the same plain numpy, with the same random numbers. The configuration is that of the scenario; what it
-has and ordinary batches have not (a NaN at a masked token, a log-ratio of 90) is put into every 10th batch, and said.
-Where no revision is known to be without the bug, head is the contract's reference in float64, which is no code of
-upstream's. A toy is no proof of what a run of yours will lose: it shows which way the bug pulls.
+other number is off. Then, where the boundary is a loss over log-probs or computes advantages, a table of 1928
+parameters learns to answer five prompts, on the CPU. Of each step, the part that the bug is in is done by the real
+boundary at base and at head; all else is the same plain numpy, with the same random numbers. The configuration is that
+of the scenario, whose rows stand in every 10th batch. Where no revision is known to be without the bug, head is the
+contract's reference in float64, which is no code of upstream's. A toy is no proof of what a run of yours will lose: it
+shows which way the bug pulls.
 exit status: 0 whatever the impact; 2 it could not be measured; 130 interrupted, with what was done by then
 """
 

@@ -67,13 +67,11 @@ def draw(
     step: int,
     generating: Array,
     trained: Array,
-    rejected: bool = False,
     group_sizes: Sequence[int] = GROUP_SIZES,
     rejecting: bool = True,
 ) -> Batch:
     """Draw the batch of a step: by the same random numbers whatever the parameters are.
 
-    :param rejected: whether every response is rejected.
     :param rejecting: whether responses that do not end are rejected; else all of their tokens count.
     """
     sizes = np.roll(group_sizes, step)
@@ -82,7 +80,7 @@ def draw(
     tokens = toy.sample(generating, prompts, uniforms[:, 1:])
     ends = tokens == toy.EOS
     rewards = np.where(ends.any(-1), toy.rewards(prompts, tokens), uniforms[:, 0] < 0.5)
-    mask = (ends.cumsum(-1) - ends == 0) & (ends.any(-1, keepdims=True) | (not rejecting)) & (not rejected)
+    mask = (ends.cumsum(-1) - ends == 0) & (ends.any(-1, keepdims=True) | (not rejecting))
     distributions = toy.distributions(generating, prompts, tokens)
     return Batch(
         prompts,

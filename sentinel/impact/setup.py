@@ -18,14 +18,8 @@ from sentinel.impact.toy import Array
 from sentinel.recipes import Recipe, parse_address
 from sentinel.values import Tensor, from_array
 
-#: What is rare is in every batch of this number.
+#: The scenario's own rows are in every batch of this number.
 EVERY = 10
-
-#: A log-ratio that training meets rarely, and what it is that of.
-_LARGE = 5.0
-_LOG_PROBS = ("log_probs", "old_log_probs", "ref_log_probs", "rollout_log_probs")
-
-_REWARDS = "token_level_rewards"
 
 #: Responses to a prompt, at least.
 _FEWEST = 5
@@ -36,46 +30,12 @@ class NotTakenError(SentinelError):
 
 
 @dataclass(frozen=True)
-class Rarity:
-    """Hold a token as the scenario has it and ordinary batches have not.
-
-    :ivar values: canonical input -> its value there; all that a token has but the mask.
-    :ivar rare: the names of those that make it rare.
-    :ivar counts: whether the token counts; ``accepted`` whether its response does.
-    """
-
-    values: Mapping[str, float]
-    rare: tuple[str, ...]
-    counts: bool
-    accepted: bool
-
-    def __str__(self) -> str:
-        where = "a token that counts" if self.counts else "a masked token"
-        where += "" if self.accepted else " of a rejected response"
-        return ", ".join(f"{name} {self.values[name]:.6g}" for name in self.rare) + f" at {where}"
-
-    def plant(self, given: Mapping[str, Array], batch: Batch, uniform: float) -> None:
-        """Give these values to one token of the batch that is of this kind; to none where there is none."""
-        accepted = np.broadcast_to(batch.mask.any(-1, keepdims=True), batch.mask.shape)
-        kind = batch.mask == self.counts
-        exactly = np.argwhere(kind & (accepted == self.accepted))
-        cells = exactly if len(exactly) else np.argwhere(kind)
-        if len(cells):
-            row, column = cells[int(uniform * len(cells))]
-            for name, value in self.values.items():
-                given[name][row, column] = value
-
-
-@dataclass(frozen=True)
 class Setup:
     """Hold how a recipe's boundary is trained through.
 
     :ivar variant: the scenario's variant whose configuration is taken: the first on which the recipe expects another
         value with the bug than without.
-    :ivar settings: its inputs.
-    :ivar rarities: what every tenth batch has, one token each.
-    :ivar all_rejected: whether every tenth batch is rejected altogether.
-    :ivar alone: whether every tenth batch has a response that is alone in its group; others have none.
+    :ivar settings: its inputs. Its rows stand in every tenth batch in the place of as many others.
     :ivar share: how many such batches make up the global one, whose counts the boundary divides by.
     :ivar rejecting: whether responses that do not end are rejected.
     :ivar alike: whether prompts have as many responses each.
@@ -85,9 +45,6 @@ class Setup:
     part: Part
     variant: str
     settings: Mapping[str, Any]
-    rarities: tuple[Rarity, ...]
-    all_rejected: bool
-    alone: bool
     share: int
     rejecting: bool = True
     alike: bool = False
@@ -119,28 +76,42 @@ class Setup:
     @property
     def notes(self) -> list[str]:
         """What the batches are like where they are not ordinary, for a reader."""
-        rare = [str(item) for item in self.rarities]
-        rare += ["no response that is accepted"] if self.all_rejected else []
-        rare += ["a response that is alone in its group"] if self.alone else []
-        notes = [f"every {EVERY}th batch has, as the scenario: {'; '.join(rare)}"] if rare else []
+        notes = [f"every {EVERY}th batch has the scenario's own rows"]
         notes += [f"each batch is one of {self.share} that make up the global one"] if self.share > 1 else []
         notes += [] if self.rejecting else ["no response is rejected: the boundary refuses a batch with one that is"]
         if self.alike and not _alike(self.settings):
             notes.append("prompts have as many responses each: the boundary refuses a batch in which they have not")
         return notes
 
-    def inputs(self, batch: Batch, rare: Array | None) -> dict[str, Any]:
+    def with_rows(self, batch: Batch) -> Batch:
+        """Give rows of the batch the scenario's mask; to all of them, where it rejects each of its own."""
+        own = self.settings.get(self.contract.mask)
+        if not isinstance(own, Tensor):
+            return batch
+        mask, rows = batch.mask & own.array().any(), self._rows(batch)
+        mask[rows] = False
+        return replace(batch, mask=_planted(mask, rows, own) != 0)
+
+    def inputs(self, batch: Batch, rows: bool) -> dict[str, Any]:
         """Return what the boundary is given of a batch.
 
-        :param rare: a random number for each rarity that is to be planted, or None.
+        :param rows: whether the scenario's rows stand in it.
         """
-        given = {name: np.array(of(batch)) for name, of in self.part.inputs.items() if name in self.settings}
-        if rare is not None:
-            for rarity, uniform in zip(self.rarities, rare):
-                rarity.plant(given, batch, float(uniform))
-            if self.alone:
-                given[self.contract.group][0] = "alone"
+        given = {name: of(batch) for name, of in self.part.inputs.items() if name in self.settings}
+        for name in given if rows else ():
+            own, places = self.settings[name], self._rows(batch)
+            if isinstance(own, Tensor):
+                given[name] = _planted(given[name], places, own)
+            elif isinstance(own, list) and not self.alike:
+                given[name] = given[name].astype(object)
+                given[name][places] = [f"scenario {label}" for label in own[: len(places)]]
         return {name: self._literal(name, value, given, batch) for name, value in self.settings.items()}
+
+    def _rows(self, batch: Batch) -> Array:
+        """Return which rows are the scenario's: of one prompt, the one with the most, so that none is left alone."""
+        own = (self.settings.get(name) for name in self.part.inputs)
+        size = next(value.shape[0] for value in own if isinstance(value, Tensor))
+        return np.flatnonzero(batch.prompts == np.bincount(batch.prompts).argmax())[:size]
 
     def slopes(self, batch: Batch, observation: Mapping[str, Any]) -> Array:
         """Return the slope of the loss with respect to each token's log-prob; ranks, and mini-batches, average theirs.
@@ -180,21 +151,8 @@ def setups(recipe: Recipe, contract: Contract, variants: Mapping[str, Mapping[st
         return []
     mask = settings.get(contract.mask)
     counts = mask.array() != 0 if isinstance(mask, Tensor) else None
-    rarities = tuple(_rarities(settings, contract, counts))
-    labels = settings.get(contract.group)
-    group_of_one = isinstance(labels, list) and any(labels.count(label) == 1 for label in labels)
-    first = Setup(
-        contract,
-        part,
-        name,
-        settings,
-        rarities,
-        counts is not None and not counts.any(),
-        not rarities and group_of_one and not _alike(settings),
-        _share(settings, counts),
-        alike=_alike(settings),
-    )
-    second = replace(first, alike=True, alone=False)
+    first = Setup(contract, part, name, settings, _share(settings, counts), alike=_alike(settings))
+    second = replace(first, alike=True)
     return [first, second, replace(second, rejecting=False)]
 
 
@@ -221,30 +179,12 @@ def _share(settings: Mapping[str, Any], counts: Array | None) -> int:
     return max(1, *(int((settings.get(name) or 0) // count) for name, count in own.items()))
 
 
-def _rarities(settings: Mapping[str, Any], contract: Contract, counts: Array | None) -> list[Rarity]:
-    values = {
-        item.name: settings[item.name].array().astype(np.float64)
-        for item in contract.inputs
-        if item.shape == ("batch", "tokens") and item.name != contract.mask and isinstance(settings[item.name], Tensor)
-    }
-    if not values:
-        return []
-    shape = next(iter(values.values())).shape
-    counts = np.ones(shape, dtype=bool) if counts is None else counts
-    rarities: dict[str, Rarity] = {}
-    for cell in np.ndindex(shape):
-        token = {name: float(value[cell]) for name, value in values.items()}
-        accepted = bool(counts[cell[0]].any())
-        rare = [name for name, value in token.items() if not np.isfinite(value)]
-        rare += [name for name in _LOG_PROBS if name in token and name not in rare and _far(token, name)]
-        if not counts[cell] and accepted and token.get(_REWARDS, 0.0) != 0 and _REWARDS not in rare:
-            rare.append(_REWARDS)
-        if rare:
-            rarity = Rarity(token, tuple(rare), bool(counts[cell]), accepted)
-            rarities.setdefault(str(rarity), rarity)
-    return list(rarities.values())
-
-
-def _far(token: Mapping[str, float], name: str) -> bool:
-    """Whether a log-prob is far from that of another policy."""
-    return any(_LARGE < abs(token[name] - token[other]) < np.inf for other in _LOG_PROBS if other in token)
+def _planted(values: Array, rows: Array, own: Tensor) -> Array:
+    """Put the scenario's rows in the place of these, as far as there is room."""
+    result, part = values.astype(np.float64), own.array()[: len(rows)]
+    if part.ndim == 1:
+        result[rows] = part
+    else:
+        part = part[:, : values.shape[1]]
+        result[rows, : part.shape[1]] = part
+    return result

@@ -61,7 +61,7 @@ class Training:
         :param at: whose boundary computes its part; the batches and parameters are those of ``side``.
         """
         going = {str(seed): batch for seed, batch in enumerate(batches[side]) if batch is not None}
-        calls = {name: self.setup.inputs(batch, self._rare(int(name))) for name, batch in going.items()}
+        calls = {name: self.setup.inputs(batch, _has_rows(len(self.steps))) for name, batch in going.items()}
         answers = self._observe[at](calls) if calls else {}
         gradients: list[Array | None] = [None] * self.seeds
         for name, batch in going.items():
@@ -69,11 +69,6 @@ class Training:
             slopes = self.setup.slopes(batch, answers[name])
             gradients[int(name)] = toy.gradient(parameters, batch.prompts, batch.tokens, slopes)
         return gradients
-
-    def _rare(self, seed: int) -> Array | None:
-        """Return where the rarities of this step go, as uniform numbers; the same at base and at head."""
-        step = len(self.steps)
-        return np.random.default_rng([seed, step, EVERY]).random(len(self.setup.rarities)) if _is_rare(step) else None
 
 
 class _Policy:
@@ -89,9 +84,9 @@ class _Policy:
             return None
         if step % _STALENESS == 0:
             self._generating = self.adam.parameters
-        rejected = self._setup.all_rejected and _is_rare(step)
-        sizes, rejecting = self._setup.group_sizes, self._setup.rejecting
-        return draw(self._seed, step, self._generating, self.adam.parameters, rejected, sizes, rejecting)
+        setup, parameters = self._setup, self.adam.parameters
+        batch = draw(self._seed, step, self._generating, parameters, setup.group_sizes, setup.rejecting)
+        return setup.with_rows(batch) if _has_rows(step) else batch
 
     def learn(self, gradient: Array | None) -> float:
         """Take a step; return the reward that the policy earns then."""
@@ -100,5 +95,5 @@ class _Policy:
         return toy.expected_reward(self.adam.parameters)
 
 
-def _is_rare(step: int) -> bool:
+def _has_rows(step: int) -> bool:
     return (step + 1) % EVERY == 0

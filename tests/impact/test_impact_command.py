@@ -65,7 +65,7 @@ def test_a_nan_ends_learning_and_is_told(impact: Impact) -> None:
     }
     told = impact(REJECTED_ROW, *SHORT, bug_id="DEMO-NAN", scenario=scenario, variants=None, **NOT_FINITE)
     assert told.status == 0, told.err
-    assert "every 10th batch has, as the scenario: token_level_rewards inf at a masked token" in told.out
+    assert "every 10th batch has the scenario's own rows" in told.out
     assert "visible: learning stops in 2 of 2 seeds at base, in 0 of 2 seeds at head" in told.out
     rows = _rows(told)
     assert (rows["seeds that stopped"]["base"], rows["gradients not finite"]["base"]) == ("2, from step 10", "2")

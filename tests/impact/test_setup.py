@@ -103,9 +103,10 @@ def test_advantages_are_made_of_what_their_rewards_are(batch: Batch) -> None:
     assert (penalising.inputs["log_probs"](batch) == batch.old_log_probs).all()
 
 
-def test_an_ordinary_scenario_has_nothing_rare(tmp_path: Path) -> None:
-    ordinary = _setup(tmp_path)
-    assert (ordinary.notes, ordinary.configuration) == ([], {"loss_agg_mode": "token-mean"})
+def test_the_configuration_is_the_scenarios(tmp_path: Path) -> None:
+    setup = _setup(tmp_path)
+    assert setup.configuration == {"loss_agg_mode": "token-mean"}
+    assert setup.notes == ["every 10th batch has the scenario's own rows"]
 
 
 def test_the_variant_is_the_first_on_which_the_two_differ(tmp_path: Path) -> None:
@@ -113,43 +114,41 @@ def test_the_variant_is_the_first_on_which_the_two_differ(tmp_path: Path) -> Non
     unpatched, fixed = {"plain.loss": 1.0, "outlier.loss": 3.0}, {"plain.loss": 1.0000001, "outlier.loss": 1.0}
     setup = _setup(tmp_path, variants=variants, expected_unpatched=unpatched, expected_fixed=fixed)
     assert setup.variant == "outlier"
-    assert setup.notes == ["every 10th batch has, as the scenario: loss_mat nan at a masked token"]
 
 
-def test_a_far_log_ratio_is_rare_where_the_token_counts(tmp_path: Path) -> None:
-    setup = _policy(tmp_path, old_log_probs=[[-91.0]])
-    assert [str(item) for item in setup.rarities] == ["log_probs -1, old_log_probs -91 at a token that counts"]
+def test_the_scenarios_rows_stand_in_the_batch_with_their_mask(tmp_path: Path, batch: Batch) -> None:
+    two = {name: [[-1.0, -91.0], [-1.0, -2.0]] for name in ("log_probs", "old_log_probs")}
+    setup = _policy(tmp_path, **two, advantages=[[1.0, 3.0], [_NAN, _NAN]], response_mask=[[1, 1], [0, 0]])
+    changed = setup.with_rows(batch)
+    inputs, ordinary = setup.inputs(changed, True), setup.inputs(batch, False)
+    rows = np.flatnonzero(np.isnan(inputs["advantages"].array()).any(-1))[0] + np.array([-1, 0])
+    assert inputs["old_log_probs"].array()[rows, :2].tolist() == [[-1, -91], [-1, -2]]
+    assert (inputs["response_mask"].array()[rows] != 0).tolist() == [[True, True, *[False] * 4], [False] * 6]
+    others = np.setdiff1d(np.arange(len(batch.mask)), rows)
+    assert (changed.mask[others] == batch.mask[others]).all()
+    assert (inputs["log_probs"].array()[others] == ordinary["log_probs"].array()[others]).all()
+    assert np.isfinite(ordinary["advantages"].array()).all()
 
 
-def test_a_nan_of_a_rejected_response_is_planted_in_one(tmp_path: Path, batch: Batch) -> None:
-    two = {name: [[-1.0], [-1.0]] for name in ("log_probs", "old_log_probs")}
-    setup = _policy(tmp_path, **two, advantages=[[1.0], [_NAN]], response_mask=[[1], [0]])
-    planted = np.isnan(setup.inputs(batch, np.array([0.5]))["advantages"].array())
-    assert planted.sum() == 1
-    assert not batch.mask[planted.any(-1)].any()
-    assert np.isfinite(setup.inputs(batch, None)["advantages"].array()).all()
+def test_more_columns_than_the_batch_has_are_left_out(tmp_path: Path, batch: Batch) -> None:
+    long = {name: [[1.0] * 8] for name in ("log_probs", "old_log_probs")}
+    setup = _policy(tmp_path, **long, advantages=[[7.0] * 8], response_mask=[[1] * 8])
+    assert (setup.inputs(setup.with_rows(batch), True)["advantages"].array() == 7).sum() == batch.mask.shape[1]
 
 
-def test_a_reward_on_a_masked_token_is_rare(tmp_path: Path, batch: Batch) -> None:
-    scenario = {"token_level_rewards": [[1.0, 4.0], [0.0, 1.0]], "response_mask": [[1, 0], [1, 1]], "group": ["p", "p"]}
-    setup = _setup(tmp_path, REJECTED_ROW, scenario=scenario, variants=None, expected_unpatched={"advantages": [[0.0]]},
-                   expected_fixed={"advantages": [[1.0]]})  # fmt: skip
-    rewards = setup.inputs(batch, np.array([0.0]))["token_level_rewards"].array()
-    row, column = np.argwhere(rewards == 4)[0]
-    assert batch.mask[row].any()
-    assert not batch.mask[row, column]
-
-
-def test_a_lone_response_is_rare(tmp_path: Path, batch: Batch) -> None:
+def test_the_scenarios_groups_are_their_own_and_leave_no_response_alone(tmp_path: Path, batch: Batch) -> None:
     rewards = {"token_level_rewards": [[1.0], [0.0], [1.0]], "response_mask": [[1], [1], [1]], "group": ["p", "p", "q"]}
     setup = _setup(tmp_path, REJECTED_ROW, scenario=rewards, variants=None)
-    assert "a response that is alone in its group" in setup.notes[0]
-    groups = setup.inputs(batch, np.array([]))["group"]
-    assert groups.count(groups[0]) == 1
+    groups = setup.inputs(batch, True)["group"]
+    sizes = {label: groups.count(label) for label in groups}
+    assert (sizes["scenario p"], sizes["scenario q"], min(sizes[f"prompt {n}"] for n in range(5))) == (2, 1, 4)
+    alike = replace(setup, alike=True).inputs(batch, True)["group"]
+    assert alike == batch.labels.tolist(), "groups of one size stay so"
 
 
-def test_a_rejected_batch_is_rare(tmp_path: Path) -> None:
-    assert "no response that is accepted" in _policy(tmp_path, response_mask=[[0]]).notes[0]
+def test_a_scenario_that_is_rejected_altogether_rejects_the_batch(tmp_path: Path, batch: Batch) -> None:
+    assert not _policy(tmp_path, response_mask=[[0]]).with_rows(batch).mask.any()
+    assert _policy(tmp_path).with_rows(batch).mask.any()
 
 
 def test_a_scenario_that_is_a_microbatch_divides_by_the_global_counts(tmp_path: Path, batch: Batch) -> None:
