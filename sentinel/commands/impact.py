@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import ExitStack, closing
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,24 +86,27 @@ def _impact(arguments: argparse.Namespace) -> int:
             return open_checkout(target, ref, store=store, pull=pull, python=arguments.python, progress=tell)
 
         options = Options(timeout=settings.timeout, sandbox=settings.sandbox, python=arguments.python)
-        runner = Runner(catalog, opened, options)
-        try:
-            runner.start(sorted({recipe.target for recipe in recipes}))
-            for recipe in recipes:
-                try:
-                    report, stopped = _measure(arguments, catalog, recipe, runner, tell)
-                except SentinelError as error:
-                    if len(recipes) == 1:
-                        raise
-                    complain(str(error))
-                    continue
-                reports.append(report)
-                _tell(report, arguments, brief=len(recipes) > 1)
-                if stopped:
-                    complain(f"interrupted after {len(report.steps)} of {counted(arguments.steps, 'step')}")
-                    break
-        finally:
-            runner.close()
+        for target, group in groupby(recipes, lambda recipe: recipe.target):
+            runner = Runner(catalog, opened, options)  # its processes, one a revision, end with the target
+            try:
+                runner.start([target])
+                for recipe in group:
+                    try:
+                        report, stopped = _measure(arguments, catalog, recipe, runner, tell)
+                    except SentinelError as error:
+                        if len(recipes) == 1:
+                            raise
+                        complain(str(error))
+                        continue
+                    reports.append(report)
+                    _tell(report, arguments, brief=len(recipes) > 1)
+                    if stopped:
+                        complain(f"interrupted after {len(report.steps)} of {counted(arguments.steps, 'step')}")
+                        break
+            finally:
+                runner.close()
+            if stopped:
+                break
     if arguments.json:
         documents = [report.document() for report in reports]
         say_json(documents if len(recipes) > 1 else documents[0])
@@ -127,20 +132,21 @@ def _measure(
     named = Ref.parse(arguments.head) if arguments.head and arguments.head != REFERENCE else None
     base, head = revisions(recipe, Ref.parse(arguments.base) if arguments.base else None, named)
     tell(f"{recipe.bug_id} at {base.short}")
-    first = at_revision(runner, catalog, recipe, base)
-    if head is None or arguments.head == REFERENCE:
-        second = at_reference(runner, catalog, recipe, base)
-    else:
-        second = at_revision(runner, catalog, recipe, head)
     contract, untrained = catalog.contracts[recipe.contract], ""
-    for way in setups(recipe, contract, second.variants) if arguments.steps else ():
-        training = Training(way, first.observe, second.observe, arguments.seeds)
-        try:
-            stopped = _train(training, arguments.steps, tell)
-        except NotTakenError as error:
-            untrained = str(error)
-            continue
-        return Report(recipe, contract, first, second, training), stopped
+    with ExitStack() as places:
+        first = places.enter_context(closing(at_revision(runner, catalog, recipe, base)))
+        if head is None or arguments.head == REFERENCE:
+            second = places.enter_context(closing(at_reference(runner, catalog, recipe, base)))
+        else:
+            second = places.enter_context(closing(at_revision(runner, catalog, recipe, head)))
+        for way in setups(recipe, contract, second.variants) if arguments.steps else ():
+            training = Training(way, first.observe, second.observe, arguments.seeds)
+            try:
+                stopped = _train(training, arguments.steps, tell)
+            except NotTakenError as error:
+                untrained = str(error)
+                continue
+            return Report(recipe, contract, first, second, training), stopped
     if arguments.steps and not untrained:
         untrained = "its boundary computes neither a loss of log-probs nor advantages"
     return Report(recipe, contract, first, second, untrained=untrained), False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from sentinel.catalog import Catalog
@@ -35,6 +34,7 @@ class Place:
     :ivar variants: the recipe's scenario as it was asked there.
     :ivar observation: what was observed on it.
     :ivar observe: calls the boundary on other inputs.
+    :ivar benches: the session in which it does, where it has begun to; :meth:`close` ends it.
     """
 
     ref: str
@@ -44,6 +44,11 @@ class Place:
     variants: Mapping[str, Inputs]
     observation: Observation
     observe: Observe
+    benches: list[Bench]
+
+    def close(self) -> None:
+        for bench in self.benches:
+            bench.close()
 
 
 def subject_of(recipe: Recipe, catalog: Catalog) -> Subject:
@@ -60,18 +65,20 @@ def at_revision(runner: Runner, catalog: Catalog, recipe: Recipe, ref: Ref) -> P
     decision = runner.decide(Job(recipe, ref))
     if decision.measurement is None or decision.checkout is None:
         raise SentinelError(f"{recipe.bug_id} at {ref.short}: {decision.verdict.reason}")
-    bench = _bench(runner, catalog, recipe, ref)
+    benches: list[Bench] = []
     refused = f"{recipe.boundary} at {ref.short} does not take a batch of training"
 
     def ask(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
         subject = subject_of(recipe, catalog)
-        return bench().observe(subject, calls, recipe.given(subject.contract, subject.binding.fixed))
+        if not benches:
+            benches.append(runner.ground(recipe.target, ref, [subject.binding]).bench)
+        return benches[0].observe(subject, calls, recipe.given(subject.contract, subject.binding.fixed))
 
     checkout = decision.checkout
     revision = checkout.commit or checkout.version or checkout.tree
     observation = decision.measurement.observation
     observe = _or_not_taken(ask, refused)
-    return Place(str(ref), ref.short, revision, decision.verdict.name, recipe.variants, observation, observe)
+    return Place(str(ref), ref.short, revision, decision.verdict.name, recipe.variants, observation, observe, benches)
 
 
 def at_reference(runner: Runner, catalog: Catalog, recipe: Recipe, base: Ref) -> Place:
@@ -80,9 +87,9 @@ def at_reference(runner: Runner, catalog: Catalog, recipe: Recipe, base: Ref) ->
     subject = subject_of(recipe, catalog)
     if subject.contract.oracle is None:
         raise SentinelError(f"the contract {subject.contract.name} has no reference; name a revision with --head REF")
-    bench = _bench(runner, catalog, recipe, base)
+    bench = runner.ground(recipe.target, base, [subject.binding]).bench
     silent = "the contract's reference has no answer (name a revision with --head REF)"
-    observe = _or_not_taken(lambda calls: bench().consult(subject, calls), silent)
+    observe = _or_not_taken(lambda calls: bench.consult(subject, calls), silent)
     # What the adapter says of the boundary, unless the recipe knows better.
     variants = {
         name: {**inputs, **{key: item for key, item in recipe.variants[name].items() if key not in recipe.defaulted}}
@@ -90,12 +97,7 @@ def at_reference(runner: Runner, catalog: Catalog, recipe: Recipe, base: Ref) ->
     }
     observation = observe(variants)
     verdict = by_expectation(recipe, observation)[0].name if recipe.has_values else ""
-    return Place(REFERENCE, "the contract's reference", "", verdict, variants, observation, observe)
-
-
-def _bench(runner: Runner, catalog: Catalog, recipe: Recipe, ref: Ref) -> Callable[[], Bench]:
-    """Return what opens a session, once, where there is something to ask."""
-    return cache(lambda: runner.ground(recipe.target, ref, [subject_of(recipe, catalog).binding]).bench)
+    return Place(REFERENCE, "the contract's reference", "", verdict, variants, observation, observe, [bench])
 
 
 def _or_not_taken(ask: Callable[[Mapping[str, Inputs]], Mapping[str, Any]], otherwise: str) -> Observe:

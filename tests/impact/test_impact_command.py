@@ -11,7 +11,7 @@ from impact_kit import Impact, Told
 
 from sentinel.impact.training import Training
 
-SHORT = ("--seeds", "2", "--steps", "12")
+SHORT = ("--seeds", "2", "--steps", "4")
 
 #: What a recipe says whose reward on a masked token is not finite; only where is of interest here.
 NOT_FINITE = {
@@ -26,12 +26,12 @@ def _rows(told: Told) -> dict[str, dict[str, str]]:
 
 
 def test_a_bug_that_trains_on_masked_tokens_is_visible(impact: Impact) -> None:
-    told = impact(MASKED_TOKENS, "--seeds", "3", "--steps", "60")
+    told = impact(MASKED_TOKENS, "--seeds", "2", "--steps", "40")
     assert told.status == 0
     assert "on its scenario per_token_gradient is off by 45.00°, and 1.41 times as long as head's" in told.out
     assert "an effect is visible where" in told.out, "the rule stands beside it"
     assert told.document["training"]["visible"]
-    assert _rows(told)["gradients that differ"]["base"] == f"{3 * 60} of {3 * 60}"
+    assert _rows(told)["gradients that differ"]["base"] == "80 of 80"
     gradient = next(row for row in told.document["scenario"] if row["address"] == "per_token_gradient")
     assert (gradient["is_gradient"], gradient["not_finite"]) == (True, [0, 0])
     assert gradient["angle"] == pytest.approx(45)
@@ -63,7 +63,9 @@ def test_a_nan_ends_learning_and_is_told(impact: Impact) -> None:
         "response_mask": [[1, 0], [1, 1]],
         "group": ["p", "p"],
     }
-    told = impact(REJECTED_ROW, *SHORT, bug_id="DEMO-NAN", scenario=scenario, variants=None, **NOT_FINITE)
+    told = impact(
+        REJECTED_ROW, "--seeds", "2", "--steps", "12", bug_id="DEMO-NAN", scenario=scenario, variants=None, **NOT_FINITE
+    )
     assert told.status == 0, told.err
     assert "every 10th batch has the scenario's own rows" in told.out
     assert "visible: learning stops in 2 of 2 seeds at base, in 0 of 2 seeds at head" in told.out
@@ -78,13 +80,13 @@ def test_the_reference_stands_in_where_no_revision_is_right(impact: Impact) -> N
     assert told.status == 0, told.err
     assert "head the contract's reference fixed" in told.out
     assert told.document["head"] == {"ref": "reference", "revision": "", "verdict": "fixed"}
-    assert _rows(told)["gradients that differ"]["base"] == "24 of 24"
+    assert _rows(told)["gradients that differ"]["base"] == "8 of 8"
 
 
 def test_the_reference_agrees_with_what_is_right(impact: Impact, demo_repository: Repository) -> None:
     fixed = f"git:{demo_repository.commits['fixed']}"
     told = impact(MASKED_TOKENS, *SHORT, "--base", fixed, "--head", "reference")
-    assert _rows(told)["gradients that differ"]["base"] == "0 of 24"
+    assert _rows(told)["gradients that differ"]["base"] == "0 of 8"
     assert "on its scenario no number differs" in told.out
 
 
@@ -141,7 +143,7 @@ def test_ctrl_c_keeps_what_is_there(impact: Impact, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Training, "step", interrupted)
     told = impact(MASKED_TOKENS, *SHORT)
     assert told.status == 130
-    assert "interrupted after 3 of 12 steps" in told.err
+    assert "interrupted after 3 of 4 steps" in told.err
     assert len(told.document["training"]["curves"]["head"][0]) == 3
     assert (told.folder / "impact.svg").exists()
 
@@ -184,7 +186,7 @@ def test_a_boundary_that_refuses_rejected_responses_trains_without_them(impact: 
     told = impact(MASKED_TOKENS, *SHORT, "--base", base, "--head", head)
     assert told.status == 0, told.err
     assert "no response is rejected: the boundary refuses a batch with one that is" in told.out
-    assert _rows(told)["gradients that differ"]["base"] == "24 of 24", "padding is left"
+    assert _rows(told)["gradients that differ"]["base"] == "8 of 8", "padding is left"
 
 
 def test_a_boundary_that_refuses_groups_of_different_sizes_trains_without_them(impact: Impact, tmp_path: Path) -> None:
@@ -201,7 +203,7 @@ def test_a_boundary_that_refuses_groups_of_different_sizes_trains_without_them(i
     told = impact(REJECTED_ROW, *SHORT, "--base", base, "--head", head)
     assert told.status == 0, told.err
     assert "prompts have as many responses each: the boundary refuses a batch in which they have not" in told.out
-    assert _rows(told)["gradients that differ"]["base"] == "24 of 24"
+    assert _rows(told)["gradients that differ"]["base"] == "8 of 8"
 
 
 def test_a_boundary_that_refuses_every_batch_has_its_numbers(impact: Impact, tmp_path: Path) -> None:
