@@ -17,7 +17,6 @@ from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
 from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.examples import example
-from sentinel.verdicts import by_expectation
 
 #: What ``--head`` calls it.
 REFERENCE = "reference"
@@ -30,7 +29,7 @@ class Place:
     :ivar ref: as the user writes it; :data:`REFERENCE` for the contract's own.
     :ivar short: as it is shown.
     :ivar revision: the commit, version or digest of the tree; empty for the reference.
-    :ivar verdict: of the recipe there.
+    :ivar verdict: of the recipe there; empty for the reference, which is no code of upstream's.
     :ivar variants: the recipe's scenario as it was asked there.
     :ivar observation: what was observed on it.
     :ivar observe: calls the boundary on other inputs.
@@ -95,9 +94,7 @@ def at_reference(runner: Runner, catalog: Catalog, recipe: Recipe, base: Ref) ->
         name: {**inputs, **{key: item for key, item in recipe.variants[name].items() if key not in recipe.defaulted}}
         for name, inputs in example(subject, recipe).variants.items()
     }
-    observation = observe(variants)
-    verdict = by_expectation(recipe, observation)[0].name if recipe.has_values else ""
-    return Place(REFERENCE, "the contract's reference", "", verdict, variants, observation, observe, [bench])
+    return Place(REFERENCE, "the contract's reference", "", "", variants, observe(variants), observe, [bench])
 
 
 def _or_not_taken(ask: Callable[[Mapping[str, Inputs]], Mapping[str, Any]], otherwise: str) -> Observe:
