@@ -1,46 +1,53 @@
-"""Where a boundary is called: at a revision, through the worker; or, where no revision is right, the reference."""
+"""Call a boundary: at a revision, through the worker; or, where no revision is right, the contract's reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sentinel.catalog import Catalog
-from sentinel.errors import SentinelError, Unavailable
-from sentinel.impact.scenes import entered
+from sentinel.errors import SentinelError
+from sentinel.impact.setup import NotTakenError
 from sentinel.impact.training import Observe
 from sentinel.invariants.invariant import Inputs
+from sentinel.outcomes import Observation
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
-from sentinel.runner import Runner
+from sentinel.runner import Job, Runner
 from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.examples import example
-from sentinel.search.scenarios import with_dialects
 
 #: What ``--head`` calls it.
 REFERENCE = "reference"
 
 
-class NotTakenError(SentinelError):
-    """A boundary, or a reference, has no answer for a batch of training."""
-
-
 @dataclass(frozen=True)
 class Place:
-    """Base, or head.
+    """Hold base, or head.
 
     :ivar ref: as the user writes it; :data:`REFERENCE` for the contract's own.
     :ivar short: as it is shown.
     :ivar revision: the commit, version or digest of the tree; empty for the reference.
-    :ivar observe: calls the boundary there.
+    :ivar verdict: of the recipe there; empty for the reference, which is no code of upstream's.
+    :ivar variants: the recipe's scenario as it was asked there.
+    :ivar observation: what was observed on it.
+    :ivar observe: calls the boundary on other inputs.
+    :ivar benches: the session in which it does, where it has begun to; :meth:`close` ends it.
     """
 
     ref: str
     short: str
     revision: str
+    verdict: str
+    variants: Mapping[str, Inputs]
+    observation: Observation
     observe: Observe
-    bench: Bench
+    benches: list[Bench]
+
+    def close(self) -> None:
+        for bench in self.benches:
+            bench.close()
 
 
 def subject_of(recipe: Recipe, catalog: Catalog) -> Subject:
@@ -52,50 +59,45 @@ def subject_of(recipe: Recipe, catalog: Catalog) -> Subject:
     return Subject(binding, contract, (), str(adapter.file), recipe.boundary)
 
 
-def variants_of(recipe: Recipe, subject: Subject, reference: bool) -> Mapping[str, Inputs]:
-    """The recipe's, with those of the adapter's dialects by which the contract measures the boundary.
-
-    :param reference: whether head is the contract's. It is told all, as in a search; so is the boundary then.
-    """
-    if reference:
-        return example(subject, recipe).variants
-    measured = entered(recipe, subject.contract).dialects
-    binding = replace(
-        subject.binding, dialects=tuple(item for item in subject.binding.dialects if item.name in measured)
-    )
-    return {name: with_dialects(subject.contract, binding, dict(inputs)) for name, inputs in recipe.variants.items()}
-
-
-def at_revision(runner: Runner, subject: Subject, recipe: Recipe, ref: Ref) -> Place:
-    """:raises SentinelError: where the revision cannot be had."""
-    try:
-        ground = runner.ground(recipe.target, ref, [subject.binding])
-    except Unavailable as error:
-        raise SentinelError(f"{ref.short}: {error.reason}") from error
-    given = recipe.given(subject.contract, subject.binding.fixed)
+def at_revision(runner: Runner, catalog: Catalog, recipe: Recipe, ref: Ref) -> Place:
+    """:raises SentinelError: where the recipe cannot be decided at the revision."""
+    decision = runner.decide(Job(recipe, ref))
+    if decision.measurement is None or decision.checkout is None:
+        raise SentinelError(f"{recipe.bug_id} at {ref.short}: {decision.verdict.reason}")
+    benches: list[Bench] = []
+    refused = f"{recipe.boundary} at {ref.short} does not take a batch of training"
 
     def ask(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
-        return ground.bench.observe(subject, calls, given)
+        subject = subject_of(recipe, catalog)
+        if not benches:
+            benches.append(runner.ground(recipe.target, ref, [subject.binding]).bench)
+        return benches[0].observe(subject, calls, recipe.given(subject.contract, subject.binding.fixed))
 
-    checkout = ground.checkout
+    checkout = decision.checkout
     revision = checkout.commit or checkout.version or checkout.tree
-    refused = f"{subject.name} at {ref.short} does not take a batch of training"
-    return Place(str(ref), ref.short, revision, _told(ask, refused), ground.bench)
+    observation = decision.measurement.observation
+    observe = _or_not_taken(ask, refused)
+    return Place(str(ref), ref.short, revision, decision.verdict.name, recipe.variants, observation, observe, benches)
 
 
-def at_reference(subject: Subject, bench: Bench) -> Place:
-    """:raises SentinelError: where the contract has none."""
+def at_reference(runner: Runner, catalog: Catalog, recipe: Recipe, base: Ref) -> Place:
+    """:param base: whose process answers; no code of it runs.
+    :raises SentinelError: where the contract has no reference, or that has no answer."""
+    subject = subject_of(recipe, catalog)
     if subject.contract.oracle is None:
         raise SentinelError(f"the contract {subject.contract.name} has no reference; name a revision with --head REF")
+    bench = runner.ground(recipe.target, base, [subject.binding]).bench
+    silent = "the contract's reference has no answer (name a revision with --head REF)"
+    observe = _or_not_taken(lambda calls: bench.consult(subject, calls), silent)
+    # What the adapter says of the boundary, unless the recipe knows better.
+    variants = {
+        name: {**inputs, **{key: item for key, item in recipe.variants[name].items() if key not in recipe.defaulted}}
+        for name, inputs in example(subject, recipe).variants.items()
+    }
+    return Place(REFERENCE, "the contract's reference", "", "", variants, observe(variants), observe, [bench])
 
-    def ask(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
-        return bench.consult(subject, calls)
 
-    silent = "the contract's reference has no answer for a batch of training (name a revision with --head REF)"
-    return Place(REFERENCE, "the contract's reference", "", _told(ask, silent), bench)
-
-
-def _told(ask: Callable[[Mapping[str, Inputs]], Mapping[str, Any]], otherwise: str) -> Observe:
+def _or_not_taken(ask: Callable[[Mapping[str, Inputs]], Mapping[str, Any]], otherwise: str) -> Observe:
     def observe(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
         try:
             return ask(calls)

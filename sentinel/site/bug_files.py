@@ -12,7 +12,7 @@ from urllib.parse import quote
 from sentinel.recipes.affects import affected, in_text, settings_in_words
 from sentinel.reports.store import file_name
 from sentinel.site.grids import as_number, bare, fitting, rows_of
-from sentinel.site.heatmaps import Map, Pair, heat_maps
+from sentinel.site.heatmaps import heat_maps
 from sentinel.site.lifetimes import life_of
 from sentinel.site.material import Bug, Document, Material
 from sentinel.site.pictures import picture
@@ -172,12 +172,12 @@ def _gradients(told: Story | None, material: Material, bug: Bug, after_name: str
             continue
         mask = mask_of(contract, inputs.get(variant_of(item["key"], inputs), {}))
         masked = [[[not keep for keep in row] for row in fitting(mask, side) or ()] for side in (before, after)]
-        pairs.append((item["matches_fixed"] is True, Pair(item["key"], Map(before, masked[0]), Map(after, masked[1]))))
+        pairs.append((item["matches_fixed"] is True, (item["key"], (before, masked[0]), (after, masked[1]))))
     if not pairs:
         return None
     ordered = [pair for _, pair in sorted(pairs, key=lambda pair: pair[0])]  # what is wrong comes first
     shown = ordered[:_MOST_MAPS]
-    return [pair.key for pair in shown], heat_maps(shown, after_name)
+    return [key for key, *_ in shown], heat_maps(shown, after_name)
 
 
 def _numbers(value: Any) -> list[list[float]] | None:

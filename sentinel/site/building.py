@@ -10,11 +10,11 @@ from typing import Any
 from sentinel.errors import SentinelError
 from sentinel.reports.store import file_name
 from sentinel.site.bug_files import bug_files
-from sentinel.site.coverage import coverages, dialects
+from sentinel.site.coverage import coverages
 from sentinel.site.lifetimes import lives
 from sentinel.site.material import Material
 from sentinel.site.matrix import tables
-from sentinel.site.pictures import Picture, picture
+from sentinel.site.pictures import picture
 
 #: A page that is larger costs a reader on a slow line seconds; a test holds the shipped site to it.
 START_LIMIT, BUG_LIMIT = 300_000, 150_000
@@ -79,22 +79,22 @@ def _index(pages: Any, material: Material) -> str:
 
 
 def _dialects(pages: Any, material: Material) -> str:
-    found = dialects(material)
-    by_target = [(target, [item for item in found if item.target == target]) for target in material.targets]
-    return str(pages.render("dialects.html", "dialects.html", "Dialects", dialects=by_target))
+    known, laws = material.catalog.targets, material.catalog.invariants
+    bindings = ((name, known[name].bindings if name in known else ()) for name in material.targets)
+    declared = [(name, [(binding, dialect) for binding in of for dialect in binding.dialects]) for name, of in bindings]
+    return str(pages.render("dialects.html", "dialects.html", "Dialects", declared=declared, laws=laws))
 
 
 def _lifetimes(pages: Any, material: Material) -> Files:
     from sentinel.site.timelines import drawable, timeline
 
-    told = lives(material)
-    pictures: dict[str, Picture | None] = {}
-    for group in told:
-        drawn = [life for life in group.known if drawable(life)]
-        file = f"lifetimes-{file_name(group.target)}.svg"
-        pictures[group.target] = None
+    groups = []
+    for target, known, unknown in lives(material):
+        drawn = [life for life in known if drawable(life)]
+        file, drawing = f"lifetimes-{file_name(target)}.svg", None
         if drawn:
             text = timeline(drawn)
-            pictures[group.target] = picture(file, text)
+            drawing = picture(file, text)
             yield file, text
-    yield "lifetimes.html", pages.render("lifetimes.html", "lifetimes.html", "Lifetimes", lives=told, pictures=pictures)
+        groups.append({"target": target, "known": known, "unknown": unknown, "picture": drawing})
+    yield "lifetimes.html", pages.render("lifetimes.html", "lifetimes.html", "Lifetimes", lives=groups)

@@ -1,10 +1,10 @@
-"""Which law is checked at which boundary, and what is known against it: bugs, findings, dialects."""
+"""Which law is checked at which boundary, and what is known against it: bugs and findings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sentinel.reports.store import file_name
 from sentinel.search.checks import subjects
@@ -101,39 +101,3 @@ def _checked(
         else "none"
     )  # fmt: skip
     return Checked(law, state, tuple(bugs), finding)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A declared dialect of one boundary."""
-
-    target: str
-    boundary: str
-    contract: str
-    name: str
-    value: Any
-    where: str
-    symptom: str
-    reason: str
-    link: str
-
-
-def dialects(material: Material) -> list[Difference]:
-    """Every dialect that the adapters of these targets declare."""
-    return [
-        Difference(
-            name,
-            binding.boundary,
-            binding.contract,
-            dialect.name,
-            "" if dialect.name in material.catalog.invariants else dialect.value,
-            "; ".join(f"{key}: {', '.join(map(str, values))}" for key, values in dialect.where.items()),
-            dialect.symptom,
-            dialect.reason,
-            dialect.link,
-        )
-        for name in material.targets
-        if name in material.catalog.targets
-        for binding in material.catalog.targets[name].bindings
-        for dialect in binding.dialects
-    ]

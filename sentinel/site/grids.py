@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from sentinel.closeness import agree
 
 #: A table larger than this is cut; the whole of it stands in the evidence.
 MOST_ROWS, MOST_COLUMNS = 12, 16
@@ -204,11 +205,7 @@ def as_number(item: Any) -> float | None:
 def close(one: Any, other: Any) -> bool:
     """Whether two elements are the same number to a reader; the verdict was decided with the recipe's tolerance."""
     left, right = as_number(one), as_number(other)
-    if left is None or right is None:
-        return bool(one == other)
-    if math.isnan(left) or math.isnan(right):
-        return math.isnan(left) and math.isnan(right)
-    return left == right or abs(left - right) <= 1e-6 + 1e-5 * abs(right)
+    return bool(one == other) if left is None or right is None else agree(left, right).agrees
 
 
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sentinel.history.chronicle import state_of
@@ -71,24 +71,14 @@ class Life:
     looked: str = ""
 
 
-@dataclass(frozen=True)
-class Lives:
-    """:ivar known: bugs with a record; ``unknown`` those without one."""
-
-    target: str
-    known: tuple[Life, ...] = ()
-    unknown: tuple[Bug, ...] = field(default=())
-
-
-def lives(material: Material) -> list[Lives]:
-    """By target; those that were introduced first come first."""
+def lives(material: Material) -> list[tuple[str, list[Life], list[Bug]]]:
+    """Return each target with the lives of its bugs, the earliest introduced first, and its bugs without a record."""
     found = []
     for target in material.targets:
         bugs = material.bugs_of(target)
         told = [life for bug in bugs if (life := life_of(bug)) is not None]
         told.sort(key=lambda life: ([span.start for span in life.spans] or ["9"], life.bug.bug_id))
-        silent = [bug for bug in bugs if not bug.histories]
-        found.append(Lives(target, tuple(told), tuple(silent)))
+        found.append((target, told, [bug for bug in bugs if not bug.histories]))
     return found
 
 
@@ -96,7 +86,9 @@ def life_of(bug: Bug) -> Life | None:
     """What the records of a bug say, or None where it has none."""
     if not bug.histories:
         return None
-    line = max((r for r in bug.histories if r["source"]["kind"] == "git"), key=_commits, default=None)
+    line = max(
+        (r for r in bug.histories if r["source"]["kind"] == "git"), key=lambda r: int(r["commits"]), default=None
+    )
     index = next((r for r in bug.histories if r["source"]["kind"] == "pypi"), None)
     record = line or index
     assert record is not None
@@ -129,11 +121,6 @@ def _looked(record: Record) -> str:
     source, number = record["source"], int(record["commits"])
     noun = "release" if source["kind"] == "pypi" else "tag" if source["walk"] == "tags" else "commit"
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _commits(record: Record) -> int:
-    found: int = record["commits"]
-    return found
 
 
 def _span(spell: Record) -> Span:

@@ -47,7 +47,7 @@ def impact(
         bug = changes.get("bug_id", document["bug_id"])
         capsys.readouterr()
         try:
-            status = main(["impact", bug, "--recipes", str(tmp_path / "recipes"), *arguments])
+            status = main(["impact", bug, *arguments, "--recipes", str(tmp_path / "recipes")])
         except SystemExit as stop:
             status = int(stop.code or 0)
         out, err = capsys.readouterr()

@@ -73,6 +73,7 @@ def test_numbers_that_agree_are_no_difference() -> None:
     assert not close(1.0, 1.001)
     assert not close("NaN", 0.0)
     assert not close("Infinity", 1e30)
+    assert not close(0.0, "Infinity")
     assert differing(tensor([[1.0, 2.0]], 1, 2), [[1.0, 3.0]]) == {(0, 1)}
     assert differing([[1.0]], [[1.0], [1.0]]) == {(0, 0)}  # of another shape: everywhere
     assert differing(1.0, 2.0) == frozenset()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from shipped import MIRRORS, RECIPES, runner
 
 from sentinel.catalog import bundled_catalog
 from sentinel.export.exporting import revisions
-from sentinel.impact.effects import Effect, effect
-from sentinel.impact.places import at_reference, at_revision, subject_of, variants_of
-from sentinel.impact.scenes import scene
-from sentinel.impact.training import Course
+from sentinel.impact.places import REFERENCE, at_reference, at_revision
+from sentinel.impact.report import Curves, Report
+from sentinel.impact.setup import setups
+from sentinel.impact.training import Training
 from sentinel.runner import Runner
 
 
@@ -23,56 +24,50 @@ def warm() -> Iterator[Runner]:
     made.close()
 
 
-def _trained(warm: Runner, bug: str, steps: int) -> Effect:
+def _measured(warm: Runner, bug: str, steps: int = 0) -> Report:
     recipe, catalog = RECIPES[bug], bundled_catalog()
     if MIRRORS.get(recipe.target) is None:
         pytest.skip(f"no mirror of {recipe.target}: `sentinel mirror add {recipe.target}`")
-    subject = subject_of(recipe, catalog)
     base, head = revisions(recipe)
-    first = at_revision(warm, subject, recipe, base)
-    second = at_revision(warm, subject, recipe, head) if head else at_reference(subject, first.bench)
-    variants = variants_of(recipe, subject, head is None)
-    course = Course(scene(recipe, subject.contract, variants), first.observe, second.observe, seeds=2)
+    first = at_revision(warm, catalog, recipe, base)
+    second = at_revision(warm, catalog, recipe, head) if head else at_reference(warm, catalog, recipe, base)
+    contract = catalog.contracts[recipe.contract]
+    if not steps:
+        return Report(recipe, contract, first, second)
+    training = Training(setups(recipe, contract, second.variants)[0], first.observe, second.observe, seeds=2)
     for _ in range(steps):
-        course.step()
-    return effect(course.moments)
+        training.step()
+    return Report(recipe, contract, first, second, training)
 
 
 def test_ranks_that_are_divided_by_twice_shrink_the_gradient(warm: Runner) -> None:
-    found = _trained(warm, "VERL-AGGLOSS-RANKS-TWICE", 3)
-    assert found.differing == 2 * 3
-    assert found.ratio is not None
-    assert found.ratio.low == pytest.approx(0.25)
-    assert found.ratio.high == pytest.approx(0.25)
-    assert found.angle is not None
-    assert found.angle.high < 1e-3
+    curves = Curves(_measured(warm, "VERL-AGGLOSS-RANKS-TWICE", 3).steps)
+    assert curves.differs.all()
+    assert curves.ratio == pytest.approx(0.25)
+    assert curves.angle.max() < 1e-3
 
 
 def test_a_rejected_response_turns_the_gradient(warm: Runner) -> None:
-    found = _trained(warm, "VERL-REJECTED-ROW-GRPO", 3)
-    assert found.differing == 2 * 3
-    assert found.angle is not None
-    assert found.angle.low > 1
+    assert Curves(_measured(warm, "VERL-REJECTED-ROW-GRPO", 3).steps).angle.min() > 1
 
 
-def test_a_baseline_that_has_seen_its_token_turns_the_gradient(warm: Runner) -> None:
-    """A critic is learnt first: at the first two steps it says 0 everywhere."""
-    found = _trained(warm, "ROLL-CRITIC-VALUES-ONE-LATE", 5)
-    assert 0 < found.differing < 2 * 5
-    assert found.angle is not None
-    assert found.angle.low > 1
+def test_microbatches_turn_a_supervised_gradient(warm: Runner) -> None:
+    report = _measured(warm, "VERL-SFT-ENGINE-MEAN-OF-MICROBATCH")
+    gradient = next(row for row in report.rows if row.is_gradient and not row.same)
+    assert gradient.angle is not None
+    assert gradient.angle > 5
 
 
-def test_microbatches_of_one_row_turn_a_supervised_gradient(warm: Runner) -> None:
-    found = _trained(warm, "VERL-SFT-ENGINE-MEAN-OF-MICROBATCH", 2)
-    assert found.differing == 2 * 2
-    assert found.angle is not None
-    assert found.angle.low > 5
+def test_a_recipe_knows_better_than_the_adapter_how_its_boundary_means_it(warm: Runner) -> None:
+    """It says that masked steps are none, which this boundary takes for some: that is the bug."""
+    report = _measured(warm, "ROLL-AGENTIC-GAE-UNMASKED-VALUES")
+    assert (report.base.verdict, report.head.ref) == ("reproduced", REFERENCE)
+    assert "value_8.advantages differs by up to 4.00" in report.sentences[0]
 
 
 def test_a_nan_ends_learning_where_no_revision_is_right(warm: Runner) -> None:
-    found = _trained(warm, "VERL-PPO-MASKED-NAN-GRADIENT", 11)
-    assert found.visible == "stopped"
-    assert found.base.stopped == {0: 10, 1: 10}
-    assert not found.head.stopped
-    assert found.differing == found.not_finite[0] == 2, "but for the one batch they agree, the reference is right"
+    curves = Curves(_measured(warm, "VERL-PPO-MASKED-NAN-GRADIENT", 11).steps)
+    assert curves.visible == "stopped"
+    assert curves.stopped("base").tolist() == [10, 10]
+    assert not curves.stopped("head").any()
+    assert curves.differs.sum() == np.isinf(curves.norms["base"]).sum() == 2, "but for one batch they agree"
