@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -268,7 +269,7 @@ class Run:
             recipe.bug_id
             for recipe in self._recipes_of(job.target)
             if any(is_about(recipe, finding, target) for finding in findings)
-            and is_there(recipe, self._verdict(recipe, job.ref), beside)
+            and is_there(recipe, self._verdict(recipe, job.ref), chain(beside, survey.shown_by(recipe, job.ref)))
         ]
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:

@@ -467,23 +467,24 @@ TARGET = Target(
     name="areal",
     repository="https://github.com/areal-project/AReaL",
     roots=(PackageRoot("areal"),),
+    moved={"areal.trainer.ppo": ("areal.engine.ppo",)},
     pypi="areal",
     preload=("torch._dynamo", "tabulate", "omegaconf", "colorlog"),
     bindings=(
         Binding(
             "areal.trainer.ppo.actor.PPOActor._compute_advantages",
             "advantage_step",
-            formerly=("areal.engine.ppo.actor.PPOActor.compute_advantages",),
+            formerly=("areal.trainer.ppo.actor.PPOActor.compute_advantages",),
             outputs=("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask"),
             call=_advantages,
             imports=(_ARGUMENTS,),
             stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
         ),
         Binding(
-            "areal.engine.ppo.actor.PPOActor.compute_logp",
+            "areal.trainer.ppo.actor.PPOActor._compute_logp",
             "token_log_probs",
+            formerly=("areal.trainer.ppo.actor.PPOActor.compute_logp",),
             call=_recomputed,
-            requires=("areal.engine.ppo.actor.PPOActor.compute_logp",),
             imports=(_ARGUMENTS, _FUNCTIONAL),
             stand_ins=(
                 StandIn("engine", "its forward pass hands the scenario's logits to the hook of the boundary"),
@@ -522,7 +523,6 @@ TARGET = Target(
         Binding(
             "areal.trainer.ppo.actor.grpo_loss_fn",
             "policy_loss",
-            formerly=("areal.engine.ppo.actor.grpo_loss_fn",),
             call=_packed_loss,
             stand_ins=(
                 StandIn(

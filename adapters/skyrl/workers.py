@@ -75,7 +75,9 @@ def _fsdp_step(
         utils = boundary.imported[WORKER_UTILS]
         iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator  # the only one, once
         experience = iterator.batch_to_experience(training_batch(boundary, fields))
-        return boundary.invoke({}, worker, experience, microbatch_weight=1.0)
+        # Until December 2025 the step was told where it stood, and of how many microbatches.
+        formerly = {"global_step": 0, "local_step": 0, "accumulation_steps": 1}
+        return boundary.invoke({}, worker, experience, microbatch_weight=1.0, **formerly)
 
 
 def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,6 +135,7 @@ BINDINGS = (
     Binding(
         f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
         "device_placement",
+        formerly=(f"{BACKEND}.workers.worker.PolicyWorkerBase.training_step",),
         call=_fsdp_device,
         imports=WORKING,
         stand_ins=_FSDP,
