@@ -469,6 +469,7 @@ TARGET = Target(
     roots=(PackageRoot("areal"),),
     moved={"areal.trainer.ppo": ("areal.engine.ppo",)},
     pypi="areal",
+    at_import={"areal.utils.fs.get_user_tmp": "areal"},  # until October 2025 it made a folder below /home
     preload=("torch._dynamo", "tabulate", "omegaconf", "colorlog"),
     bindings=(
         Binding(

@@ -7,7 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
+from sentinel.history import commits
+from sentinel.history.commits import Commit
 from sentinel.history.gittrees import TREE, GitTrees, LargeObjectError
 from sentinel.history.origins import code_lines, rows
 from sentinel.sources.trees import FILE
@@ -17,6 +21,9 @@ from sentinel.targets import Binding, PackageRoot, Target
 ALIKE = 0.5
 #: Imports and base classes that are followed from one name; two modules may import each other's.
 _FAR = 8
+
+#: Of the commits of a branch, the ones that are looked at beside the releases.
+_EVERY = 25
 
 #: Where a definition is: the object name of its file, and the span.
 _Place = tuple[str, tuple[int, int]]
@@ -80,6 +87,12 @@ class Sighting:
     def missing(self) -> bool:
         """Whether the framework has the thing, and the adapter does not reach it."""
         return bool(self.alike) or (self.found is not None and not self.lacks and bool(self.needs))
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        state = "bound" if self.bound else "not reached" if self.missing else "not in this version"
+        path = self.found.path if self.found else ""
+        return {"state": state, "path": path, "lacks": self.lacks, "needs": self.needs, "alike": list(self.alike)}
 
 
 class Definitions:
@@ -195,6 +208,17 @@ class Definitions:
             elif mode == FILE and name.endswith(".py"):
                 found.add((name, child))
         return frozenset(found)
+
+
+def revisions(mirror: Path, head: str) -> dict[str, Commit]:
+    """The releases of a mirror, every 25th commit of a branch and its last: name -> commit, by date.
+
+    :param head: the branch's last commit.
+    """
+    line = commits.history(mirror, head)
+    found = {one.sha: (one.sha[:12], one) for one in [*line[::_EVERY], *line[-1:]]}
+    found |= {tag.commit.sha: (tag.name, tag.commit) for tag in commits.releases(mirror)}
+    return dict(sorted(found.values(), key=lambda item: (item[1].date, item[0])))
 
 
 def sightings(
