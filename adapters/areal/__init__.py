@@ -61,7 +61,8 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         **{name: inputs[name] for name in _CONFIG},
     )
     actor = boundary.owner(config, None)
-    return boundary.function(actor, {name: inputs[name].clone() for name in _BATCH})
+    data = {name: inputs[name].clone() for name in _BATCH}
+    return boundary.function(actor, data) or data  # until November 2025 it wrote into what it was given
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,7 +362,7 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             entropy=entropy,
             logits=torch.zeros(rows * tokens, 1),
             temperature=1.0,
-            behav_imp_weight_cap=None,
+            **dict.fromkeys(("behav_imp_weight_cap", "behave_imp_weight_cap")),
             input_data=data,
             eps_clip=inputs["eps_clip_low"],
             eps_clip_higher=inputs["eps_clip_high"],

@@ -108,8 +108,10 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
         made = config.SkyRLTrainConfig(environment=config.EnvironmentConfig(skyrl_gym=None))
     else:
         made = _of_hydra(config)
+    if hasattr(made.trainer.algorithm, "temperature"):
+        options = {"trainer.algorithm.temperature": 1.0, **options}
     # wandb, the default, is refused where the environment has no key for it.
-    return with_options(made, {"trainer.logger": "console", "trainer.algorithm.temperature": 1.0, **options})
+    return with_options(made, {"trainer.logger": "console", **options})
 
 
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:

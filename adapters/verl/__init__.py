@@ -681,6 +681,7 @@ TARGET = Target(
         Binding(
             f"{_CORE}.compute_reinforce_plus_plus_outcome_advantage",
             "discounted_return",
+            arguments={"response_mask": _MASK},
             outputs=_ADVANTAGES,
             call=_reinforce_plus_plus,
             fixed={"kl": None, "kl_coef": 0.0},
