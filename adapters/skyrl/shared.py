@@ -116,16 +116,17 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
     """A configuration, with options by their dotted paths."""
-    from sentinel.worker.drift import DriftError
+    from sentinel.worker.drift import AbsentError, DriftError
 
+    missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError  # Hydra's are all of former versions
     for path, value in options.items():
         *heads, last = path.split(".")
         try:
             node = functools.reduce(getattr, heads, made)
         except AttributeError:
-            raise DriftError(f"the configuration has no option {path!r}") from None
+            raise missing(f"the configuration has no option {path!r}") from None
         if not hasattr(node, last):  # setting it would succeed silently, and look like an option without effect
-            raise DriftError(f"the configuration has no option {path!r}")
+            raise missing(f"the configuration has no option {path!r}")
         setattr(node, last, value)
     return made
 

@@ -60,9 +60,10 @@ def _fsdp_step(
     boundary: Any, options: Mapping[str, Any], log_probs: Any, fields: Mapping[str, Any], strategy: OneProcess
 ) -> Any:
     """One microbatch of weight 1 through the worker's forward and backward pass."""
-    settings = configuration_of(boundary, options).trainer
+    configuration = configuration_of(boundary, options)
+    settings = configuration.trainer
     worker = stand_in(
-        cfg=settings,
+        cfg=configuration if boundary.function.__name__ == "training_step" else settings,
         model=_fixed_model(log_probs),
         strategy=strategy,
         optimizer=None,
