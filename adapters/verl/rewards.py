@@ -174,7 +174,7 @@ def _laid(make: Callable[[Any, Any], Any]) -> Any:
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         mask = inputs["response_mask"]
         # Until March 2025 rules were given the prompt too, and at first the manager chose them itself.
-        score = _scored(inputs, int("sequences_str" in boundary.function.__code__.co_varnames))
+        score = _scored(inputs, int("sequences" in boundary.function.__code__.co_varnames))
         itself = hasattr(boundary.module, "_select_rm_score_fn")
         manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
         with (
