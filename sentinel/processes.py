@@ -173,7 +173,8 @@ class Loaded:
         if (boundary, contract) not in self._seen:
             self._seen.add((boundary, contract))
             binding = self._target.binding(boundary, contract)
-            paths = [*binding.paths, *binding.imports] if binding else [boundary]
+            imports = [path for name in binding.imports for path in binding.names(name)] if binding else []
+            paths = [*binding.paths, *imports] if binding else [boundary]
             self._keep(self.alive().load(paths, self._adapter, contract_file, contract))
 
     def alive(self) -> TargetProcess:

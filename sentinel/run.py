@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -307,7 +308,7 @@ class Run:
             recipe
             for recipe in self._recipes_of(job.target)
             if any(is_about(recipe, finding, target) for finding in findings)
-            and is_there(recipe, self._verdict(recipe, job.ref), beside)
+            and is_there(recipe, self._verdict(recipe, job.ref), chain(beside, survey.shown_by(recipe, job.ref)))
         ]
         failed = [recipe for recipe in known if (recipe.digest, job.ref) in self._failed]
         told = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)

@@ -8,7 +8,7 @@ inside themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -77,7 +77,8 @@ class Binding:
 
     :ivar boundary: its dotted path today; recipes use this one (or any of ``formerly``).
     :ivar contract: the contract's name.
-    :ivar formerly: its other dotted paths in history, tried in this order when the first is not in a checkout.
+    :ivar formerly: its other dotted paths in history, tried in this order when the first is not in a checkout, before
+        those that :attr:`Target.moved` gives.
     :ivar arguments: canonical input -> the parameter names it has had upstream, newest first. A canonical input not
         named here is passed under its own name where the boundary has such a parameter, and otherwise left out.
     :ivar constants: upstream parameter -> value passed whenever the boundary has that parameter.
@@ -96,6 +97,7 @@ class Binding:
     :ivar dtypes: the float dtypes in which the framework has these tensors; empty: any.
     :ivar dialects: what the framework means to do differently.
     :ivar twins: the boundaries (dotted paths of other bindings of the same contract) that must give the same answer.
+    :ivar moved: the target's, which gives it to each of its bindings.
     """
 
     boundary: str
@@ -113,10 +115,22 @@ class Binding:
     dtypes: tuple[str, ...] = ()
     dialects: tuple[Dialect, ...] = ()
     twins: tuple[str, ...] = ()
+    moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return (self.boundary, *self.formerly)
+        """The dotted paths of its boundary in history, today's first."""
+        return tuple(dict.fromkeys(name for path in (self.boundary, *self.formerly) for name in self.names(path)))
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """A dotted path, and what it was before its package or module moved."""
+        before = (
+            f"{then}{path.removeprefix(today)}"
+            for today, several in self.moved.items()
+            if f"{path}.".startswith(f"{today}.")
+            for then in several
+        )
+        return (path, *before)
 
 
 @dataclass(frozen=True)
@@ -131,6 +145,8 @@ class Target:
     :ivar preload: real third-party packages that are imported before the target, where installed, because boundaries
         use them while they are probed.
     :ivar bindings: the boundaries.
+    :ivar moved: dotted path of a package, module or class -> what it was called before. All that is bound or imported
+        below it is looked for there, too.
     :ivar ghost_versions: a package that may be a ghost -> the version it says it has: for targets that refuse to import
         beside a version they do not know.
     :ivar at_import: dotted path of a function that the target's modules call while they are imported, and that a
@@ -149,13 +165,17 @@ class Target:
     unbound: Mapping[str, str] = field(default_factory=dict)
     ghost_versions: Mapping[str, str] = field(default_factory=dict)
     at_import: Mapping[str, Any] = field(default_factory=dict)
+    moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        bindings = tuple(replace(binding, moved=self.moved) for binding in self.bindings)
+        object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
         """The binding of a boundary (by today's path or a former one), or None."""
-        for binding in self.bindings:
-            if boundary in binding.paths and contract in (None, binding.contract):
-                return binding
-        return None
+        of_contract = [binding for binding in self.bindings if contract in (None, binding.contract)]
+        today = (binding for binding in of_contract if binding.boundary == boundary)
+        return next(today, next((binding for binding in of_contract if boundary in binding.paths), None))
 
     def reason_against(self, path: str) -> str:
         """Why a function is not bound, where the adapter says so of it or of its whole module; empty otherwise."""

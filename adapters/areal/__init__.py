@@ -61,7 +61,8 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         **{name: inputs[name] for name in _CONFIG},
     )
     actor = boundary.owner(config, None)
-    return boundary.function(actor, {name: inputs[name].clone() for name in _BATCH})
+    data = {name: inputs[name].clone() for name in _BATCH}
+    return boundary.function(actor, data) or data  # until November 2025 it wrote into what it was given
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,7 +362,7 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             entropy=entropy,
             logits=torch.zeros(rows * tokens, 1),
             temperature=1.0,
-            behav_imp_weight_cap=None,
+            **dict.fromkeys(("behav_imp_weight_cap", "behave_imp_weight_cap")),
             input_data=data,
             eps_clip=inputs["eps_clip_low"],
             eps_clip_higher=inputs["eps_clip_high"],
@@ -467,23 +468,25 @@ TARGET = Target(
     name="areal",
     repository="https://github.com/areal-project/AReaL",
     roots=(PackageRoot("areal"),),
+    moved={"areal.trainer.ppo": ("areal.engine.ppo",)},
     pypi="areal",
+    at_import={"areal.utils.fs.get_user_tmp": "areal"},  # until October 2025 it made a folder below /home
     preload=("torch._dynamo", "tabulate", "omegaconf", "colorlog"),
     bindings=(
         Binding(
             "areal.trainer.ppo.actor.PPOActor._compute_advantages",
             "advantage_step",
-            formerly=("areal.engine.ppo.actor.PPOActor.compute_advantages",),
+            formerly=("areal.trainer.ppo.actor.PPOActor.compute_advantages",),
             outputs=("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask"),
             call=_advantages,
             imports=(_ARGUMENTS,),
             stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
         ),
         Binding(
-            "areal.engine.ppo.actor.PPOActor.compute_logp",
+            "areal.trainer.ppo.actor.PPOActor._compute_logp",
             "token_log_probs",
+            formerly=("areal.trainer.ppo.actor.PPOActor.compute_logp",),
             call=_recomputed,
-            requires=("areal.engine.ppo.actor.PPOActor.compute_logp",),
             imports=(_ARGUMENTS, _FUNCTIONAL),
             stand_ins=(
                 StandIn("engine", "its forward pass hands the scenario's logits to the hook of the boundary"),
@@ -522,7 +525,6 @@ TARGET = Target(
         Binding(
             "areal.trainer.ppo.actor.grpo_loss_fn",
             "policy_loss",
-            formerly=("areal.engine.ppo.actor.grpo_loss_fn",),
             call=_packed_loss,
             stand_ins=(
                 StandIn(

@@ -113,7 +113,7 @@ BINDINGS = (
     Binding(
         _ACTOR,
         "generalised_advantage",
-        formerly=("areal.engine.ppo.actor.PPOActor.compute_advantages",),
+        formerly=("areal.trainer.ppo.actor.PPOActor.compute_advantages",),
         call=_critic_advantages,
         imports=(_ARGUMENTS,),
         stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),

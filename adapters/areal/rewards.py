@@ -141,7 +141,7 @@ BINDINGS = (
     Binding(
         "areal.trainer.ppo.actor._apply_m2po_masking",
         "second_moment_mask",
-        formerly=("areal.engine.ppo.actor._apply_m2po_masking", "areal.engine.ppo.actor.get_m2po_loss_mask"),
+        formerly=("areal.trainer.ppo.actor.get_m2po_loss_mask",),
         call=_moments,
         dtypes=("float32",),
         dialects=(

@@ -746,7 +746,7 @@ TARGET = Target(
         _actor(
             "roll.pipeline.agentic.agentic_actor_worker.ActorWorker",
             "agentic",
-            requires=("roll.pipeline.agentic.agentic_actor_worker",),  # before, that of base_worker was agentic's too
+            formerly=("roll.pipeline.base_worker.ActorWorker.loss_func",),
             fixed={"algorithm": "ppo"},
             accepts={"ratio_level": (None, "segment")},
         ),

@@ -24,7 +24,7 @@ from . import (
     updates,
     workers,
 )
-from .shared import OFF_POLICY, PPO, WORKER_UTILS
+from .shared import MOVED, OFF_POLICY, PPO, WORKER_UTILS
 
 #: A batch is float32, and a model bfloat16 or float32.
 #: https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/train/dataset/preprocess.py#L214
@@ -58,9 +58,11 @@ TARGET = Target(
     repository="https://github.com/NovaSky-AI/SkyRL",
     roots=(
         PackageRoot("skyrl"),
+        PackageRoot("skyrl/skyrl", "skyrl"),  # for three days of February 2026
         PackageRoot("skyrl-gym/skyrl_gym", "skyrl-gym"),
         PackageRoot("skyrl-train/skyrl_train", "skyrl-train"),  # until it moved into skyrl
     ),
+    moved=MOVED,
     pypi="skyrl",
     # torch imports its compiler on the first call of a function decorated with torch.compile.
     preload=("torch._dynamo", "tensordict", "omegaconf", "loguru"),

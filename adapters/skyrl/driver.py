@@ -124,6 +124,10 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": inputs["rollout_log_probs"],
     }
     batch, refusal = refused(lambda: boundary.invoke({}, trainer, rollouts, [str(row) for row in range(rows)]))
+    if batch is not None and "rollout_logprobs" not in batch:
+        from sentinel.worker.drift import AbsentError
+
+        raise AbsentError("not in this version: a training batch has no log-probs of the rollouts")
     return {"refusal": refusal, "rollout_log_probs": None if batch is None else batch["rollout_logprobs"]}
 
 

@@ -72,7 +72,6 @@ BINDINGS = (
     Binding(
         f"skyrl.{_SAMPLING}.handle_filter_sampling",
         "group_filter",
-        formerly=("skyrl_train.utils.trainer_utils.handle_filter_sampling",),
         call=_sampled,
         fixed={"group_layout": "equal"},
         dialects=(_alone(556),),
@@ -80,14 +79,12 @@ BINDINGS = (
     Binding(
         f"skyrl.{_SAMPLING}.zero_variance_filter",
         "group_filter",
-        formerly=("skyrl_train.utils.trainer_utils.zero_variance_filter",),
         call=_without_variance,
         dialects=(_alone(663),),
     ),
     Binding(
         f"skyrl.{_GENERATORS}.apply_overlong_filtering",
         "overlong_filter",
-        formerly=("skyrl_train.generators.utils.apply_overlong_filtering",),
         call=_not_cut_off,
         accepts={"response_mask": ("full", "right")},
     ),

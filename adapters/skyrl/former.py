@@ -1,29 +1,17 @@
 """SkyRL until it moved, in January 2026: ``skyrl_train``, a package of its own under Hydra.
 
-Its functions of tensors are bound by their present names (``formerly``); what reads the configuration has bindings of
-its own here, on the defaults of its file. Their present names stand beside them: recipes of those speak of these, too.
+What it has is bound by its present names (``MOVED``). Here is what it did otherwise: its loss took averages itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from sentinel.targets import Binding
 
-from .policy_losses import POLICY_LOSSES
-from .shared import CODE, FORMER, FORMER_CONFIG, FORMER_PPO, PPO, given_inputs
-from .tensors import BINDINGS as TENSORS
+from .shared import CODE, FORMER, FORMER_PPO, PPO, given_inputs
 from .tensors import BY_SEQUENCE, REDUCTIONS, empty_rows_count
-
-#: Losses that came after the move.
-_LATER = ("rollout_is_policy_loss", "dppo_policy_loss", "importance_sampling_loss", "cross_entropy_loss")
-
-
-def _former(binding: Binding) -> Binding:
-    path = binding.boundary.replace(PPO, FORMER_PPO)
-    return replace(binding, boundary=path, formerly=(binding.boundary,), imports=(FORMER_CONFIG,), requires=(path,))
 
 
 def _averaged_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,8 +21,6 @@ def _averaged_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    *(_former(item) for item in POLICY_LOSSES if item.boundary.rpartition(".")[2] not in _LATER),
-    *(_former(item) for item in TENSORS if item.boundary == f"{PPO}.ppo_critic_loss"),
     Binding(
         f"{FORMER_PPO}.reduce_loss",
         "loss_aggregation",
@@ -48,7 +34,7 @@ BINDINGS = (
     ),
 )
 
-_HYDRA = "it reads all of Hydra's configuration; what it became in skyrl is bound"
+_HYDRA = "but for what is bound, it reads all of Hydra's configuration"
 UNBOUND: Mapping[str, str] = {
     f"{FORMER_PPO}.*": "registers of functions, by name; the functions are bound",
     f"{FORMER}.models.*": _HYDRA,

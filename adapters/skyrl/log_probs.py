@@ -27,9 +27,7 @@ def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:
-    return Binding(
-        f"{TORCH}.{function}", "token_log_probs", formerly=(f"{FORMER_TORCH}.{function}",), call=call, fixed=fixed
-    )
+    return Binding(f"{TORCH}.{function}", "token_log_probs", call=call, fixed=fixed)
 
 
 BINDINGS = (

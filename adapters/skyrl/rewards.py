@@ -67,7 +67,6 @@ BINDINGS = (
     Binding(
         "skyrl.train.trainer.RayPPOTrainer.postprocess_generator_output",
         "token_reward",
-        formerly=("skyrl_train.trainer.RayPPOTrainer.postprocess_generator_output",),
         call=_laid,
         stand_ins=(_TRAINER,),
         fixed={"score_as": None},

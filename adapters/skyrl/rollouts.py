@@ -13,7 +13,7 @@ from sentinel.targets import Binding, StandIn
 from .shared import stand_in, swapped
 
 _GENERATOR = "generators.skyrl_gym_generator.SkyRLGymGenerator"
-_NOW, _THEN = f"skyrl.train.{_GENERATOR}", f"skyrl_train.{_GENERATOR}"
+_NOW = f"skyrl.train.{_GENERATOR}"
 
 _EOS, _SAID, _HEARD = 2, 20, 30
 
@@ -173,7 +173,6 @@ BINDINGS = (
     Binding(
         f"{_NOW}.agent_loop",
         "rollout_episode",
-        formerly=(f"{_THEN}.agent_loop",),
         call=_episode,
         stand_ins=_STAND_INS,
         # The loop kept the limit itself once; since then it is the engine's, and this one answers what it is told to.
@@ -182,7 +181,6 @@ BINDINGS = (
     Binding(
         f"{_NOW}.generate_batched",
         "length_report",
-        formerly=(f"{_THEN}.generate_batched",),
         call=_batched,
         stand_ins=_STAND_INS,
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.targets import Binding
 
-from .shared import CONFIG, FORMER_PPO, PPO, algorithm_of
+from .shared import CONFIG, PPO, algorithm_of
 
 _KIND = {True: "adaptive", False: "fixed"}
 
@@ -31,9 +31,7 @@ BINDINGS = (
     Binding(
         f"{PPO}.get_kl_controller",
         "kl_coefficient",
-        formerly=(f"{FORMER_PPO}.get_kl_controller",),
         call=_coefficients,
         imports=(CONFIG,),
-        requires=(CONFIG,),
     ),
 )

@@ -22,9 +22,19 @@ WORKER_UTILS = f"{BACKEND}.workers.worker_utils"
 CONFIG = "skyrl.train.config"
 #: Until it moved: a package of its own, configured by Hydra.
 FORMER = "skyrl_train"
-FORMER_CONFIG = f"{FORMER}.config"
 FORMER_PPO = f"{FORMER}.utils.ppo_utils"
 FORMER_TORCH = f"{FORMER}.utils.torch_utils"
+#: Before that the configuration was a file of Hydra's beside the package, and no module.
+MOVED = {
+    BACKEND: (FORMER,),
+    f"{BACKEND}.inference_servers": (f"{FORMER}.inference_engines",),
+    TORCH: (FORMER_PPO,),
+    "skyrl.train": (FORMER,),
+    "skyrl.train.generators.skyrl_gym_generator.SkyRLGymGenerator": (
+        f"{FORMER}.generators.skygym_generator.SkyGymGenerator",
+    ),
+    CONFIG: (FORMER,),
+}
 WRAPPER = f"{BACKEND}.workers.megatron.megatron_model_wrapper"
 MEGATRON_WORKER = f"{BACKEND}.workers.megatron.megatron_worker"
 MEGATRON_UTILS = f"{BACKEND}.distributed.megatron.megatron_utils"
@@ -94,23 +104,29 @@ def current_device(name: str) -> AbstractContextManager[Any]:
 def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
     """The target's own configuration, with options by their dotted paths."""
     config = boundary.imported[CONFIG]
-    made = config.SkyRLTrainConfig(environment=config.EnvironmentConfig(skyrl_gym=None))
+    if hasattr(config, "SkyRLTrainConfig"):
+        made = config.SkyRLTrainConfig(environment=config.EnvironmentConfig(skyrl_gym=None))
+    else:
+        made = _of_hydra(config)
+    if hasattr(made.trainer.algorithm, "temperature"):
+        options = {"trainer.algorithm.temperature": 1.0, **options}
     # wandb, the default, is refused where the environment has no key for it.
-    return with_options(made, {"trainer.logger": "console", "trainer.algorithm.temperature": 1.0, **options})
+    return with_options(made, {"trainer.logger": "console", **options})
 
 
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
     """A configuration, with options by their dotted paths."""
-    from sentinel.worker.drift import DriftError
+    from sentinel.worker.drift import AbsentError, DriftError
 
+    missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError  # Hydra's are all of former versions
     for path, value in options.items():
         *heads, last = path.split(".")
         try:
             node = functools.reduce(getattr, heads, made)
         except AttributeError:
-            raise DriftError(f"the configuration has no option {path!r}") from None
+            raise missing(f"the configuration has no option {path!r}") from None
         if not hasattr(node, last):  # setting it would succeed silently, and look like an option without effect
-            raise DriftError(f"the configuration has no option {path!r}")
+            raise missing(f"the configuration has no option {path!r}")
         setattr(node, last, value)
     return made
 
@@ -172,17 +188,22 @@ def given_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def algorithm_of(boundary: Any, options: Mapping[str, Any]) -> Any:
     """The algorithm's part of the target's own configuration: a class, or once a file of defaults."""
-    if CONFIG in boundary.imported:
-        return with_options(boundary.imported[CONFIG].AlgorithmConfig(), options)
+    config = boundary.imported[CONFIG]
+    own = hasattr(config, "AlgorithmConfig")
+    return with_options(config.AlgorithmConfig() if own else _of_hydra(config).trainer.algorithm, options)
+
+
+def _of_hydra(config: Any) -> Any:
+    """The file of defaults beside the package or module of the configuration."""
     from pathlib import Path
 
     from omegaconf import OmegaConf
 
-    file = Path(str(boundary.imported[FORMER_CONFIG].__file__)).with_name("ppo_base_config.yaml")
-    made = OmegaConf.create(OmegaConf.to_container(OmegaConf.load(file).trainer.algorithm))
-    made.max_seq_len = None  # the trainer put it there
+    beside = Path(str(config.__file__)).parent
+    made: Any = OmegaConf.load(next(beside.rglob("ppo_base_config.yaml")))
+    made.trainer.algorithm.max_seq_len = None  # the trainer put it there
     OmegaConf.set_struct(made, True)
-    return with_options(made, options)
+    return made
 
 
 def is_averaged_inside(module: Any) -> bool:

@@ -13,8 +13,6 @@ from .shared import (
     BATCH,
     CODE,
     CONFIG,
-    FORMER_PPO,
-    FORMER_TORCH,
     K3_IS_CUT,
     OFF_POLICY,
     PPO,
@@ -30,10 +28,6 @@ from .shared import (
 
 #: Where its masks come from: every response-level tensor is right-aligned, with padding on the left.
 RIGHT_ALIGNED = ("full", "left")
-
-
-def _formerly(function: str) -> tuple[str, ...]:
-    return (f"{FORMER_PPO}.{function}",)
 
 
 #: Estimators as two switches, before they had names.
@@ -96,7 +90,6 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
     return Binding(
         f"{PPO}.{function}",
         "group_advantage",
-        formerly=_formerly(function),
         arguments={"group": ("index",), "norm_by_std": ("grpo_norm_by_std",)},
         outputs=("advantages", "returns"),
         call=_of_groups,
@@ -190,15 +183,12 @@ def _mean(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(given_inputs(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
 
 
-def _statistic(
-    path: str, statistic: str, knobs: tuple[str, ...], call: Any = None, formerly: tuple[str, ...] = ()
-) -> Binding:
+def _statistic(path: str, statistic: str, knobs: tuple[str, ...], call: Any = None) -> Binding:
     plain = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
     names = ("values", "response_mask", *(name for name in knobs if name != "axis"))
     return Binding(
         path,
         "masked_statistics",
-        formerly=formerly,
         arguments={"values": ("values", "tensor"), "response_mask": ("mask",)},
         outputs=("result",),
         call=call or (lambda boundary, inputs: boundary.invoke(given_inputs(inputs, *names))),
@@ -267,7 +257,6 @@ BINDINGS = (
     Binding(
         f"{PPO}.compute_approx_kl",
         "kl_estimate",
-        formerly=_formerly("compute_approx_kl"),
         arguments={
             "ref_log_probs": ("log_probs_base",),
             "kl_estimator": ("kl_estimator_type",),
@@ -280,7 +269,6 @@ BINDINGS = (
     Binding(
         f"{PPO}.compute_gae_advantage_return",
         "generalised_advantage",
-        formerly=_formerly("compute_gae_advantage_return"),
         arguments={"lam": ("lambd",)},
         outputs=("advantages", "returns"),
         call=_gae,
@@ -290,7 +278,6 @@ BINDINGS = (
     Binding(
         f"{PPO}.compute_reinforce_plus_plus_outcome_advantage",
         "discounted_return",
-        formerly=_formerly("compute_reinforce_plus_plus_outcome_advantage"),
         outputs=("advantages", "returns"),
         call=_reinforce_plus_plus,
         fixed={"kl": None, "kl_coef": 0.0},
@@ -354,26 +341,21 @@ BINDINGS = (
         **_BATCH_NORMALISATION,
     ),
     # What the step did before it was a method of the trainer.
-    *(
-        Binding(
-            f"{module}.normalize_advantages_dict",
-            "advantage_normalisation",
-            formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",),
-            call=_normalised_data,
-            requires=(f"{module}.normalize_advantages_dict",),
-            **_BATCH_NORMALISATION,
-        )
-        for module in (PPO, FORMER_PPO)
+    Binding(
+        f"{PPO}.normalize_advantages_dict",
+        "advantage_normalisation",
+        formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",),
+        call=_normalised_data,
+        **_BATCH_NORMALISATION,
     ),
     _statistic(
         f"{TORCH}.masked_mean",
         "mean",
         ("axis",),
         _mean,
-        (*_formerly("masked_mean"), f"{FORMER_TORCH}.masked_mean"),
     ),
-    _statistic(f"{PPO}.masked_var", "var", ("unbiased",), formerly=_formerly("masked_var")),
-    _statistic(f"{PPO}.masked_whiten", "whiten", ("shift_mean",), formerly=_formerly("masked_whiten")),
+    _statistic(f"{PPO}.masked_var", "var", ("unbiased",)),
+    _statistic(f"{PPO}.masked_whiten", "whiten", ("shift_mean",)),
     _correction(
         "compute_tis_ratio",
         _truncated,

@@ -60,9 +60,10 @@ def _fsdp_step(
     boundary: Any, options: Mapping[str, Any], log_probs: Any, fields: Mapping[str, Any], strategy: OneProcess
 ) -> Any:
     """One microbatch of weight 1 through the worker's forward and backward pass."""
-    settings = configuration_of(boundary, options).trainer
+    configuration = configuration_of(boundary, options)
+    settings = configuration.trainer
     worker = stand_in(
-        cfg=settings,
+        cfg=configuration if boundary.function.__name__ == "training_step" else settings,
         model=_fixed_model(log_probs),
         strategy=strategy,
         optimizer=None,
@@ -75,7 +76,9 @@ def _fsdp_step(
         utils = boundary.imported[WORKER_UTILS]
         iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator  # the only one, once
         experience = iterator.batch_to_experience(training_batch(boundary, fields))
-        return boundary.invoke({}, worker, experience, microbatch_weight=1.0)
+        # Until December 2025 the step was told where it stood, and of how many microbatches.
+        formerly = {"global_step": 0, "local_step": 0, "accumulation_steps": 1}
+        return boundary.invoke({}, worker, experience, microbatch_weight=1.0, **formerly)
 
 
 def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,6 +136,7 @@ BINDINGS = (
     Binding(
         f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
         "device_placement",
+        formerly=(f"{BACKEND}.workers.worker.PolicyWorkerBase.training_step",),
         call=_fsdp_device,
         imports=WORKING,
         stand_ins=_FSDP,

@@ -359,6 +359,7 @@ TARGET = Target(
     name="slime",
     repository="https://github.com/THUDM/slime",
     roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
+    moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week of January 2026
     # Its boundaries are decorated with torch.compile, whose machinery torch imports on first use.
     preload=("torch._dynamo",),
     bindings=(
@@ -491,6 +492,7 @@ TARGET = Target(
         Binding(
             "slime.ray.rollout.RolloutManager._post_process_rewards",
             "reward_normalisation",
+            formerly=("slime.ray.buffer.RolloutController.post_process_rewards",),
             call=_post_process_rewards,
             imports=(TYPES,),
             stand_ins=(SELF, ARGS),

@@ -34,6 +34,13 @@ def stand_in(**attributes: Any) -> Any:
     return StandInNamespace(**attributes)
 
 
+def parallel_state(boundary: Any) -> tuple[Any, ...]:
+    """What stood after the arguments for a week of January 2026: one process, as :func:`one_rank` has it."""
+    sizes = dict.fromkeys(("cp_size", "dp_size", "dp_cp_size"), 1)
+    groups = dict.fromkeys(("cp_group", "dp_group", "tp_group"))
+    return (stand_in(cp_rank=0, **sizes, **groups),) if "parallel_state" in boundary.parameters else ()
+
+
 @contextlib.contextmanager
 def one_rank(context_parallel_rank: int = 0, **sizes: int) -> Iterator[None]:
     """Megatron's ``mpu`` where slime looks for it: in modules that hold it, and where functions import it from.

@@ -19,6 +19,7 @@ from .shared import (
     full_lengths,
     kl_name,
     one_rank,
+    parallel_state,
     stand_in,
     swapped,
 )
@@ -125,7 +126,7 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
         raise AbsentError("not in this version: GRPO is the only estimator")
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
     with one_rank():
-        boundary.function(args, data)
+        boundary.function(args, *parallel_state(boundary), data)
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,7 +238,7 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return torch.where(mask.reshape(-1), values, 0.0).sum() / mask.sum().clamp(min=1)
 
     with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
-        loss, told = boundary.function(args, batch, torch.zeros(()), token_mean)
+        loss, told = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
     gradient = torch.autograd.grad(loss, log_probs)[0]
     return {"gradient": gradient, "pg_loss": told["pg_loss"], "kl_loss": told.get("kl_loss")}
 

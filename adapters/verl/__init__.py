@@ -233,10 +233,15 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
     given = {name: inputs[name] for name in counts if inputs[name] is not None}
     of_loss = {name.partition(".")[2]: value for name, value in options.items() if "." in name}
     required = {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1}
-    actor = boundary.module.ActorConfig
-    if given and "global_batch_info" not in actor.__dataclass_fields__:
-        raise UnknownInputError("ActorConfig has no option 'global_batch_info'", next(iter(given)))
-    losses = boundary.imported[_CONFIG].PolicyLossConfig
+    actor = getattr(boundary.module, "ActorConfig", None)
+    if given and "global_batch_info" not in getattr(actor, "__dataclass_fields__", ()):
+        raise UnknownInputError("the actor's configuration has no option 'global_batch_info'", next(iter(given)))
+    if actor is None:  # until #2621 it was Hydra's
+        from omegaconf import OmegaConf
+
+        usual = {"clip_ratio": 0.2, "clip_ratio_low": None, "clip_ratio_high": None}
+        return OmegaConf.create({**usual, **options, "policy_loss": of_loss})
+    losses = sys.modules[_CONFIG].PolicyLossConfig
     beside = {name: value for name, value in of_loss.items() if name in _PUT_THERE - losses.__dataclass_fields__.keys()}
     made = _made(
         actor,
@@ -288,7 +293,6 @@ def _policy(
             "importance_weights": ("rollout_is_weights",),
         },
         call=call,
-        imports=(_CONFIG, *more.pop("imports", ())),
         fixed={
             "algorithm": algorithm,
             **{name: value for name, value in _KNOBS.items() if name not in knobs},
@@ -669,6 +673,7 @@ TARGET = Target(
     name="verl",
     repository="https://github.com/verl-project/verl",
     roots=(PackageRoot("verl"),),
+    moved={f"verl.workers.{role}": (f"verl.trainer.ppo.{role}",) for role in ("actor", "critic")},
     pypi="verl",
     preload=("tensordict", "omegaconf"),
     bindings=_as_verl_has_them(
@@ -676,6 +681,7 @@ TARGET = Target(
         Binding(
             f"{_CORE}.compute_reinforce_plus_plus_outcome_advantage",
             "discounted_return",
+            arguments={"response_mask": _MASK},
             outputs=_ADVANTAGES,
             call=_reinforce_plus_plus,
             fixed={"kl": None, "kl_coef": 0.0},

@@ -196,6 +196,7 @@ BINDINGS = (
         f"{_LOSSES}.sft_loss",
         "supervised_update",
         formerly=(f"{_FORMER_LOSSES}.sft_loss",),
+        requires=(_ENGINE,),  # before #3422 its engine had neither this loop nor its batches
         call=_sft_loss,
         imports=(_ENGINE, _TENSORDICT),
         stand_ins=(ENGINE, MODEL, OPTIMIZER, CPU, RANKS),
@@ -212,6 +213,7 @@ BINDINGS = (
         f"{_LOSSES}.ppo_loss",
         "policy_update",
         formerly=(f"{_FORMER_LOSSES}.ppo_loss",),
+        requires=(_ENGINE,),
         call=_ppo_loss,
         imports=(_ENGINE, _TENSORDICT, _METRIC),
         stand_ins=(ENGINE, MODEL, OPTIMIZER, CONFIG, CPU, RANKS),

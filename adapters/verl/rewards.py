@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
@@ -146,10 +147,14 @@ def _batch(boundary: Any, mask: Any) -> Any:
     )
 
 
-def _scoring(rewards: Any, mask: Any, as_record: bool = False) -> Callable[..., Any]:
-    """A rule that knows the whole text of each response: of any other it says that it is worth nothing."""
+def _scoring(rewards: Any, mask: Any, as_record: bool = False, prompt: int = 0) -> Callable[..., Any]:
+    """A rule that knows the whole text of each response: of any other it says that it is worth nothing.
+
+    :param prompt: tokens of the prompt that come before it.
+    """
     worth = {
-        (" ".join([str(n + 1)] * int(row.sum())), str(n + 1)): float(rewards[n]) for n, row in enumerate(mask != 0)
+        (" ".join([str(n + 1)] * (prompt + int(row.sum()))), str(n + 1)): float(rewards[n])
+        for n, row in enumerate(mask != 0)
     }
 
     def score(data_source: Any, solution_str: str, ground_truth: str, extra_info: Any = None, **_: Any) -> Any:
@@ -159,8 +164,8 @@ def _scoring(rewards: Any, mask: Any, as_record: bool = False) -> Callable[..., 
     return score
 
 
-def _scored(inputs: Mapping[str, Any]) -> Callable[..., Any]:
-    return _scoring(inputs["rewards"], inputs["response_mask"], inputs["score_as"] == "record")
+def _scored(inputs: Mapping[str, Any], prompt: int = 0) -> Callable[..., Any]:
+    return _scoring(inputs["rewards"], inputs["response_mask"], inputs["score_as"] == "record", prompt)
 
 
 def _laid(make: Callable[[Any, Any], Any]) -> Any:
@@ -168,8 +173,14 @@ def _laid(make: Callable[[Any, Any], Any]) -> Any:
 
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         mask = inputs["response_mask"]
-        manager = make(boundary.owner, _scored(inputs))
-        with swapped(boundary.module, "ProcessPoolExecutor", _Threads):
+        # Until March 2025 rules were given the prompt too, and at first the manager chose them itself.
+        score = _scored(inputs, int("sequences" in boundary.function.__code__.co_varnames))
+        itself = hasattr(boundary.module, "_select_rm_score_fn")
+        manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
+        with (
+            swapped(boundary.module, "ProcessPoolExecutor", _Threads),
+            swapped(boundary.module, "_select_rm_score_fn", lambda source: partial(score, source)),
+        ):
             return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
 
     return call
@@ -312,23 +323,16 @@ BINDINGS = (
         f"{_MANAGERS}.naive.NaiveRewardManager.__call__",
         _laid(_manager),
         *_STANDING,
-        requires=(f"{_MANAGERS}.naive",),  # before it decoded the prompt too, and knew the data sets itself
+        formerly=("verl.trainer.main_ppo.RewardManager.__call__",),
     ),
-    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _laid(_lenient), *_STANDING, requires=(f"{_MANAGERS}.dapo",)),
+    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _laid(_lenient), *_STANDING),
     _lays(
         f"{_MANAGERS}.batch.BatchRewardManager.__call__",
         _laid(lambda owner, score: _manager(owner, _each(score))),
         *_STANDING,
-        requires=(f"{_MANAGERS}.batch",),
     ),
-    _lays(
-        f"{_MANAGERS}.prime.PrimeRewardManager.__call__",
-        _laid(_manager),
-        *_STANDING,
-        _EXECUTOR,
-        requires=(f"{_MANAGERS}.prime",),
-    ),
-    _lays(_ASSEMBLES, _assembled, fixed={"score_as": None}, requires=(_ASSEMBLES,)),
+    _lays(f"{_MANAGERS}.prime.PrimeRewardManager.__call__", _laid(_manager), *_STANDING, _EXECUTOR),
+    _lays(_ASSEMBLES, _assembled, fixed={"score_as": None}),
     *(
         _lays(f"{_LOOP}.{file}.{name}RewardManager.run_single", _run_single, *_STANDING, requires=(_ASSEMBLES,))
         for file, name in (("naive", "Naive"), ("dapo", "DAPO"), ("gdpo", "GDPO"))
@@ -338,7 +342,6 @@ BINDINGS = (
         _penalised,
         "workers/reward_manager/dapo.py#L126",
         *_STANDING,
-        requires=(f"{_MANAGERS}.dapo",),
     ),
     _punishes(
         f"{_LOOP}.dapo.DAPORewardManager.run_single",

@@ -192,7 +192,6 @@ BINDINGS = (
         f"{_CRITIC}.DataParallelPPOCritic.compute_values",
         "critic_values",
         call=_critic_values,
-        requires=(f"{_CRITIC}.DataParallelPPOCritic.compute_values",),
         imports=(_PROTOCOL,),
         stand_ins=(SELF, MODEL, CPU, MEMORY),
         accepts={"response_mask": ("full", "right")},
@@ -201,7 +200,6 @@ BINDINGS = (
         f"{_ACTOR}.DataParallelPPOActor.update_policy",
         "policy_update",
         call=_actor_update,
-        requires=(f"{_ACTOR}.DataParallelPPOActor.update_policy",),
         imports=(_PROTOCOL, _CORE),
         stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU, MEMORY),
         # What clips is searched where the loss is; many versions of the actor have one range and no second clip.

@@ -6,14 +6,14 @@ import argparse
 import ast
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from sentinel.catalog import Catalog
     from sentinel.checkout import Checkout
@@ -25,10 +25,14 @@ _EXAMPLE = """\
   sentinel boundaries                                    of every target, as the adapters say
   sentinel boundaries verl --ref git:main                and whether each is there at that ref
   sentinel boundaries roll --ref git:8eb27cc2dc34c4d1310b169d9b86d339004d811a --json
+  sentinel boundaries verl --history                     at every release tag and every 25th commit of main
 
 Under "not bound" stand the functions that the adapter leaves out with a reason; and, with --ref, the other public
-functions of the modules that have a bound one.
-exit status: 0; 1 where a bound boundary is not there at the ref; 2 where the ref itself is not to be had
+functions of the modules that have a bound one. --history reads the mirror and imports nothing: a boundary is there
+under one of its names, or not in that version; or it is not reached, where a function that no name finds has half of
+its lines, or where a module is missing that the adapter calls it with.
+exit status: 0; 1 where a bound boundary is not there at the ref, or somewhere in the history not reached; 2 where the
+ref, or the mirror, is not to be had
 """
 
 
@@ -51,7 +55,9 @@ class Row:
 def declare(commands: Commands) -> None:
     parser = command(commands, "boundaries", _boundaries, "list boundaries with their contracts and laws", _EXAMPLE)
     parser.add_argument("target", metavar="TARGET", nargs="?", help="only of this target")
-    parser.add_argument("--ref", metavar="REF", help="also look whether each is there")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--ref", metavar="REF", help="also look whether each is there")
+    when.add_argument("--history", action="store_true", help="look where each was, over the target's whole history")
     settings_options(parser)
     json_option(parser)
 
@@ -63,6 +69,8 @@ def _boundaries(arguments: argparse.Namespace) -> int:
         if arguments.target
         else [target for name, target in sorted(catalog.targets.items()) if name != "demo"]
     )
+    if arguments.history:
+        return _history(targets, arguments.json)
     rows: list[Row] = []
     unbound: list[tuple[str, str, str]] = []
     unavailable: list[str] = []
@@ -125,6 +133,81 @@ def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
                 there, note = "other version" if binding.requires else "no", str(error)
         rows.append(Row(target.name, binding.boundary, binding.contract, there, laws.get(id(binding), ()), note))
     return rows
+
+
+def _history(targets: Sequence[Target], as_json: bool) -> int:
+    from itertools import groupby
+
+    from sentinel.history.bindings import revisions, sightings
+    from sentinel.history.gittrees import GitTrees
+    from sentinel.refs import Ref
+    from sentinel.sources import MirrorStore
+
+    store = MirrorStore()
+    found: list[dict[str, Any]] = []
+    unavailable: list[str] = []
+    for target in targets:
+        try:
+            mirror, head = store.path(target.name), store.resolve(target, Ref.parse(f"git:{target.branch}").name)
+        except Unavailable as error:
+            unavailable.append(f"{target.name}: {error.reason}")
+            continue
+        looked = revisions(mirror, head)
+        trees = GitTrees(mirror)
+        try:
+            with progress() as tell:
+                say_how_far = _telling(tell, target.name, len(looked))
+                seen = sightings(target, trees, [commit.tree for commit in looked.values()], say_how_far)
+        finally:
+            trees.close()
+        for binding, ones in zip(target.bindings, seen):
+            spans = [list(same) for _, same in groupby(zip(looked, ones), key=lambda item: item[1].plain)]
+            found.append(
+                {
+                    "target": target.name,
+                    "boundary": binding.boundary,
+                    "contract": binding.contract,
+                    "revisions": len(ones),
+                    "bound": sum(one.bound for one in ones),
+                    "not_reached": sum(one.missing for one in ones),
+                    "spans": [
+                        {"first": same[0][0], "last": same[-1][0], "revisions": len(same), **same[0][1].plain}
+                        for same in spans
+                    ],
+                }
+            )
+    if as_json:
+        say_json({"boundaries": found, "unavailable": unavailable})
+    else:
+        _show_history(found, unavailable)
+    if not found:
+        return 2
+    return 1 if any(item["not_reached"] for item in found) else 0
+
+
+def _telling(tell: Callable[[str], None], target: str, total: int) -> Callable[[int], None]:
+    return lambda done: tell(f"{target}: {done * 100 // total}% of {total} revisions")
+
+
+def _show_history(found: list[dict[str, Any]], unavailable: list[str]) -> None:
+    def row(item: dict[str, Any]) -> tuple[str, ...]:
+        bound = [span for span in item["spans"] if span["state"] == "bound"]
+        names = dict.fromkeys(span["path"] for span in bound if span["path"] != item["boundary"])
+        notes = [f"as {name}" for name in names]
+        for span in item["spans"]:
+            if span["state"] == "not reached":
+                why = " or ".join(span["alike"]) or f"{span['needs']} is not there"
+                notes.append(f"not reached from {span['first']} to {span['last']}: {why}")
+        ends = (bound[0]["first"], bound[-1]["last"]) if bound else ("", "")
+        said = f"{item['bound']} of {item['revisions']}"
+        return (item["target"], item["boundary"], item["contract"], said, *ends, "; ".join(notes))
+
+    if found:
+        say_table(("target", "boundary", "contract", "bound", "first", "last", "note"), [row(item) for item in found])
+        missing = sum(item["not_reached"] for item in found)
+        say(f"\n{sum(item['bound'] for item in found)} bound, {missing} not reached, the others not in their version")
+    for line in unavailable:
+        say(f"unavailable: {line}")
 
 
 def left_unbound(target: Target, checkout: Checkout) -> list[tuple[str, str, str]]:

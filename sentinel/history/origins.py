@@ -49,14 +49,14 @@ def origin(trees: GitTrees, unit: Unit, tree: str, before: str) -> Origin | None
     end = _end(source, unit.line)
     if end is None:
         return None
-    lines = _lines(b"\n".join(source.splitlines()[unit.line - 1 : end]))
+    lines = code_lines(b"\n".join(source.splitlines()[unit.line - 1 : end]))
     now, then = Counter(_sources(trees, tree)), Counter(_sources(trees, before))
     more: Counter[tuple[bytes, ...]] = Counter()
     for name, times in (now - then).items():
-        more.update(row for _, row in _rows(_lines(trees.blob(name))) for _ in range(times))
+        more.update(row for _, row in rows(code_lines(trees.blob(name))) for _ in range(times))
     for name, times in (then - now).items():
-        more.subtract(row for _, row in _rows(_lines(trees.blob(name))) for _ in range(times))
-    older = {n + k for n, row in _rows(lines) if more[row] <= 0 for k in range(_ROW)}
+        more.subtract(row for _, row in rows(code_lines(trees.blob(name))) for _ in range(times))
+    older = {n + k for n, row in rows(lines) if more[row] <= 0 for k in range(_ROW)}
     return Origin(len(lines), len(older))
 
 
@@ -68,11 +68,13 @@ def _sources(trees: GitTrees, tree: str) -> Iterator[str]:
             yield found
 
 
-def _lines(source: bytes) -> list[bytes]:
+def code_lines(source: bytes) -> list[bytes]:
+    """The lines with something on them, without their indentation."""
     return [line.strip() for line in source.splitlines() if line.strip()]
 
 
-def _rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
+def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
+    """Each three lines in a row that say enough to be looked for, with the place of the first."""
     letters = [len(line.translate(None, _OTHER)) for line in lines]
     for n in range(len(lines) - _ROW + 1):
         if sum(letters[n : n + _ROW]) >= _LETTERS:

@@ -182,6 +182,7 @@ class Hunt:
         self._ahead = ahead
         self._round = self._done = self._empty = 0
         self._unknown: set[str] = set()
+        self._not_taken: set[str] = set()
         self.tried = 0
         self.tallies: dict[Invariant, Tally] = {law: Tally() for law in self._laws}
 
@@ -232,6 +233,10 @@ class Hunt:
                 looks += [(plan, example) for plan in plans]
         self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
+    def narrowed(self, subject: Subject) -> Subject | None:
+        """A subject without the inputs that examples have that were refused for them, where that makes a difference."""
+        return _without(subject, self._not_taken)
+
     def replay(self, plans: Sequence[Plan]) -> bool:
         """Try scenarios of an earlier run; whether any still breaks its law. What the adapter no longer says that the
         boundary takes breaks none."""
@@ -259,6 +264,7 @@ class Hunt:
         """Try plans, each with the example it is of, and confirm each symptom of each law by the first
         that shows it; by a later one where that was not confirmed. Whether any was."""
         trials = self._tried(self._bench, [plan for plan, _ in looks])
+        self._not_taken |= {trial.unknown_input for trial in trials}
         left = [
             _Suspect(law, trial, (), (example.name,) if example else ())
             for ((law, _), example), trial in zip(looks, trials)
@@ -339,9 +345,7 @@ class Hunt:
 
     def _narrowed(self) -> Subject | None:
         """The subject without the inputs that it has been found not to take; None where there is no such."""
-        contract = self.subject.contract
-        kept = tuple(_undrawn(item) if item.name in self._unknown else item for item in contract.inputs)
-        return None if kept == contract.inputs else replace(self.subject, contract=replace(contract, inputs=kept))
+        return _without(self.subject, self._unknown)
 
     def _borrow(self, law: Invariant, symptom: str) -> bool:
         """Whether a scenario that was shrunk for another law shows this one broken too: one bug breaks several laws,
@@ -532,6 +536,12 @@ def _hypothesis(
     errors = hypothesis.errors
     with contextlib.suppress(_BrokenError, _StopRound, errors.Unsatisfiable, errors.Flaky):
         test()
+
+
+def _without(subject: Subject, names: Collection[str]) -> Subject | None:
+    contract = subject.contract
+    kept = tuple(_undrawn(item) if item.name in names else item for item in contract.inputs)
+    return None if kept == contract.inputs else replace(subject, contract=replace(contract, inputs=kept))
 
 
 def _undrawn(item: Input) -> Input:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -123,6 +123,15 @@ class Survey:
         laws = self._wanted[job.place]
         return [finding for law in laws for finding in self.findings(replace(job, law=law))]
 
+    def shown_by(self, recipe: Recipe, ref: Ref) -> Iterator[Finding]:
+        """What breaks a recipe's law at its own boundary, whichever boundary was asked about."""
+        for subject in self._subjects_of(recipe.target).values():
+            about = subject.contract.name == recipe.contract and recipe.boundary in subject.binding.paths
+            if about and recipe.invariant in names(subject.laws):
+                job = LawJob(recipe.target, subject.name, recipe.invariant, ref)
+                self.decide(job)
+                yield from self.findings(job)
+
     def close(self) -> None:
         """Forget what nobody has asked for yet, and wait for hunts under way: after the runner was closed, or they
         take their time."""
@@ -171,7 +180,11 @@ class Survey:
         hunt = Hunt(bench, subject, self._seed, laws, self._shrinking, shrink_further=False, ahead=ahead)
         try:
             recorded = self._recorded.variants(target, subject, laws, ref) if self._recorded is not None else {}
-            hunt.begin(examples(subject, self._recipes_of(target)), list(recorded.items()))
+            recipes, narrower = self._recipes_of(target), subject
+            hunt.begin(examples(subject, recipes), list(recorded.items()))
+            while (narrowed := hunt.narrowed(narrower)) is not None:  # without the options that this version has not
+                narrower = narrowed
+                hunt.begin(examples(narrower, recipes))
             hunt.run(self._examples)
             self._wait_for_dialects(bench, hunt)
         except Undecidable as error:

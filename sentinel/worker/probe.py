@@ -141,10 +141,12 @@ def _find(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
             continue
         if not callable(function):
             raise DriftError(f"{path} is not callable")
+        imported = {}
         for name in binding.imports:
-            if boundaries.module_of(name, roots) != name:
+            there = next((then for then in binding.names(name) if boundaries.module_of(then, roots) == then), None)
+            if there is None:
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
-        imported = {name: boundaries.import_whole(name) for name in binding.imports}
+            imported[name] = boundaries.import_whole(there)
         return boundaries.Boundary(path, module, function, owner, binding, given, device, imported)
     boundaries.resolve(binding.boundary, roots)  # raises, and says what is near
     raise AssertionError(f"{binding.boundary} is there after all")

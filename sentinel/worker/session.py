@@ -59,18 +59,18 @@ class _Sitting:
             contract = self._contract(request)
             if not self._roots:
                 return {"answers": {name: self._consult(contract, call) for name, call in request["calls"].items()}}
-            prepared = {
-                name: self._prepare(request, call.get("boundary") or request["boundary"])
-                for name, call in request["calls"].items()
-            }
+            main = self._prepare(request, request["boundary"])
         except BaseException as error:
             return probe.describe(error, None, self._roots)
         tracer = _Tracer(self._roots) if request.get("describe") else None
-        answers = {
-            name: self._measure(contract, prepared[name], call, request["device"], tracer)
-            for name, call in request["calls"].items()
-        }
-        main = self._prepare(request, request["boundary"])
+        answers = {}
+        for name, call in request["calls"].items():
+            try:
+                prepared = self._prepare(request, call["boundary"]) if call.get("boundary") else main
+            except BaseException as error:  # a twin that is not there concerns no law but the one that compares
+                answers[name] = {"refused": _absent(probe.describe(error, None, self._roots, traced=False)["failure"])}
+            else:
+                answers[name] = self._measure(contract, prepared, call, request["device"], tracer)
         return {
             "answers": answers,
             "provenance": main.provenance,
@@ -138,6 +138,11 @@ class _Sitting:
             return {"silent": str(error)}
         except BaseException as error:
             return {"refused": probe.describe(error, None, ())["failure"]}
+
+
+def _absent(failure: Mapping[str, Any]) -> dict[str, Any]:
+    """The refusal of a call of a boundary that could not be prepared: one that is not found is not in this version."""
+    return {**failure, "kind": "not-in-this-version" if failure["kind"] == "drift" else failure["kind"]}
 
 
 class _Tracer:

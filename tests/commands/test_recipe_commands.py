@@ -89,6 +89,20 @@ def test_list_targets(run_sentinel: Any, tiny: Any) -> None:
     assert run_sentinel("list", "targets", "tiny").out.splitlines()[1].split()[:2] == ["tiny", "1"]
 
 
+@pytest.mark.usefixtures("mirrored")
+def test_boundaries_over_a_history(run_sentinel: Any) -> None:
+    answer = run_sentinel("boundaries", "tiny", "--history")
+    assert (answer.status, "2 bound, 0 not reached" in answer.out) == (0, True), answer.out
+    [found] = run_sentinel("boundaries", "tiny", "--history", "--json").json()["boundaries"]
+    assert (found["boundary"], found["revisions"], found["bound"]) == ("tiny.losses.agg_loss", 2, 2)
+    assert [(span["state"], span["path"]) for span in found["spans"]] == [("bound", "tiny.losses.agg_loss")]
+
+
+def test_boundaries_over_a_history_that_is_not_there(run_sentinel: Any) -> None:
+    answer = run_sentinel("boundaries", "tiny", "--history")
+    assert (answer.status, "unavailable: tiny: no mirror of tiny" in answer.out) == (2, True)
+
+
 def test_list_recipes_and_boundaries(run_sentinel: Any) -> None:
     assert "TINY-MEAN" in run_sentinel("list", "recipes").out
     text = run_sentinel("list", "boundaries", "tiny").out

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from toy_ground import OpenGround
 
+from sentinel.catalog import Catalog
 from sentinel.invariants.invariant import Invariant
 from sentinel.search.bench import Bench, Plan, Undecidable
 from sentinel.search.decisions import of_tally
@@ -80,6 +82,35 @@ def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_ground: OpenGro
 def known_scenario(values: list[float], mask: list[float]) -> dict[str, object]:
     counted = {"values": tensor([values], "float32"), "response_mask": tensor([mask], "float32")}
     return {**counted, "scale": 1.0, "shifted": False}
+
+
+def test_a_known_scenario_may_have_an_option_that_this_version_has_not(open_ground: OpenGround) -> None:
+    ground, found = open_ground("plain_wrong")
+    subject = found["plain_wrong"]
+    hunt = Hunt(ground.bench, subject, 0)
+    assert hunt.narrowed(subject) is None
+    hunt.begin([Example({"": {**known_scenario([1.0, 2.0], [1.0, 0.0]), "offset": 1.0}})])
+    (tally,) = hunt.tallies.values()
+    assert not tally.findings
+    narrower = hunt.narrowed(subject)
+    assert narrower is not None
+    assert [item.name for item in subject.contract.inputs if item not in narrower.contract.inputs] == ["offset"]
+    assert hunt.narrowed(narrower) is None
+    hunt.begin([Example({"": {**known_scenario([1.0, 2.0], [1.0, 0.0]), "offset": None}})])
+    assert tally.findings
+
+
+def test_a_twin_that_is_not_there_concerns_its_own_law_alone(open_ground: OpenGround, toys: Catalog) -> None:
+    ground, found = open_ground("unmasked")
+    subject = found["unmasked"]
+    binding = replace(subject.binding, twins=("pkg.toys.elsewhere",))
+    hunt = Hunt(
+        ground.bench, replace(subject, binding=binding, laws=(*subject.laws, toys.invariants["twins_agree"])), 0
+    )
+    hunt.run(20)
+    oracle, twins = hunt.tallies.values()
+    assert oracle.findings
+    assert (twins.spoken, set(twins.kinds.values())) == (0, {"not-in-this-version"})
 
 
 def test_known_scenarios_are_confirmed_in_one_fresh_process(

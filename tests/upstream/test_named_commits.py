@@ -5,12 +5,13 @@ Run with ``SENTINEL_EVERY_COMMIT=1`` it looks at all commits that recipes name.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from binding_kit import Bound
-from commits import COMMITS
+from commits import COMMITS, EVERY
 from shipped import MIRRORS, runner
 
 from sentinel.catalog import bundled_catalog
@@ -18,10 +19,14 @@ from sentinel.checkout import Checkout
 from sentinel.commands.boundaries import left_unbound
 from sentinel.commands.drifted import Diagnosis, diagnose
 from sentinel.errors import Unavailable
+from sentinel.history.bindings import revisions, sightings
+from sentinel.history.commits import commit
+from sentinel.history.gittrees import GitTrees
 from sentinel.refs import Ref
 from sentinel.search.bench import Undecidable
 from sentinel.search.checks import subjects
 from sentinel.sources import open_checkout
+from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Binding, Target
 
 #: Upstream's text is read, and some of it has such strings.
@@ -45,6 +50,34 @@ class Place:
     checkout: Checkout
     code: Bound
     there: dict[tuple[str, str], Diagnosis]
+
+
+@pytest.mark.parametrize("name", [name for name in bundled_catalog().targets if name != "demo"])
+def test_every_boundary_is_bound_throughout_history_or_its_function_is_not_there(name: str) -> None:
+    """At what the mirror has of the releases, of every 25th commit of main, and of the commits that recipes name."""
+    target = bundled_catalog().targets[name]
+    try:
+        mirror = MIRRORS.path(name)
+        looked = revisions(mirror, MIRRORS.resolve(target, target.branch))
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    for sha in (sha for other, sha in EVERY if other == name):
+        with contextlib.suppress(GitError):  # of a pull request that nobody fetched
+            looked[sha] = commit(mirror, sha)
+    looked = dict(sorted(looked.items(), key=lambda item: item[1].date))
+    trees = GitTrees(mirror)
+    try:
+        seen = sightings(target, trees, [item.tree for item in looked.values()])
+    finally:
+        trees.close()
+    missing = {
+        (binding.boundary, binding.contract, revision): one.alike or one.needs
+        for binding, ones in zip(target.bindings, seen)
+        for revision, one in zip(looked, ones)
+        if one.missing
+    }
+    assert missing == {}
+    assert all(any(one.bound for one in ones) for ones in seen)
 
 
 @pytest.fixture(scope="module", params=COMMITS, ids=[f"{target}-{sha[:7]}" for target, sha in COMMITS])
