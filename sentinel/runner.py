@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,7 +12,8 @@ from typing import Any
 from sentinel import verdicts
 from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
-from sentinel.errors import Unavailable
+from sentinel.contracts.contract import Contract
+from sentinel.errors import SentinelError, Unavailable
 from sentinel.invariants.invariant import Case, Invariant
 from sentinel.outcomes import Decision, Failure, Measurement, Observation, Verdict
 from sentinel.processes import Loaded, Processes
@@ -22,7 +24,7 @@ from sentinel.repetition import Repetition, same
 from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.ground import Ground
 from sentinel.targets import Binding, Target
-from sentinel.worker.answers import Called, Failed
+from sentinel.worker.answers import Called, Failed, Measured
 from sentinel.worker.client import Options
 
 #: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
@@ -39,6 +41,22 @@ class Job:
     recipe: Recipe
     ref: Ref
     expect: str | None = None
+
+
+@dataclass(frozen=True)
+class _Twice:
+    """An answer that two processes gave, each with other questions before it.
+
+    :ivar reordered: as in :class:`~sentinel.outcomes.Measurement`.
+    """
+
+    answer: Measured
+    reordered: bool
+
+
+#: Questions that one process answers, and seconds for all of them: what hangs is found out when it is asked alone.
+_TOGETHER = 32
+_ALL_TOGETHER = 20.0
 
 
 class Runner:
@@ -82,14 +100,49 @@ class Runner:
             self._pool.submit(self._work, group, promises)
 
     def _work(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
-        for job, promise in zip(group, promises):
-            if self._closed or not promise.set_running_or_notify_cancel():
-                continue
-            try:
-                promise.set_result(self._decide(job))
-            except BaseException as error:
-                promise.set_exception(error)
+        for start in range(0, len(group), _TOGETHER):
+            jobs = group[start : start + _TOGETHER]
+            together = self._measured_together(jobs)
+            for job, promise in zip(jobs, promises[start : start + _TOGETHER]):
+                if self._closed or not promise.set_running_or_notify_cancel():
+                    continue
+                try:
+                    promise.set_result(self._decide(job, together.get(_key(job))))
+                except BaseException as error:
+                    promise.set_exception(error)
         self._processes.discard(group[0].recipe.target, group[0].ref)
+
+    def _measured_together(self, jobs: Sequence[Job]) -> dict[tuple[str, str, Ref], _Twice]:
+        """Measure questions about one checkout in one process, and once more in a second one, in another order and with
+        another seed: what both say of a question, no question before it has changed.
+
+        Where the two disagree, or one of them does not come to its end, there is nothing here, and the question is
+        asked in processes of its own.
+        """
+        found: dict[tuple[str, str, Ref], _Twice] = {}
+        if len(jobs) < 2 or not self._repeat:
+            return found
+        adapter = self._catalog.adapters[jobs[0].recipe.target]
+        try:
+            checkout = self._open_checkout(adapter.target, jobs[0].ref, jobs[0].recipe.upstream.get("pull"))
+            loaded = self._processes.loaded(adapter.target, jobs[0].ref, checkout)
+            asked = [(job, Repetition(self._request(job.recipe), self._contract(job))) for job in jobs]
+            first = loaded.probes([self._request(job.recipe) for job, _ in asked], _ALL_TOGETHER)
+            if not first:
+                return found
+            order = random.SystemRandom().sample(range(len(asked)), len(asked))
+            second = loaded.probes([asked[index][1].request for index in order], _ALL_TOGETHER)
+        except SentinelError:  # each question meets it by itself, and says so
+            return found
+        again = dict(zip(order, second))
+        for index, (job, repetition) in enumerate(asked):
+            one, other = first[index], again.get(index)
+            if not isinstance(one, Measured) or not isinstance(other, Measured):
+                continue
+            if same(one.observation, repetition.made_out(other.observation)):
+                reordered = repetition.rows_are_a_set(other.observation, one.observation)
+                found[_key(job)] = _Twice(one, reordered)
+        return found
 
     def decide(self, job: Job) -> Decision:
         """The decision of a job, from the plan where it is there.
@@ -130,7 +183,7 @@ class Runner:
 
     # -- one job ------------------------------------------------------------------------------------------------------
 
-    def _decide(self, job: Job) -> Decision:
+    def _decide(self, job: Job, twice: _Twice | None = None) -> Decision:
         recipe = job.recipe
         adapter = self._catalog.adapters[recipe.target]
         try:
@@ -140,8 +193,8 @@ class Runner:
             return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
         environment = self._processes.environment(recipe.target)
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
-        answer, sources = loaded.probe(recipe.boundary, self._request(recipe)), self._processes.sources(recipe.target)
-        outcome = read_answer(answer, checkout, sources, recipe.requires)
+        answer = twice.answer if twice else loaded.probe(recipe.boundary, self._request(recipe))
+        outcome = read_answer(answer, checkout, self._processes.sources(recipe.target), recipe.requires)
         observed = outcome.observation if isinstance(outcome, Measurement) else None
         law = None
         comparisons: Any = ()
@@ -152,7 +205,9 @@ class Runner:
         else:
             law = str(recipe.invariant)
             verdict, comparisons, outcome = self._by_law(law, job, checkout, outcome)
-        if self._repeat and observed is not None and isinstance(outcome, Measurement):
+        if twice is not None and isinstance(outcome, Measurement):
+            outcome = replace(outcome, repeated="same values", reordered=twice.reordered)
+        elif self._repeat and observed is not None and isinstance(outcome, Measurement):
             verdict, outcome = self._again(job, loaded, observed, verdict, outcome)
         return Decision(
             recipe,
@@ -173,7 +228,7 @@ class Runner:
     ) -> tuple[Verdict, Measurement]:
         """Ask once more; an answer that leads elsewhere decides nothing."""
         recipe = job.recipe
-        repetition = Repetition(self._request(recipe), self._catalog.contracts[recipe.contract])
+        repetition = Repetition(self._request(recipe), self._contract(job))
         answer = loaded.probe(recipe.boundary, repetition.request)
         if isinstance(answer, Failed) and repetition.reordered:  # a boundary may honestly refuse another order
             repetition = Repetition(self._request(recipe))
@@ -244,6 +299,9 @@ class Runner:
         if trial.case is None:
             return Failure("raised" if trial.refused else "law", trial.refused or trial.silent)
         return trial.case
+
+    def _contract(self, job: Job) -> Contract:
+        return self._catalog.contracts[job.recipe.contract]
 
     def _request(self, recipe: Recipe) -> dict[str, Any]:
         adapter, contract = self._catalog.adapters[recipe.target], self._catalog.contracts[recipe.contract]
