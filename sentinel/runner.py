@@ -99,16 +99,16 @@ class Runner:
             self._pool.submit(self._work, group, promises)
 
     def _work(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
-        for start in range(0, len(group), _TOGETHER):
-            jobs = group[start : start + _TOGETHER]
-            together = self._measured_together(jobs)
-            for job, promise in zip(jobs, promises[start : start + _TOGETHER]):
-                if self._closed or not promise.set_running_or_notify_cancel():
-                    continue
-                try:
-                    promise.set_result(self._decide(job, together.get(_key(job))))
-                except BaseException as error:
-                    promise.set_exception(error)
+        together: dict[tuple[str, str, Ref], _Twice] = {}
+        for index, (job, promise) in enumerate(zip(group, promises)):
+            if self._closed or not promise.set_running_or_notify_cancel():
+                continue
+            try:
+                if index % _TOGETHER == 0:
+                    together = self._measured_together(group[index : index + _TOGETHER])
+                promise.set_result(self._decide(job, together.get(_key(job))))
+            except BaseException as error:
+                promise.set_exception(error)
         self._processes.discard(group[0].recipe.target, group[0].ref)
 
     def _measured_together(self, jobs: Sequence[Job]) -> dict[tuple[str, str, Ref], _Twice]:
