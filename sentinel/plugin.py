@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -143,10 +144,19 @@ class _Reports:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    _spare_hypothesis_import(session.config)
     run = session.config.stash.get(_RUN, None)
     if run is not None:
         run.finish(session, exitstatus)
         _for_others(run, session)
+
+
+def _spare_hypothesis_import(config: pytest.Config) -> None:
+    """Hypothesis comes with Sentinel. Its own pytest plugin imports it before the summary of every run, half a second
+    in projects that do not use it, to find out that it has nothing to say."""
+    distributed = getattr(config.option, "dist", "no") != "no"  # then what it says comes from xdist's workers
+    if "hypothesis" not in sys.modules and not distributed:
+        config.pluginmanager.unregister(name="hypothesispytest")
 
 
 def _for_others(run: Run, session: pytest.Session) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sentinel import verdicts
 from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
+from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.invariants.invariant import Case, Invariant
 from sentinel.outcomes import Decision, Failure, Measurement, Observation, Verdict
@@ -25,7 +26,7 @@ from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.ground import Ground
 from sentinel.targets import Binding, Target
 from sentinel.worker import walls
-from sentinel.worker.answers import Called, Failed
+from sentinel.worker.answers import Called, Failed, Measured
 from sentinel.worker.client import Options
 
 if TYPE_CHECKING:
@@ -109,6 +110,24 @@ class Job:
     expect: str | None = None
 
 
+@dataclass(frozen=True)
+class _Twice:
+    """An answer that two processes gave, each with other questions before it.
+
+    :ivar reordered: as in :class:`~sentinel.outcomes.Measurement`.
+    :ivar seconds: its share of the time that all of them took.
+    """
+
+    answer: Measured
+    reordered: bool
+    seconds: float
+
+
+#: Questions that one process answers, and seconds for all of them: what hangs is found out when it is asked alone.
+_TOGETHER = 32
+_ALL_TOGETHER = 20.0
+
+
 class Runner:
     """Answers jobs. Create one for a run, :meth:`close` it at the end.
 
@@ -152,14 +171,54 @@ class Runner:
             self._pool.submit(self._work, group, promises)
 
     def _work(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
-        for job, promise in zip(group, promises):
+        together: dict[tuple[str, str, Ref], _Twice] = {}
+        for index, (job, promise) in enumerate(zip(group, promises)):
             if self._closed or not promise.set_running_or_notify_cancel():
                 continue
             try:
-                promise.set_result(self._timed(job))
+                if index % _TOGETHER == 0:
+                    together = self._measured_together(group[index : index + _TOGETHER])
+                promise.set_result(self._timed(job, together.get(_key(job))))
             except BaseException as error:
                 promise.set_exception(error)
         self._processes.discard(group[0].recipe.target, group[0].ref)
+
+    def _measured_together(self, jobs: Sequence[Job]) -> dict[tuple[str, str, Ref], _Twice]:
+        """Measure questions about one checkout in one process, and once more in a second one, in the opposite order and
+        with another seed. No question comes before the same other in both, so what one leaves behind shows.
+
+        Where the two disagree, or one of them does not come to its end, there is nothing here, and the question is
+        asked in processes of its own.
+        """
+        found: dict[tuple[str, str, Ref], _Twice] = {}
+        if len(jobs) < 2 or not self._repeat:
+            return found
+        adapter = self._catalog.adapters[jobs[0].recipe.target]
+        try:
+            self._processes.environment(adapter.target.name)
+            began = time.monotonic()
+            checkout = self._open_checkout(adapter.target, jobs[0].ref, jobs[0].recipe.upstream.get("pull"))
+            loaded = self._processes.loaded(adapter.target, jobs[0].ref, checkout)
+            asked = [
+                (job, Repetition(self._request(job.recipe), self._contract(job))) for job in _without_a_middle(jobs)
+            ]
+            first = loaded.probes([self._request(job.recipe) for job, _ in asked], _ALL_TOGETHER)
+            if not first:
+                return found
+            order = range(len(asked) - 1, -1, -1)  # what came before a question comes after it
+            second = loaded.probes([asked[index][1].request for index in order], _ALL_TOGETHER)
+        except SentinelError:  # each question meets it by itself, and says so
+            return found
+        again = dict(zip(order, second))
+        share = (time.monotonic() - began) / len(asked)
+        for index, (job, repetition) in enumerate(asked):
+            one, other = first[index], again.get(index)
+            if not isinstance(one, Measured) or not isinstance(other, Measured):
+                continue
+            if same(one.observation, repetition.made_out(other.observation)):
+                reordered = repetition.rows_are_a_set(other.observation, one.observation)
+                found[_key(job)] = _Twice(one, reordered, share)
+        return found
 
     def decide(self, job: Job) -> Decision:
         """The decision of a job, from the plan where it is there.
@@ -173,12 +232,13 @@ class Runner:
         """How long a job took that was decided: without the wait for others, and for torch to be loaded once."""
         return self._seconds[_key(job)]
 
-    def _timed(self, job: Job) -> Decision:
+    def _timed(self, job: Job, twice: _Twice | None = None) -> Decision:
         self._began[_key(job)] = time.monotonic()
         try:
-            return self._decide(job)
+            return self._decide(job, twice)
         finally:
-            self._seconds[_key(job)] = time.monotonic() - self._began[_key(job)]
+            before = twice.seconds if twice else 0.0
+            self._seconds[_key(job)] = before + time.monotonic() - self._began[_key(job)]
 
     def close(self) -> None:
         """End every process. Safe in any state, from a signal's aftermath too."""
@@ -211,7 +271,7 @@ class Runner:
 
     # -- one job ------------------------------------------------------------------------------------------------------
 
-    def _decide(self, job: Job) -> Decision:
+    def _decide(self, job: Job, twice: _Twice | None = None) -> Decision:
         recipe = job.recipe
         adapter = self._catalog.adapters[recipe.target]
         try:
@@ -222,8 +282,8 @@ class Runner:
         environment = self._processes.environment(recipe.target)
         self._began[_key(job)] = time.monotonic()
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
-        answer, sources = loaded.probe(recipe.boundary, self._request(recipe)), self._processes.sources(recipe.target)
-        outcome = read_answer(answer, checkout, sources, recipe.requires)
+        answer = twice.answer if twice else loaded.probe(recipe.boundary, self._request(recipe))
+        outcome = read_answer(answer, checkout, self._processes.sources(recipe.target), recipe.requires)
         observed = outcome.observation if isinstance(outcome, Measurement) else None
         law = None
         comparisons: Any = ()
@@ -234,7 +294,9 @@ class Runner:
         else:
             law = str(recipe.invariant)
             verdict, comparisons, outcome = self._by_law(law, job, checkout, outcome)
-        if self._repeat and observed is not None and isinstance(outcome, Measurement):
+        if twice is not None and isinstance(outcome, Measurement):
+            outcome = replace(outcome, repeated="same values", reordered=twice.reordered)
+        elif self._repeat and observed is not None and isinstance(outcome, Measurement):
             verdict, outcome = self._again(job, loaded, observed, verdict, outcome)
         return Decision(
             recipe,
@@ -255,7 +317,7 @@ class Runner:
     ) -> tuple[Verdict, Measurement]:
         """Ask once more; an answer that leads elsewhere decides nothing."""
         recipe = job.recipe
-        repetition = Repetition(self._request(recipe), self._catalog.contracts[recipe.contract])
+        repetition = Repetition(self._request(recipe), self._contract(job))
         answer = loaded.probe(recipe.boundary, repetition.request)
         if isinstance(answer, Failed) and repetition.reordered:  # a boundary may honestly refuse another order
             repetition = Repetition(self._request(recipe))
@@ -327,6 +389,9 @@ class Runner:
             return Failure("raised" if trial.refused else "law", trial.refused or trial.silent)
         return trial.case
 
+    def _contract(self, job: Job) -> Contract:
+        return self._catalog.contracts[job.recipe.contract]
+
     def _request(self, recipe: Recipe) -> dict[str, Any]:
         adapter, contract = self._catalog.adapters[recipe.target], self._catalog.contracts[recipe.contract]
         binding = adapter.target.binding(recipe.boundary, recipe.contract)
@@ -339,6 +404,16 @@ class Runner:
             "given": recipe.given(contract, binding.fixed if binding else ()),
             "variants": {name: dict(inputs) for name, inputs in recipe.variants.items()},
         }
+
+
+def _without_a_middle(jobs: Sequence[Job]) -> list[Job]:
+    """Leave out the middle one of an odd number of questions about one boundary: as many come before it in either
+    order, so that a boundary that counts its calls would tell it the same twice."""
+    of_boundary: dict[str, list[Job]] = {}
+    for job in jobs:
+        of_boundary.setdefault(job.recipe.boundary, []).append(job)
+    middles = {id(same[len(same) // 2]) for same in of_boundary.values() if len(same) > 1 and len(same) % 2}
+    return [job for job in jobs if id(job) not in middles]
 
 
 def _unsteady(what: str) -> Verdict:

@@ -17,7 +17,18 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, copy_demo, gone, w
 COMMAND = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
 
 #: What Sentinel needs to decide, and nobody else should load.
-HEAVY = ("torch", "numpy", "git", "yaml", "jsonschema", "rich", "sentinel.run", "sentinel.recipes", "sentinel.catalog")
+HEAVY = (
+    "torch",
+    "hypothesis",
+    "numpy",
+    "git",
+    "yaml",
+    "jsonschema",
+    "rich",
+    "sentinel.run",
+    "sentinel.recipes",
+    "sentinel.catalog",
+)
 
 
 @pytest.fixture
@@ -52,9 +63,12 @@ def test_an_uninvolved_run_loads_nothing_and_says_nothing(tmp_path: Path) -> Non
     (tmp_path / "test_own.py").write_text(
         f"import sys\n\ndef test_own():\n    assert not [name for name in {HEAVY!r} if name in sys.modules]\n"
     )
+    at_the_end = f"    print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)\n"
+    (tmp_path / "conftest.py").write_text(f"import sys\n\ndef pytest_unconfigure():\n{at_the_end}")
     status, with_plugin = finish(start(tmp_path, "-q"))
     assert status == 0, with_plugin
-    _, without = finish(start(tmp_path, "-q", "-p", "no:sentinel"))
+    assert not set(HEAVY) & set(with_plugin.split())
+    _, without = finish(start(tmp_path, "-q", "-p", "no:sentinel", "-p", "no:hypothesispytest"))
     assert [line.partition(" in ")[0] for line in with_plugin.splitlines()] == [
         line.partition(" in ")[0] for line in without.splitlines()
     ]

@@ -6,7 +6,7 @@ as a whole (:class:`~sentinel.worker.protocol.ProtocolError`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, get_args
 
@@ -133,6 +133,16 @@ def of_probe(answer: Any, variants: Collection[str]) -> Measured | Failed:
         return replace(_failed(told["failure"]), asked=asked)
     observation = {name: _observed(values) for name, values in _named(told["observation"], variants).items()}
     return Measured(observation, _claim(told["provenance"]), *_beside(told), asked=asked)
+
+
+def of_probes(answer: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[Measured | Failed, ...]:
+    """:raises ProtocolError: where these are not the answers to these probes."""
+    if _has(answer, "failure"):  # the process ended before it had them all
+        return ()
+    told = _fields(answer, {"answers"})["answers"]
+    if not isinstance(told, list) or len(told) != len(requests):
+        raise ProtocolError("as many answers as questions")
+    return tuple(of_probe(each, request["variants"]) for each, request in zip(told, requests))
 
 
 def of_session(answer: Any, calls: Collection[str]) -> Sat | Failed:

@@ -504,6 +504,13 @@ class TargetProcess:
         message = {**request, "op": request.get("op", "probe"), "timeout": timeout, "device": self._options.device}
         return self._ask(message, timeout, "while a probe ran", partial(answers.of_probe, variants=request["variants"]))
 
+    def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
+        """Run several probes in one process; no answers where it ended, or took longer than ``timeout`` seconds."""
+        message = {"op": "probes", "questions": list(requests), "timeout": timeout, "device": self._options.device}
+        parse = partial(answers.of_probes, requests=requests)
+        told = self._ask(message, timeout, "while probes ran", parse)
+        return () if isinstance(told, Failed) else told
+
     def compiled(self, source: bytes | str, timeout: float) -> Compiled | Failed:
         """What a source defines: of these bytes, or of a file as this process sees it. Nothing of it is run."""
         message = {"op": "compile", "source": source, "timeout": timeout}

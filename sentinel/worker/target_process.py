@@ -64,6 +64,9 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
         elif request["op"] == "compile":
             work = partial(codes.described, request["source"])
             answer = _forked(channel, work, request["timeout"], nonce)
+        elif request["op"] == "probes":
+            together = partial(_one_after_the_other, request, roots, recorder)
+            answer = _forked(channel, together, request["timeout"], nonce)
         elif request["op"] == "session":
             answer = _session(channel, roots, recorder)
         else:  # "bare"
@@ -74,6 +77,19 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             protocol.send(channel, {**answer, "nonce": nonce})
     processes.kill_children()
     os._exit(0)
+
+
+def _one_after_the_other(
+    request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None
+) -> dict[str, Any]:
+    """Answer several probe requests in one process. What one leaves behind the next one meets: whoever asks compares
+    with the answers of another process, in another order."""
+    answers = []
+    for question in request["questions"]:
+        ghosts.state().probing = False  # the next boundary's module may still be imported
+        ghosts.state().used.clear()
+        answers.append(probe.run({**question, "device": request["device"]}, roots, recorder))
+    return {"answers": answers}
 
 
 def _session(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""Questions about one checkout are measured together; what one leaves behind changes no other one's verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import _checkout
+from demo_kit import MASKED_TOKENS, copy_demo, write_recipe
+
+from sentinel.catalog import Catalog
+from sentinel.outcomes import Decision
+from sentinel.processes import Loaded
+from sentinel.recipes import load_recipe
+from sentinel.refs import Ref
+from sentinel.runner import Job, Runner
+from sentinel.worker.client import Options, Zygote
+
+STATEFUL = """
+import os
+CALLS = 0
+def call_number():
+    global CALLS
+    CALLS += 1
+    return CALLS
+def leave():
+    os._exit(3)
+"""
+
+
+def _calls(function: str, bug: str) -> dict[str, Any]:
+    document = {key: MASKED_TOKENS[key] for key in ("recipe_version", "title", "target")}
+    return {
+        **document,
+        "bug_id": bug,
+        "contract": "call",
+        "boundary": f"demo_rl.stateful.{function}",
+        "scenario": {"arguments": {}},
+        "expected_unpatched": {"returned": 1},
+        "expected_fixed": {"returned": 0},
+    }
+
+
+def _decide_together(
+    recipes: list[Mapping[str, Any]], folder: Path, catalog: Catalog, warm: Zygote
+) -> tuple[list[Decision], list[str]]:
+    """The decisions, and the boundaries that were asked about in a process of their own."""
+    tree = copy_demo(folder / "tree")
+    (tree / "demo_rl" / "stateful.py").write_text(STATEFUL)
+    files = [write_recipe(folder / "recipes", document) for document in recipes]
+    jobs = [Job(load_recipe(file, catalog), Ref("path", str(tree))) for file in files]
+    runner = Runner(catalog, _checkout, Options(timeout=30))
+    alone: list[str] = []
+    usual = Loaded.probe
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loaded, "probe", lambda self, path, request: alone.append(path) or usual(self, path, request))
+        runner.plan(jobs)
+        decisions = [runner.decide(job) for job in jobs]
+    runner.close()
+    return decisions, alone
+
+
+def test_what_agrees_is_asked_in_no_process_of_its_own(tmp_path: Path, catalog: Catalog, warm_runs: Zygote) -> None:
+    recipes = [{**MASKED_TOKENS, "bug_id": f"DEMO-{number}"} for number in range(2)]
+    decisions, alone = _decide_together(recipes, tmp_path, catalog, warm_runs)
+    assert [decision.verdict.name for decision in decisions] == ["reproduced"] * 2
+    assert [d.measurement and d.measurement.repeated for d in decisions] == ["same values"] * 2
+    assert [d.measurement and d.measurement.reordered for d in decisions] == [True] * 2
+    assert alone == []
+
+
+def test_what_a_question_leaves_behind_changes_no_verdict(tmp_path: Path, catalog: Catalog, warm_runs: Zygote) -> None:
+    recipes = [_calls("call_number", f"DEMO-CALLS-{number}") for number in range(5)]
+    decisions, alone = _decide_together([*recipes, MASKED_TOKENS], tmp_path, catalog, warm_runs)
+    assert [decision.verdict.name for decision in decisions] == ["reproduced"] * 6
+    assert set(alone) == {"demo_rl.stateful.call_number"}
+
+
+def test_a_question_that_ends_the_process_ends_its_own_alone(
+    tmp_path: Path, catalog: Catalog, warm_runs: Zygote
+) -> None:
+    decisions, alone = _decide_together([_calls("leave", "DEMO-LEAVES"), MASKED_TOKENS], tmp_path, catalog, warm_runs)
+    assert [(d.verdict.name, d.verdict.kind) for d in decisions] == [("inconclusive", "exit"), ("reproduced", "")]
+    assert set(alone) == {"demo_rl.stateful.leave", MASKED_TOKENS["boundary"]}
