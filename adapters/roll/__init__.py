@@ -54,6 +54,7 @@ def _with_prompt(mask: Any) -> Any:
 
 #: Options that older configurations do not have -> what those do without.
 _BEFORE: Mapping[str, Any] = {
+    "ratio_type": "token",
     "use_pg_clip_range": False,
     "importance_sampling": "token",
     "enable_old_logprobs_recompute": True,
