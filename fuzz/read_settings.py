@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.settings import KEYS, read_file, settle
+from sentinel.settings import NAMED, read_file, settle
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FOLDER = Path(_KEPT.name)
@@ -24,8 +24,9 @@ FOUND = (
 
 def seeds() -> Iterator[bytes]:
     yield from FOUND
-    for key, several in KEYS.items():
-        yield f"{key} = {['demo', 'all'] if several else 'x'!r}\n".encode()
+    for key, option in NAMED.items():
+        value = ["demo", "all"] if option.many else "x"
+        yield f"{key} = {value!r}\n".encode()
     yield b'target = "demo"\nref = ["git:main", "demo=pypi:1.0", "path:."]\ntimeout = 5\nlaws = "quick"\n'
     yield b'device = "cuda:1"\nsandbox = "strict"\nsarif = "x.sarif"\n'
 

@@ -155,9 +155,9 @@ def test_a_recipe_that_explains_several_laws_is_decided_once(
 
 
 def _counting(decide: Any, decided: list[str]) -> Any:
-    def counted(self: Any, job: Any) -> Any:
+    def counted(self: Any, job: Any, *given: Any) -> Any:
         decided.append(job.recipe.bug_id)
-        return decide(self, job)
+        return decide(self, job, *given)
 
     return counted
 

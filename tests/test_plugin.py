@@ -211,8 +211,8 @@ def test_junit_has_the_time_of_each_item(
     now = [0.0]
     decide = Runner._decide
 
-    def slow(self: Runner, job: Job) -> Decision:
-        decision = decide(self, job)
+    def slow(self: Runner, job: Job, *given: Any) -> Decision:
+        decision = decide(self, job, *given)
         now[0] += {"DEMO-MASKED-TOKENS": 1.0, "DEMO-REJECTED-ROW": 7.0}[job.recipe.bug_id]
         return decision
 

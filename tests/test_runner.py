@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import _checkout
 from demo_kit import MASKED_TOKENS, copy_demo, write_recipe
 
 from sentinel.catalog import Catalog
@@ -16,6 +15,7 @@ from sentinel.processes import Loaded
 from sentinel.recipes import load_recipe
 from sentinel.refs import Ref
 from sentinel.runner import Job, Runner
+from sentinel.sources import open_checkout
 from sentinel.worker.client import Options, Zygote
 
 STATEFUL = """
@@ -51,7 +51,7 @@ def _decide_together(
     (tree / "demo_rl" / "stateful.py").write_text(STATEFUL)
     files = [write_recipe(folder / "recipes", document) for document in recipes]
     jobs = [Job(load_recipe(file, catalog), Ref("path", str(tree))) for file in files]
-    runner = Runner(catalog, _checkout, Options(timeout=30))
+    runner = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref), Options(timeout=30))
     alone: list[str] = []
     usual = Loaded.probe
     with pytest.MonkeyPatch.context() as patch:

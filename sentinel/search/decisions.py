@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from sentinel.invariants.invariant import Inputs, Invariant
 from sentinel.outcomes import Comparison, Decision, Failure, Kind, Measurement, Verdict, VerdictName
-from sentinel.proof import NotProvenError, failed, prove
+from sentinel.proof import NotProvenError, failed, prove, stands
 from sentinel.recipes import Recipe
 from sentinel.refs import Ref
 from sentinel.search.bench import Subject, Trial, Undecidable
@@ -74,8 +74,10 @@ def of_undecidable(ground: Ground, subject: Subject, law: Invariant, error: Unde
     if told.kind == "drift" and told.provenance is None:  # looked for and not found, it says
         told = replace(told, kind="not-in-this-version")
     try:
+        checkout, sources = ground.checkout, ground.sources
         needed = (*binding.requires, *binding.imports)
-        failure = failed(told, ground.checkout, ground.sources, needed, binding.paths)
+        gone = [path for path in needed if not any(stands(name, checkout, sources) for name in binding.names(path))]
+        failure = failed(told, checkout, sources, gone, binding.paths)
     except NotProvenError as unproven:
         failure = Failure("drift", str(unproven))
     return replace(_decision(ground, subject, law, of_failure(failure), None), failure=failure)

@@ -263,6 +263,6 @@ def _keeps(law: Invariant, recipe: Recipe, answers: Answers, oracle: Answers, ca
     untouched = {name: {"mutated": [], "globals": [], "again": answer} for name, answer in answers.items()}
     contract = catalog.contracts[recipe.contract]
     try:
-        return not law.check(Case(recipe.variants, answers, oracle or None, contract, untouched))
+        return not law.violations(Case(recipe.variants, answers, oracle or None, contract, untouched))
     except DoesNotApply:
         return False

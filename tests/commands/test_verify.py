@@ -211,8 +211,8 @@ def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel: Any, 
     assert "fixed  " not in text
     Path("sentinel-reports/run.json").write_text("[]")
     answer = run_sentinel("report")
-    assert "run.json cannot be read" in answer.err
-    assert "2 fixed" in answer.out
+    assert answer.status == 2
+    assert "run.json: not what a run writes; run again" in answer.err
 
 
 @pytest.mark.parametrize("command", [("report",), ("baseline", "update")], ids=" ".join)

@@ -20,7 +20,7 @@ def finding(binding: Binding, ran: tuple[str, ...] = (), examples: tuple[str, ..
     return SimpleNamespace(
         subject=SimpleNamespace(binding=binding),
         law=SimpleNamespace(name=law, twin=""),
-        trial=SimpleNamespace(answer={"functions": ran}),
+        trial=SimpleNamespace(answer=SimpleNamespace(functions=ran)),
         examples=examples,
     )
 

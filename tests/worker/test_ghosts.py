@@ -117,8 +117,8 @@ def test_lazy_modules_are_no_guard(lab: Lab) -> None:
         "mod.py": "from pkg.library import layer\ndef f():\n    return layer()\n",
     }
     answer = lab.call(files, "pkg.mod.f")
-    assert answer["observation"][""]["returned"] == 7
-    assert answer["ghosts"] == ["absent_one"]
+    assert answer.observation[""]["returned"] == 7
+    assert answer.ghosts == ("absent_one",)
 
 
 def test_a_third_party_importer_sees_no_ghost(lab: Lab) -> None:
