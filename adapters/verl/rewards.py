@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
@@ -163,16 +164,12 @@ def _scored(inputs: Mapping[str, Any]) -> Callable[..., Any]:
     return _scoring(inputs["rewards"], inputs["response_mask"], inputs["score_as"] == "record")
 
 
-def _laid(make: Callable[[Any, Any], Any]) -> Any:
+def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """:param make: the manager, from its class and the rule."""
-
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        mask = inputs["response_mask"]
-        manager = make(boundary.owner, _scored(inputs))
-        with swapped(boundary.module, "ProcessPoolExecutor", _Threads):
-            return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
-
-    return call
+    mask = inputs["response_mask"]
+    manager = make(boundary.owner, _scored(inputs))
+    with swapped(boundary.module, "ProcessPoolExecutor", _Threads):
+        return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
 
 
 class _Threads(ThreadPoolExecutor):
@@ -194,6 +191,10 @@ def _each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
 
 def _manager(owner: Any, score: Any, **options: Any) -> Any:
     return owner(_Tokenizer(), num_examine=0, compute_score=score, **options)
+
+
+def _manager_of_batches(owner: Any, score: Any) -> Any:
+    return _manager(owner, _each(score))
 
 
 def _lenient(owner: Any, score: Any) -> Any:
@@ -310,20 +311,25 @@ BINDINGS = (
     *_RULED,
     _lays(
         f"{_MANAGERS}.naive.NaiveRewardManager.__call__",
-        _laid(_manager),
+        partial(_laid, _manager),
         *_STANDING,
         requires=(f"{_MANAGERS}.naive",),  # before it decoded the prompt too, and knew the data sets itself
     ),
-    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _laid(_lenient), *_STANDING, requires=(f"{_MANAGERS}.dapo",)),
+    _lays(
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__",
+        partial(_laid, _lenient),
+        *_STANDING,
+        requires=(f"{_MANAGERS}.dapo",),
+    ),
     _lays(
         f"{_MANAGERS}.batch.BatchRewardManager.__call__",
-        _laid(lambda owner, score: _manager(owner, _each(score))),
+        partial(_laid, _manager_of_batches),
         *_STANDING,
         requires=(f"{_MANAGERS}.batch",),
     ),
     _lays(
         f"{_MANAGERS}.prime.PrimeRewardManager.__call__",
-        _laid(_manager),
+        partial(_laid, _manager),
         *_STANDING,
         _EXECUTOR,
         requires=(f"{_MANAGERS}.prime",),
