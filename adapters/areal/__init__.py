@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
@@ -217,36 +218,34 @@ def _has_level(boundary: Any, level: str) -> None:
         raise AbsentError("not in this version: there are no ratios of sequences")
 
 
-def _policy_loss(level: Any) -> Any:
-    """:param level: of what the ratio is, from the canonical inputs."""
+def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The old policy is the proximal one; the behaviour's log-probs are another's only in a decoupled loss.
 
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The old policy is the proximal one; the behaviour's log-probs are another's only in a decoupled loss."""
-        from sentinel.worker.drift import AbsentError
+    :param level: of what the ratio is, from the canonical inputs.
+    """
+    from sentinel.worker.drift import AbsentError
 
-        taken = boundary.parameters
-        names = [name for name, (upstream, *_) in boundary.binding.arguments.items() if upstream in taken]
-        rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
-        decoupled: dict[str, Any] = {}
-        if rollout is not None and cap is None and "rejection_sampling" not in taken:
-            decoupled["behav_imp_weight_cap"] = None
-        elif rollout is not None:
-            made = getattr(boundary.imported[_ARGUMENTS], "RejectionSamplingConfig", None)
-            if made is None:
-                raise AbsentError("not in this version: weights above the cap are dropped, and not cut to it")
-            decoupled["rejection_sampling"] = made(
-                level="token", action="clamp", upper=float("inf") if cap is None else cap
-            )
-        _has_level(boundary, _LEVELS[level(inputs)])
-        loss, found = boundary.invoke(
-            {**_tensors(inputs, *names), "response_mask": inputs["response_mask"].bool()},
-            old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
-            importance_sampling_level=_LEVELS[level(inputs)],
-            **decoupled,
+    taken = boundary.parameters
+    names = [name for name, (upstream, *_) in boundary.binding.arguments.items() if upstream in taken]
+    rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
+    decoupled: dict[str, Any] = {}
+    if rollout is not None and cap is None and "rejection_sampling" not in taken:
+        decoupled["behav_imp_weight_cap"] = None
+    elif rollout is not None:
+        made = getattr(boundary.imported[_ARGUMENTS], "RejectionSamplingConfig", None)
+        if made is None:
+            raise AbsentError("not in this version: weights above the cap are dropped, and not cut to it")
+        decoupled["rejection_sampling"] = made(
+            level="token", action="clamp", upper=float("inf") if cap is None else cap
         )
-        return {"loss": loss, "clip_fraction": found["clip_mask"], "dual_clip_fraction": found["dual_clip_mask"]}
-
-    return call
+    _has_level(boundary, _LEVELS[level(inputs)])
+    loss, found = boundary.invoke(
+        {**_tensors(inputs, *names), "response_mask": inputs["response_mask"].bool()},
+        old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
+        importance_sampling_level=_LEVELS[level(inputs)],
+        **decoupled,
+    )
+    return {"loss": loss, "clip_fraction": found["clip_mask"], "dual_clip_fraction": found["dual_clip_mask"]}
 
 
 def _policy(
@@ -264,7 +263,7 @@ def _policy(
         f"{_FUNCTIONAL}.{function}",
         "policy_loss",
         arguments=every,
-        call=_policy_loss(level),
+        call=partial(_policy_loss, level),
         imports=(_ARGUMENTS,),
         fixed={**fixed, **more.pop("fixed", {})},
         dialects=dialects,
@@ -285,18 +284,30 @@ def _of_sequences(where: Mapping[str, tuple[Any, ...]]) -> Dialect:
     )
 
 
+def _level_of_algorithm(inputs: Mapping[str, Any]) -> str:
+    return "geometric" if inputs["algorithm"] == "gspo" else "token"
+
+
+def _level_of_ratio(inputs: Mapping[str, Any]) -> str:
+    return inputs["ratio_level"] or "token"
+
+
+def _tokens_level(inputs: Mapping[str, Any]) -> str:
+    return "token"
+
+
 _POLICY_LOSSES = (
     _policy(
         "ppo_actor_loss_fn",
         {**_CLIP, "dual_clip": ("c_clip",)},
-        lambda inputs: "geometric" if inputs["algorithm"] == "gspo" else "token",
+        _level_of_algorithm,
         _of_sequences({"algorithm": ("gspo",)}),
         accepts={"algorithm": ("ppo", "gspo")},
     ),
     _policy(
         "sapo_loss_fn",
         {"tau_pos": ("tau_pos",), "tau_neg": ("tau_neg",)},
-        lambda inputs: inputs["ratio_level"] or "token",
+        _level_of_ratio,
         _of_sequences({"ratio_level": ("geometric",)}),
         requires=(f"{_FUNCTIONAL}.sapo_loss_fn",),
         fixed={"algorithm": "sapo"},
@@ -305,7 +316,7 @@ _POLICY_LOSSES = (
     _policy(
         "cispo_loss_fn",
         _CLIP,
-        lambda inputs: "token",
+        _tokens_level,
         requires=(f"{_FUNCTIONAL}.cispo_loss_fn",),
         fixed={"algorithm": "cispo"},
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
@@ -324,35 +325,29 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _policy_loss(kind: str, metric: str = "") -> Any:
+def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A loss of each token. Its caller hands in the ratio of the tokens, and aggregates.
 
     https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
-
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        worker = _worker(
-            boundary, kind, {**_clip_options(inputs), "loss_agg_mode": "token-mean"}, _variant_options(inputs)
-        )
-        names = ("log_probs", "old_log_probs", "advantages", "response_mask")
-        ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
-        if not ratio.isfinite().all():
-            # Backward through this exp is the caller's: loss_func, which is a boundary of its own, overflows there.
-            raise ValueError("a ratio overflows, before the boundary is called")
-        scores, data = inputs["scores"], None
-        if scores is not None:  # of RLVR a tensor of the batch, of agents what each trajectory has earned
-            trajectories = [f"trajectory {row}" for row in range(len(scores))]
-            data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
-        losses = boundary.invoke(
-            {name: inputs[name] for name in names if name in _taken(boundary, name)},
-            worker,
-            ratio=ratio,
-            data=data,
-            **_counts(inputs),
-        )
-        return {"per_token_loss": losses, "clip_fraction": worker._cached_metrics.get(metric)}
-
-    return call
+    worker = _worker(boundary, kind, {**_clip_options(inputs), "loss_agg_mode": "token-mean"}, _variant_options(inputs))
+    names = ("log_probs", "old_log_probs", "advantages", "response_mask")
+    ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
+    if not ratio.isfinite().all():
+        # Backward through this exp is the caller's: loss_func, which is a boundary of its own, overflows there.
+        raise ValueError("a ratio overflows, before the boundary is called")
+    scores, data = inputs["scores"], None
+    if scores is not None:  # of RLVR a tensor of the batch, of agents what each trajectory has earned
+        trajectories = [f"trajectory {row}" for row in range(len(scores))]
+        data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
+    losses = boundary.invoke(
+        {name: inputs[name] for name in names if name in _taken(boundary, name)},
+        worker,
+        ratio=ratio,
+        data=data,
+        **_counts(inputs),
+    )
+    return {"per_token_loss": losses, "clip_fraction": worker._cached_metrics.get(metric)}
 
 
 def _taken(boundary: Any, name: str) -> tuple[str, ...]:
@@ -404,7 +399,7 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
             f"{owner}.{method}",
             "policy_loss",
             arguments={"response_mask": ("response_mask", "final_response_mask")},
-            call=_policy_loss(kind, metric),
+            call=partial(_policy_loss, kind, metric),
             fixed=fixed,
             accepts={"importance_weights": (None,), **(accepts or {})},
             dialects=(tokens, *dialects),
@@ -427,52 +422,48 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
     )
 
 
-def _actor_loss(kind: str) -> Any:
+def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of a microbatch as the strategy asks for it, with no KL and no entropy term."""
+    import torch
 
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        import torch
+    from sentinel.worker.drift import UnknownInputError
 
-        from sentinel.worker.drift import UnknownInputError
-
-        level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
-        if kind == "agentic":
-            level = {"ratio_type": inputs["ratio_level"] or "token"}
-        weights = inputs["importance_weights"]
-        options = {
-            **_clip_options(inputs),
-            **level,
-            "loss_agg_mode": inputs["loss_agg_mode"],
-            "enable_old_logprobs_recompute": True,
-            "use_kl_loss": False,
-            "entropy_loss_coef": 0,
-        }
-        worker = _worker(boundary, kind, options, {})
-        base = boundary.imported[_BASE_CONFIG]
-        if hasattr(base, "TrainInferCorrectionConfig"):
-            worker.pipeline_config.train_infer_correction = base.TrainInferCorrectionConfig()
-            worker.pipeline_config.train_infer_correction.is_weight.enabled = weights is not None
-        elif weights is not None:
-            raise UnknownInputError("the loss knows no weights of another policy", "importance_weights")
-        worker.strategy = stand_in(
-            op_compute_log_probs=lambda **_: inputs["log_probs"],
-            op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
-        )
-        mask = _with_prompt(inputs["response_mask"])
-        tensors = {
-            "response_mask": mask,
-            "input_ids": torch.zeros_like(mask, dtype=torch.long),
-            "ref_log_probs": inputs["old_log_probs"],
-            "old_log_probs": inputs["old_log_probs"],
-            "advantages": inputs["advantages"],
-            "train_infer_is_weight": torch.ones_like(inputs["advantages"]) if weights is None else weights,
-        }
-        data = _batch(boundary, tensors)
-        data.meta_info.update(_counts(inputs))
-        loss, _ = boundary.invoke({}, worker, data, torch.zeros(()))
-        return {"loss": loss}
-
-    return call
+    level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
+    if kind == "agentic":
+        level = {"ratio_type": inputs["ratio_level"] or "token"}
+    weights = inputs["importance_weights"]
+    options = {
+        **_clip_options(inputs),
+        **level,
+        "loss_agg_mode": inputs["loss_agg_mode"],
+        "enable_old_logprobs_recompute": True,
+        "use_kl_loss": False,
+        "entropy_loss_coef": 0,
+    }
+    worker = _worker(boundary, kind, options, {})
+    base = boundary.imported[_BASE_CONFIG]
+    if hasattr(base, "TrainInferCorrectionConfig"):
+        worker.pipeline_config.train_infer_correction = base.TrainInferCorrectionConfig()
+        worker.pipeline_config.train_infer_correction.is_weight.enabled = weights is not None
+    elif weights is not None:
+        raise UnknownInputError("the loss knows no weights of another policy", "importance_weights")
+    worker.strategy = stand_in(
+        op_compute_log_probs=lambda **_: inputs["log_probs"],
+        op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
+    )
+    mask = _with_prompt(inputs["response_mask"])
+    tensors = {
+        "response_mask": mask,
+        "input_ids": torch.zeros_like(mask, dtype=torch.long),
+        "ref_log_probs": inputs["old_log_probs"],
+        "old_log_probs": inputs["old_log_probs"],
+        "advantages": inputs["advantages"],
+        "train_infer_is_weight": torch.ones_like(inputs["advantages"]) if weights is None else weights,
+    }
+    data = _batch(boundary, tensors)
+    data.meta_info.update(_counts(inputs))
+    loss, _ = boundary.invoke({}, worker, data, torch.zeros(()))
+    return {"loss": loss}
 
 
 _SUM_OVER_SEQUENCES = Dialect(
@@ -503,7 +494,7 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
     return Binding(
         f"{owner}.loss_func",
         "policy_loss",
-        call=_actor_loss(kind),
+        call=partial(_actor_loss, kind),
         imports=(PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG, _BASE_CONFIG),
         stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS),
         dialects=(_SUM_OVER_SEQUENCES,),

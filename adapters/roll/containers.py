@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding
@@ -37,12 +38,15 @@ def columns(data: Any) -> dict[str, Any]:
     return {**dict(data.batch.items()), **{name: list(column) for name, column in data.non_tensor_batch.items()}}
 
 
-def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        parts = do(boundary, inputs, container(boundary, inputs["fields"], inputs["meta"]))
-        return {"parts": [columns(part) for part in parts], "metas": [part.meta_info for part in parts]}
+def _operated(do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    parts = do(boundary, inputs, container(boundary, inputs["fields"], inputs["meta"]))
+    return {"parts": [columns(part) for part in parts], "metas": [part.meta_info for part in parts]}
 
-    return Binding(name, "row_surgery", call=call, imports=(PROTOCOL,), fixed={"surgery": kind}, **more)
+
+def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
+    return Binding(
+        name, "row_surgery", call=partial(_operated, do), imports=(PROTOCOL,), fixed={"surgery": kind}, **more
+    )
 
 
 def _joined(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
@@ -67,6 +71,14 @@ def _filled(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any
     return [filled] if added == len(filled) - len(data) else []
 
 
+def _counted(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    return boundary.function(data, inputs["count"])
+
+
+def _one(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    return [boundary.function(data, inputs["count"])]
+
+
 def _iterated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     made = boundary.function(
         container(boundary, inputs["fields"], {}),
@@ -79,12 +91,12 @@ def _iterated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    _surgery(f"{_DATA}.chunk", "cut", lambda b, i, data: b.function(data, i["count"])),
+    _surgery(f"{_DATA}.chunk", "cut", _counted),
     _surgery(f"{_DATA}.concat", "join", _joined),
     _surgery(f"{_DATA}.reorder", "reorder", _reordered),
-    _surgery(f"{_DATA}.repeat", "repeat", lambda b, i, data: [b.function(data, i["count"])]),
+    _surgery(f"{_DATA}.repeat", "repeat", _one),
     _surgery(f"{PROTOCOL}.pad_dataproto_to_divisor", "fill", _filled),
-    _surgery(f"{PROTOCOL}.unpad_dataproto", "shorten", lambda b, i, data: [b.function(data, i["count"])]),
+    _surgery(f"{PROTOCOL}.unpad_dataproto", "shorten", _one),
     Binding(f"{_DATA}.make_iterator", "minibatch_iteration", call=_iterated, imports=(PROTOCOL,)),
 )
 

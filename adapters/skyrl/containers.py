@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding
@@ -38,12 +39,14 @@ def _columns(batch: Any) -> dict[str, Any]:
     return {name: list(field.tensors) if hasattr(field, "tensors") else field for name, field in batch.items()}
 
 
+def _operated(do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    parts = do(boundary, inputs, _batch(boundary, inputs["fields"], inputs["meta"]))
+    return {"parts": [_columns(part) for part in parts], "metas": [part.metadata for part in parts]}
+
+
 def _surgery(name: str, kind: str, do: Surgery) -> tuple[Binding, Binding]:
     """Today's method, and what it was before batches had lists of tensors."""
-
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        parts = do(boundary, inputs, _batch(boundary, inputs["fields"], inputs["meta"]))
-        return {"parts": [_columns(part) for part in parts], "metas": [part.metadata for part in parts]}
+    call = partial(_operated, do)
 
     def bound(path: str, layouts: Mapping[str, Any], needed: str) -> Binding:
         fixed = {"surgery": kind, "layouts": layouts}
@@ -62,6 +65,10 @@ def _joined(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[An
     return [boundary.function(parts)]
 
 
+def _split(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    return boundary.function(batch, inputs["count"])
+
+
 def _shortened(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
     return [boundary.function(batch, 0, len(batch) - inputs["count"])]
 
@@ -75,7 +82,7 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    *_surgery("chunk", "split", lambda b, i, batch: b.function(batch, i["count"])),
+    *_surgery("chunk", "split", _split),
     *_surgery("cat", "join", _joined),
     *_surgery("slice", "shorten", _shortened),
     Binding(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect
@@ -36,19 +37,41 @@ SAFELY = (
 
 
 def _policy_loss(
-    boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], behaviour: bool = False, sums: bool = False
+    knobs: Mapping[str, str],
+    settings: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    behaviour: bool,
+    sums: bool,
+    boundary: Any,
+    inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """:param behaviour: the ratio is relative to the rollout's log-probs, so the old ones are handed in as those; the
+    """:param knobs: canonical input -> option of the algorithm's configuration.
+    :param settings: further options, from the canonical inputs.
+    :param behaviour: the ratio is relative to the rollout's log-probs, so the old ones are handed in as those; the
     loss has the others as an argument too, for off-policy correction, which is off.
     :param sums: it has always added up, when the others still averaged.
     """
+    given = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
     names = given_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
     averaged = is_averaged_inside(boundary.module) and not sums
-    config = algorithm_of(boundary, {**options, **(AS_SUMS if averaged else {})})
+    config = algorithm_of(boundary, {**given, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, told = boundary.invoke(names, config=config, **rollout)
     clipped = told.get("clip_ratio") if isinstance(told, Mapping) else told  # older losses tell of nothing else
     return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
+
+
+def _nothing(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+def _all_tokens_of_clip_cov(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """By default no token of a small batch has a covariance in range, and the loss is PPO's; and all that the bounds
+    name are no matter of chance."""
+    return {"clip_cov.clip_ratio": 1.0, "clip_cov.clip_cov_lb": 0.05, "clip_cov.clip_cov_ub": 100.0}
+
+
+def _some_tokens_of_kl_cov(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kl_cov.kl_cov_frac": 0.3, "kl_cov.ppo_kl_coef": 1.0}
 
 
 def _policy(
@@ -56,27 +79,21 @@ def _policy(
     algorithm: str | tuple[str, ...],
     knobs: Mapping[str, str],
     *dialects: Dialect,
-    settings: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda inputs: {},
+    settings: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _nothing,
     behaviour: bool = False,
     sums: bool = False,
     fixed: Mapping[str, Any] = {},
 ) -> Binding:
-    """:param knobs: canonical input -> option of the algorithm's configuration.
-    :param settings: further options, from the canonical inputs.
-    :param behaviour, sums: as in :func:`_policy_loss`.
+    """:param knobs, settings, behaviour, sums: as in :func:`_policy_loss`.
     :param fixed: what the oracle is told of those options.
     """
-
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        given = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
-        return _policy_loss(boundary, inputs, {**given, **settings(inputs)}, behaviour, sums)
 
     several = isinstance(algorithm, tuple)
     return Binding(
         f"{PPO}.{function}",
         "policy_loss",
         arguments={"response_mask": ("loss_mask",)},
-        call=call,
+        call=partial(_policy_loss, dict(knobs), settings, behaviour, sums),
         imports=(CONFIG,),
         fixed={
             **_SUMMED,
@@ -190,13 +207,7 @@ POLICY_LOSSES = (
             ppo_line(980),
             symptom="global-state",
         ),
-        # By default no token of a small batch has a covariance in range, and the loss is PPO's; and all that the bounds
-        # name are no matter of chance.
-        settings=lambda inputs: {
-            "clip_cov.clip_ratio": 1.0,
-            "clip_cov.clip_cov_lb": 0.05,
-            "clip_cov.clip_cov_ub": 100.0,
-        },
+        settings=_all_tokens_of_clip_cov,
         fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
     ),
     _policy(
@@ -210,7 +221,7 @@ POLICY_LOSSES = (
             ppo_line(1038),
             symptom="value",
         ),
-        settings=lambda inputs: {"kl_cov.kl_cov_frac": 0.3, "kl_cov.ppo_kl_coef": 1.0},
+        settings=_some_tokens_of_kl_cov,
         fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
     ),
     # Tinker's: "This matches Tinker's cross_entropy semantics where the loss is a simple sum."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
@@ -183,6 +184,10 @@ def _mean(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(given_inputs(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
 
 
+def _given(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(given_inputs(inputs, *names))
+
+
 def _statistic(path: str, statistic: str, knobs: tuple[str, ...], call: Any = None) -> Binding:
     plain = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
     names = ("values", "response_mask", *(name for name in knobs if name != "axis"))
@@ -191,7 +196,7 @@ def _statistic(path: str, statistic: str, knobs: tuple[str, ...], call: Any = No
         "masked_statistics",
         arguments={"values": ("values", "tensor"), "response_mask": ("mask",)},
         outputs=("result",),
-        call=call or (lambda boundary, inputs: boundary.invoke(given_inputs(inputs, *names))),
+        call=call or partial(_given, names),
         fixed={"statistic": statistic, **{name: value for name, value in plain.items() if name not in knobs}},
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
@@ -261,6 +262,23 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
     return made
 
 
+def _loss(
+    knobs: Mapping[str, str],
+    metrics: Mapping[str, tuple[str, ...]],
+    options: Mapping[str, Any],
+    boundary: Any,
+    inputs: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The parameters are those of :func:`_policy`."""
+    names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
+    chosen = {option: inputs[name] for name, option in knobs.items()}
+    config = _actor(boundary, inputs, {**options, **chosen})
+    loss, *rest = boundary.invoke(_tensors(inputs, *names), config=config)
+    found = rest[0] if len(rest) == 1 else dict(zip(_RETURNED, rest))
+    told = {key: sum(found[name] for name in names) for key, names in metrics.items() if names[0] in found}
+    return {"loss": loss, **told}
+
+
 def _policy(
     function: str,
     algorithm: str,
@@ -274,16 +292,6 @@ def _policy(
     :param metrics: observation -> what the loss calls it; several are shares of the same tokens.
     :param options: further options.
     """
-
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
-        chosen = {option: inputs[name] for name, option in knobs.items()}
-        config = _actor(boundary, inputs, {**(options or {}), **chosen})
-        loss, *rest = boundary.invoke(_tensors(inputs, *names), config=config)
-        found = rest[0] if len(rest) == 1 else dict(zip(_RETURNED, rest))
-        told = {key: sum(found[name] for name in names) for key, names in metrics.items() if names[0] in found}
-        return {"loss": loss, **told}
-
     return Binding(
         f"{_CORE}.{function}",
         "policy_loss",
@@ -292,7 +300,7 @@ def _policy(
             "old_log_probs": ("old_log_prob", "rollout_log_prob"),
             "importance_weights": ("rollout_is_weights",),
         },
-        call=call,
+        call=partial(_loss, dict(knobs), dict(metrics), dict(options or {})),
         fixed={
             "algorithm": algorithm,
             **{name: value for name, value in _KNOBS.items() if name not in knobs},

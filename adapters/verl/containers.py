@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding
@@ -32,33 +33,42 @@ def columns(data: Any) -> dict[str, Any]:
     return {**dict(data.batch.items()), **{name: list(column) for name, column in data.non_tensor_batch.items()}}
 
 
-def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        parts = do(boundary, inputs, container(boundary, inputs["fields"], inputs["meta"]))
-        return {"parts": [columns(part) for part in parts], "metas": [part.meta_info for part in parts]}
+def _operated(do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    parts = do(boundary, inputs, container(boundary, inputs["fields"], inputs["meta"]))
+    return {"parts": [columns(part) for part in parts], "metas": [part.meta_info for part in parts]}
 
+
+def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
     return Binding(
         name,
         "row_surgery",
-        call=call,
+        call=partial(_operated, do),
         imports=(_PROTOCOL,),
         fixed={"surgery": kind},
         **more,
     )
 
 
-def _joined(make: Callable[..., Any]) -> Surgery:
+def _joined(make: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
     """Each part is made for itself, as the workers make them."""
+    parts, start = [], 0
+    for size in inputs["sizes"]:
+        rows = {name: column[start : start + size] for name, column in inputs["fields"].items()}
+        parts.append(make(boundary, rows, inputs["meta"]))
+        start += size
+    return [boundary.function(parts)]
 
-    def do(boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
-        parts, start = [], 0
-        for size in inputs["sizes"]:
-            rows = {name: column[start : start + size] for name, column in inputs["fields"].items()}
-            parts.append(make(boundary, rows, inputs["meta"]))
-            start += size
-        return [boundary.function(parts)]
 
-    return do
+def _counted(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    return boundary.function(data, inputs["count"])
+
+
+def _one(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    return [boundary.function(data, inputs["count"])]
+
+
+def _repeated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    return [boundary.function(data, inputs["sizes"])]
 
 
 def _reordered(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
@@ -120,13 +130,19 @@ def _column(found: Any) -> Any:
     return list(found.values().split(found.offsets().diff().tolist(), axis))
 
 
-def _of_tensordict(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        parts = do(boundary, inputs, _tensordict(boundary, inputs["fields"], inputs["meta"]))
-        metas = [{name: part[name] for name in inputs["meta"].keys() & set(part.keys())} for part in parts]
-        return {"parts": [_tensordict_columns(part) for part in parts], "metas": metas}
+def _operated_tensordict(do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    parts = do(boundary, inputs, _tensordict(boundary, inputs["fields"], inputs["meta"]))
+    metas = [{name: part[name] for name in inputs["meta"].keys() & set(part.keys())} for part in parts]
+    return {"parts": [_tensordict_columns(part) for part in parts], "metas": metas}
 
+
+def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    return [boundary.function(data, inputs["order"])]
+
+
+def _of_tensordict(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
     fixed = {"surgery": kind, **_RAGGED}
+    call = partial(_operated_tensordict, do)
     return Binding(f"{_TENSORDICT}.{name}", "row_surgery", call=call, requires=_NESTED, fixed=fixed, **more)
 
 
@@ -151,25 +167,25 @@ _RAGGED: Mapping[str, Any] = {
 _EVEN = {"remainder": (0,)}
 
 BINDINGS = (
-    _surgery(f"{_DATA}.chunk", "cut", lambda b, i, data: b.function(data, i["count"]), accepts=_EVEN),
-    _surgery(f"{_DATA}.split", "split", lambda b, i, data: b.function(data, i["count"])),
-    _surgery(f"{_DATA}.concat", "join", _joined(container)),
+    _surgery(f"{_DATA}.chunk", "cut", _counted, accepts=_EVEN),
+    _surgery(f"{_DATA}.split", "split", _counted),
+    _surgery(f"{_DATA}.concat", "join", partial(_joined, container)),
     _surgery(f"{_DATA}.reorder", "reorder", _reordered),
     _surgery(
         f"{_DATA}.repeat",
         "repeat",
-        lambda b, i, data: [b.function(data, i["count"])],
+        _one,
         requires=(f"{_DATA}.repeat",),
     ),
-    _surgery(f"{_DATA}.sample_level_repeat", "repeat_each", lambda b, i, data: [b.function(data, i["sizes"])]),
+    _surgery(f"{_DATA}.sample_level_repeat", "repeat_each", _repeated),
     _surgery(f"{_PROTOCOL}.pad_dataproto_to_divisor", "fill", _filled),
-    _surgery(f"{_PROTOCOL}.unpad_dataproto", "shorten", lambda b, i, data: [b.function(data, i["count"])]),
+    _surgery(f"{_PROTOCOL}.unpad_dataproto", "shorten", _one),
     Binding(f"{_DATA}.make_iterator", "minibatch_iteration", call=_iterated, imports=(_PROTOCOL,)),
-    _of_tensordict("chunk_tensordict", "cut", lambda b, i, data: b.function(data, i["count"]), accepts=_EVEN),
-    _of_tensordict("concat_tensordict", "join", _joined(_tensordict)),
-    _of_tensordict("index_select_tensor_dict", "reorder", lambda b, i, data: [b.function(data, i["order"])]),
+    _of_tensordict("chunk_tensordict", "cut", _counted, accepts=_EVEN),
+    _of_tensordict("concat_tensordict", "join", partial(_joined, _tensordict)),
+    _of_tensordict("index_select_tensor_dict", "reorder", _selected),
     _of_tensordict("pad_to_divisor", "fill", _filled),
-    _of_tensordict("unpad", "shorten", lambda b, i, data: [b.function(data, i["count"])]),
+    _of_tensordict("unpad", "shorten", _one),
     Binding(
         f"{_TENSORDICT}.make_iterator",
         "minibatch_iteration",

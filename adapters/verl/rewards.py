@@ -168,22 +168,23 @@ def _scored(inputs: Mapping[str, Any], prompt: int = 0) -> Callable[..., Any]:
     return _scoring(inputs["rewards"], inputs["response_mask"], inputs["score_as"] == "record", prompt)
 
 
-def _laid(make: Callable[[Any, Any], Any]) -> Any:
+def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """:param make: the manager, from its class and the rule."""
+    mask = inputs["response_mask"]
+    # Until March 2025 rules were given the prompt too, and at first the manager chose them itself.
+    score = _scored(inputs, int("sequences" in boundary.function.__code__.co_varnames))
+    itself = hasattr(boundary.module, "_select_rm_score_fn")
+    manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
+    with (
+        swapped(boundary.module, "ProcessPoolExecutor", _Threads),
+        swapped(boundary.module, "_select_rm_score_fn", partial(_rule, score)),
+    ):
+        return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
 
-    def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        mask = inputs["response_mask"]
-        # Until March 2025 rules were given the prompt too, and at first the manager chose them itself.
-        score = _scored(inputs, int("sequences" in boundary.function.__code__.co_varnames))
-        itself = hasattr(boundary.module, "_select_rm_score_fn")
-        manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
-        with (
-            swapped(boundary.module, "ProcessPoolExecutor", _Threads),
-            swapped(boundary.module, "_select_rm_score_fn", lambda source: partial(score, source)),
-        ):
-            return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
 
-    return call
+def _rule(score: Any, source: Any) -> Any:
+    """The rule of a data set, where the manager itself looked it up."""
+    return partial(score, source)
 
 
 class _Threads(ThreadPoolExecutor):
@@ -205,6 +206,10 @@ def _each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
 
 def _manager(owner: Any, score: Any, **options: Any) -> Any:
     return owner(_Tokenizer(), num_examine=0, compute_score=score, **options)
+
+
+def _manager_of_batches(owner: Any, score: Any) -> Any:
+    return _manager(owner, _each(score))
 
 
 def _lenient(owner: Any, score: Any) -> Any:
@@ -321,17 +326,17 @@ BINDINGS = (
     *_RULED,
     _lays(
         f"{_MANAGERS}.naive.NaiveRewardManager.__call__",
-        _laid(_manager),
+        partial(_laid, _manager),
         *_STANDING,
         formerly=("verl.trainer.main_ppo.RewardManager.__call__",),
     ),
-    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _laid(_lenient), *_STANDING),
+    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", partial(_laid, _lenient), *_STANDING),
     _lays(
         f"{_MANAGERS}.batch.BatchRewardManager.__call__",
-        _laid(lambda owner, score: _manager(owner, _each(score))),
+        partial(_laid, _manager_of_batches),
         *_STANDING,
     ),
-    _lays(f"{_MANAGERS}.prime.PrimeRewardManager.__call__", _laid(_manager), *_STANDING, _EXECUTOR),
+    _lays(f"{_MANAGERS}.prime.PrimeRewardManager.__call__", partial(_laid, _manager), *_STANDING, _EXECUTOR),
     _lays(_ASSEMBLES, _assembled, fixed={"score_as": None}),
     *(
         _lays(f"{_LOOP}.{file}.{name}RewardManager.run_single", _run_single, *_STANDING, requires=(_ASSEMBLES,))

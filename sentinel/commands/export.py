@@ -27,9 +27,9 @@ _EXAMPLE = """\
   sentinel export --all --out export                             every shipped recipe
 
 Base and head are the recipe's first pins with the bug and without it. The runner and the test are tried at both, in a
-process that cannot see Sentinel.
-exit status: 0; 1 where a bug has no runner and test of its own, they say something else, or the
-runner is long; 2 it could not be run
+process that holds torch, numpy and what the runner says it needs. Most of a runner is the same for every bug; its
+docstring says which lines are not, and are to be read.
+exit status: 0; 1 where a bug has no runner and test of its own, or they say something else; 2 it could not be run
 """
 
 
@@ -126,9 +126,7 @@ def _tell(bundle: Bundle, folder: Path, arguments: argparse.Namespace, catalog: 
 
 
 def _state(bundle: Bundle) -> str:
-    if bundle.complete:
-        return "complete"
-    return f"runner and test, but {bundle.reason}" if bundle.agrees else f"no runner or test: {bundle.reason}"
+    return "complete" if bundle.complete else f"no runner or test: {bundle.reason}"
 
 
 def _next(recipe: Recipe, folder: Path, catalog: Catalog, comment: bool) -> Sequence[str]:

@@ -1,18 +1,21 @@
-"""Exported files tried out: on the real checkout, in a process that cannot see Sentinel."""
+"""Exported files tried out: on the real checkout, in an environment that holds torch, numpy and what a runner names."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import re
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
-from sentinel.checkout import Checkout
 from sentinel.worker import walls
 from sentinel.worker.client import Options
 from sentinel.worker.contained import contained_command
@@ -20,94 +23,178 @@ from sentinel.worker.contained import contained_command
 #: Seconds for one script; importing a framework with its packages takes most of it.
 TIMEOUT = 120.0
 
+#: One process that has loaded torch and numpy, and nothing else, and a fork of it for each checkout.
+_TRIAL = """\
+import json, os, runpy, sys
+import numpy, torch
+
+job = json.loads(sys.argv.pop())
+here = os.path.dirname(os.path.abspath(__file__))
+for checkout in job["checkouts"]:
+    sys.stdout.flush()
+    if os.fork() == 0:
+        os.environ["TARGET_REPO"] = checkout
+        status = 2
+        try:
+            runpy.run_path(here + "/run_validation.py", run_name="__main__")
+        except SystemExit:
+            print(job["mark"], flush=True)
+            if job["test"]:
+                sys.path[:] = [here, *sys.path, job["pytest"]]
+                import pytest
+                quiet = ["-q", "-p", "no:cacheprovider", "-p", "no:sentinel", "--tb=short", "--rootdir=" + here]
+                status = int(pytest.main([*quiet, here + "/" + job["test"]]))
+        print(status, job["mark"], sep="\\n", flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+_FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
-_MISSING = re.compile(r"^ModuleNotFoundError: No module named '([A-Za-z0-9_]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Tried:
     """What a script did.
 
-    :ivar status: what a runner prints as its status, ``passed`` or ``failed`` of a test, or empty where it broke down.
+    :ivar status: what a runner prints as its status, ``passed`` or ``failed`` of a test; empty where it broke down or
+        could not run.
     :ivar output: standard output.
-    :ivar missing: a package without which it cannot be imported.
+    :ivar needs: the packages that it says it needs.
     """
 
     status: str
     output: str
     problem: str = ""
-    missing: str = ""
+    needs: tuple[str, ...] = ()
 
 
-def run(script: str, checkout: Checkout, python: str | None = None, contained: bool = False) -> Tried:
-    """Run a runner on a checkout.
+class Environment:
+    """An environment that holds some distributions with what they require, and nothing else. Close it at the end.
 
-    :param contained: whether strictly contained, as what it imports is when Sentinel itself measures.
+    :param python: another interpreter, whose packages are seen as they are.
     """
-    with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
-        Path(folder, "run_validation.py").write_text(script, encoding="utf-8")
-        finished = _process([f"{folder}/run_validation.py"], folder, checkout, python, contained)
-    if isinstance(finished, str):
-        return Tried("", "", finished)
-    printed = finished.stdout[max(finished.stdout.rfind('{\n  "bug_id"'), 0) :]  # the target may have printed before
+
+    def __init__(self, python: str | None = None) -> None:
+        self._python = python
+        self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
+        os.chmod(self._folder.name, 0o755)  # who is contained may be another user
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+    def run(
+        self, files: Mapping[str, str], test: str, checkouts: Sequence[Path], needs: Iterable[str], contained: bool
+    ) -> list[tuple[Tried, Tried | None]]:
+        """Run a runner on each checkout, and a regression test behind it.
+
+        :param files: ``run_validation.py``, and the test under the name ``test``, or empty.
+        :param needs: distributions that they may use beside torch and numpy.
+        :param contained: whether strictly contained, as what it imports is when Sentinel itself measures.
+        """
+        mark = secrets.token_hex(16)
+        beside = self._linked(("pytest",))
+        job = {"mark": mark, "checkouts": list(map(str, checkouts)), "test": test, "pytest": str(beside)}
+        prefix, readable = [self._python or sys.executable], [*checkouts]
+        environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | _FLAGS
+        if self._python is None:
+            packages = self._linked(tuple(sorted({"torch", "numpy", *needs})))
+            environment["PYTHONPATH"] = str(packages)
+            prefix += ["-S", "-s"]  # no site-packages
+            readable += [packages, beside]
+        with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
+            for name, text in {**files, "trial.py": _TRIAL}.items():
+                Path(folder, name).write_text(text, encoding="utf-8")
+            command = [*prefix, f"{folder}/trial.py", json.dumps(job)]
+            if contained:
+                git = shutil.which("git")  # a runner asks it for the commit
+                readable += [Path(git)] if git else []
+                command = contained_command(command, Path(folder), *readable, memory=Options.memory)
+                if self._python is not None:
+                    command = walls.walled(command, [folder, *map(str, readable)])
+            try:
+                finished = subprocess.run(
+                    command,
+                    env={**environment, "HOME": folder, "TMPDIR": folder},
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    timeout=TIMEOUT * len(checkouts),
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return [(Tried("", "", f"no answer within {TIMEOUT * len(checkouts):g} s"), None)] * len(checkouts)
+        parts = finished.stdout.split(mark)
+        if len(parts) != 2 * len(checkouts) + 1:
+            return [(_broken(finished.stdout), None)] * len(checkouts)
+        return [(_of_runner(parts[n]), _of_test(parts[n + 1]) if test else None) for n in range(0, len(parts) - 1, 2)]
+
+    def _linked(self, names: tuple[str, ...]) -> Path:
+        """A folder of links to what these distributions, and those that they require, have installed."""
+        folder = Path(self._folder.name, "-".join(names))
+        if not folder.exists():
+            made = Path(tempfile.mkdtemp(dir=self._folder.name))
+            made.chmod(0o755)
+            for top, place in _installed_by(names).items():
+                (made / top).symlink_to(place)
+            with contextlib.suppress(OSError):  # the other side's was first
+                made.rename(folder)
+        return folder
+
+
+def distribution_of(package: str) -> str | None:
+    """The installed distribution that an import of this name finds; None where there is none."""
+    return next(iter(_distributions().get(package, ())), None)
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
+@cache
+def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
+    """Top-level name -> where it lies, of these distributions and of all that they require."""
+    from packaging.requirements import Requirement
+
+    queue, seen, found = list(names), set[str](), dict[str, Path]()
+    while queue:
+        try:
+            distribution = metadata.distribution(queue.pop())
+        except metadata.PackageNotFoundError:  # required, and done without
+            continue
+        if distribution.name in seen:
+            continue
+        seen.add(distribution.name)
+        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            found[top] = Path(str(distribution.locate_file(top)))
+        for line in distribution.requires or ():
+            required = Requirement(line)
+            if required.marker is None or required.marker.evaluate({"extra": ""}):
+                queue.append(required.name)
+    return {top: place for top, place in found.items() if not top.endswith(".pth")}
+
+
+def _of_runner(said: str) -> Tried:
+    """What a runner printed last; the target may have printed before."""
     try:
-        status = str(json.loads(printed)["status"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return _broken(finished)
-    return Tried(status, printed)
+        start = said.rindex('{\n "bug_id"')
+        answer, end = json.JSONDecoder().raw_decode(said, start)
+        status, reason, needs = (answer.get(key, "") for key in ("status", "reason", "needs"))
+        if status == "could not run":
+            return Tried("", said, str(reason), tuple(map(str, needs)))
+        return Tried(str(status), said[start:end])
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return _broken(said)
 
 
-def run_test(
-    name: str, text: str, setting: str, checkout: Checkout, python: str | None = None, contained: bool = False
-) -> Tried:
-    """Run a regression test on a checkout.
-
-    :param setting: what a runner does before it imports the target; on upstream's machines nothing of it is needed.
-    """
-    with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
-        Path(folder, "conftest.py").write_text(setting, encoding="utf-8")
-        Path(folder, name).write_text(text, encoding="utf-8")
-        quiet = ["-q", "-p", "no:cacheprovider", "-p", "no:sentinel", "--tb=short"]
-        command = ["-m", "pytest", *quiet, f"--rootdir={folder}", f"{folder}/{name}"]
-        finished = _process(command, folder, checkout, python, contained)
-    if isinstance(finished, str):
-        return Tried("", "", finished)
-    if finished.returncode not in (0, 1):
-        return _broken(finished)
-    return Tried("passed" if finished.returncode == 0 else "failed", finished.stdout)
+def _of_test(said: str) -> Tried:
+    status = {"0": "passed", "1": "failed"}.get(said.rstrip().rpartition("\n")[2])
+    return Tried(status, said) if status else _broken(said)
 
 
-def _process(
-    command: list[str], folder: str, checkout: Checkout, python: str | None, contained: bool
-) -> subprocess.CompletedProcess[str] | str:
-    command = [python or sys.executable, *command]
-    environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
-    # A script's own folder is its sys.path[0]; nothing else of this process is seen, Sentinel's source tree included.
-    environment |= {"TARGET_REPO": str(checkout.path), "HOME": folder, "TMPDIR": folder, "OMP_NUM_THREADS": "1"}
-    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
-    if contained:
-        git = shutil.which("git")  # a runner asks it for the commit
-        readable = [checkout.path, *([Path(git)] if git else [])]
-        command = contained_command(command, Path(folder), *readable, memory=Options.memory)
-        if python is not None:
-            command = walls.walled(command, [folder, *map(str, readable)])
-    try:
-        return subprocess.run(
-            command,
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no answer within {TIMEOUT:g} s"
-
-
-def _broken(finished: subprocess.CompletedProcess[str]) -> Tried:
-    said = (finished.stdout + finished.stderr).strip()
-    missing = _MISSING.search(said) or re.search(r"No module named '([A-Za-z0-9_]+)", said)
-    last = said.splitlines()[-1] if said else f"it ended with status {finished.returncode} and said nothing"
-    return Tried("", finished.stdout, last, missing.group(1) if missing else "")
+def _broken(said: str) -> Tried:
+    return Tried("", said, said.strip().splitlines()[-1] if said.strip() else "it said nothing")

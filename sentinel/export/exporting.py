@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FunctionType
-from typing import Any
 
 from sentinel.catalog import Catalog
 from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError
-from sentinel.export import checking, lines, tracing
-from sentinel.export.checking import Tried
-from sentinel.export.observing import Observing, Pieces, Subject
-from sentinel.export.program import ProgramError
-from sentinel.export.regression import file_name, regression_test
-from sentinel.export.runner import preamble, script, too_long
-from sentinel.export.slicing import followed
-from sentinel.outcomes import Decision, Measurement
-from sentinel.recipes import Expected, Recipe
+from sentinel.export.checking import Environment, Tried, distribution_of
+from sentinel.export.runner import Question, Runner, runner
+from sentinel.export.verbatim import NotSelfContained
+from sentinel.outcomes import Decision
+from sentinel.recipes import Recipe
 from sentinel.refs import Ref
-from sentinel.reports.behaviour import observed_values
-from sentinel.runner import Job, OpenCheckout, Runner
+from sentinel.reports.escaping import message
+from sentinel.runner import Job, OpenCheckout
+from sentinel.runner import Runner as Deciding
 from sentinel.worker.client import Options
 
-#: A checkout may import that many packages lazily before a runner has named all that are missing here.
-_LAZY = 12
+#: So many packages a runner may need beside torch and numpy.
+_MOST_NEEDED = 12
+
+_TEST = '''\
+"""Regression test: {title}.
+
+run_validation.py, beside it, calls {boundary}
+and compares; TARGET_REPO says where the checkout is (else the current folder).
+"""
+
+import run_validation
+
+
+def test_{name}():
+    answer = run_validation.validated(*run_validation.QUESTION)
+    assert answer["status"] == "fixed", answer
+'''
 
 
 @dataclass(frozen=True)
@@ -53,18 +65,16 @@ class Side:
 class Bundle:
     """What is exported of a bug.
 
-    :ivar script: the runner, or empty: then :attr:`reason` says why there is none.
+    :ivar runner: None where there is none: then :attr:`reason` says why.
     :ivar test: the regression test, or empty.
-    :ivar reason: what is missing or wrong; of files that are there and say what the evidence says, that the runner is
-        too long.
+    :ivar reason: what is missing or wrong.
     """
 
     recipe: Recipe
     sides: tuple[Side, ...]
-    script: str = ""
+    runner: Runner | None = None
     test: str = ""
     reason: str = ""
-    observed: Observing | None = None
 
     @property
     def base(self) -> Side:
@@ -81,17 +91,16 @@ class Bundle:
 
     @property
     def test_name(self) -> str:
-        return file_name(self.recipe.bug_id)
+        return f"test_{_snake(self.recipe.bug_id)}.py"
 
     @property
     def complete(self) -> bool:
         """Whether the runner says at each revision what the evidence says, and the test fails and passes as it must."""
-        return self.agrees and not too_long(self.script)
+        return bool(self.runner and self.test) and not any(_problem(side) for side in self.sides)
 
-    @property
-    def agrees(self) -> bool:
-        """The same without regard to the runner's length."""
-        return bool(self.script and self.test) and not any(_problem(side) for side in self.sides)
+
+def _snake(text: str) -> str:
+    return re.sub(r"\W+", "_", text).strip("_").lower()
 
 
 def _problem(side: Side) -> str:
@@ -99,7 +108,7 @@ def _problem(side: Side) -> str:
     verdict = side.decision.verdict.name
     if side.tried is not None and side.tried.status != verdict:
         return f"the runner says {side.tried.status or side.tried.problem} at {side.name}, the evidence {verdict}"
-    wanted = {"reproduced": "failed", "fixed": "passed"}.get(verdict)
+    wanted = {"reproduced": "failed", "fixed": "passed"}.get(verdict, "failed")
     if side.tested is not None and side.tested.status != wanted:
         return f"the test {side.tested.status or side.tested.problem} at {side.name}, where the evidence says {verdict}"
     return ""
@@ -130,20 +139,15 @@ class Exporter:
         self, catalog: Catalog, open_checkout: OpenCheckout, options: Options, tell: Callable[[str], None]
     ) -> None:
         self._catalog = catalog
-        self._options = options
         self._tell = tell
-        #: (target, boundary) -> packages that turned out to be imported lazily, found at the price of a trial each.
-        self._lazy: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._deciding = Runner(catalog, open_checkout, options)
-        watching = {"traced": tracing.CONTRACTS, "followed": lines.CONTRACTS}
-        self._watching = {
-            name: Runner(replace(catalog, contracts={**catalog.contracts, **contracts}), open_checkout, options)
-            for name, contracts in watching.items()
-        }
+        self._deciding = Deciding(catalog, open_checkout, options)
+        self._environment = Environment(options.python)
+        #: (target, boundary) -> what turned out to be needed, at the price of a trial each.
+        self._needs: dict[tuple[str, str], dict[str, str]] = {}
 
     def close(self) -> None:
-        for runner in (self._deciding, *self._watching.values()):
-            runner.close()
+        self._deciding.close()
+        self._environment.close()
 
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
         """Decide at both revisions, and write down how.
@@ -156,146 +160,76 @@ class Exporter:
             sides.append(Side(name, self._deciding.decide(Job(recipe, ref))))
         bundle = Bundle(recipe, tuple(sides))
         try:
-            place = self._subject(bundle)
-        except ProgramError as error:
+            question = self._question(bundle)
+            bundle = replace(bundle, runner=runner(question), test=_test_of(recipe))
+        except NotSelfContained as error:
             return replace(bundle, reason=str(error))
-        found = [self._tried(bundle, lambda: self._traced(bundle, place), check)]
-        if not found[0].complete:
-            found += self._cuts(bundle, place, check)
-        agreeing = [made for made in found if made.agrees]
-        return min(agreeing, key=lambda made: len(made.script.splitlines())) if agreeing else found[-1]
+        if check:
+            bundle = self._tried(bundle, question)
+        problem = next(filter(None, map(_problem, bundle.sides)), "")
+        return replace(bundle, reason=problem or ("" if bundle.test else "the recipe does not say what is right"))
 
-    def _tried(self, bundle: Bundle, subject_of: Callable[[], Subject], check: bool) -> Bundle:
-        """With a runner of this subject; where none can be written, with the reason."""
-        try:
-            return self._with_files(bundle, subject_of(), check)
-        except ProgramError as error:
-            return replace(bundle, reason=str(error))
-
-    def _cuts(self, bundle: Bundle, place: Subject, check: bool) -> list[Bundle]:
-        """With runners that are cut out of the adapter's own code, until one of them will do: as it is where that is
-        short, written for the recipe's scenarios alone, and as it is."""
-        try:
-            cut = self._followed(bundle, place)
-        except ProgramError as error:
-            return [replace(bundle, reason=str(error))]
-        found = [self._tried(bundle, lambda: _short(cut), check)]
-        if not found[-1].complete:
-            found.append(self._tried(bundle, lambda: _specialised(cut), check))
-        if not found[-1].agrees:
-            found.append(self._tried(bundle, lambda: cut, check))
-        return found
-
-    def _traced(self, bundle: Bundle, place: Subject) -> Subject:
-        """What a straight-line program can be made of."""
-        return replace(place, programs=self._programs(bundle, "traced"))
-
-    def _followed(self, bundle: Bundle, place: Subject) -> Subject:
-        """What the adapter's own code can be cut out of."""
-        recipe, target = bundle.recipe, self._catalog.targets[bundle.recipe.target]
-        contract = self._catalog.contracts[recipe.contract]
-        seen = [program for programs in self._programs(bundle, "followed") for program in programs.values()]
-        binding = target.binding(recipe.boundary, recipe.contract)
-        if binding is None or not isinstance(contract.measure, FunctionType):
-            raise ProgramError("no adapter binds the boundary")
-        given = tuple(recipe.given(contract, binding.fixed))
-        pieces = Pieces(followed(seen), binding, contract.measure, given, target.packages)
-        return replace(place, pieces=pieces)
-
-    def _subject(self, bundle: Bundle) -> Subject:
-        """:raises ProgramError: where a revision could not be decided."""
-        roots, boundary = dict[str, None](), bundle.recipe.boundary
+    def _question(self, bundle: Bundle) -> Question:
+        """:raises NotSelfContained: where a revision could not be decided."""
+        recipe, roots = bundle.recipe, dict[str, None]()
         for side in bundle.sides:
             decision = side.decision
             if decision.verdict.kind == "not-in-this-version" and bundle.measured:
                 continue
             if decision.measurement is None or decision.checkout is None:
-                raise ProgramError(f"it could not be decided at {side.name}: {decision.verdict.reason}")
-            boundary = decision.measurement.provenance.boundary
-            roots.update(
-                dict.fromkeys(os.path.relpath(p, decision.checkout.path) for p in decision.checkout.import_roots)
-            )
-        target = self._catalog.targets[bundle.recipe.target]
-        absent = bundle.recipe.requires if len(bundle.measured) < len(bundle.sides) else ()
-        place = (target.name, target.repository, boundary, tuple(roots), target.ghost_versions)
-        return Subject(_with_values(bundle), *place, programs=(), requires=absent)
-
-    def _programs(self, bundle: Bundle, how: str) -> tuple[Mapping[str, Any], ...]:
-        return tuple(self._watch(bundle.recipe, side.decision.ref, self._watching[how]) for side in bundle.measured)
-
-    def _with_files(self, bundle: Bundle, subject: Subject, check: bool) -> Bundle:
-        place = (subject.name, subject.boundary)
-        subject = replace(subject, more_stubs=self._lazy.get(place, ()))
-        for _ in range(_LAZY):
-            text, observed = script(subject)
-            bundle = replace(bundle, script=text, observed=observed)
-            if not check:
-                break
-            # Where nothing is observed, a runner has something to say if it looks for what the recipe requires.
-            tried = (self._run(s, text) if s.is_measured or subject.requires else s for s in bundle.sides)
-            bundle = replace(bundle, sides=tuple(tried))
-            missing = {side.tried.missing for side in bundle.sides if side.tried and side.tried.missing}
-            if not missing - set(subject.more_stubs):
-                break
-            subject = replace(subject, more_stubs=(*subject.more_stubs, *sorted(missing)))
-            self._lazy[place] = subject.more_stubs
-        measured = bundle.measured[0].decision.measurement
-        assert isinstance(measured, Measurement)
-        try:
-            bundle = replace(bundle, test=regression_test(subject, observed, measured.observation))
-        except ProgramError as error:
-            return replace(bundle, reason=str(error))
-        if check:
-            setting = preamble(subject, observed)
-            tested = (self._test(s, bundle, setting) if s.is_measured else s for s in bundle.sides)
-            bundle = replace(bundle, sides=tuple(tested))
-        problem = next(filter(None, map(_problem, bundle.sides)), "")
-        return replace(bundle, reason=problem or too_long(bundle.script))
-
-    def _watch(self, recipe: Recipe, ref: Ref, runner: Runner) -> Mapping[str, Any]:
-        """Variant -> what was seen.
-
-        :raises ProgramError: where the watched probe gave no answer.
-        """
-        first = next(iter(recipe.variants))
-        address = f"{first}.program" if first else "program"
-        # Whatever the verdict on this key is, the measurement is what is wanted.
-        asking = replace(recipe, expected_unpatched={address: Expected(None)}, expected_fixed={}, invariant=None)
-        decision = runner.decide(Job(asking, ref))
-        if decision.measurement is None:
-            raise ProgramError(f"watched, it did not run: {decision.verdict.reason}")
-        return {variant: values["program"] for variant, values in decision.measurement.observation.items()}
-
-    def _run(self, side: Side, text: str) -> Side:
-        checkout = side.decision.checkout
-        assert checkout is not None
-        self._tell(f"trying the runner at {side.decision.ref.short}")
-        return replace(side, tried=checking.run(text, checkout, self._options.python, _contained(side)))
-
-    def _test(self, side: Side, bundle: Bundle, setting: str) -> Side:
-        checkout = side.decision.checkout
-        assert checkout is not None
-        self._tell(f"trying the test at {side.decision.ref.short}")
-        tested = checking.run_test(
-            bundle.test_name, bundle.test, setting, checkout, self._options.python, _contained(side)
+                raise NotSelfContained(f"it could not be decided at {side.name}: {decision.verdict.reason}")
+            folders = [os.path.relpath(root, decision.checkout.path) for root in decision.checkout.import_roots]
+            roots.update(dict.fromkeys(folders))
+        target, contract = self._catalog.targets[recipe.target], self._catalog.contracts[recipe.contract]
+        law = None if recipe.has_values else self._catalog.invariants[str(recipe.invariant)]
+        return Question(
+            recipe,
+            target,
+            contract,
+            target.binding(recipe.boundary, recipe.contract),
+            tuple(roots),
+            law,
+            self._needs.get((recipe.target, recipe.boundary), {}),
+            {side.name: f"{side.decision.verdict.name} at {_revision(side.decision)}" for side in bundle.sides},
         )
-        return replace(side, tested=tested)
+
+    def _tried(self, bundle: Bundle, question: Question) -> Bundle:
+        """With what the runner and the test do; where the runner names packages that it needs, with these."""
+        sides = [side for side in bundle.sides if side.decision.checkout is not None]
+        checkouts = [side.decision.checkout.path for side in sides if side.decision.checkout is not None]
+        contained = all(_is_contained(side) for side in sides if side.is_measured)
+        for _ in range(_MOST_NEEDED):
+            assert bundle.runner is not None
+            self._tell(f"trying the runner and the test of {bundle.recipe.bug_id}")
+            files = {"run_validation.py": bundle.runner.text, bundle.test_name: bundle.test}
+            test = bundle.test and bundle.test_name
+            answers = self._environment.run(files, test, checkouts, question.needs.values(), contained)
+            made = [replace(side, tried=one, tested=two) for side, (one, two) in zip(sides, answers)]
+            bundle = replace(bundle, sides=tuple(made))
+            missing = [name for tried, _ in answers for name in tried.needs]
+            had = {name: place for name in missing if (place := distribution_of(name)) is not None}
+            if not had.keys() - question.needs.keys():
+                break
+            question = replace(question, needs={**question.needs, **had})
+            bundle = replace(bundle, runner=runner(question))
+        self._needs[(question.recipe.target, question.recipe.boundary)] = dict(question.needs)
+        return bundle
 
 
-def _with_values(bundle: Bundle) -> Recipe:
-    """The recipe with values: where a law decides without any, those of the revision where it holds, and of the other.
-
-    A law may hold of other values too: of these the runner says that they are neither.
-    """
-    recipe = bundle.recipe
-    told = {side.decision.verdict.name: observed_values(side.decision) for side in bundle.measured}
-    if recipe.expected_unpatched or recipe.expected_fixed or "fixed" not in told:
-        return recipe
-    expected = [{key: Expected(value) for key, value in told.get(n, {}).items()} for n in ("reproduced", "fixed")]
-    return replace(recipe, expected_unpatched=expected[0], expected_fixed=expected[1])
+def _test_of(recipe: Recipe) -> str:
+    if recipe.has_values and not recipe.expected_fixed:
+        return ""
+    title = message(recipe.title).replace("\\", "\\\\").replace('"""', "'''")
+    return _TEST.format(title=title, boundary=recipe.boundary, name=_snake(recipe.bug_id))
 
 
-def _contained(side: Side) -> bool:
+def _revision(decision: Decision) -> str:
+    """What everybody can call it: where it is a working tree, nothing of this machine."""
+    commit = decision.checkout.commit if decision.checkout is not None and not decision.checkout.dirty else None
+    return f"git:{commit}" if commit else str(decision.ref) if decision.ref.kind == "pypi" else decision.ref.kind
+
+
+def _is_contained(side: Side) -> bool:
     """Whether to contain what is tried, as what was measured was."""
     environment = side.decision.environment
     return environment is not None and environment.sandbox == "strict"
@@ -303,8 +237,6 @@ def _contained(side: Side) -> bool:
 
 def source_lines(checkout: Checkout, file: str, line: int, longest: int = 60) -> tuple[int, int, str]:
     """The definition that begins at a line of a checkout: (first line, last line, text); a long one is cut."""
-    import ast
-
     text = (Path(checkout.path) / file).read_text(encoding="utf-8", errors="replace")
     rows = text.splitlines()
     last = line
@@ -318,19 +250,3 @@ def source_lines(checkout: Checkout, file: str, line: int, longest: int = 60) ->
         last = line + 10
     shown = rows[line - 1 : min(last, line - 1 + longest)]
     return line, last, "\n".join(shown)
-
-
-def _short(cut: Subject) -> Subject:
-    """What is cut out, where the runner is short as it is.
-
-    :raises ProgramError: where it is not.
-    """
-    if problem := too_long(script(cut)[0]):
-        raise ProgramError(problem)
-    return cut
-
-
-def _specialised(cut: Subject) -> Subject:
-    """What is cut out, for the recipe's scenarios alone."""
-    assert cut.pieces is not None
-    return replace(cut, pieces=replace(cut.pieces, special=True))

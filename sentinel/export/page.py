@@ -6,15 +6,12 @@ Prose of a recipe and everything out of other people's code is escaped; whatever
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from sentinel.catalog import Catalog
 from sentinel.export.exporting import Bundle, Side, source_lines
-from sentinel.export.rendering import variable
 from sentinel.findings.duplicates import Source
 from sentinel.outcomes import Decision
 from sentinel.recipes import Recipe
@@ -90,15 +87,8 @@ def _revision(decision: Decision) -> str:
 
 
 def _example(bundle: Bundle) -> Iterable[str]:
-    recipe, observed = bundle.recipe, bundle.observed
     yield "## Concrete triggering example\n"
-    if observed is None:
-        yield fenced("\n".join(scenario_lines(recipe.document)), "text")
-        return
-    calls = [f"{variable(name, 'observed')} = {call}" for name, call in observed.variants.items()]
-    imports = [*(f"import {name}" for name in sorted({"torch", *observed.third})), *observed.imports.lines()]
-    made = [line for text in observed.classes for line in (*text.split("\n"), "")]
-    yield fenced("\n".join([*observed.standard, *imports, "", *made, *observed.function, "", *calls]), "python")
+    yield fenced("\n".join(scenario_lines(bundle.recipe.document)), "text")
 
 
 def _values(bundle: Bundle) -> Iterable[str]:
@@ -144,14 +134,22 @@ def recipe_json(recipe: Recipe) -> str:
 
 def _runner(bundle: Bundle, shown: bool) -> Iterable[str]:
     yield "## Validation runner\n"
-    if not bundle.script:
+    runner = bundle.runner
+    if runner is None:
         yield f"There is no runner that does without Sentinel: {sentence(bundle.reason)} The recipe above runs.\n"
         return
-    yield "`run_validation.py` needs Python, torch and the checkout; Sentinel is not imported.\n"
+    packages = ", ".join(runner.packages)
+    yield f"`run_validation.py` needs Python, {packages} and the checkout; Sentinel is not imported.\n"
     if bundle.reason:
         yield f"{sentence(bundle.reason)}\n"
+    yield (
+        f"What is to be read are its lines {runner.first} to {runner.last}: the functions through which the boundary "
+        "is called and looked at, as they stand in Sentinel, and the case as data. What stands before is the same in "
+        "every runner, whatever the bug.\n"
+    )
     if shown:
-        yield details("run_validation.py", fenced(bundle.script.rstrip("\n"), "python"))
+        lines = f"run_validation.py, lines {runner.first} to {runner.last}"
+        yield details(lines, fenced(runner.own.strip("\n"), "python"))
     yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
 
 
@@ -161,7 +159,7 @@ def _output(bundle: Bundle) -> Iterable[str]:
         tried = side.tried
         if tried is not None and tried.status:
             yield f"At {side.name}, {_revision(side.decision)}, the runner prints:\n"
-            yield fenced(_compact(tried.output), "json")
+            yield fenced(tried.output, "json")
         else:
             yield f"At {side.name}, {_revision(side.decision)}:\n"
             document = evidence(side.decision)
@@ -169,25 +167,6 @@ def _output(bundle: Bundle) -> Iterable[str]:
             yield fenced(dumps({key: document[key] for key in keys if document.get(key)}).rstrip("\n"), "json")
     if bundle.head is None:
         yield "No revision with a fix is known.\n"
-
-
-def _compact(output: str) -> str:
-    try:
-        document = json.loads(output)
-        return dumps(_tagged(document)).rstrip("\n")
-    except ValueError:
-        return output
-
-
-def _tagged(value: Any) -> Any:
-    """NaN and infinities as the tagged strings of evidence: JSON has none."""
-    if isinstance(value, Mapping):
-        return {key: _tagged(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_tagged(item) for item in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 def _effect(bundle: Bundle) -> Iterable[str]:
@@ -249,7 +228,7 @@ def _permalink(catalog: Catalog, decision: Decision, file: str, first: int, last
 def _checks(bundle: Bundle, shown: bool) -> Iterable[str]:
     yield "## Tests and checks\n"
     if bundle.test:
-        yield f"`{bundle.test_name}` is a regression test; it is ready to be committed.\n"
+        yield f"`{bundle.test_name}`, with `run_validation.py` beside it, is a regression test.\n"
         if shown:
             yield details(bundle.test_name, fenced(bundle.test.rstrip("\n"), "python"))
         yield fenced(f"python -m pytest -q {bundle.test_name}", "sh")
@@ -259,9 +238,6 @@ def _checks(bundle: Bundle, shown: bool) -> Iterable[str]:
             for side in rows:
                 yield f"| {side.name} | {_told(side, 'tried')} | {_told(side, 'tested')} |"
             yield ""
-        if bundle.observed is not None and bundle.observed.untold:
-            untold = [f"* {code(key)}: {prose(why)}" for key, why in bundle.observed.untold.items()]
-            yield "Not repeated by the runner and the test:\n\n" + "\n".join(untold) + "\n"
     else:
         yield f"There is no regression test that does without Sentinel: {sentence(bundle.reason)}\n"
     yield f"{TO_WRITE}the project's own checks that were run, with their commands.\n"

@@ -42,9 +42,9 @@ def write(
         "recipe.json": recipe_json(recipe) + "\n",
         **{f"evidence-{side.name}.json": evidence_text(side.decision) for side in bundle.sides},
     }
-    if bundle.script:
-        files["run_validation.py"] = bundle.script
-    if bundle.test:
+    if bundle.runner is not None:
+        files["run_validation.py"] = bundle.runner.text
+    if bundle.runner is not None and bundle.test:
         files[bundle.test_name] = bundle.test
     if comment:
         files["COMMENT.md"] = comment_page(bundle)

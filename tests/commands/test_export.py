@@ -24,20 +24,21 @@ def test_it_writes_every_file_and_says_what_to_do_next(exported: tuple[Any, Path
     assert "base reproduced, head fixed" in answer.out
 
 
-def test_a_part_that_cannot_be_exported_is_said_on_the_page(exported: tuple[Any, Path]) -> None:
-    """The scenario of ``tiny`` has a tensor that does not lie side by side."""
-    answer, folder = exported
+def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel: Any, mirrored: None, tiny: Any) -> None:
+    """Nothing can be said of a revision that cannot be had."""
+    answer = run_sentinel("export", "TINY-MEAN", "--base", f"git:{'0' * 40}", "--no-check", "--out", "out")
+    folder = Path("out") / "TINY-MEAN"
     assert answer.status == 1
+    assert "it could not be decided at base" in answer.out
     assert not (folder / "run_validation.py").exists()
     assert "There is no runner that does without Sentinel" in (folder / "PULL_REQUEST.md").read_text()
 
 
-def test_untried_files_are_said_to_be_untried(run_sentinel: Any, mirrored: None, tiny: Any) -> None:
-    text = tiny.recipe.read_text().replace(", contiguous: false", "").replace("TINY-MEAN", "TINY-PLAIN")
-    Path("TINY-PLAIN.yaml").write_text(text)
-    answer = run_sentinel("export", "TINY-PLAIN", "--recipes", ".", "--no-check", "--out", "out")
+def test_untried_files_are_said_to_be_untried(exported: tuple[Any, Path]) -> None:
+    answer, folder = exported
     assert answer.status == 0, answer.err
-    assert (Path("out") / "TINY-PLAIN" / "run_validation.py").exists()
+    assert (folder / "run_validation.py").exists()
+    assert (folder / "test_tiny_mean.py").exists()
     assert "the runner and the test were not tried" in answer.out
 
 

@@ -19,6 +19,7 @@ import sentinel.run
 from sentinel.catalog import Catalog, bundled_catalog
 from sentinel.cli import main
 from sentinel.export.exporting import Bundle, Side
+from sentinel.export.runner import Runner
 from sentinel.export.writing import write as write_export
 from sentinel.history import record as records
 from sentinel.outcomes import Decision
@@ -203,7 +204,8 @@ def test_a_saved_finding(walked: Walk, here: Path) -> None:
 def test_an_export(walked: Walk, here: Path, decided: Decided) -> None:
     """What an earlier export left there and this one has not goes."""
     sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]
-    bundle = Bundle(sides[0].decision.recipe, tuple(sides), script="print('runner')\n", test="assert True\n")
+    runner = Runner("print('runner')\n", "print('runner')\n", 1, 1, ("torch", "numpy"))
+    bundle = Bundle(sides[0].decision.recipe, tuple(sides), runner, test="assert True\n")
     catalog = sentinel.catalog.bundled_catalog()
 
     def export(comment: bool) -> int:
