@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from sentinel.catalog import bundled_catalog
-from sentinel.processes import contained_places
+from sentinel.deciding.processes import contained_places
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.worker.client import Options, Zygote
 
 LEVELS = ("off", "basic", "strict")

@@ -18,11 +18,11 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sentinel.catalog import bundled_catalog
+from sentinel.deciding.bench import Subject, Undecidable
+from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
 from sentinel.recipes import Recipe, find_recipes
-from sentinel.runner import Job, Runner
-from sentinel.search.bench import Subject, Undecidable
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.search.hunt import Hunt
 from sentinel.sources import open_checkout

@@ -10,9 +10,9 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from sentinel.catalog import bundled_catalog
 from sentinel.history import record, rendering
 from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import bundled_catalog
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"

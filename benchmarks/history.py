@@ -30,10 +30,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sentinel.catalog import bundled_catalog
 from sentinel.history.bisection import bisect
 from sentinel.history.ledger import Ledger, Selection
 from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.settings import Settings
 from sentinel.sources import Home, MirrorStore
 from sentinel.sources.home import size_of
@@ -43,10 +43,10 @@ CATALOG = bundled_catalog()
 #: What a script that decides one commit does: start Python, import torch, make a checkout, probe.
 FRESH = """
 import sys
-from sentinel.catalog import bundled_catalog
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.recipes import find_recipes
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
+from sentinel.targets.refs import Ref
+from sentinel.deciding.runner import Job, Runner
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
 catalog = bundled_catalog()

@@ -34,13 +34,13 @@ from typing import Any
 import pytest
 import yaml
 
-from sentinel.catalog import bundled_catalog
-from sentinel.checkout import Checkout
+from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import Recipe, load_recipe
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import MirrorStore, open_checkout
 from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 FRAMEWORK = Path(__file__).resolve().parent.parent / "tests" / "demo_framework"

@@ -25,13 +25,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from sentinel.catalog import Catalog, bundled_catalog
-from sentinel.outcomes import Verdict
+from sentinel.deciding.outcomes import Verdict
+from sentinel.deciding.runner import Job, Runner
+from sentinel.deciding.verdicts import NOT_HERE
 from sentinel.recipes import Recipe, find_recipes
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.sources import open_checkout
-from sentinel.verdicts import NOT_HERE
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, Zygote
 
 CATALOG = bundled_catalog()

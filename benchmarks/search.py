@@ -20,13 +20,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.catalog import bundled_catalog
-from sentinel.refs import Ref
-from sentinel.runner import Runner
-from sentinel.search.bench import Bench, Subject
+from sentinel.deciding.bench import Bench, Subject
+from sentinel.deciding.runner import Runner
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.search.hunt import Hunt
 from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Sat, of_session
 from sentinel.worker.client import Options
 

@@ -18,12 +18,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sentinel.catalog import bundled_catalog
+from sentinel.deciding.runner import Job, Runner
 from sentinel.history import record as records
 from sentinel.recipes import Recipe, find_recipes
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sentinel import verdicts
-from sentinel.catalog import bundled_catalog
-from sentinel.outcomes import Decision, Measurement, Provenance
+from sentinel.deciding import verdicts
+from sentinel.deciding.outcomes import Decision, Measurement, Provenance
 from sentinel.recipes import Expected, Recipe
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports.evidence import dumps, evidence, validate
+from sentinel.targets.refs import Ref
 from sentinel.values import Tensor
 from sentinel.worker import answers, protocol
 from sentinel.worker.answers import Failed

@@ -6,8 +6,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.catalog import Catalog
-from sentinel.checkout import Checkout
 from sentinel.configuration.composing import named, search_path
 from sentinel.configuration.files import flattened, read_mapping
 from sentinel.configuration.options import Option, Options
@@ -15,8 +13,10 @@ from sentinel.configuration.training import training
 from sentinel.errors import SentinelError
 from sentinel.findings.reach import reach
 from sentinel.recipes.affects import Affected
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FILE = Path(_KEPT.name) / "training.yaml"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from sentinel.errors import SentinelError
 from sentinel.recipes.addresses import AddressError, parse_address
-from sentinel.refs import Ref
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.sources.trees import checked_path
 from sentinel.sources.urls import checked_url, is_url
+from sentinel.targets.refs import Ref
 
 FOUND = (
     b"git:--upload-pack=x",

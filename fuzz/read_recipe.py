@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.catalog import bundled, bundled_catalog
 from sentinel.recipes import load_recipe
+from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.recipes.core_schema import DocumentError
 from sentinel.recipes.reading import examine_document
 from sentinel.recipes.yamldoc import read_text

@@ -11,9 +11,9 @@ from typing import Any
 from unittest import mock
 
 from sentinel.errors import Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import Home, checkouts, pypi
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.refs import Ref
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FOLDER = Path(_KEPT.name)

@@ -13,8 +13,8 @@ import pytest
 
 if TYPE_CHECKING:
     from sentinel.contracts.contract import Contract
-    from sentinel.invariants.invariant import Invariant
-    from sentinel.outcomes import Decision
+    from sentinel.deciding.outcomes import Decision
+    from sentinel.laws.law import Invariant
 
 
 @pytest.hookspec

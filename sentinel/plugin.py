@@ -13,8 +13,8 @@ import pytest
 from sentinel.settings import NAMED
 
 if TYPE_CHECKING:
-    from sentinel.items import RecipeFile
-    from sentinel.run import Run
+    from sentinel.run.recipe_items import RecipeFile
+    from sentinel.run.session import Run
 
 _RUN = pytest.StashKey["Run | None"]()
 
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not _asked(config):
         return
     from sentinel.errors import SentinelError
-    from sentinel.run import Run
+    from sentinel.run.session import Run
 
     given = {name: config.getoption(f"--sentinel-{name}") for name in NAMED}
     try:

@@ -15,15 +15,15 @@ import pytest
 from demo_kit import FRAMEWORK, MASKED_TOKENS, Borrowed, Consult, Decide, Lab, Repository, copy_demo, write_recipe
 from hypothesis import settings
 
-from sentinel.catalog import Catalog, bundled_catalog
-from sentinel.checkout import Checkout
-from sentinel.outcomes import Decision
-from sentinel.processes import contained_places
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.processes import contained_places
+from sentinel.deciding.references import References
+from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import Recipe, load_recipe
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
-from sentinel.search.references import References
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Sat
 from sentinel.worker.client import Options, Zygote
 
@@ -154,7 +154,7 @@ def offered(zygote: Zygote) -> Callable[[str], str]:
 @pytest.fixture
 def warm_runs(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Zygote:
     """Let every runner of this process (in-process pytester runs too) borrow the session's zygote."""
-    monkeypatch.setattr("sentinel.processes.Zygote", partial(Borrowed, zygote))
+    monkeypatch.setattr("sentinel.deciding.processes.Zygote", partial(Borrowed, zygote))
     return zygote
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
-from sentinel.catalog import bundled, bundled_catalog
-from sentinel.checkout import Checkout
-from sentinel.outcomes import Decision
-from sentinel.refs import Ref
+from sentinel.deciding.outcomes import Decision
+from sentinel.recipes.catalog import bundled, bundled_catalog
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Failed, Measured
 from sentinel.worker.client import Options, Places, TargetProcess, Zygote
 

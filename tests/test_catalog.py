@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.catalog import bundled, bundled_catalog, load_adapter
 from sentinel.cli import main
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import bundled, bundled_catalog, load_adapter
 
 ADAPTER = """\
 from sentinel.targets import Binding, PackageRoot, Target

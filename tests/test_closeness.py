@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.closeness import DEFAULTS, agree, difference
-from sentinel.recipes import Tolerance
 from sentinel.values import FLOATS, STORAGE, Tensor, tensor
+from sentinel.values.closeness import DEFAULTS, Tolerance, agree, difference
 
 _FLOATS = st.floats(width=16)
 _ROWS = st.lists(st.lists(_FLOATS, min_size=2, max_size=2), max_size=3)

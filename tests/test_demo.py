@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, copy_demo
 
-from sentinel.catalog import bundled, bundled_catalog
+from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.settings import settle
 
 MIXED_SIGNS: dict[str, Any] = {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from demo_kit import REJECTED_ROW, Repository, copy_demo, write_recipe
 
-from sentinel.catalog import bundled_catalog
 from sentinel.cli import main
+from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import load_recipe
-from sentinel.runner import Job, Runner
+from sentinel.recipes.catalog import bundled_catalog
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
 

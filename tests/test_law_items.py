@@ -130,7 +130,7 @@ def test_a_recipe_whose_scenario_breaks_its_law_in_other_numbers_explains_too(
 def test_a_recipe_that_explains_several_laws_is_decided_once(
     pytester: pytest.Pytester, refs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sentinel.runner import Runner
+    from sentinel.deciding.runner import Runner
 
     decided: list[str] = []
     monkeypatch.setattr(Runner, "_decide", _counting(Runner._decide, decided))

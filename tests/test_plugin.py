@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 
-from sentinel.outcomes import Decision
-from sentinel.runner import Job, Runner
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, Runner
 from sentinel.worker.client import Zygote
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
@@ -149,7 +149,7 @@ def test_collecting_starts_no_worker(pytester: pytest.Pytester, recipes: Path, m
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("sentinel.processes.Zygote", fail)
+    monkeypatch.setattr("sentinel.deciding.processes.Zygote", fail)
     monkeypatch.setattr("sentinel.sources.open_checkout", fail)
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only")
     assert result.ret == 0
@@ -216,7 +216,7 @@ def test_junit_has_the_time_of_each_item(
         now[0] += {"DEMO-MASKED-TOKENS": 1.0, "DEMO-REJECTED-ROW": 7.0}[job.recipe.bug_id]
         return decision
 
-    monkeypatch.setattr("sentinel.runner.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("sentinel.deciding.runner.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Runner, "_decide", slow)
     run(pytester, "--sentinel-recipes=mine", f"--sentinel-repo={fixed_tree}", "--junitxml=out.xml")
     cases = ElementTree.parse(pytester.path / "out.xml").iter("testcase")
@@ -519,7 +519,7 @@ def test_another_plugin_adds_and_listens(pytester: pytest.Pytester, recipes: Pat
     pytester.makeconftest(
         """
         from pathlib import Path
-        from sentinel.invariants.invariant import Invariant
+        from sentinel.laws.law import Invariant
 
         def pytest_sentinel_invariants():
             return [Invariant("nothing_is_wrong", "whatever", lambda case: [])]

@@ -25,9 +25,9 @@ HEAVY = (
     "yaml",
     "jsonschema",
     "rich",
-    "sentinel.run",
+    "sentinel.run.session",
     "sentinel.recipes",
-    "sentinel.catalog",
+    "sentinel.recipes.catalog",
 )
 
 
@@ -122,7 +122,7 @@ def test_two_runs_at_once(
     folder: Path, tmp_path: Path, demo_repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One report folder, one cold store: both decide everything, write the same, and never load torch themselves."""
-    from sentinel.catalog import bundled_catalog
+    from sentinel.recipes.catalog import bundled_catalog
     from sentinel.sources import Home, MirrorStore
 
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "cold"))

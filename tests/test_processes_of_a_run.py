@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sentinel.catalog import Catalog
-from sentinel.processes import Processes
-from sentinel.refs import Ref
+from sentinel.deciding.processes import Processes
+from sentinel.recipes.catalog import Catalog
 from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, Zygote
 
 

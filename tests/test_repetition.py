@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sentinel.catalog import Catalog
-from sentinel.repetition import SEED, Repetition, same
+from sentinel.deciding.repetition import SEED, Repetition, same
+from sentinel.recipes.catalog import Catalog
 from sentinel.values import Tensor
 from sentinel.worker import probe
 

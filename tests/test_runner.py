@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, copy_demo, write_recipe
 
-from sentinel.catalog import Catalog
-from sentinel.outcomes import Decision
-from sentinel.processes import Loaded
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.processes import Loaded
+from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import load_recipe
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
+from sentinel.recipes.catalog import Catalog
 from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, Zygote
 
 STATEFUL = """

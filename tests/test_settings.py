@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.refs import Ref
 from sentinel.settings import NAMED, Settings, read_file, settle
+from sentinel.targets.refs import Ref
 
 KNOWN = ["verl", "roll", "demo"]
 

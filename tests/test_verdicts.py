@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.invariants.invariant import DoesNotApply, Invariant, Violation
-from sentinel.outcomes import Failure, Measurement, Provenance
-from sentinel.recipes import Expected, Recipe, Tolerance
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.deciding.outcomes import Failure, Measurement, Provenance
+from sentinel.deciding.verdicts import by_expectation, by_law, of_failure, read
+from sentinel.laws.law import Invariant, Violation
+from sentinel.recipes import Expected, Recipe
 from sentinel.values import tensor
-from sentinel.verdicts import by_expectation, by_law, of_failure, read
+from sentinel.values.closeness import Tolerance
 
 PROVENANCE = Provenance("pkg.f", "pkg", "pkg.py", 1, "0" * 40, "()")
 

@@ -14,14 +14,14 @@ from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from sentinel.catalog import Catalog
-    from sentinel.checkout import Checkout
     from sentinel.commands.console import Commands
     from sentinel.configuration.composing import NotComposedError
     from sentinel.configuration.training import Training
+    from sentinel.deciding.outcomes import Decision
     from sentinel.findings.reach import Reach
-    from sentinel.outcomes import Decision
+    from sentinel.recipes.catalog import Catalog
     from sentinel.targets import Target
+    from sentinel.targets.checkout import Checkout
 
 _EXAMPLE = """\
   sentinel audit verl                              the copy that is installed here
@@ -187,8 +187,8 @@ def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None, wh
 
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
-    from sentinel.refs import Ref
-    from sentinel.runner import Job, runner_of
+    from sentinel.deciding.runner import Job, runner_of
+    from sentinel.targets.refs import Ref
 
     ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
     with progress() as tell:

@@ -11,12 +11,12 @@ from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
     from sentinel.history.bisection import Bisection, Step
     from sentinel.history.commits import Commit
     from sentinel.history.units import Unit
     from sentinel.recipes import Recipe
+    from sentinel.recipes.catalog import Catalog
 
 _EXAMPLE = """\
   sentinel bisect ROLL-PAD-TO-LENGTH-BOOL-TO-INT --good main --bad v0.2.1             which commit fixed it?

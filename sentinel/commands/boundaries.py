@@ -15,11 +15,11 @@ from sentinel.errors import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sentinel.catalog import Catalog
-    from sentinel.checkout import Checkout
     from sentinel.commands.console import Commands
-    from sentinel.search.ground import Ground
+    from sentinel.deciding.ground import Ground
+    from sentinel.recipes.catalog import Catalog
     from sentinel.targets import Target
+    from sentinel.targets.checkout import Checkout
 
 _EXAMPLE = """\
   sentinel boundaries                                    of every target, as the adapters say
@@ -79,8 +79,8 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             rows += _rows(catalog, target, None)
             unbound += [(target.name, path, reason) for path, reason in target.unbound.items()]
     else:
-        from sentinel.refs import Ref
-        from sentinel.runner import runner_of
+        from sentinel.deciding.runner import runner_of
+        from sentinel.targets.refs import Ref
 
         ref = Ref.parse(arguments.ref)
         with progress() as tell:
@@ -113,7 +113,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
 
 
 def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
-    from sentinel.search.bench import Subject, Undecidable
+    from sentinel.deciding.bench import Subject, Undecidable
     from sentinel.search.checks import subjects
 
     found, omitted = subjects(catalog, target.name)
@@ -140,8 +140,8 @@ def _history(targets: Sequence[Target], as_json: bool) -> int:
 
     from sentinel.history.bindings import revisions, sightings
     from sentinel.history.gittrees import GitTrees
-    from sentinel.refs import Ref
     from sentinel.sources import MirrorStore
+    from sentinel.targets.refs import Ref
 
     store = MirrorStore()
     found: list[dict[str, Any]] = []

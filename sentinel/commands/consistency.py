@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sentinel.recipes import Tolerance
 from sentinel.reports.drift import compare
 from sentinel.reports.escaping import message
+from sentinel.values.closeness import Tolerance
 
 Document = Mapping[str, Any]
 

@@ -17,12 +17,12 @@ from sentinel.errors import SentinelError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
-    from sentinel.runner import Runner
+    from sentinel.deciding.ground import Ground
+    from sentinel.deciding.runner import Runner
+    from sentinel.recipes.catalog import Catalog
     from sentinel.search.checks import Omitted
     from sentinel.search.discovery import Discovered, Progress
-    from sentinel.search.ground import Ground
     from sentinel.search.hunt import Finding
 
 _EXAMPLE = """\
@@ -75,13 +75,13 @@ def _count(text: str) -> int:
 
 
 def _discover(arguments: argparse.Namespace) -> int:
+    from sentinel.deciding.runner import runner_of
     from sentinel.recipes import find_recipes
-    from sentinel.refs import Ref
-    from sentinel.runner import runner_of
     from sentinel.search.checks import any_of, subjects
     from sentinel.search.discovery import Discovered, Discovery, Memory, grouped, recognised
     from sentinel.settings import nearest
     from sentinel.sources import Home
+    from sentinel.targets.refs import Ref
 
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)

@@ -89,8 +89,8 @@ def _boundaries(arguments: argparse.Namespace) -> int:
     """Drift is work: what the adapter looks for beside what is there."""
     from sentinel.commands.drifted import diagnose
     from sentinel.commands.known import target_named
-    from sentinel.refs import Ref
-    from sentinel.runner import opener
+    from sentinel.deciding.runner import opener
+    from sentinel.targets.refs import Ref
 
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
@@ -126,7 +126,7 @@ def _python() -> Iterator[Check]:
 
 def _worker() -> Iterator[Check]:
     """torch and numpy as the worker has them, and that a worker starts at all."""
-    from sentinel.catalog import bundled_catalog
+    from sentinel.recipes.catalog import bundled_catalog
     from sentinel.worker.client import Options, WorkerError, Zygote
 
     preload = [name for target in bundled_catalog().targets.values() for name in target.preload]
@@ -192,7 +192,7 @@ def _git() -> Iterator[Check]:
 
 
 def _home() -> Iterator[Check]:
-    from sentinel.selection import why_not_writable
+    from sentinel.run.selection import why_not_writable
     from sentinel.sources import Home
 
     home = Home.default().path
@@ -208,8 +208,8 @@ def _home() -> Iterator[Check]:
 
 
 def _mirrors() -> Iterator[Check]:
-    from sentinel.catalog import bundled_catalog
     from sentinel.commands.mirror import state
+    from sentinel.recipes.catalog import bundled_catalog
     from sentinel.sources import MirrorStore
 
     mirrors = {mirror.target: mirror for mirror in MirrorStore().list()}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from sentinel.checkout import Checkout
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
+from sentinel.targets.checkout import Checkout
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _NEAR = 0.75

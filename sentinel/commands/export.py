@@ -13,12 +13,12 @@ from sentinel.errors import SentinelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
     from sentinel.export.exporting import Bundle
     from sentinel.recipes import Recipe
-    from sentinel.refs import Ref
+    from sentinel.recipes.catalog import Catalog
     from sentinel.settings import Settings
+    from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel export ROLL-AGGLOSS-TOKENMEAN-MASK                    pages, runner and test in export/<BUG>/
@@ -52,7 +52,7 @@ def declare(commands: Commands) -> None:
 
 def _export(arguments: argparse.Namespace) -> int:
     from sentinel.recipes import find_recipes
-    from sentinel.refs import Ref
+    from sentinel.targets.refs import Ref
 
     if bool(arguments.bug) == arguments.all:
         raise SentinelError("say which bug, or --all")
@@ -77,11 +77,11 @@ def _all(
     head: Ref | None,
     tell: Callable[[str], None],
 ) -> int:
+    from sentinel.deciding.runner import opener, options_of
     from sentinel.export.exporting import Exporter, revisions
     from sentinel.export.writing import write
     from sentinel.findings.duplicates import duplicates
     from sentinel.recipes import find_recipes
-    from sentinel.runner import opener, options_of
     from sentinel.sources import MirrorStore
 
     store = MirrorStore()

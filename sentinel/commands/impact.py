@@ -15,12 +15,12 @@ from sentinel.commands.known import known, settings_options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
+    from sentinel.deciding.runner import Runner
     from sentinel.impact.report import Report
     from sentinel.impact.training import Training
     from sentinel.recipes import Recipe
-    from sentinel.runner import Runner
+    from sentinel.recipes.catalog import Catalog
 
 _EXAMPLE = """\
   sentinel impact ROLL-AGGLOSS-TOKENMEAN-MASK                    tables, impact/<BUG>/impact.json and impact.svg
@@ -66,9 +66,9 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def _impact(arguments: argparse.Namespace) -> int:
+    from sentinel.deciding.runner import runner_of
     from sentinel.errors import SentinelError
     from sentinel.recipes import find_recipes
-    from sentinel.runner import runner_of
     from sentinel.sources import MirrorStore
 
     catalog, settings = known(arguments)
@@ -117,7 +117,7 @@ def _measure(
     from sentinel.impact.report import Report
     from sentinel.impact.setup import NotTakenError, setups
     from sentinel.impact.training import Training
-    from sentinel.refs import Ref
+    from sentinel.targets.refs import Ref
 
     named = Ref.parse(arguments.head) if arguments.head and arguments.head != REFERENCE else None
     base, head = revisions(recipe, Ref.parse(arguments.base) if arguments.base else None, named)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from sentinel.catalog import Catalog
+    from sentinel.recipes.catalog import Catalog
     from sentinel.settings import Settings
     from sentinel.targets import Target
 
@@ -39,7 +39,7 @@ def known(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Setting
     """
     from dataclasses import replace
 
-    from sentinel.catalog import bundled_catalog
+    from sentinel.recipes.catalog import bundled_catalog
     from sentinel.settings import read_file, settle
 
     catalog = _with_plugins(bundled_catalog())

@@ -13,10 +13,10 @@ from sentinel.commands.known import known, settings_options, target_named
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
     from sentinel.contracts.contract import Contract, Input
     from sentinel.recipes import Recipe
+    from sentinel.recipes.catalog import Catalog
 
 _EXAMPLE = """\
   sentinel list                      the targets

@@ -12,9 +12,9 @@ from sentinel.commands.known import known, target_named
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
     from sentinel.contracts.contract import Contract
+    from sentinel.recipes.catalog import Catalog
     from sentinel.targets import Target
 
 _CHECK = """\

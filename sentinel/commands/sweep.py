@@ -17,12 +17,12 @@ from sentinel.errors import SentinelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
     from sentinel.history.commits import Walk
     from sentinel.history.executors import Executor
     from sentinel.history.ledger import Account, Ledger, Selection
     from sentinel.recipes import Recipe
+    from sentinel.recipes.catalog import Catalog
 
 _EXAMPLE = """\
   sentinel sweep verl                                every recipe of verl at every commit of main

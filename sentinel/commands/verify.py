@@ -14,12 +14,12 @@ from sentinel.errors import SentinelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sentinel.catalog import Catalog
     from sentinel.commands.console import Commands
-    from sentinel.outcomes import Decision
+    from sentinel.deciding.outcomes import Decision
     from sentinel.recipes import Recipe
-    from sentinel.refs import Ref
+    from sentinel.recipes.catalog import Catalog
     from sentinel.reports.baseline import Verification
+    from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
@@ -202,7 +202,7 @@ class _Verifier:
         return Outcome(file, "same" if verification.same else "different", subject, recipe, "", verification)
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
-        from sentinel.runner import Job
+        from sentinel.deciding.runner import Job
 
         decision: Decision = self._runner(recorded).decide(Job(recipe, ref, recorded["expect"]))
         verdict = decision.verdict
@@ -222,7 +222,7 @@ class _Verifier:
         """The runner for a device. Everything else that evidence says of its environment is reported, not obeyed."""
         from dataclasses import replace
 
-        from sentinel.runner import runner_of
+        from sentinel.deciding.runner import runner_of
 
         device = str(recorded["environment"]["device"] or "cpu")
         if device not in self._runners:
@@ -238,7 +238,7 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
     :raises CouldNotError: where the evidence alone does not say where the code is.
     """
-    from sentinel.refs import Ref
+    from sentinel.targets.refs import Ref
 
     text, checkout = recorded["ref"], recorded["checkout"] or {}
     if text == "path":

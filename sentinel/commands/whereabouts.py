@@ -10,8 +10,8 @@ from sentinel.sources import Home, MirrorStore, checkouts
 from sentinel.sources.home import read_json
 
 if TYPE_CHECKING:
-    from sentinel.refs import Ref
     from sentinel.targets import Target
+    from sentinel.targets.refs import Ref
 
 #: Whether it is here, and where, or what would bring it here.
 Answer = tuple[bool, str]

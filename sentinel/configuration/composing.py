@@ -20,9 +20,9 @@ from sentinel.configuration.files import mapping_of
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from sentinel.catalog import Catalog
-    from sentinel.checkout import Checkout
+    from sentinel.recipes.catalog import Catalog
     from sentinel.targets import Target
+    from sentinel.targets.checkout import Checkout
 
 #: Seconds; the largest configuration that people train with takes one.
 _PATIENCE = 30

@@ -31,9 +31,9 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from sentinel.catalog import Catalog
-    from sentinel.checkout import Checkout
+    from sentinel.recipes.catalog import Catalog
     from sentinel.targets import Target
+    from sentinel.targets.checkout import Checkout
 
 #: Beside the recipes of a target.
 FILE = "options.toml"

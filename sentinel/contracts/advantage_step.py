@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.aggregation import replaced
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
 from sentinel.contracts.normalisation import LAWS_OF_TOKENS, lay_out_groups, normalised, rows_of
-from sentinel.invariants.invariant import DoesNotApply
 from sentinel.values import Tensor, tensor
 
 _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, Input
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import Choose, DoesNotApply, Input
 from sentinel.values import Tensor, tensor
 
 LOSS_AGG_MODES = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import Contract, DoesNotApply, Input, Observed
 
 _QUANTITIES = ("advantages", "returns", "values")
 _STATISTICS = ("mean", "max", "min")

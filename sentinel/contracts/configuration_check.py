@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

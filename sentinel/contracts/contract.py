@@ -14,6 +14,17 @@ from typing import Any, Literal, Protocol
 InputKind = Literal["tensor", "ragged", "number", "integer", "boolean", "string", "labels", "mapping", "any"]
 
 
+#: Canonical inputs of one call, as literals.
+Inputs = Mapping[str, Any]
+
+#: What a search calls the scenario that the other variants are compared with.
+BASELINE = "baseline"
+
+
+class DoesNotApply(Exception):
+    """The scenario does not meet the law's premise, so the law says nothing about it."""
+
+
 class Choose(Protocol):
     """How laws and contracts make the free choices of a scenario; a search records, repeats and shrinks them.
 
@@ -122,7 +133,7 @@ class Contract:
         token only, global token counts that agree with the mask). Runs in the controller, on literals.
     :ivar parts: ``parts(inputs, choose) -> [inputs, ...]``: one batch cut into microbatches (or ranks), each with the
         global normalisers given, whose losses and gradients add up to the whole's (*parts add up*). Runs in the
-        controller. Raises :class:`~sentinel.invariants.invariant.DoesNotApply` where the scenario cannot be cut.
+        controller. Raises :class:`~sentinel.laws.law.DoesNotApply` where the scenario cannot be cut.
     """
 
     name: str

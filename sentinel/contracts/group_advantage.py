@@ -7,7 +7,7 @@ from math import exp
 from typing import Any
 
 from sentinel.contracts.aggregation import replaced
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
 from sentinel.contracts.normalisation import (
     COUNT_EPSILON,
     LAWS_OF_TOKENS,
@@ -18,7 +18,6 @@ from sentinel.contracts.normalisation import (
     squares,
     whitened,
 )
-from sentinel.invariants.invariant import DoesNotApply
 from sentinel.values import tensor
 
 

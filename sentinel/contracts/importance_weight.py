@@ -17,8 +17,7 @@ from sentinel.contracts.aggregation import (
     row_mean,
     spread,
 )
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

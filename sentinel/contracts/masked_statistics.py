@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.contract import Contract, DoesNotApply, Input, Observed
 from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, mean, root, runs, variance
-from sentinel.invariants.invariant import DoesNotApply
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.aggregation import replaced
-from sentinel.contracts.contract import Choose, Input
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import Choose, DoesNotApply, Input
 
 #: How rewards or advantages are normalised: ``(x - mean) / (std + epsilon)``.
 NORMALISATION_INPUTS = (

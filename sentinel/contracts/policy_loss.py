@@ -17,9 +17,8 @@ from sentinel.contracts.aggregation import (
     replaced,
     spread,
 )
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
 from sentinel.contracts.policy_objectives import policy_loss
-from sentinel.invariants.invariant import DoesNotApply
 
 _METRICS = ("clip_fraction", "dual_clip_fraction", "approx_kl")
 

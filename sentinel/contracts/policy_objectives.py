@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.contracts.aggregation import aggregate, exponential, fraction, log_ratio, row_mean
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import DoesNotApply
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.aggregation import LOSS_AGG_MODES, aggregate, detached, leaf, replaced, spread
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.policy_loss import POLICY_LOSS
-from sentinel.invariants.invariant import DoesNotApply
 
 #: How a worker may cut its rows: (rows per microbatch, tokens per microbatch).
 CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, None), (1, 8), (None, 8))

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import detached, gradient, leaf
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
 from sentinel.contracts.normalisation import rows_of
-from sentinel.invariants.invariant import DoesNotApply
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import replaced, spread
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
 
 _METRICS = ("ratio_max", "ratio_min")
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import log_ratio, replaced, row_mean, spread
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
 from sentinel.values import tensor
 
 

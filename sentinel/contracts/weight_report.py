@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import Contract, DoesNotApply, Input, Observed
 
 _METRICS = ("fraction_high", "sequence_fraction_high")
 

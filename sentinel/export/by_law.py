@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract
+from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.export.head import CouldNotRun, decoded, observed, variants_of
-from sentinel.invariants.invariant import Case, DoesNotApply, Invariant
+from sentinel.laws.law import Case, Invariant
 from sentinel.worker.tensors import from_torch
 
 

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sentinel.catalog import Catalog
-from sentinel.checkout import Checkout
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, OpenCheckout
+from sentinel.deciding.runner import Runner as Deciding
 from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment, Tried, distribution_of
 from sentinel.export.runner import Question, Runner, runner
 from sentinel.export.verbatim import NotSelfContained
-from sentinel.outcomes import Decision
 from sentinel.recipes import Recipe
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import message
-from sentinel.runner import Job, OpenCheckout
-from sentinel.runner import Runner as Deciding
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 #: So many packages a runner may need beside torch and numpy.

@@ -10,19 +10,19 @@ import re
 import urllib.parse
 from collections.abc import Iterable, Sequence
 
-from sentinel.catalog import Catalog
+from sentinel.deciding.outcomes import Decision
 from sentinel.export.exporting import Bundle, Side, source_lines
 from sentinel.findings.duplicates import Source
-from sentinel.outcomes import Decision
 from sentinel.recipes import Recipe
 from sentinel.recipes.affects import settings_in_words
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports.behaviour import compared_values
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import dumps, evidence
 from sentinel.reports.explain import scenario_lines, show, told_apart
 from sentinel.reports.markdown import LIMIT, unlinked
 from sentinel.reports.rows import MEANING
+from sentinel.targets.refs import Ref
 
 #: What only a person can write.
 TO_WRITE = "> **To be written by a person:** "
@@ -125,7 +125,7 @@ def _reproduction(recipe: Recipe) -> Iterable[str]:
 
 def recipe_json(recipe: Recipe) -> str:
     """The recipe as JSON; values that JSON has not as the recipe language writes them."""
-    from sentinel.outcomes import Verdict
+    from sentinel.deciding.outcomes import Verdict
     from sentinel.reports.evidence import evidence
 
     document = evidence(Decision(recipe, Ref("installed"), Verdict("unavailable")))["recipe"]["document"]

@@ -16,12 +16,13 @@ import numpy as np
 
 from sentinel.contracts.contract import Contract
 from sentinel.export.verbatim import NotSelfContained, Verbatim
-from sentinel.invariants.invariant import Invariant
-from sentinel.recipes import Expected, Recipe, Tolerance
+from sentinel.laws.law import Invariant
+from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.reports.escaping import message
 from sentinel.targets import Binding, Target
 from sentinel.values import FLOATS, Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.closeness import Tolerance
 
 WIDTH = 120
 

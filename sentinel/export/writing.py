@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sentinel.catalog import Catalog
 from sentinel.errors import SentinelError
 from sentinel.export.attestation import statement
 from sentinel.export.exporting import Bundle
@@ -13,6 +12,7 @@ from sentinel.export.page import comment as comment_page
 from sentinel.export.page import evidence_text, page, recipe_json
 from sentinel.findings.duplicates import Source
 from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports.store import write_atomically
 
 #: Files of an earlier export that this one may not have.

@@ -15,8 +15,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from sentinel.catalog import Catalog
 from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
 from sentinel.settings import Settings
 from sentinel.values import typed
 from sentinel.worker import walls

@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sentinel.catalog import Catalog
-from sentinel.checkout import Checkout
+from sentinel.deciding.outcomes import Decision, Provenance
+from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.workcopy import WorkCopy
-from sentinel.outcomes import Decision, Provenance
 from sentinel.recipes import Recipe
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports.evidence import reason
-from sentinel.runner import Job, Runner
 from sentinel.sources.home import remove_tree, writing
 from sentinel.sources.locks import hold
 from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 

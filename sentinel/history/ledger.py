@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.catalog import Catalog
+from sentinel.deciding.runner import options_of
 from sentinel.errors import SentinelError
 from sentinel.history import commits as git
 from sentinel.history import record as records
@@ -23,12 +23,12 @@ from sentinel.history.surroundings import surroundings
 from sentinel.history.sweep import Sweep, Tally, Told
 from sentinel.history.units import PASSING, Unit, Units, UnitStore
 from sentinel.recipes import Recipe
-from sentinel.refs import Ref
-from sentinel.runner import options_of
+from sentinel.recipes.catalog import Catalog
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 #: Gives the unit of each recipe, by bug id, at a commit.

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sentinel.catalog import Catalog, bundled_catalog
 from sentinel.errors import SentinelError
 from sentinel.history.executors import Found, Local, Work
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.sources.locks import locked
 from sentinel.worker.client import Options
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from packaging.version import InvalidVersion, Version
 
-from sentinel.catalog import Catalog
+from sentinel.deciding.runner import Job, Runner, runner_of
 from sentinel.errors import Unavailable
 from sentinel.history import record as records
 from sentinel.history.basis import basis
@@ -21,12 +21,12 @@ from sentinel.history.ledger import Account
 from sentinel.history.sweep import Tally
 from sentinel.history.units import Unit, Units, UnitStore
 from sentinel.recipes import Recipe
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports.evidence import reason
-from sentinel.runner import Job, Runner, runner_of
 from sentinel.settings import Settings
 from sentinel.sources import Home, Progress
 from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 
 
 def versions(target: Target) -> list[str]:

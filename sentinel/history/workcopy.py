@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sentinel.checkout import Checkout, LeftOut
 from sentinel.errors import Unavailable
 from sentinel.history.gittrees import TREE, Folder, GitTrees, LargeObjectError, MissingObjectError
-from sentinel.refs import Ref
 from sentinel.sources.checkouts import make_links, stamp
 from sentinel.sources.home import remove_tree
 from sentinel.sources.trees import (
@@ -32,6 +30,8 @@ from sentinel.sources.trees import (
     tree_hash,
 )
 from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout, LeftOut
+from sentinel.targets.refs import Ref
 
 
 class WorkCopy:

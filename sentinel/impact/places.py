@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.catalog import Catalog
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.bench import Bench, Subject, Undecidable
+from sentinel.deciding.outcomes import Observation
+from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import SentinelError
 from sentinel.impact.setup import NotTakenError
 from sentinel.impact.training import Observe
-from sentinel.invariants.invariant import Inputs
-from sentinel.outcomes import Observation
 from sentinel.recipes import Recipe
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
-from sentinel.search.bench import Bench, Subject, Undecidable
+from sentinel.recipes.catalog import Catalog
 from sentinel.search.examples import example
+from sentinel.targets.refs import Ref
 
 #: What ``--head`` calls it.
 REFERENCE = "reference"

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sentinel.closeness import BARE, bounds
 from sentinel.contracts.contract import Contract
-from sentinel.outcomes import Observation
-from sentinel.recipes import Tolerance
+from sentinel.deciding.outcomes import Observation
 from sentinel.reports.behaviour import address
 from sentinel.values import Tensor, tensor
+from sentinel.values.closeness import BARE, Tolerance, bounds
 
 Array = npt.NDArray[Any]
 

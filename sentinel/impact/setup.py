@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.closeness import agree
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError
 from sentinel.impact.batches import GROUP_SIZES, Batch
@@ -17,6 +16,7 @@ from sentinel.impact.parts import Part, part_of
 from sentinel.impact.toy import Array
 from sentinel.recipes import Recipe, parse_address
 from sentinel.values import Tensor, from_array
+from sentinel.values.closeness import agree
 
 #: The scenario's own rows are in every batch of this number.
 EVERY = 10

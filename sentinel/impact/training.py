@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from sentinel.contracts.contract import Inputs
 from sentinel.impact import toy
 from sentinel.impact.batches import Batch, draw
 from sentinel.impact.scenario import angle_and_ratio
 from sentinel.impact.setup import EVERY, Setup
 from sentinel.impact.toy import Adam, Array
-from sentinel.invariants.invariant import Inputs
 
 #: name -> what a boundary is given; name -> what it did.
 Observe = Callable[[Mapping[str, Inputs]], Mapping[str, Mapping[str, Any]]]

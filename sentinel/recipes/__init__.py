@@ -14,11 +14,12 @@ from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes.addresses import Address, AddressError, parse_address
 from sentinel.recipes.affects import Affected
 from sentinel.recipes.wording import nearest
-from sentinel.refs import Ref
+from sentinel.targets.refs import Ref
+from sentinel.values.closeness import Tolerance
 
 if TYPE_CHECKING:
-    from sentinel.catalog import Catalog
     from sentinel.contracts.contract import Contract
+    from sentinel.recipes.catalog import Catalog
 
 __all__ = [
     "Address",
@@ -41,15 +42,6 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True)
-class Tolerance:
-    """How closely a value must agree; None stands for the default of the observation's dtype."""
-
-    relative: float | None = None
-    absolute: float | None = None
-    exact: bool = False
-
-
-@dataclass(frozen=True)
 class Expected:
     """One expected value.
 
@@ -58,7 +50,7 @@ class Expected:
     """
 
     value: Any
-    tolerance: Tolerance = Tolerance()
+    tolerance: Tolerance = field(default_factory=Tolerance)
 
 
 @dataclass(frozen=True)
@@ -103,7 +95,7 @@ class Recipe:
     defaulted: tuple[str, ...] = ()
     invariant: str | None = None
     also_breaks: tuple[str, ...] = ()
-    tolerance: Tolerance = Tolerance()
+    tolerance: Tolerance = field(default_factory=Tolerance)
     upstream: Mapping[str, Any] = field(default_factory=dict)
     requires: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
@@ -209,7 +201,7 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
     :raises RecipeError: with the errors of all files.
     :raises SentinelError: for a target or bug id that nothing has, with the nearest.
     """
-    from sentinel.catalog import bundled
+    from sentinel.recipes.catalog import bundled
 
     wanted, globs, known = set(targets), list(bug_globs), catalog.targets
     for name in sorted(wanted - known.keys()):

@@ -12,7 +12,7 @@ from sentinel.recipes.template import TODO
 from sentinel.recipes.yamldoc import Place, read
 
 if TYPE_CHECKING:
-    from sentinel.catalog import Catalog
+    from sentinel.recipes.catalog import Catalog
 
 
 def check(path: Path, catalog: Catalog) -> list[Problem]:

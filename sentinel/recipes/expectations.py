@@ -6,13 +6,13 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sentinel.closeness import agree
 from sentinel.contracts.contract import Contract
-from sentinel.recipes import Expected, Tolerance
+from sentinel.recipes import Expected
 from sentinel.recipes.addresses import AddressError, parse_address
 from sentinel.recipes.findings import Findings
 from sentinel.recipes.tensor_literals import LiteralError, make_tensor, numbers, untagged
 from sentinel.recipes.yamldoc import Place
+from sentinel.values.closeness import Tolerance, agree
 
 
 def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:

@@ -11,8 +11,8 @@ from sentinel.recipes import Pin
 from sentinel.recipes.findings import Findings
 from sentinel.recipes.literals import inside
 from sentinel.recipes.yamldoc import Place
-from sentinel.refs import Ref
 from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 
 _PARAMETER = re.compile(r"(.*)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 

@@ -26,7 +26,7 @@ from sentinel.recipes.yamldoc import Document, read
 from sentinel.targets import Binding, Target
 
 if TYPE_CHECKING:
-    from sentinel.catalog import Catalog
+    from sentinel.recipes.catalog import Catalog
 
 #: What names a recipe, its file and its folder of evidence.
 BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

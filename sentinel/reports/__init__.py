@@ -1,4 +1,4 @@
-"""What a run leaves behind, made from :class:`~sentinel.outcomes.Decision` and nothing else.
+"""What a run leaves behind, made from :class:`~sentinel.deciding.outcomes.Decision` and nothing else.
 
 ``escaping`` makes foreign text safe, ``evidence`` turns a decision into a document, ``store`` keeps documents on disk,
 ``baseline`` sets two of them side by side; ``summary``, ``markdown`` and ``page`` are for readers. Nothing is imported

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.verdicts import NOT_HERE
 from sentinel.errors import SentinelError
-from sentinel.outcomes import Decision
-from sentinel.recipes import Tolerance
 from sentinel.reports import store
 from sentinel.reports.behaviour import address
 from sentinel.reports.drift import Difference, compare
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import Document, dumps, evidence
-from sentinel.verdicts import NOT_HERE
+from sentinel.values.closeness import Tolerance
 
 Recorded = Mapping[str, Any]
 

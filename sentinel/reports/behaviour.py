@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sentinel.outcomes import Comparison, Decision
+from sentinel.deciding.outcomes import Comparison, Decision
 from sentinel.recipes import Expected
 from sentinel.values import plain
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.closeness import BARE, bounds
-from sentinel.recipes import Tolerance
 from sentinel.reports.escaping import message
+from sentinel.values.closeness import BARE, Tolerance, bounds
 
 _TAGS = ("NaN", "Infinity", "-Infinity")
 _TYPED = {"dtype", "shape", "tensor"}

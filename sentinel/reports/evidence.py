@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import sentinel
+from sentinel.deciding.outcomes import Comparison, Decision, Observation
 from sentinel.errors import SentinelError
-from sentinel.outcomes import Comparison, Decision, Observation
-from sentinel.recipes import Expected, Tolerance
+from sentinel.recipes import Expected
 from sentinel.recipes.schema_subset import Check, compiled
-from sentinel.refs import Ref
 from sentinel.reports.behaviour import behaviour
 from sentinel.reports.escaping import message, passage
+from sentinel.targets.refs import Ref
 from sentinel.values import typed
+from sentinel.values.closeness import Tolerance
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

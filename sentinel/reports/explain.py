@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import combinations, zip_longest
 from typing import Any
 
-from sentinel.outcomes import Comparison, Decision
+from sentinel.deciding.outcomes import Comparison, Decision
 from sentinel.reports.behaviour import expected
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import Known, known_places, reason

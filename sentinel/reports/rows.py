@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.outcomes import Decision
-from sentinel.refs import Ref
+from sentinel.deciding.outcomes import Decision
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import reason, ref_text
+from sentinel.targets.refs import Ref
 
 #: In the order in which a reader wants to hear of them.
 VERDICTS = ("reproduced", "changed", "inconclusive", "unavailable", "fixed")

@@ -23,8 +23,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import sentinel
+from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
-from sentinel.outcomes import Decision
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import SCHEMA_VERSION, Document, dumps, evidence, validate
 from sentinel.sources import atomic

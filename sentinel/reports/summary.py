@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sentinel.outcomes import Decision
+from sentinel.deciding.outcomes import Decision
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, ordered, row
 

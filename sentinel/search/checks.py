@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from sentinel.catalog import Catalog
+from sentinel.deciding.bench import Subject
 from sentinel.errors import SentinelError
-from sentinel.search.bench import Subject
+from sentinel.recipes.catalog import Catalog
 from sentinel.search.scenarios import NotSearchable, narrowed
 from sentinel.settings import nearest
 from sentinel.targets import Binding

@@ -10,18 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from sentinel.invariants.invariant import Inputs, Invariant
-from sentinel.outcomes import Comparison, Decision, Failure, Kind, Measurement, Verdict, VerdictName
-from sentinel.proof import NotProvenError, failed, prove, stands
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.bench import Subject, Trial, Undecidable
+from sentinel.deciding.ground import Ground
+from sentinel.deciding.outcomes import Comparison, Decision, Failure, Kind, Measurement, Verdict, VerdictName
+from sentinel.deciding.proof import NotProvenError, failed, prove, stands
+from sentinel.deciding.verdicts import UNAVAILABLE, of_failure
+from sentinel.laws.law import Invariant
 from sentinel.recipes import Recipe
-from sentinel.refs import Ref
-from sentinel.search.bench import Subject, Trial, Undecidable
-from sentinel.search.ground import Ground
 from sentinel.search.hunt import Tally
 from sentinel.search.saving import bug_id, recipe_document
 from sentinel.targets import Dialect
+from sentinel.targets.refs import Ref
 from sentinel.values import typed
-from sentinel.verdicts import UNAVAILABLE, of_failure
 
 
 def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tried: int, seed: int) -> Decision:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from sentinel.invariants.invariant import Inputs, Invariant
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.bench import Bench, Subject, Undecidable
+from sentinel.deciding.ground import Ground
+from sentinel.deciding.runner import Job, Runner
+from sentinel.laws.law import Invariant
 from sentinel.recipes import Recipe
-from sentinel.runner import Job, Runner
-from sentinel.search.bench import Bench, Subject, Undecidable
 from sentinel.search.checks import Omitted
 from sentinel.search.decisions import stale_dialects
-from sentinel.search.ground import Ground
 from sentinel.search.hunt import TAPES, Drawn, Finding, Hunt
 from sentinel.targets import Dialect, Target
 from sentinel.worker import protocol

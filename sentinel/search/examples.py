@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sentinel.invariants.invariant import Inputs
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.bench import Subject
 from sentinel.recipes import Recipe
-from sentinel.search.bench import Subject
 from sentinel.search.scenarios import with_dialects
 
 

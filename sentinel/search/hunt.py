@@ -18,11 +18,12 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
-from sentinel.contracts.contract import Input
-from sentinel.invariants.invariant import DoesNotApply, Inputs, Invariant, Violation
-from sentinel.outcomes import Kind
-from sentinel.search.bench import Bench, Plan, Subject, Trial, widened
-from sentinel.search.drawing import TAPE, Draws, Tape, tape
+from sentinel.contracts.choices import Tape
+from sentinel.contracts.contract import DoesNotApply, Input, Inputs
+from sentinel.deciding.bench import Bench, Plan, Subject, Trial, widened
+from sentinel.deciding.outcomes import Kind
+from sentinel.laws.law import Invariant, Violation
+from sentinel.search.drawing import TAPE, Draws, tape
 from sentinel.search.examples import Example
 from sentinel.search.scenarios import draw, takes, with_dialects
 from sentinel.values import Tensor

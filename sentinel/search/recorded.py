@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sentinel.catalog import Catalog
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.bench import Subject
 from sentinel.errors import SentinelError
-from sentinel.invariants.invariant import Inputs, Invariant
+from sentinel.laws.law import Invariant
 from sentinel.recipes import load_copy
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports.evidence import ref_text
 from sentinel.reports.store import law_folder, load
-from sentinel.search.bench import Subject
+from sentinel.targets.refs import Ref
 
 
 class Recorded:

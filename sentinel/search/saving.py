@@ -14,21 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from sentinel import verdicts
-from sentinel.catalog import Catalog
-from sentinel.checkout import Checkout
-from sentinel.closeness import agree
-from sentinel.contracts.contract import Input
-from sentinel.invariants.compare import counted, literal, numbers
-from sentinel.invariants.invariant import Case, DoesNotApply, Inputs, Invariant, Violation
-from sentinel.invariants.layout import address
+from sentinel.contracts.contract import DoesNotApply, Input, Inputs
+from sentinel.deciding import verdicts
+from sentinel.deciding.bench import Subject, Undecidable
+from sentinel.deciding.ground import Ground
+from sentinel.deciding.runner import Job, Runner
+from sentinel.laws.compare import counted, literal, numbers
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import address
 from sentinel.recipes import Recipe, load_recipe
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports.store import write_atomically
-from sentinel.runner import Job, Runner
-from sentinel.search.bench import Subject, Undecidable
-from sentinel.search.ground import Ground
 from sentinel.search.hunt import Finding
+from sentinel.targets.checkout import Checkout
 from sentinel.values import Tensor, plain
+from sentinel.values.closeness import agree
 
 Answers = Mapping[str, Mapping[str, Any]]
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sentinel.contracts.choices import Tape
 from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input
 from sentinel.search.domains import DOMAINS
-from sentinel.search.drawing import Tape
 from sentinel.targets import Binding
 from sentinel.values import FLOATS, Tensor, tensor
 

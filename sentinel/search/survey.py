@@ -9,19 +9,19 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from sentinel.catalog import Catalog
+from sentinel.deciding.bench import Subject, Undecidable
+from sentinel.deciding.outcomes import Decision, Failure
 from sentinel.errors import Unavailable
-from sentinel.invariants.invariant import Invariant
-from sentinel.outcomes import Decision, Failure
-from sentinel.refs import Ref
-from sentinel.search.bench import Subject, Undecidable
+from sentinel.laws.law import Invariant
+from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
+from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
+    from sentinel.deciding.bench import Bench
+    from sentinel.deciding.ground import Ground
+    from sentinel.deciding.runner import Runner
     from sentinel.recipes import Recipe
-    from sentinel.runner import Runner
-    from sentinel.search.bench import Bench
-    from sentinel.search.ground import Ground
     from sentinel.search.hunt import Drawn, Finding, Hunt, Tally
     from sentinel.search.recorded import Recorded
 

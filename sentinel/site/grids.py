@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sentinel.closeness import agree
+from sentinel.values.closeness import agree
 
 #: A table larger than this is cut; the whole of it stands in the evidence.
 MOST_ROWS, MOST_COLUMNS = 12, 16

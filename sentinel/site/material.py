@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.catalog import Catalog
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports.store import HISTORY, file_name, files, load
+from sentinel.targets.refs import Ref
 
 Document = Mapping[str, Any]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.catalog import Catalog
 from sentinel.contracts.contract import Contract
 from sentinel.recipes import AddressError, parse_address
+from sentinel.recipes.catalog import Catalog
 from sentinel.site.grids import (
     Cell,
     Grid,

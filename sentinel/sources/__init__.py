@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.checkout import Checkout
 from sentinel.errors import Unavailable
-from sentinel.refs import Ref
 from sentinel.sources.forks import fork
 from sentinel.sources.gitbinary import GitMissingError
 from sentinel.sources.gitsource import open_git
@@ -15,6 +13,8 @@ from sentinel.sources.mirrors import MirrorStore
 from sentinel.sources.path import open_installed, open_path
 from sentinel.sources.pypi import open_pypi
 from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 __all__ = ["Home", "MirrorStore", "Progress", "open_checkout"]
 

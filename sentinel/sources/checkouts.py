@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sentinel.checkout import Checkout, LeftOut
 from sentinel.errors import Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import leases
 from sentinel.sources.home import Home, read_json, remove_tree, safe_name, write_atomically, writing
 from sentinel.sources.trees import LINK, MOST_BYTES, MOST_FILES, Entry, blob_id, present, tree_hash
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.checkout import Checkout, LeftOut
+from sentinel.targets.refs import Ref
 
 #: Gives the content of each of some entries (of a link: where it points).
 Contents = Callable[[Sequence[Entry]], Iterable[tuple[Entry, bytes]]]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sentinel.checkout import Checkout, LeftOut
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import checkouts, objects
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.gitrefs import is_sha
@@ -15,6 +13,8 @@ from sentinel.sources.mirrors import MirrorStore
 from sentinel.sources.trees import Entry, is_source, too_large
 from sentinel.sources.urls import redacted
 from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout, LeftOut
+from sentinel.targets.refs import Ref
 
 
 def open_git(

@@ -8,9 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from sentinel.checkout import Checkout, LeftOut
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import checkouts, objects
 from sentinel.sources.gitbinary import run
 from sentinel.sources.home import Home, small_text
@@ -26,6 +24,8 @@ from sentinel.sources.trees import (
     tree_hash,
 )
 from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout, LeftOut
+from sentinel.targets.refs import Ref
 from sentinel.worker import walls
 
 #: Seconds in which git says on which commit a work tree stands.

@@ -17,9 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sentinel.checkout import Checkout, LeftOut
 from sentinel.errors import Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import checkouts
 from sentinel.sources.home import Home, Progress, remove_tree, safe_name, writing
 from sentinel.sources.trees import (
@@ -34,6 +32,8 @@ from sentinel.sources.trees import (
 )
 from sentinel.sources.urls import redacted
 from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout, LeftOut
+from sentinel.targets.refs import Ref
 
 #: What is said of a file that is no zip archive, or one that was made to break readers of such.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, LookupError, ValueError, OverflowError)

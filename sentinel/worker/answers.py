@@ -8,13 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args
 
-from sentinel.outcomes import WorkerKind
 from sentinel.targets import StandIn
 from sentinel.values import Tensor
 from sentinel.worker.protocol import ProtocolError
 
+#: What a worker may call a failure; :mod:`sentinel.deciding.proof` looks into those that say something of the checkout.
+WorkerKind = Literal[
+    "crash",
+    "drift",
+    "exit",
+    "ghost",
+    "harness",
+    "import",
+    "memory",
+    "not-in-this-version",
+    "python",
+    "raised",
+    "timeout",
+]
 #: What a worker may call a failure. That a time is over, the controller's own clock says; and that a revision lacks
 #: something, or needs another Python, its own look at the checkout.
 KINDS = frozenset(get_args(WorkerKind))
@@ -36,7 +49,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Claim:
-    """Which code was measured, as its worker says; :mod:`sentinel.proof` looks whether that is so."""
+    """Which code was measured, as its worker says; :mod:`sentinel.deciding.proof` looks whether that is so."""
 
     boundary: str
     module: str

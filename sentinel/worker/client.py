@@ -19,17 +19,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError
-from sentinel.outcomes import WorkerKind
+from sentinel.targets.checkout import Checkout
 from sentinel.worker import answers, protocol, syscalls, walls
-from sentinel.worker.answers import Compiled, Failed, Measured, Sat
+from sentinel.worker.answers import Compiled, Failed, Measured, Sat, WorkerKind
 from sentinel.worker.limits import USERS
 from sentinel.worker.processes import Leader
 
@@ -309,19 +308,18 @@ class Zygote:
             str(checkout.path),
         )
 
-    def compile(self, checkout: Checkout, files: Sequence[str]) -> int | None:
+    def compile(self, checkout: Checkout, made_with: Iterable[str], files: Sequence[str]) -> int | None:
         """Have the byte code of a checkout's files put beside it, by a process that runs none of it.
 
-        :param files: as the process says that imports them: what is none of the checkout's own names is left out.
+        :param made_with: the checkout's own names of its files.
+        :param files: as the process says that imports them: what is none of those names is left out.
         :return: the process, which nobody needs to wait for; None where there is nothing to do.
         """
-        from sentinel.sources.checkouts import files as made_with
-
         # Under no other level than strict: there the process that imports has written it already.
         if not files or self.sandbox != "strict" or self._walled:
             return None
         said, tree = set(files), str(checkout.path)
-        names = [name for name in made_with(checkout) if name.endswith(".py") and f"{tree}/{name}" in said]
+        names = [name for name in made_with if name.endswith(".py") and f"{tree}/{name}" in said]
         if names:
             with self._lock, contextlib.suppress(EOFError, OSError, protocol.ProtocolError):
                 with _room():

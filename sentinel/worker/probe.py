@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.contracts.contract import Contract
-from sentinel.loading import load_file
 from sentinel.targets import Binding, Target
+from sentinel.targets.loading import load_file
 from sentinel.worker import boundaries, ghosts, tensors, versions
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
 

@@ -13,8 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import boundaries, ghosts, probe, processes, protocol
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.effects import Watched

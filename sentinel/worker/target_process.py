@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sentinel.loading import load_file
+from sentinel.targets.loading import load_file
 from sentinel.worker import boundaries, bytecode, codes, ghosts, limits, probe, processes, protocol, session, trace
 
 

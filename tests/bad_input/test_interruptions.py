@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from demo_kit import MASKED_TOKENS, Repository, copy_demo, write_recipe
 
-from sentinel.catalog import bundled_catalog
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports.store import files, load
 from sentinel.sources import Home, MirrorStore
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import sentinel.catalog
-from sentinel.catalog import Catalog, bundled_catalog
+import sentinel.recipes.catalog
 from sentinel.cli import main
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 
 BUGGY = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
@@ -157,7 +157,7 @@ def tiny_catalog(tiny: Tiny) -> Catalog:
 
 @pytest.fixture(autouse=True)
 def catalog(tiny_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Catalog:
-    monkeypatch.setattr(sentinel.catalog, "bundled_catalog", lambda: tiny_catalog)
+    monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: tiny_catalog)
     return tiny_catalog
 
 

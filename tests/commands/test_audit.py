@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import sentinel.catalog
+import sentinel.recipes.catalog
 from sentinel.configuration import composing
 from sentinel.configuration.composing import HydraMissingError
 
@@ -63,7 +63,7 @@ def tree_with_options(tiny: Any, tiny_catalog: Any, monkeypatch: pytest.MonkeyPa
     (folder / "tiny" / "TINY-MEAN.yaml").write_text(tiny.recipe.read_text() + AFFECTS)
     (folder / "tiny" / "options.toml").write_text(OPTIONS)
     catalog = replace(tiny_catalog, recipe_folders=(folder,))
-    monkeypatch.setattr(sentinel.catalog, "bundled_catalog", lambda: catalog)
+    monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: catalog)
     buggy = tree(tiny, tiny.buggy, tmp_path / "buggy")
     (buggy / "tiny" / "config.yaml").write_text("actor: {loss_agg_mode: token-mean, clip: null}\n")
     return buggy

@@ -18,11 +18,11 @@ GATE = ("--across-refs", "--no-bisect", "--worse")
 @pytest.fixture
 def overnight(run_sentinel: Any, tiny: Any, catalog: Any) -> list[str]:
     """``recorded/`` says that main has the bug; tonight it has not."""
+    from sentinel.deciding.runner import Job, Runner
     from sentinel.recipes import find_recipes
-    from sentinel.refs import Ref
     from sentinel.reports import store
-    from sentinel.runner import Job, Runner
     from sentinel.sources import open_checkout
+    from sentinel.targets.refs import Ref
     from sentinel.worker.client import Options
 
     runner = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref), Options(timeout=30))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.catalog import Catalog
 from sentinel.commands.drifted import diagnose
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
 
 LOSS = "def agg_loss(loss_mat, loss_mask, loss_agg_mode='token-mean'):\n    return 0\n"
 

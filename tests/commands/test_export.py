@@ -49,7 +49,7 @@ def test_statements_verify_offline_and_then_by_a_run(
     answer = run_sentinel("verify", folder / "statement-base.json")
     assert answer.status == 0, answer.out + answer.err
     assert answer.out.count("TINY-MEAN was reproduced") == 1
-    monkeypatch.setattr("sentinel.runner.Runner.decide", None)  # nothing may be run
+    monkeypatch.setattr("sentinel.deciding.runner.Runner.decide", None)  # nothing may be run
     answer = run_sentinel("verify", folder / "statement-base.json", "--offline")
     assert answer.status == 0
     assert "every digest agrees" in answer.out

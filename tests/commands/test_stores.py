@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.catalog import Catalog
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.sources import MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
 
 
 def test_mirror_add_from_a_directory_and_list(run_sentinel: Any, tiny: Any) -> None:

@@ -99,8 +99,8 @@ def test_nothing_could_be_decided(run_sentinel: Any, tmp_path: Path) -> None:
 
 def test_releases_on_pypi_need_no_mirror(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch, tiny: Any) -> None:
     from sentinel.history import releases
-    from sentinel.refs import Ref
     from sentinel.sources import open_checkout
+    from sentinel.targets.refs import Ref
 
     commits = {"1.0": tiny.buggy, "1.1": tiny.fixed}
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.catalog import Catalog
+from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import adopt_pins, load_recipe
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports import store
-from sentinel.runner import Job, Runner
 from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 Change = Callable[[dict[str, Any]], Any]

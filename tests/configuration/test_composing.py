@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sentinel.catalog import Catalog, bundled_catalog
-from sentinel.checkout import Checkout
 from sentinel.configuration import composing, files, hydra_process
 from sentinel.configuration.composing import HydraMissingError, NotComposedError, composed, named, search_path
 from sentinel.errors import SentinelError
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 TARGET = Target("tiny", "https://example.org/tiny", (PackageRoot("sub/tiny", "sub"),))
 OPTIONS = '[[options]]\nname = "PPO"\nkind = "tree"\nfile = "sub/tiny/config/ppo.yaml"\n'

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.catalog import Catalog, bundled_catalog
-from sentinel.checkout import Checkout
 from sentinel.configuration.declared import options_of
 from sentinel.configuration.options import Option, Options
 from sentinel.errors import SentinelError
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 TARGET = Target("tiny", "https://example.org/tiny", (PackageRoot("sub/tiny", "sub"),))
 ENTRY = '[[options]]\nname = "{name}"\nkind = "{kind}"\nfile = "{file}"\n'

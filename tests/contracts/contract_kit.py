@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from sentinel.catalog import bundled_catalog
 from sentinel.contracts.contract import Contract
+from sentinel.recipes.catalog import bundled_catalog
 
 Call = Callable[..., Mapping[str, Any]]
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sentinel.catalog import bundled_catalog
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.drawing import Draws
 from sentinel.search.scenarios import draw, narrowed
 from sentinel.targets import Binding, Dialect

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, returned
 
-from sentinel.catalog import Catalog, bundled_catalog
 from sentinel.contracts.contract import REQUIRED, Contract
-from sentinel.invariants.invariant import Invariant
+from sentinel.laws.law import Invariant
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.values import Namespace, tensor
 from sentinel.worker.answers import Measured
 
@@ -184,7 +184,7 @@ TARGET = Target(
 
 @pytest.fixture
 def summing(tmp_path: Path) -> Catalog:
-    from sentinel.loading import load_file
+    from sentinel.targets.loading import load_file
 
     for name, text in (("summing_contract.py", SUMMING), ("summer.py", ADAPTER)):
         (tmp_path / name).write_text(text)
@@ -251,7 +251,7 @@ def test_an_invariant_of_another_package_decides(decide: Decide, broken_tree: Pa
 
 
 def _small(case: Any) -> list[Any]:
-    from sentinel.invariants.invariant import Violation
+    from sentinel.laws.law import Violation
 
     loss = case.observation[""]["loss"].nested()
     return [Violation("loss", loss, 10.0, f"the loss is {loss}")] if loss > 10 else []

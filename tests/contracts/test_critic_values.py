@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from demo_kit import Consult
 
-from sentinel.catalog import bundled_catalog
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values import tensor
 
 Oracle = Callable[..., Mapping[str, Any]]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from contract_kit import measured
 
-from sentinel.catalog import bundled_catalog
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values import Tensor, tensor
 
 # -- groups that teach nothing -----------------------------------------------------------------------------------------

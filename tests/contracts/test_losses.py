@@ -17,10 +17,9 @@ from demo_kit import Decide, Lab
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sentinel.catalog import bundled_catalog
-from sentinel.contracts.contract import REQUIRED
-from sentinel.invariants.invariant import DoesNotApply
-from sentinel.outcomes import Decision
+from sentinel.contracts.contract import REQUIRED, DoesNotApply
+from sentinel.deciding.outcomes import Decision
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values import Tensor, tensor
 from sentinel.worker.answers import Sat
 from sentinel.worker.client import Zygote

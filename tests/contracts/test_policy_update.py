@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from demo_kit import Consult
 
-from sentinel.catalog import bundled_catalog
 from sentinel.contracts.contract import REQUIRED
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values import Tensor, tensor
 
 Oracle = Callable[..., Mapping[str, Any]]

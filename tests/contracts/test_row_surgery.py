@@ -10,8 +10,8 @@ import torch
 from contract_kit import measured
 
 from sentinel.contracts.row_surgery import taken
-from sentinel.invariants.fields_survive_surgery import fields_survive_surgery
-from sentinel.invariants.invariant import Case
+from sentinel.laws.fields_survive_surgery import fields_survive_surgery
+from sentinel.laws.law import Case
 
 FIELDS: dict[str, Any] = {
     "number": torch.tensor([10, 11, 12]),

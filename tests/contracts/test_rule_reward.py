@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.catalog import bundled_catalog
 from sentinel.contracts.contract import REQUIRED
 from sentinel.contracts.rule_reward import worded
+from sentinel.recipes.catalog import bundled_catalog
 
 CONTRACT = bundled_catalog().contracts["rule_reward"]
 Grader = Callable[[str, str], Any]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from demo_kit import Consult
 
-from sentinel.catalog import bundled_catalog
 from sentinel.contracts.contract import Choose
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values import tensor
 
 Oracle = Callable[..., Mapping[str, Any]]

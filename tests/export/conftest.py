@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from demo_kit import write_recipe
 
-from sentinel.catalog import bundled_catalog
 from sentinel.export.exporting import Bundle, Exporter
 from sentinel.recipes import load_recipe
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, Zygote
 
 Export = Callable[..., Bundle]

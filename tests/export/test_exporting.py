@@ -20,7 +20,7 @@ from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment, Tried
 from sentinel.export.exporting import Bundle, revisions
 from sentinel.recipes import Pin, Recipe
-from sentinel.refs import Ref
+from sentinel.targets.refs import Ref
 
 VARIANTS: dict[str, Any] = {
     **REJECTED_ROW,

@@ -8,8 +8,8 @@ from typing import Any
 
 from demo_kit import MASKED_TOKENS
 
-from sentinel.catalog import bundled_catalog
 from sentinel.export.page import LIMIT, TO_WRITE, code, comment, fenced, page, prose
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.recipes.check import check_files
 
 SECTIONS = (

@@ -9,12 +9,12 @@ from types import ModuleType
 
 import pytest
 
-from sentinel.catalog import bundled_catalog
 from sentinel.export.runner import Question, functions
 from sentinel.export.verbatim import NotSelfContained, Verbatim
-from sentinel.loading import load_file
 from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.targets import Binding
+from sentinel.targets.loading import load_file
 
 CATALOG = bundled_catalog()
 

@@ -12,12 +12,12 @@ from typing import Any
 from demo_kit import Repository
 from walking import listing
 
-from sentinel.catalog import bundled_catalog
 from sentinel.cli import main
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import MirrorStore, open_checkout
 from sentinel.sources.gitbinary import run_checked
 from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 
 
 def target() -> Target:

@@ -15,12 +15,12 @@ from demo_kit import Repository
 from misbehaving import Site, Way
 from wheels import wheel
 
-from sentinel.catalog import bundled_catalog
 from sentinel.cli import main
 from sentinel.errors import Unavailable
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import Home, MirrorStore, gitbinary, open_checkout, pypi
 from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 
 PAGE, FILE = "/simple/demo-dist/", "/files/demo_dist-1.0-py3-none-any.whl"
 

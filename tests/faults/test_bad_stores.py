@@ -14,13 +14,13 @@ from demo_kit import MASKED_TOKENS, Decide, Repository
 from stores import PRUNE, add, opened, said, target
 from wheels import wheel
 
-from sentinel.catalog import bundled_catalog
 from sentinel.cli import main
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports import store as evidence
 from sentinel.sources import Home, MirrorStore, cache, checkouts, open_checkout, pypi
 from sentinel.sources.gitbinary import run_checked
+from sentinel.targets.refs import Ref
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from demo_kit import MASKED_TOKENS, copy_demo, write_recipe
 from stalking import Followed, Moment, Place, following
 from walking import ALL, needs_tracing
 
-from sentinel.catalog import bundled_catalog
-from sentinel.outcomes import Verdict
+from sentinel.deciding.outcomes import Verdict
+from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import load_recipe
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, WorkerError, Zygote
 
 pytestmark = needs_tracing

@@ -14,17 +14,17 @@ import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, write_recipe
 from walking import FULL, Command, Walk, interrupted, listing, load_everything, unwalkable
 
-import sentinel.catalog
-import sentinel.run
-from sentinel.catalog import Catalog, bundled_catalog
+import sentinel.recipes.catalog
+import sentinel.run.session
 from sentinel.cli import main
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job
 from sentinel.export.exporting import Bundle, Side
 from sentinel.export.runner import Runner
 from sentinel.export.writing import write as write_export
 from sentinel.history import record as records
-from sentinel.outcomes import Decision
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.reports import store
-from sentinel.runner import Job
 from sentinel.search import saving
 from sentinel.site import folder as site
 
@@ -71,9 +71,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     load_everything(monkeypatch)
     bundled = bundled_catalog()
     catalog = replace(bundled, adapters={"demo": bundled.adapters["demo"]}, recipe_folders=(tmp_path / "mine",))
-    for module in (sentinel.catalog, sentinel.run):
+    for module in (sentinel.recipes.catalog, sentinel.run.session):
         monkeypatch.setattr(module, "bundled_catalog", lambda: catalog)
-    monkeypatch.setattr("sentinel.runner.Runner", Known)
+    monkeypatch.setattr("sentinel.deciding.runner.Runner", Known)
     monkeypatch.setattr("sentinel.history.executors.Runner", Known)
     monkeypatch.chdir(folder)
     return folder
@@ -206,7 +206,7 @@ def test_an_export(walked: Walk, here: Path, decided: Decided) -> None:
     sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]
     runner = Runner("print('runner')\n", "print('runner')\n", 1, 1, ("torch", "numpy"))
     bundle = Bundle(sides[0].decision.recipe, tuple(sides), runner, test="assert True\n")
-    catalog = sentinel.catalog.bundled_catalog()
+    catalog = sentinel.recipes.catalog.bundled_catalog()
 
     def export(comment: bool) -> int:
         return 0 if write_export(here / "export", bundle, catalog, comment) else 1

@@ -19,8 +19,8 @@ import pytest
 from killing import Error
 
 import sentinel
-from sentinel.catalog import bundled_catalog
 from sentinel.errors import SentinelError
+from sentinel.recipes.catalog import bundled_catalog
 
 #: Where this is set, every so manieth effect of every command is walked, which takes hours where it is 1; else one in
 #: as many as the command says. The last one always.

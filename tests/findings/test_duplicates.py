@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 
-from sentinel.catalog import bundled_catalog
 from sentinel.findings.duplicates import Source, duplicates, likeness, scenario
 from sentinel.findings.history import files_of
 from sentinel.recipes import Recipe, load_recipe
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import Home, MirrorStore
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.catalog import bundled_catalog
 from sentinel.errors import SentinelError
 from sentinel.findings.life import STATES, advanced, load, page, place, save, state_of
 from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import bundled_catalog
 
 
 def at(ref: str, verdict: str) -> dict[str, str]:

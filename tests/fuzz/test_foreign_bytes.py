@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sentinel.loading import load_file
+from sentinel.targets.loading import load_file
 
 FUZZ = Path(__file__).parents[2] / "fuzz"
 READERS = sorted(file.stem.removeprefix("read_") for file in FUZZ.glob("read_*.py"))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from history_kit import ADAPTER, RECIPE, History
 
-import sentinel.catalog
-from sentinel.catalog import Catalog, bundled_catalog
+import sentinel.recipes.catalog
 from sentinel.history.ledger import Ledger, Selection
 from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.settings import Settings
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.worker.client import Zygote
@@ -38,7 +38,7 @@ def tiny_catalog(tmp_path: Path, history: History, monkeypatch: pytest.MonkeyPat
     (recipes / "TINY-MEAN.yaml").write_text(RECIPE.format(bug_id="TINY-MEAN", boundary="tiny.losses.agg_loss"))
     bare = replace(bundled_catalog(), adapters={}, recipe_folders=())
     catalog = bare.with_(adapters=[tmp_path / "adapters" / "tiny.py"], recipe_folders=[tmp_path / "recipes"])
-    monkeypatch.setattr(sentinel.catalog, "bundled_catalog", lambda: catalog)
+    monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: catalog)
     return catalog
 
 
@@ -76,8 +76,8 @@ def brute_force(
     ledger: Callable[[], Ledger], tiny_catalog: Catalog, store: MirrorStore
 ) -> Callable[[Sequence[str]], dict[str, tuple[str, str]]]:
     """Each commit by itself: a checkout, a target process, a probe, and nothing remembered."""
-    from sentinel.refs import Ref
-    from sentinel.runner import Job, Runner
+    from sentinel.deciding.runner import Job, Runner
+    from sentinel.targets.refs import Ref
     from sentinel.worker.client import Options
 
     def run(commits: Sequence[str]) -> dict[str, tuple[str, str]]:

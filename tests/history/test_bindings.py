@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from history_kit import History
 
-from sentinel.catalog import Catalog
 from sentinel.history.bindings import Sighting, revisions, sightings
 from sentinel.history.gittrees import GitTrees
+from sentinel.recipes.catalog import Catalog
 from sentinel.sources import MirrorStore
 from sentinel.targets import Target
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from history_kit import BROKEN, BUGGY, FIXED, History
 
-from sentinel.catalog import Catalog
 from sentinel.errors import SentinelError
 from sentinel.history.bisection import Bisection, bisect
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import Catalog
 
 Find = Callable[..., Bisection]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.catalog import bundled_catalog
 from sentinel.history import attribution, rendering
 from sentinel.history import record as records
 from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import bundled_catalog
 
 FOLDER = Path(__file__).parents[2] / "reports" / "history"
 RECORDS = [records.load(file) for file in records.files(FOLDER)]

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from history_kit import BROKEN, BUGGY, FIXED, History
 
-from sentinel.catalog import Catalog
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import rendering
 from sentinel.history.executors import Found, Local, Work
@@ -25,6 +24,7 @@ from sentinel.history.gittrees import GitTrees, MissingObjectError
 from sentinel.history.ledger import Ledger, Selection
 from sentinel.history.units import UnitStore
 from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import Catalog
 from sentinel.sources import Home, MirrorStore
 
 Swept = Callable[..., dict[str, Any]]
@@ -244,12 +244,12 @@ KILLED = """
 
     executors.Local._perform = perform
     sys.path[:0] = [{here!r}]
-    import sentinel.catalog
+    import sentinel.recipes.catalog
     from dataclasses import replace
     from pathlib import Path
-    bare = replace(sentinel.catalog.bundled_catalog(), adapters={{}}, recipe_folders=())
+    bare = replace(sentinel.recipes.catalog.bundled_catalog(), adapters={{}}, recipe_folders=())
     made = bare.with_(adapters=[Path({adapter!r})], recipe_folders=[Path({recipes!r})])
-    sentinel.catalog.bundled_catalog = lambda: made
+    sentinel.recipes.catalog.bundled_catalog = lambda: made
     from sentinel.cli import main
     sys.exit(main(["sweep", "tiny", "--jobs", "1"]))
 """

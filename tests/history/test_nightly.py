@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, History
 
-from sentinel.catalog import Catalog
+from sentinel.deciding.runner import Job, Runner
 from sentinel.history.ledger import Ledger
 from sentinel.history.nightly import Change, changes, with_commits
 from sentinel.recipes import find_recipes
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports import store as reports
-from sentinel.runner import Job, Runner
 from sentinel.sources import MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 Night = Callable[[], list[Change]]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from history_kit import BUGGY, FIXED, History
 
-from sentinel.catalog import Catalog
 from sentinel.errors import SentinelError
 from sentinel.history.ledger import Ledger, Selection
 from sentinel.history.ray_executor import RayExecutor, _packed
 from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import Catalog
 from sentinel.worker.client import Options
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, VERDICTS, History
 
-from sentinel.catalog import Catalog
 from sentinel.history.ledger import Ledger, Selection
 from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import Catalog
 
 BruteForce = Callable[[Sequence[str]], dict[str, tuple[str, str]]]
 Swept = Callable[..., dict[str, Any]]

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from demo_kit import Repository
 
-from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import Home, MirrorStore, open_checkout, pypi
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),), pypi="demo-dist")
 

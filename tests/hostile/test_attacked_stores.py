@@ -19,21 +19,22 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, gone
 
-from sentinel.checkout import Checkout
 from sentinel.cli import main
+from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
 from sentinel.findings import life
 from sentinel.history import record as records
-from sentinel.outcomes import Decision
-from sentinel.refs import Ref
 from sentinel.reports import store as reports
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import dumps, evidence
 from sentinel.site.folder import write
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.sources.cache import prune
+from sentinel.sources.checkouts import files
 from sentinel.sources.home import remove_tree
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),))
 MAIN = Ref.parse("git:main")
@@ -99,7 +100,7 @@ def compiled(lab: Lab, offered: Callable[[str], str], upstream: Repository, stor
         try:
             process = lab.zygote.target(made, ("demo_rl",))
             lab.processes.append(process)
-            compiler = lab.zygote.compile(made, lab.load(process, "demo_rl.evil.nothing"))
+            compiler = lab.zygote.compile(made, files(made), lab.load(process, "demo_rl.evil.nothing"))
         finally:
             lab.zygote.options = usual
         assert compiler is None or gone(compiler)
@@ -432,7 +433,7 @@ def test_files_that_may_not_grow(tmp_path: Path, upstream: Repository) -> None:
     """``ulimit -f``: a sentence, and no half of a checkout."""
     script = (
         "import resource, sys; from pathlib import Path; from sentinel.sources import *\n"
-        "from sentinel.refs import Ref; from sentinel.targets import *\n"
+        "from sentinel.targets.refs import Ref; from sentinel.targets import *\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
         "demo = Target('demo', 'https://example.invalid/demo.git', (PackageRoot('demo_rl'),))\n"
         "open_checkout(demo, Ref('path', sys.argv[1]), store=MirrorStore(Home(Path(sys.argv[2]))))\n"

@@ -14,9 +14,9 @@ from types import MappingProxyType
 import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, copy_demo, gone, returned
 
-from sentinel.catalog import bundled_catalog
-from sentinel.outcomes import Decision
-from sentinel.processes import contained_places
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.processes import contained_places
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports import store
 from sentinel.worker import client
 
@@ -271,7 +271,7 @@ def test_one_deadline_for_all_of_an_answer(lines: str, judged: Judged, monkeypat
 
 def test_source_that_takes_long_to_compile(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's compiler needs a time that is the square of the number of functions of a module."""
-    monkeypatch.setattr("sentinel.proof._PATIENCE", 1.0)
+    monkeypatch.setattr("sentinel.deciding.proof._PATIENCE", 1.0)
     layer = "{'file': os.path.dirname(__file__) + '/slow.py', 'line': 1, 'name': 'f', 'digest': 'x'}"
     decision = judged(f"{SAYS}claims(value, layers=[{layer}])", files={"slow.py": "lambda:0\n" * 26_000})
     assert of(decision) == ("inconclusive", "drift")

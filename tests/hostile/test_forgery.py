@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from demo_kit import MASKED_TOKENS, Decide, copy_demo
 
-from sentinel import repetition
-from sentinel.outcomes import Decision
+from sentinel.deciding import repetition
+from sentinel.deciding.outcomes import Decision
 from sentinel.worker import probe
 
 LOSSES = "demo_rl/losses.py"

@@ -21,10 +21,10 @@ import pytest
 from attacks import SECRETS
 from demo_kit import Lab, copy_demo, gone, returned
 
-from sentinel.catalog import bundled, bundled_catalog
-from sentinel.processes import contained_places
-from sentinel.refs import Ref
+from sentinel.deciding.processes import contained_places
+from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker import walls
 from sentinel.worker.client import Options, WorkerError, Zygote
 

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from sentinel.cli import main
+from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
 from sentinel.history import record as records
 from sentinel.history import rendering
-from sentinel.outcomes import Decision
 from sentinel.reports.baseline import verify_report
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import dumps, evidence, validate

@@ -15,7 +15,7 @@ import pytest
 from attacks import ATTACKS, SECRETS, Attack
 from demo_kit import Lab, returned
 
-from sentinel.catalog import bundled
+from sentinel.recipes.catalog import bundled
 from sentinel.worker import client, syscalls
 from sentinel.worker.cgroups import Groups
 from sentinel.worker.client import Options, Zygote

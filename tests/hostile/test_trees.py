@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, returned, write_recipe
 
-from sentinel.catalog import bundled_catalog
-from sentinel.checkout import Checkout
 from sentinel.cli import main
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.workcopy import WorkCopy
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import Home, MirrorStore, checkouts, gitbinary, gitrefs, open_checkout, path
 from sentinel.sources.origins import open_directory
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),))
 MAIN = Ref.parse("git:main")

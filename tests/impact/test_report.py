@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from impact_kit import float64
 
-from sentinel.catalog import bundled_catalog
 from sentinel.impact.report import Curves
 from sentinel.impact.scenario import Row, compare, sentence
+from sentinel.recipes.catalog import bundled_catalog
 
 _NAN, _INF = float("nan"), float("inf")
 _CONTRACT = bundled_catalog().contracts["loss_aggregation"]

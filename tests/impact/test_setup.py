@@ -12,13 +12,13 @@ import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, write_recipe
 from impact_kit import float64
 
-from sentinel.catalog import bundled_catalog
 from sentinel.impact import toy
 from sentinel.impact.batches import GROUP_SIZES, Batch, advantages, centred, k3, over_tokens, ppo, token_mean
 from sentinel.impact.parts import part_of
 from sentinel.impact.setup import NotTakenError, Setup, setups
 from sentinel.impact.toy import Array
 from sentinel.recipes import load_recipe
+from sentinel.recipes.catalog import bundled_catalog
 
 _NAN = float("nan")
 _CONTRACTS = bundled_catalog().contracts

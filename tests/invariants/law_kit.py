@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.invariants.invariant import Case, DoesNotApply, Inputs, Invariant, Violation
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs, Observed
+from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.search.scenarios import draw, narrowed
 from sentinel.targets import Binding
 from sentinel.values import FLOATS, Tensor, from_array, tensor

@@ -12,18 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from law_kit import CONTRACT, batch
 
-from sentinel.contracts.contract import Observed
-from sentinel.invariants.compare import (
-    EPSILON,
-    LARGEST,
-    Match,
-    Scale,
-    difference,
-    disagreements,
-    same,
-    scale_of,
-)
-from sentinel.invariants.invariant import Case, DoesNotApply
+from sentinel.contracts.contract import DoesNotApply, Observed
+from sentinel.laws.compare import EPSILON, LARGEST, Match, Scale, difference, disagreements, same, scale_of
+from sentinel.laws.law import Case
 from sentinel.values import tensor
 
 UNIT = Scale(count=1, condition=1.0, magnitude=1.0, inputs=1.0, dtype="float32")

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sentinel.catalog import bundled_catalog
-from sentinel.invariants.fields_survive_surgery import fields_survive_surgery
-from sentinel.invariants.invariant import Case, DoesNotApply
-from sentinel.invariants.masked_values import masked_values_have_no_influence
-from sentinel.invariants.oracle import the_oracle_agrees
-from sentinel.invariants.rejected_rows import a_rejected_row_is_an_absent_row, rejected_rows
-from sentinel.invariants.sequence_decisions import a_sequence_decision_is_one_decision
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.laws.fields_survive_surgery import fields_survive_surgery
+from sentinel.laws.law import Case
+from sentinel.laws.masked_values import masked_values_have_no_influence
+from sentinel.laws.oracle import the_oracle_agrees
+from sentinel.laws.rejected_rows import a_rejected_row_is_an_absent_row, rejected_rows
+from sentinel.laws.sequence_decisions import a_sequence_decision_is_one_decision
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values import Tensor, tensor
 
 Array = npt.NDArray[Any]

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from law_kit import CONTRACT, HONEST, Choices, Dice, ask, batch, scenario, scoring
 
-from sentinel.catalog import bundled_catalog
-from sentinel.invariants.invariant import BASELINE, DoesNotApply, Invariant
+from sentinel.contracts.contract import BASELINE, DoesNotApply
+from sentinel.laws.law import Invariant
+from sentinel.recipes.catalog import bundled_catalog
 
 LAWS = bundled_catalog().invariants
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from law_kit import CONTRACT, batch, part, scoring
 
-from sentinel.catalog import bundled_catalog
-from sentinel.invariants.invariant import Case, DoesNotApply
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.laws.law import Case
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values import tensor
 
 LAWS = bundled_catalog().invariants

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from demo_kit import MASKED_TOKENS, copy_demo, write_recipe
 
-from sentinel.catalog import bundled_catalog
+from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import Recipe, load_recipe
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports import store
-from sentinel.runner import Job, Runner
 from sentinel.sources import MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 #: Forty megabytes; the boundary makes them in no time.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sentinel.catalog import Adapter, Catalog
 from sentinel.contracts.contract import Contract, Input, Observed
-from sentinel.invariants.invariant import Invariant
+from sentinel.laws.law import Invariant
+from sentinel.recipes.catalog import Adapter, Catalog
 from sentinel.targets import Binding, PackageRoot, Target
 from sentinel.values import tensor
 

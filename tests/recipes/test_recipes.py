@@ -18,27 +18,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.catalog import bundled_catalog
 from sentinel.errors import RecipeError, SentinelError
-from sentinel.recipes import (
-    Expected,
-    Recipe,
-    Tolerance,
-    adopt_pins,
-    find_recipes,
-    load_folder,
-    load_recipe,
-    recipe_files,
-)
+from sentinel.recipes import Expected, Recipe, adopt_pins, find_recipes, load_folder, load_recipe, recipe_files
 from sentinel.recipes.affects import Affected
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.recipes.check import check, check_files
 from sentinel.recipes.reading import examine_document
 from sentinel.recipes.schema_subset import compiled
 from sentinel.recipes.structure import schema
 from sentinel.recipes.template import template
 from sentinel.recipes.yamldoc import read_text
-from sentinel.refs import Ref
+from sentinel.targets.refs import Ref
 from sentinel.values import New, tensor
+from sentinel.values.closeness import Tolerance
 
 _spec = importlib.util.spec_from_file_location("recipe_catalog", Path(__file__).with_name("recipe_catalog.py"))
 assert _spec is not None
@@ -638,7 +630,7 @@ def test_importing_recipes_costs_neither_torch_nor_a_parser():
 def test_good_recipes_load_without_jsonschema_and_torch(tmp_path):
     write(tmp_path, "TOY-1.yaml", (PUBLISHED / "ROLL-AGGLOSS-TOKENMEAN-MASK.json").read_text())
     code = (
-        "import sys; from pathlib import Path; from sentinel.catalog import bundled_catalog; "
+        "import sys; from pathlib import Path; from sentinel.recipes.catalog import bundled_catalog; "
         "from sentinel.recipes import load_folder; load_folder(Path(sys.argv[1]), bundled_catalog()); "
         "print([m for m in ('torch', 'jsonschema') if m in sys.modules])"
     )

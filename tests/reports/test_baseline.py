@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from sentinel.deciding.outcomes import Failure, Measurement, Verdict
 from sentinel.errors import SentinelError
-from sentinel.outcomes import Failure, Measurement, Verdict
-from sentinel.recipes import Expected, Tolerance
+from sentinel.recipes import Expected
 from sentinel.reports import store
 from sentinel.reports.baseline import circumstances, difference, update, verify_report
 from sentinel.reports.evidence import dumps, evidence
 from sentinel.values import Tensor, tensor
+from sentinel.values.closeness import Tolerance
 
 Build = Callable[..., Any]
 

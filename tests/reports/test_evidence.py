@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sentinel.deciding.outcomes import Comparison, Decision, Failure, Kind, Verdict
 from sentinel.errors import SentinelError
-from sentinel.outcomes import Comparison, Decision, Failure, Kind, Verdict
 from sentinel.recipes.schema_subset import compiled
-from sentinel.refs import Ref
 from sentinel.reports.evidence import dumps, evidence, schema, validate
+from sentinel.targets.refs import Ref
 from sentinel.values import tensor
 
 Build = Callable[..., Any]

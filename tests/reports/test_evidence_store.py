@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.refs import Ref
 from sentinel.reports import store
 from sentinel.reports.evidence import evidence
+from sentinel.targets.refs import Ref
 
 Build = Callable[..., Any]
 PLACE = "roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json"

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from sentinel.outcomes import Comparison, Failure, Verdict
-from sentinel.refs import Ref
+from sentinel.deciding.outcomes import Comparison, Failure, Verdict
 from sentinel.reports.evidence import evidence
 from sentinel.reports.explain import beside, explain, told_apart
 from sentinel.reports.markdown import LIMIT, markdown
 from sentinel.reports.page import page
 from sentinel.reports.summary import summary
+from sentinel.targets.refs import Ref
 from sentinel.values import tensor
 
 Build = Callable[..., Any]

@@ -53,7 +53,7 @@ def test_older_evidence_does_not_say_where_the_boundary_ends(decide: Any) -> Non
 
 
 def test_one_run_a_ref_and_one_rule_a_bug(decide: Any) -> None:
-    from sentinel.refs import Ref
+    from sentinel.targets.refs import Ref
 
     runs = log(decide("reproduced"), decide("fixed", ref=Ref("git", "f" * 40)))["runs"]
     assert len(runs) == 2

@@ -10,14 +10,14 @@ from demo_kit import Lab
 from toy import TOY, TOY_ALONE, TOY_WITH_OFFSET
 from toy_ground import TOYS, OpenGround
 
-from sentinel.catalog import Catalog
-from sentinel.checkout import Checkout
-from sentinel.refs import Ref
-from sentinel.runner import Runner
-from sentinel.search.bench import Subject
+from sentinel.deciding.bench import Subject
+from sentinel.deciding.ground import Ground
+from sentinel.deciding.runner import Runner
+from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
-from sentinel.search.ground import Ground
 from sentinel.sources import open_checkout
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, Zygote
 
 

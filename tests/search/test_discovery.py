@@ -11,13 +11,13 @@ import yaml
 from toy import TOY
 from toy_ground import OpenGround
 
-from sentinel.catalog import Catalog
-from sentinel.invariants.invariant import Invariant
+from sentinel.deciding.bench import Subject
+from sentinel.deciding.ground import Ground
+from sentinel.deciding.runner import Runner
+from sentinel.laws.law import Invariant
 from sentinel.recipes import load_recipe
-from sentinel.runner import Runner
-from sentinel.search.bench import Subject
+from sentinel.recipes.catalog import Catalog
 from sentinel.search.discovery import Discovery, Memory, Progress, grouped
-from sentinel.search.ground import Ground
 from sentinel.search.saving import recipe_document, save, tried_document
 from sentinel.search.scenarios import narrowed
 from sentinel.targets import Dialect

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from toy import TOY
 
-from sentinel.invariants.knobs import EVERY_KNOB_COUNTS
+from sentinel.deciding.bench import Subject
+from sentinel.laws.knobs import EVERY_KNOB_COUNTS
 from sentinel.recipes import Recipe
-from sentinel.search.bench import Subject
 from sentinel.search.drawing import TAPE
 from sentinel.search.examples import example
 from sentinel.search.hunt import Drawn

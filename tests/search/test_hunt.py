@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from toy_ground import OpenGround
 
-from sentinel.catalog import Catalog
-from sentinel.invariants.invariant import Invariant
-from sentinel.search.bench import Bench, Plan, Undecidable
+from sentinel.deciding.bench import Bench, Plan, Undecidable
+from sentinel.laws.law import Invariant
+from sentinel.recipes.catalog import Catalog
 from sentinel.search.decisions import of_tally
 from sentinel.search.examples import Example
 from sentinel.search.hunt import Hunt, Tally

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from toy_ground import TOYS, OpenGround
 
-from sentinel.catalog import Catalog
+from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import load_recipe
-from sentinel.runner import Job, Runner
+from sentinel.recipes.catalog import Catalog
 from sentinel.search.hunt import Finding, Hunt
 from sentinel.search.saving import Untried, save, tried_document, written
 from sentinel.values import tensor

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.catalog import Catalog
-from sentinel.refs import Ref
+from sentinel.deciding.runner import Runner
+from sentinel.recipes.catalog import Catalog
 from sentinel.reports.baseline import difference
 from sentinel.reports.store import evidence_path, load, write
-from sentinel.runner import Runner
 from sentinel.search.recorded import Recorded
 from sentinel.search.survey import LEVELS, LawJob, Survey, law_jobs
 from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, WorkerError, Zygote
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sentinel.search.bench import Subject
-from sentinel.search.ground import Ground
+from sentinel.deciding.bench import Subject
+from sentinel.deciding.ground import Ground
 
 TOYS = """
 import os

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.catalog import Catalog, bundled_catalog
 from sentinel.history.record import SCHEMA_VERSION
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.site.building import build
 from sentinel.site.folder import write
 from sentinel.site.material import read

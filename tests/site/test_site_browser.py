@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sentinel.catalog import Catalog
+from sentinel.recipes.catalog import Catalog
 from sentinel.site.building import build
 from sentinel.site.folder import write
 from sentinel.site.material import read

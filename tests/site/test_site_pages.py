@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from sentinel.catalog import Catalog, bundled_catalog
 from sentinel.errors import SentinelError
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.site.building import BUG_LIMIT, START_LIMIT, build
 from sentinel.site.material import read
 

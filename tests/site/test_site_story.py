@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.catalog import Catalog
+from sentinel.recipes.catalog import Catalog
 from sentinel.site.material import Bug, Material, read
 from sentinel.site.story import Story, Variant, story
 

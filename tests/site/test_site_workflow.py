@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sentinel.catalog import Catalog
+from sentinel.recipes.catalog import Catalog
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.checkout import Checkout
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import Home, MirrorStore, checkouts, gitbinary, open_checkout
 from sentinel.sources.trees import FILE, LINK, Entry, blob_id, tree_hash
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 MAIN = Ref.parse("git:main")
 
@@ -208,7 +208,7 @@ def test_two_processes_make_one_checkout(store: MirrorStore, target: Target, ups
     store.add(target, str(upstream))
     code = (
         "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
-        "from sentinel.refs import Ref\n"
+        "from sentinel.targets.refs import Ref\n"
         "t = Target('fake', sys.argv[2], (PackageRoot('fake'),)); sys.stdin.read()\n"
         "c = open_checkout(t, Ref.parse('git:main'), store=MirrorStore(Home(Path(sys.argv[1]))))\n"
         "print(c.path, len(list(c.path.rglob('*.py'))))"

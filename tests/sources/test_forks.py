@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.sources.forks import base_name, fork
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.refs import Ref
 
 UPSTREAM = Target("tiny", "https://host.invalid/up/tiny", (PackageRoot("tiny"),))
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import Home, MirrorStore, gitbinary, gitrefs, mirrors, objects, open_checkout
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.origins import open_tar
 from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 
 
 @pytest.fixture(params=["clone", "bare", "bare without config", "tar", "linked work tree", "url"])

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import MirrorStore, open_checkout
 from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 
 
 def _path(folder: Path) -> Ref:

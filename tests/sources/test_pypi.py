@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import MirrorStore, open_checkout, pypi
 from sentinel.targets import PackageRoot, Target
+from sentinel.targets.refs import Ref
 
 
 @pytest.fixture

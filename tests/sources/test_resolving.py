@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import Unavailable
-from sentinel.refs import Ref
 from sentinel.sources import MirrorStore, gitrefs, open_checkout
 from sentinel.targets import Target
+from sentinel.targets.refs import Ref
 
 
 def test_no_mirror(store: MirrorStore, target: Target) -> None:

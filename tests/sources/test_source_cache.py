@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.checkout import Checkout
-from sentinel.refs import Ref
 from sentinel.sources import Home, MirrorStore, cache, leases, open_checkout
 from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 DAY = 86_400.0
 
@@ -59,7 +59,7 @@ def test_what_another_process_uses_is_kept(home: Home, target: Target, made: lis
     _end_of_this_run()
     code = (
         "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
-        "from sentinel.refs import Ref\n"
+        "from sentinel.targets.refs import Ref\n"
         "t = Target('fake', sys.argv[2], (PackageRoot('fake'), PackageRoot('gym/fake_gym', 'gym')))\n"
         "print(open_checkout(t, Ref.parse('git:v1'), store=MirrorStore(Home(Path(sys.argv[1])))).tree, flush=True)\n"
         "sys.stdin.read()"

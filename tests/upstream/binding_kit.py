@@ -12,16 +12,16 @@ import pytest
 from shipped import MIRRORS, runner
 from twins import Edit, copied
 
-from sentinel.catalog import bundled_catalog
-from sentinel.contracts.contract import Choose
+from sentinel.contracts.contract import Choose, DoesNotApply
+from sentinel.deciding.bench import Bench, Subject, Trial, widened
+from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
-from sentinel.invariants.invariant import DoesNotApply, Invariant
-from sentinel.refs import Ref
-from sentinel.runner import Runner
-from sentinel.search.bench import Bench, Subject, Trial, widened
+from sentinel.laws.law import Invariant
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.search.scenarios import with_dialects
 from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.values import Tensor, tensor
 from sentinel.worker.client import Options
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from sentinel.catalog import bundled_catalog
-from sentinel.outcomes import Decision
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import find_recipes
-from sentinel.runner import Job, Runner
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import MirrorStore, open_checkout
 from sentinel.worker.client import Options
 

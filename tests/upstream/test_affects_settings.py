@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from shipped import MIRRORS, RECIPES
 
-from sentinel.catalog import bundled_catalog
-from sentinel.checkout import Checkout
 from sentinel.configuration.declared import options_of
 from sentinel.configuration.options import Option, Options
 from sentinel.errors import Unavailable
 from sentinel.recipes import Recipe
 from sentinel.recipes.affects import in_text
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 #: Values that the code puts together: what it tests for, part by part.
 COMPOSED = {"boxed_math": ("boxed_", "math")}

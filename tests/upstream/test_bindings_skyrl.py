@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from binding_kit import NUMBERS, Bound, bound, opened
 
-from sentinel.invariants.invariant import DoesNotApply
-from sentinel.search.bench import Undecidable
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.deciding.bench import Undecidable
 from sentinel.values import from_array, tensor
 
 MAIN = "a9564572eb8e91076be43c1bd5e4615e3de17265"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from binding_kit import Bound, bound, opened
 
-from sentinel.invariants.invariant import DoesNotApply
+from sentinel.contracts.contract import DoesNotApply
 from sentinel.values import tensor
 
 MAIN = "1dda039b9c6311889a9c9a26040677e1254814f9"

@@ -9,7 +9,7 @@ import pytest
 from binding_kit import Bound, opened_twin
 from twins import Edit
 
-from sentinel.search.drawing import Tape
+from sentinel.contracts.choices import Tape
 
 #: "main in August 2026".
 MAIN = {

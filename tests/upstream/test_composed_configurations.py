@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from shipped import MIRRORS
 
-from sentinel.catalog import bundled_catalog
-from sentinel.checkout import Checkout
 from sentinel.configuration.composing import composed, named, search_path
 from sentinel.configuration.declared import options_of
 from sentinel.configuration.files import flattened, read_mapping, settings_of
 from sentinel.configuration.training import Setting, Training, training
 from sentinel.errors import Unavailable
-from sentinel.refs import Ref
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 pytest.importorskip("hydra", reason="the extra `hydra` is not installed; CI has a job for it")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from shipped import MIRRORS, RECIPES
 
-from sentinel.catalog import bundled_catalog
 from sentinel.export.exporting import Exporter, revisions
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
 

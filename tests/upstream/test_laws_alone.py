@@ -9,15 +9,16 @@ from dataclasses import replace
 import pytest
 from shipped import PINS, RECIPES, pin_id, runner
 
-from sentinel.catalog import bundled_catalog
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.bench import Subject
+from sentinel.deciding.ground import Ground
+from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
-from sentinel.invariants.invariant import Inputs, Violation
-from sentinel.runner import Job, Runner
-from sentinel.search.bench import Subject
+from sentinel.laws.law import Violation
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.search.discovery import Discovered, recognised
 from sentinel.search.examples import example
-from sentinel.search.ground import Ground
 from sentinel.search.hunt import TAPES, Drawn, Hunt
 
 #: Scenarios that may be needed to flag a bug: most need fewer than thirty, what overflows alone several hundred.

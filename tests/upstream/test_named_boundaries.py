@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.catalog import bundled_catalog
+from sentinel.recipes.catalog import bundled_catalog
 
 #: target -> module or class -> its boundaries.
 NAMED = {

@@ -14,20 +14,20 @@ from binding_kit import Bound
 from commits import COMMITS, EVERY
 from shipped import MIRRORS, runner
 
-from sentinel.catalog import bundled_catalog
-from sentinel.checkout import Checkout
 from sentinel.commands.boundaries import left_unbound
 from sentinel.commands.drifted import Diagnosis, diagnose
+from sentinel.deciding.bench import Undecidable
 from sentinel.errors import Unavailable
 from sentinel.history.bindings import revisions, sightings
 from sentinel.history.commits import commit
 from sentinel.history.gittrees import GitTrees
-from sentinel.refs import Ref
-from sentinel.search.bench import Undecidable
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.sources import open_checkout
 from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Binding, Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 #: Upstream's text is read, and some of it has such strings.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")

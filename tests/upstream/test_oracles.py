@@ -12,13 +12,13 @@ import pytest
 from demo_kit import write_recipe
 from shipped import PINS, Decisions, runner
 
-from sentinel.catalog import bundled_catalog
-from sentinel.invariants.invariant import Case
-from sentinel.invariants.oracle import the_oracle_agrees
-from sentinel.outcomes import Decision, Measurement
+from sentinel.deciding.outcomes import Decision, Measurement
+from sentinel.deciding.runner import Job
+from sentinel.laws.law import Case
+from sentinel.laws.oracle import the_oracle_agrees
 from sentinel.recipes import load_recipe
-from sentinel.refs import Ref
-from sentinel.runner import Job
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.targets.refs import Ref
 
 VERL = "verl.trainer.ppo.core_algos"
 ROLL = "roll.utils.functionals"

@@ -12,13 +12,13 @@ import pytest
 from commits import COMMITS, EVERY
 from shipped import RECIPES, runner
 
-from sentinel.catalog import bundled_catalog
+from sentinel.deciding.bench import Bench, Subject, Undecidable
+from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
-from sentinel.search.bench import Bench, Subject, Undecidable
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.search.hunt import Hunt, Tally
+from sentinel.targets.refs import Ref
 
 CONTRACTS = (
     *("row_surgery", "minibatch_iteration", "balanced_partition", "kl_coefficient", "learning_rate"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from shipped import MIRRORS, RECIPES
 
-from sentinel.catalog import bundled_catalog
 from sentinel.findings.duplicates import duplicates
+from sentinel.recipes.catalog import bundled_catalog
 
 RELATIONS = [
     ("VERL-REJECTED-ROW-GRPO", "#6375"),

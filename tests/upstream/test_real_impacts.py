@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from shipped import MIRRORS, RECIPES, runner
 
-from sentinel.catalog import bundled_catalog
+from sentinel.deciding.runner import Runner
 from sentinel.export.exporting import revisions
 from sentinel.impact.places import REFERENCE, at_reference, at_revision
 from sentinel.impact.report import Curves, Report
 from sentinel.impact.setup import setups
 from sentinel.impact.training import Training
-from sentinel.runner import Runner
+from sentinel.recipes.catalog import bundled_catalog
 
 
 @pytest.fixture(scope="module")

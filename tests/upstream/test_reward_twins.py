@@ -9,7 +9,7 @@ import pytest
 from binding_kit import Bound, opened, opened_twin
 from twins import Edit
 
-from sentinel.catalog import bundled_catalog
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 
 PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]

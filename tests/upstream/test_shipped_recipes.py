@@ -16,14 +16,14 @@ import test_verl
 from demo_kit import Consult
 from shipped import MIRRORS, PINS, RECIPES, Decisions, pin_id, runner
 
-from sentinel import verdicts
-from sentinel.catalog import bundled_catalog
-from sentinel.outcomes import Measurement, Provenance
+from sentinel.deciding import verdicts
+from sentinel.deciding.outcomes import Measurement, Provenance
+from sentinel.deciding.runner import Job
 from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports.baseline import difference
 from sentinel.reports.evidence import dumps, evidence, validate
 from sentinel.reports.store import files, find
-from sentinel.runner import Job
 from sentinel.search.scenarios import with_dialects
 from sentinel.values import Tensor, tensor
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from twins import Decide, Twins, deciding, skip_without
 
-from sentinel import verdicts
-from sentinel.catalog import bundled_catalog
+from sentinel.deciding import verdicts
+from sentinel.recipes.catalog import bundled_catalog
 
 BASE = "git:e713bdeb237640e89f8ce8728394caf7f4ae11d8"
 HEAD = "git:fda3c7352e2afe9fb9686362530426945a2ee84e"

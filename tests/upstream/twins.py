@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.catalog import bundled, bundled_catalog
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
-from sentinel.outcomes import Decision
 from sentinel.recipes import load_recipe
-from sentinel.refs import Ref
-from sentinel.runner import Job, Runner
+from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 #: The user's own mirrors: made before a test's fixtures hide them.

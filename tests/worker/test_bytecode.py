@@ -11,9 +11,10 @@ from pathlib import Path
 
 from demo_kit import Lab, gone, returned
 
-from sentinel.checkout import Checkout
-from sentinel.refs import Ref
+from sentinel.sources.checkouts import files
 from sentinel.sources.trees import FILE, Entry, blob_id, tree_hash
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
 
 SCRIPT = """
 import sys
@@ -76,7 +77,7 @@ def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(
         "\0",
         "mod.py",
     ]
-    compiler = lab.zygote.compile(checkout, [*compiled, *lies])
+    compiler = lab.zygote.compile(checkout, files(checkout), [*compiled, *lies])
     assert compiler is not None
     assert gone(compiler)
     assert {file.name.partition(".")[0] for file in beside.rglob("*.pyc")} == {

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, copy_demo, failure, gone, returned
 
-from sentinel.catalog import bundled_catalog
-from sentinel.processes import contained_places
+from sentinel.deciding.processes import contained_places
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.worker import client
 from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote
 
@@ -265,7 +265,7 @@ def test_stopping_does_not_wait_for_torch(tmp_path: Path) -> None:
 
 
 def _checkout(tree: Path) -> Any:
-    from sentinel.checkout import Checkout
-    from sentinel.refs import Ref
+    from sentinel.targets.checkout import Checkout
+    from sentinel.targets.refs import Ref
 
     return Checkout("demo", Ref("path", str(tree)), tree, ("demo_rl",), (tree,), "0" * 64)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from demo_kit import Lab, gone
 
-from sentinel.catalog import bundled, bundled_catalog
+from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.values import tensor
 from sentinel.worker.client import Session, TargetProcess, WorkerError
 

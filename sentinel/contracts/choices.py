@@ -1,0 +1,36 @@
+"""Free choices read off bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class Tape:
+    """A :class:`~sentinel.contracts.contract.Choose` that reads its choices off bytes; past their end come zeros.
+
+    One draw of bytes, whatever a law then chooses: drawing stays cheap, and a law whose variants nobody wants need not
+    make them for the sequence of draws to stay the same.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _byte(self) -> int:
+        self._at += 1
+        return self._data[self._at - 1] if self._at <= len(self._data) else 0
+
+    def integer(self, low: int, high: int) -> int:
+        assert high - low < 256
+        return low if low == high else low + self._byte() % (high - low + 1)
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        return choices[self.integer(0, len(choices) - 1)]
+
+    def integers(self, count: int, low: int, high: int) -> list[int]:
+        return [self.integer(low, high) for _ in range(count)]
+
+    def permutation(self, count: int) -> list[int]:
+        left = list(range(count))
+        return [left.pop(self.integer(0, len(left) - 1)) for _ in range(count)]

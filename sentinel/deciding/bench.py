@@ -1,0 +1,279 @@
+"""The bench: a session of one target at one ref, on which scenarios are tried and laws decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
+from sentinel.deciding.outcomes import Kind
+from sentinel.deciding.references import References
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.targets import Binding
+from sentinel.values import FLOATS, Tensor, tensor
+from sentinel.worker.answers import Called, Claim, Failed, Sat
+from sentinel.worker.client import Session, TargetProcess
+
+
+class Undecidable(Exception):
+    """Nothing can be decided about this boundary here, whatever the scenario.
+
+    :ivar failure: as the worker reports it.
+    """
+
+    def __init__(self, failure: Failed) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A boundary under search.
+
+    :ivar contract: narrowed to what the boundary accepts.
+    :ivar laws: the laws that it must keep, in the contract's order.
+    :ivar name: its dotted path; with its contract in brackets where an earlier binding has the same path.
+    """
+
+    binding: Binding
+    contract: Contract
+    laws: tuple[Invariant, ...]
+    adapter: str
+    name: str = ""
+
+    @property
+    def boundary(self) -> str:
+        return self.binding.boundary
+
+    @property
+    def given(self) -> list[str]:
+        """The inputs that a boundary must be able to take: drawn ones, not statements about it."""
+        return sorted(
+            item.name for item in self.contract.inputs if (item.domain or item.choices or item.kind == "labels")
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one scenario said about one law.
+
+    :ivar variants: the scenario's variants, the first of them the scenario itself.
+    :ivar case: what the law looked at; None where it had nothing to look at.
+    :ivar violations: empty where the law held.
+    :ivar silent: why the law had nothing to say; empty where it had.
+    :ivar refused: what a call raised. Loud, so no silent bug; empty where none did.
+    :ivar refusal: the kind of that failure (``raised``, ``drift``, ``crash``, ...).
+    :ivar unknown_input: the input that the boundary, at this revision, has no parameter for, where that is why.
+    :ivar answer: the worker's answer, for what it says beside observations.
+    """
+
+    variants: Mapping[str, Inputs]
+    case: Case | None = None
+    violations: tuple[Violation, ...] = ()
+    silent: str = ""
+    refused: str = ""
+    refusal: Kind | Literal[""] = ""
+    unknown_input: str = ""
+    answer: Sat | None = None
+
+
+#: A law, and the variants it compares: the first of them the scenario itself.
+Plan = tuple[Invariant, Mapping[str, Inputs]]
+
+
+class Bench:
+    """A session for searches, on which scenarios are tried; made anew where a call brought it down.
+
+    :param target: makes (or gives) the target process.
+    :param references: where contracts' references answer.
+    """
+
+    def __init__(self, target: Callable[[], TargetProcess], references: References) -> None:
+        self._target, self._references = target, references
+        self._session: Session | None = None
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+
+    def fresh(self) -> Bench:
+        """Another bench on the same process, with a session of its own."""
+        return Bench(self._target, self._references)
+
+    def try_(
+        self,
+        subject: Subject,
+        plans: Sequence[Plan],
+        describe: bool = False,
+        coarsest: str = "",
+        given: Sequence[str] | None = None,
+    ) -> list[Trial]:
+        """Call the boundary on the variants of every plan, and let each law look at its own.
+
+        The variants that are one and the same object are called once: the scenario itself is in nearly all plans.
+
+        :param given: the inputs that the boundary must be able to take; None for those that a search draws.
+        :raises Undecidable: where the boundary cannot be called here at all.
+        """
+        if not plans:
+            return []
+        calls: dict[str, dict[str, Any]] = {}
+        consultations: dict[str, dict[str, Any]] = {}
+        names: list[dict[str, str]] = []
+        known: dict[tuple[int, bool], str] = {}
+        for law, variants in plans:
+            names.append({})
+            for variant, inputs in variants.items():
+                twin = bool(law.twin) and variant == law.twin
+                name = names[-1][variant] = known.setdefault((id(inputs), twin), f"{len(known)}")
+                boundary = subject.binding.twins[0] if twin else None
+                call = calls.setdefault(name, {"inputs": dict(inputs), "boundary": boundary, "watch": False})
+                call["watch"] |= law.watches  # a watched call answers what any other does
+                if law.needs_oracle and subject.contract.oracle is not None:
+                    consultations[name] = {"inputs": dict(inputs)}
+        answer, reference = self._ask(subject, calls, consultations, describe, given)
+        return [
+            _look(law, subject.contract, variants, named, answer, reference, coarsest)
+            for (law, variants), named in zip(plans, names)
+        ]
+
+    def observe(self, subject: Subject, calls: Mapping[str, Inputs], given: Sequence[str]) -> dict[str, Any]:
+        """What the boundary does on each of these inputs; no law looks at it.
+
+        :param given: the inputs that the boundary must be able to take.
+        :raises Undecidable: where it cannot be called here at all, or one of the calls was refused.
+        """
+        plain = {name: {"inputs": dict(inputs), "boundary": None, "watch": False} for name, inputs in calls.items()}
+        return _observed(self._ask(subject, plain, {}, False, given)[0])
+
+    def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
+        """What the contract's reference does on each of these inputs; no target's code runs.
+
+        :raises Undecidable: where it has nothing to say about one of them, or failed.
+        """
+        plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
+        return _observed(self._consulted({**_request(subject), "calls": plain}))
+
+    def find(self, subject: Subject) -> Claim:
+        """Where the boundary is in this checkout, without calling it, as the worker says.
+
+        :raises Undecidable: where it is not there, or does not import.
+        """
+        found = self._ask(subject, {}, {}, False)[0].provenance
+        if found is None:
+            raise Undecidable(Failed("crash", "the session does not say where it found the boundary"))
+        return found
+
+    def _ask(
+        self,
+        subject: Subject,
+        calls: Mapping[str, Any],
+        consultations: Mapping[str, Any],
+        describe: bool,
+        given: Sequence[str] | None = None,
+    ) -> tuple[Sat, Sat]:
+        request = _request(subject) if given is None else {**_request(subject), "given": list(given)}
+        try:
+            return self._exchange({**request, "describe": describe}, calls, consultations)
+        except BaseException:
+            self.close()  # an answer may be on its way still, and would be taken for that of the next call
+            raise
+
+    def _exchange(
+        self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
+    ) -> tuple[Sat, Sat]:
+        if self._session is None or self._session.dead:
+            self._session = self._target().session()
+        self._session.send({**request, "calls": calls})
+        reference = self._consulted({**request, "calls": consultations}) if consultations else Sat({})
+        answer = self._session.receive()
+        if isinstance(answer, Failed):
+            if not self._session.dead:
+                raise Undecidable(answer)
+            down = Failed("crash", f"it brought the session down: {self._session.dead}")
+            answer = Sat({name: Called(refused=down) for name in calls})
+        return answer, reference
+
+    def _consulted(self, request: Mapping[str, Any]) -> Sat:
+        reference = self._references.consult(request)
+        if isinstance(reference, Failed):
+            raise Undecidable(reference)
+        return reference
+
+
+def _observed(told: Sat) -> dict[str, Any]:
+    """:raises Undecidable: where a call has no observation."""
+    for call in told.answers.values():
+        if call.observation is None:
+            raise Undecidable(call.refused or Failed("raised", call.silent))
+    return {name: call.observation for name, call in told.answers.items()}
+
+
+def _request(subject: Subject) -> dict[str, Any]:
+    return {
+        "boundary": subject.boundary,
+        "contract": subject.contract.name,
+        "contract_file": subject.contract.file,
+        "adapter": subject.adapter,
+        "given": subject.given,
+    }
+
+
+def _look(
+    law: Invariant,
+    contract: Contract,
+    variants: Mapping[str, Inputs],
+    names: Mapping[str, str],
+    answer: Sat,
+    reference: Sat,
+    coarsest: str,
+) -> Trial:
+    observation, effects, oracle = {}, {}, {}
+    for variant, name in names.items():
+        part = answer.answers[name]
+        refused = part.refused or (part.effects.get("refused") if law.watches else None)
+        if refused or part.observation is None:
+            refused = refused or Failed("crash", "a call without an observation")
+            return Trial(variants, refused=refused.reason, refusal=refused.kind, unknown_input=refused.unknown_input)
+        observation[variant] = part.observation
+        effects[variant] = part.effects
+        consulted = reference.answers.get(name) if law.needs_oracle else None
+        if consulted is None:
+            continue
+        if consulted.refused is not None:
+            reason = f"the oracle failed: {consulted.refused.reason}"
+            raise Undecidable(replace(consulted.refused, kind="harness", reason=reason))
+        if consulted.observation is None:
+            return Trial(variants, silent=consulted.silent)
+        oracle[variant] = consulted.observation
+    case = Case(variants, observation, oracle or None, contract, effects, coarsest)
+    try:
+        return Trial(variants, case, tuple(law.violations(case)), answer=answer)
+    except DoesNotApply as error:
+        return Trial(variants, silent=str(error))
+
+
+def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
+    """The same values in float64, and the coarsest dtype they had; None where every float is float64 already.
+
+    Masks stay what they are: ``mask.sum() + 1e-8`` is another number in float64, and no rounding.
+    """
+    coarsest = ""
+
+    def wide(value: Any) -> Any:
+        nonlocal coarsest
+        if isinstance(value, Tensor) and value.dtype in FLOATS and value.dtype != "float64":
+            coarsest = max(coarsest or value.dtype, value.dtype, key=FLOATS.index)
+            double = tensor(value.nested(), "float64")
+            return replace(value, dtype=double.dtype, shape=value.shape, data=double.data)
+        if isinstance(value, list):
+            return [wide(item) for item in value]
+        return value
+
+    made: dict[str, Inputs] = {
+        name: {key: item if key == contract.mask else wide(item) for key, item in inputs.items()}
+        for name, inputs in variants.items()
+    }
+    return (made, coarsest) if coarsest else None

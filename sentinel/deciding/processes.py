@@ -1,0 +1,203 @@
+"""The processes of a run: a zygote a Python, a target process a (target, ref), an oracle process a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from sentinel.deciding.outcomes import Environment
+from sentinel.deciding.proof import Sources
+from sentinel.deciding.references import References
+from sentinel.recipes.catalog import Catalog
+from sentinel.sources import Home
+from sentinel.sources.checkouts import files
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
+from sentinel.worker.answers import Failed, Measured
+from sentinel.worker.client import Options, Places, TargetProcess, WorkerError, Zygote, flags
+
+
+class Processes:
+    """Makes processes when they are first asked for, and keeps them. Safe to use from several threads.
+
+    :param options: how probes run; ``options_for`` may give other ones for a target (``--sentinel-python``).
+    """
+
+    def __init__(self, catalog: Catalog, options: Options, options_for: Mapping[str, Options] | None = None) -> None:
+        self._catalog = catalog
+        self._options = options
+        self._options_for = dict(options_for or {})
+        self._zygotes: dict[str | None, Zygote] = {}
+        self._loaded: dict[tuple[str, Ref], Loaded] = {}
+        self._oracles: dict[str, TargetProcess] = {}
+        self._references: dict[str, References] = {}
+        self._sources: dict[str, Sources] = {}
+        self._held: set[tuple[str, Ref]] = set()
+        self._closed = False
+        self._lock = Lock()
+        # Who makes a process may wait for torch to be imported; :meth:`close` must not wait with it.
+        self._making = Lock()
+
+    def zygote(self, target: str, targets: Iterable[str] = ()) -> Zygote:
+        """The zygote of a target's Python; made with what ``targets`` use, where it is not there yet."""
+        options = self._options_for.get(target, self._options)
+        with self._lock:
+            if self._closed:
+                raise WorkerError("the run has ended")  # else a job under way would start another worker
+            if options.python not in self._zygotes:
+                names = dict.fromkeys([*targets, target])
+                preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
+                self._zygotes[options.python] = Zygote(options, preload, contained_places(self._catalog))
+            return self._zygotes[options.python]
+
+    def environment(self, target: str) -> Environment:
+        """What probes of a target run in.
+
+        :raises WorkerError: where the worker itself does not run.
+        """
+        options = self._options_for.get(target, self._options)
+        wanted = self._catalog.adapters[target].target.preload
+        zygote = self.zygote(target)
+        hello = zygote.require(wanted)
+        return Environment(
+            python=hello["python"],
+            torch=hello["torch"],
+            numpy=hello["numpy"],
+            platform=hello["platform"],
+            device=options.device,
+            sandbox=zygote.sandbox,
+            flags=flags(),
+            packages={name: hello["packages"][name] for name in wanted if hello["packages"].get(name)},
+        )
+
+    def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
+        """The process that has a target's modules at a ref."""
+        with self._making:
+            loaded = self._loaded.get((target.name, ref))
+            if loaded is None:
+                zygote = self.zygote(target.name)
+                # A package that this checkout lacks (a release ships it apart) is a third party's, and may be a ghost.
+                packages = [root.package for root in target.roots if root.path in checkout.roots]
+                loaded = Loaded(
+                    lambda: zygote.target(checkout, packages, target.ghost_versions),
+                    lambda told: zygote.compile(checkout, files(checkout), told) if told else None,
+                    target,
+                    self._catalog,
+                )
+                with self._lock:
+                    self._loaded[target.name, ref] = loaded
+            return loaded
+
+    def hold(self, target: str, ref: Ref) -> None:
+        """Keep the process of a target at a ref to the end: a search has sessions in it."""
+        with self._lock:
+            self._held.add((target, ref))
+
+    def discard(self, target: str, ref: Ref) -> None:
+        """End the process of a target at a ref, unless it is held."""
+        with self._lock:
+            loaded = None if (target, ref) in self._held else self._loaded.pop((target, ref), None)
+        if loaded is not None:
+            loaded.process.close()
+
+    def references(self, target: str) -> References:
+        """Where a target's contracts' references answer."""
+        with self._lock:
+            return self._references.setdefault(target, References(partial(self._oracle, target)))
+
+    def sources(self, target: str) -> Sources:
+        """Where foreign source is compiled, by a target's Python."""
+        with self._lock:
+            return self._sources.setdefault(target, Sources(partial(self._oracle, target)))
+
+    def _oracle(self, target: str) -> TargetProcess:
+        with self._making:
+            process = self._oracles.get(target)
+            if process is None or process.dead is not None:
+                process = self.zygote(target).oracle()
+                with self._lock:
+                    self._oracles[target] = process
+            return process
+
+    def close(self) -> None:
+        """End every process. Safe in any state, from a signal's aftermath too."""
+        with self._lock:
+            self._closed = True
+            loaded, self._loaded = list(self._loaded.values()), {}
+            references, self._references = list(self._references.values()), {}
+            oracles, self._oracles = list(self._oracles.values()), {}
+            zygotes, self._zygotes = list(self._zygotes.values()), {}
+        for sessions in references:
+            sessions.close()
+        for process in (*(item.process for item in loaded), *oracles):
+            process.close()
+        for zygote in zygotes:
+            zygote.stop()
+
+
+def contained_places(catalog: Catalog) -> Places:
+    """What strictly contained processes need of a catalog, and what they may not see of it."""
+    adapters = [adapter.file for adapter in catalog.adapters.values()]
+    contracts = [Path(contract.file) for contract in catalog.contracts.values()]
+    readable = [file.parent if file.name == "__init__.py" else file for file in (*adapters, *contracts)]
+    return Places(
+        tuple(map(str, dict.fromkeys(readable))),
+        tuple(map(str, catalog.recipe_folders)),
+        (str(Home.default().checkouts),),
+    )
+
+
+class Loaded:
+    """A target process and what it has imported so far; replaced where an import brought it down."""
+
+    def __init__(
+        self,
+        fork: Callable[[], TargetProcess],
+        keep: Callable[[Sequence[str]], object],
+        target: Target,
+        catalog: Catalog,
+    ) -> None:
+        """:param keep: told the files that had to be compiled."""
+        self._fork = fork
+        self._keep = keep
+        self._target = target
+        self._adapter = str(catalog.adapters[target.name].file)
+        self._seen: set[tuple[str, str]] = set()
+        self.process = fork()
+
+    def load(self, boundary: str, contract: str, contract_file: str) -> None:
+        """Import what a boundary needs, once."""
+        if (boundary, contract) not in self._seen:
+            self._seen.add((boundary, contract))
+            binding = self._target.binding(boundary, contract)
+            imports = [path for name in binding.imports for path in binding.names(name)] if binding else []
+            paths = [*binding.paths, *imports] if binding else [boundary]
+            self._keep(self.alive().load(paths, self._adapter, contract_file, contract))
+
+    def alive(self) -> TargetProcess:
+        """The process, or another one where it was brought down.
+
+        What brought it down is met again inside a probe, where it harms nobody else and is described.
+        """
+        if self.process.dead is not None:
+            self.process = self._fork()
+        return self.process
+
+    def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
+        """Several probes in one process; no answers where it did not come to its end."""
+        for request in requests:
+            self.load(request["boundary"], request["contract"], request["contract_file"])
+        return self.alive().probes(requests, timeout)
+
+    def probe(self, boundary: str, request: Mapping[str, Any]) -> Measured | Failed:
+        self.load(boundary, request["contract"], request["contract_file"])
+        answer = self.alive().probe(request)
+        if self.process.dead is not None and self.process.dead.kind == "crash":
+            # Another ref's code may have killed the zygote, and this process with it; what falls twice fell by itself.
+            self.process = self._fork()
+            answer = self.process.probe(request)
+        return answer

@@ -1,0 +1,238 @@
+"""What a worker answered, as a measurement that was proven here: the code that ran is the checkout's own.
+
+Nothing that a worker says is used as a path, and no foreign source is compiled in this process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from sentinel.deciding.outcomes import Failure, Measurement, Provenance
+from sentinel.targets.checkout import Checkout
+from sentinel.worker import codes, versions
+from sentinel.worker.answers import Claim, Failed, Layer, Measured
+
+if TYPE_CHECKING:
+    from sentinel.worker.client import TargetProcess
+
+#: Seconds for compiling one file: twenty times what the largest module of a framework takes.
+_PATIENCE = 20.0
+
+#: Sources that are kept, of those asked about last.
+_MOST_KNOWN = 256
+
+
+@dataclass(frozen=True)
+class Defined:
+    """What a source defines.
+
+    :ivar codes: (line, name, digest) of a code object -> its last line.
+    :ivar names: what can be asked for by name: see :func:`sentinel.worker.codes.described`.
+    :ivar compiles: whether it is Python, for the Python that was asked.
+    """
+
+    codes: dict[tuple[int, str, str], int]
+    names: frozenset[str] = frozenset()
+    compiles: bool = True
+
+
+class Sources:
+    """Has foreign source compiled, by a process that is contained and ends; keeps what that said.
+
+    :param oracle: makes (or gives) a process that never imports a target.
+    """
+
+    def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
+        self._oracle = oracle
+        self._known: dict[bytes | str, Defined | Failed] = {}
+
+    def defined(self, source: bytes | str) -> Defined:
+        """What a source defines: of these bytes; or of a file as that process sees it, which is no checkout's.
+
+        :raises NotProvenError: where that cannot be had: it takes too long, say.
+        """
+        key = sha256(source).digest() if isinstance(source, bytes) else source
+        told = self._known.get(key) or self._compiled(source)
+        if isinstance(told, Defined) or told.kind in ("timeout", "memory"):  # it would take as long again
+            self._known[key] = told
+            if len(self._known) > _MOST_KNOWN:
+                self._known.pop(next(iter(self._known)), None)
+        if isinstance(told, Failed):
+            raise NotProvenError(f"the source to compare with cannot be compiled: {told.reason}")
+        return told
+
+    def _compiled(self, source: bytes | str) -> Defined | Failed:
+        told = self._oracle().compiled(source, _PATIENCE)
+        if isinstance(told, Failed) and told.kind == "crash":  # something on this machine took the process away
+            told = self._oracle().compiled(source, _PATIENCE)
+        if isinstance(told, Failed):
+            return told
+        found = {(line, name, digest): end for line, name, digest, end in told.codes}
+        return Defined(found, frozenset(told.names), not told.error)
+
+
+class NotProvenError(Exception):
+    """What was measured is not the checkout's code."""
+
+
+def read_answer(
+    answer: Measured | Failed, checkout: Checkout, sources: Sources, requires: Iterable[str] = ()
+) -> Measurement | Failure:
+    """A worker's answer as a measurement whose provenance was proven here, or as a failure.
+
+    :param requires: what of the checkout may be missing, and was asked for.
+    """
+    try:
+        if isinstance(answer, Failed):
+            return failed(answer, checkout, sources, requires)
+        proven = prove(answer.provenance, checkout, sources)
+        return Measurement(answer.observation, proven, answer.ghosts, answer.stand_ins, asked=answer.asked)
+    except NotProvenError as error:
+        return Failure("drift", str(error))
+
+
+def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
+    """Check that the measured code lies in the checkout, as it was put there, and take its blob id from the file.
+
+    :raises NotProvenError: where it does not.
+    """
+    from sentinel.sources.checkouts import files
+    from sentinel.sources.trees import blob_id
+
+    made = files(checkout)
+    names = [_name(file, checkout) for file in (claim.module_file, claim.file)]
+    for name, file in zip(names, (claim.module_file, claim.file)):
+        if name not in made:
+            raise NotProvenError(f"{claim.boundary} was not loaded from the checkout but from {os.path.basename(file)}")
+    name, content = names[1], _content(names[1], checkout)
+    blob = blob_id(content)
+    if blob != made[name]:
+        raise NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
+    for layer in claim.layers:
+        if layer.digest:
+            _same_code(layer, checkout, made, sources)
+    compared = bool(claim.layers) and all(layer.digest for layer in claim.layers)
+    ends = [end for (line, *_), end in _defined(name, content, sources).codes.items() if line == claim.line]
+    return Provenance(
+        boundary=claim.boundary,
+        module=claim.module,
+        file=name,
+        line=claim.line,
+        blob=blob,
+        signature=claim.signature,
+        code="same" if compared else "",
+        end_line=max(ends, default=0),
+    )
+
+
+def _same_code(layer: Layer, checkout: Checkout, made: Mapping[str, str], sources: Sources) -> None:
+    """That a layer of a boundary is what its file compiles to, a third party's decorator too.
+
+    :raises NotProvenError: where it is not.
+    """
+    from sentinel.sources.trees import blob_id
+
+    name = _name(layer.file, checkout)
+    if name:
+        content = _content(name, checkout)
+        there = blob_id(content) == made.get(name) and _defined(name, content, sources).codes
+    else:
+        there = layer.file.endswith(".py") and sources.defined(layer.file).codes
+    if not there or (layer.line, layer.name, layer.digest) not in there:
+        shown = name or os.path.basename(layer.file)
+        raise NotProvenError(
+            f"what was called is not the code of {shown} at line {layer.line}; something has replaced it"
+        )
+
+
+def failed(
+    told: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
+) -> Failure:
+    """A worker's failure, where it says something of the checkout that the checkout does not show, as another one.
+
+    :param requires: what was asked for, all of which has to be there; of the ``paths``, one.
+    :raises NotProvenError: where it failed in code that is not the checkout's.
+    """
+    kind, reason = told.kind, told.reason
+    # With a boundary that is proven it is the adapter's word, which no text can confirm: of an option, an estimator.
+    if kind == "not-in-this-version" and told.provenance is None:
+        there = all(stands(path, checkout, sources) for path in requires)
+        if there and (not paths or any(stands(path, checkout, sources) for path in paths)):
+            kind, reason = "drift", f"the checkout has what it is said to lack ({reason})"
+    if kind == "python" and not _needs_another(told.place, checkout, sources):
+        kind, reason = "import", f"the checkout does not show that it needs another Python ({reason})"
+    proven = prove(told.provenance, checkout, sources) if told.provenance is not None else None
+    return Failure(kind, reason, told.traceback, proven, told.asked)
+
+
+def _needs_another(place: str, checkout: Checkout, sources: Sources) -> bool:
+    """Whether a file of the checkout is not Python here, or names what a newer Python has."""
+    name = _name(place, checkout)
+    content = _content(name, checkout) if name else b""
+    return bool(content) and (versions.names_newer(content) or not _defined(name, content, sources).compiles)
+
+
+def stands(path: str, checkout: Checkout, sources: Sources, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether the text of a checkout has what a dotted path names: a module, what one defines or imports, a field of a
+    class; with ``(parameter)`` behind it, that of a function. What a class inherits is not seen.
+
+    :param seen: what it was imported as, and is not looked for again.
+    :raises NotProvenError: where the text cannot be compiled.
+    """
+    found = _module(path.partition("(")[0], checkout)
+    if found is None or path in seen:
+        return False
+    module, file = found
+    rest = path[len(module) + 1 :]
+    names = _defined(file, _content(file, checkout), sources).names if rest else frozenset({""})
+    if rest in names:
+        return True
+    first = rest.partition(".")[0].partition("(")[0]
+    for name, _, origin in (name.partition("=") for name in names if name.startswith((f"{first}=", "*="))):
+        base = origin.partition(":")[0]
+        up = len(base) - len(base.lstrip("."))
+        package = module.split(".") if file.endswith("/__init__.py") else module.split(".")[:-1]
+        whole = [*package[: len(package) - up + 1], base.lstrip(".")] if up else [base]
+        below = rest if name == "*" else origin.partition(":")[2] + rest[len(first) :]
+        if stands(".".join(filter(None, (*whole, below))), checkout, sources, seen | {path}):
+            return True
+    return False
+
+
+def _module(path: str, checkout: Checkout) -> tuple[str, str] | None:
+    """The longest prefix of a dotted path that is a module of the checkout, and its file."""
+    from sentinel.sources.checkouts import files
+
+    made, parts = files(checkout), path.split(".")
+    for end in range(len(parts), 0, -1):
+        for root in checkout.import_roots:
+            for tail in (".py", "/__init__.py"):
+                name = (root.relative_to(checkout.path) / ("/".join(parts[:end]) + tail)).as_posix()
+                if name in made:
+                    return ".".join(parts[:end]), name
+    return None
+
+
+def _name(file: str, checkout: Checkout) -> str:
+    """The name of a checkout's file, of a path that somebody says; empty where it is none. Links are looked through,
+    nothing is opened."""
+    base = os.path.realpath(checkout.path)
+    if os.pardir in file.split(os.sep) or not file.startswith((f"{checkout.path}{os.sep}", f"{base}{os.sep}")):
+        return ""
+    real = os.path.realpath(file)
+    return real[len(base) + 1 :] if real.startswith(f"{base}{os.sep}") else ""
+
+
+def _content(name: str, checkout: Checkout) -> bytes:
+    from sentinel.sources.trees import SOURCE_LIMIT
+
+    return codes.read_source(os.path.join(os.path.realpath(checkout.path), name), SOURCE_LIMIT)
+
+
+def _defined(name: str, content: bytes, sources: Sources) -> Defined:
+    small = name.endswith(".py") and len(content) <= codes.LARGEST_SOURCE
+    return sources.defined(content) if small else Defined({}, compiles=False)

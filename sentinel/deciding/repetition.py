@@ -1,0 +1,91 @@
+"""The same question once more, in another process, so that the answer cannot rest on how it was asked.
+
+The second time the variants of a scenario come in another order and under names that nobody could know, the global
+generators have another seed, and where the contract's rows are a set, each variant comes once more with its rows in an
+order drawn for the occasion: an equivalent scenario that nobody has seen before.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.contracts.contract import BASELINE, Contract, DoesNotApply, Inputs
+from sentinel.deciding.outcomes import Observation
+from sentinel.laws.law import Case
+from sentinel.laws.row_order import ORDER_DOES_NOT_MATTER
+from sentinel.worker import protocol
+
+#: The seed of the repetition; the first time it is :data:`sentinel.worker.probe.SEED`.
+SEED = 20260822
+
+
+class Repetition:
+    """A request, disguised, and its answer, made out again.
+
+    :param contract: the request's, where its variants are to come with other orders of rows too.
+    :ivar request: what to send.
+    :ivar reordered: variant -> the variants that the law of order compares.
+    """
+
+    def __init__(self, request: Mapping[str, Any], contract: Contract | None = None) -> None:
+        self._contract = contract
+        self._variants: Mapping[str, Inputs] = request["variants"]
+        self.reordered = _reordered(contract, self._variants) if contract is not None else {}
+        asked = [(name, False) for name in self._variants] + [(name, True) for name in self.reordered]
+        random.SystemRandom().shuffle(asked)
+        self._names = {secrets.token_hex(8): each for each in asked}
+        disguised = {
+            made_up: _last(self.reordered[name]) if other_order else self._variants[name]
+            for made_up, (name, other_order) in self._names.items()
+        }
+        self.request = {**request, "variants": disguised, "seed": SEED}
+
+    def made_out(self, observation: Observation) -> Observation:
+        """What was observed, under the names of the recipe."""
+        told = self._told(observation)
+        return {name: told[name, False] for name in self._variants}
+
+    def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
+        """Whether another order of rows has led to the same, in that order, wherever it was asked for.
+
+        :param observed: what was observed the first time.
+        """
+        told = self._told(observation)
+        held = []
+        for name, variants in self.reordered.items():
+            both = dict(zip(variants, (observed[name], told[name, True])))
+            try:
+                held.append(not ORDER_DOES_NOT_MATTER.violations(Case(variants, both, None, self._contract)))
+            except DoesNotApply:
+                continue
+        return bool(held) and all(held)
+
+    def _told(self, observation: Observation) -> dict[tuple[str, bool], Mapping[str, Any]]:
+        return {each: observation[made_up] for made_up, each in self._names.items()}
+
+
+def _reordered(contract: Contract, variants: Mapping[str, Inputs]) -> dict[str, dict[str, Inputs]]:
+    from sentinel.contracts.choices import Tape
+
+    found: dict[str, dict[str, Inputs]] = {}
+    law = ORDER_DOES_NOT_MATTER
+    if law.name in contract.laws and law.vary is not None:
+        for name, inputs in variants.items():
+            try:
+                found[name] = law.vary(contract, inputs, Tape(secrets.token_bytes(256)))
+            except DoesNotApply:
+                continue
+    return found
+
+
+def _last(variants: Mapping[str, Inputs]) -> Inputs:
+    (other,) = (inputs for name, inputs in variants.items() if name != BASELINE)
+    return other
+
+
+def same(one: Observation, other: Observation) -> bool:
+    """Whether two observations are the same to the last bit; NaN is NaN."""
+    return protocol.encode(one) == protocol.encode(other)

@@ -1,0 +1,425 @@
+"""From a recipe and a ref to a decision: checkout, worker, observation, verdict. Several refs at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from sentinel.contracts.contract import Contract
+from sentinel.deciding import verdicts
+from sentinel.deciding.bench import Bench, Subject, Undecidable
+from sentinel.deciding.ground import Ground
+from sentinel.deciding.outcomes import Decision, Failure, Measurement, Observation, Verdict
+from sentinel.deciding.processes import Loaded, Processes
+from sentinel.deciding.proof import read_answer
+from sentinel.deciding.repetition import Repetition, same
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.laws.law import Case, Invariant
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.targets import Binding, Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
+from sentinel.worker import walls
+from sentinel.worker.answers import Called, Failed, Measured
+from sentinel.worker.client import Options
+
+if TYPE_CHECKING:
+    from sentinel.settings import Settings
+    from sentinel.sources import MirrorStore, Progress
+
+#: How a runner gets a checkout; raises :class:`~sentinel.errors.Unavailable`.
+OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]
+
+
+#: Run in a process of its own: asking torch about CUDA must not happen here, nor in a process that forks.
+_GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+
+
+def runner_of(
+    catalog: Catalog,
+    settings: Settings,
+    tell: Progress | None = None,
+    store: MirrorStore | None = None,
+    pull: int | None = None,
+) -> Runner:
+    """Make a runner that honours every setting.
+
+    :param pull: the pull request that a commit belongs to, where a question does not say so itself.
+    :raises SentinelError: where the device is not here.
+    """
+    options_for = {name: options_of(settings, name) for name in catalog.adapters}
+    return Runner(catalog, opener(settings, tell, store, pull), Options(), options_for)
+
+
+def opener(
+    settings: Settings,
+    tell: Progress | None = None,
+    store: MirrorStore | None = None,
+    pull: int | None = None,
+) -> OpenCheckout:
+    """Make the function that has a target's code as the settings say: from which fork, for which interpreter."""
+    from sentinel.sources import MirrorStore, open_checkout
+
+    store, usual = store or MirrorStore(), pull
+
+    def opened(target: Target, ref: Ref, pull: int | None) -> Checkout:
+        python, url = settings.python_of(target.name), settings.url_of(target.name)
+        return open_checkout(target, ref, store=store, pull=pull or usual, python=python, url=url, progress=tell)
+
+    return opened
+
+
+def options_of(settings: Settings, target: str) -> Options:
+    """How probes of a target run.
+
+    :raises SentinelError: where the device is not here.
+    """
+    python = settings.python_of(target)
+    if settings.device != "cpu":
+        _require_gpu(settings.device, python)
+    return Options(timeout=settings.timeout, sandbox=settings.sandbox, device=settings.device, python=python)
+
+
+@cache
+def _gpus_of(python: str | None) -> int:
+    return int(walls.ask(python, "-I", "-c", _GPUS, devices=walls.gpus()))
+
+
+def _require_gpu(device: str, python: str | None) -> None:
+    count = _gpus_of(python)
+    if int(device.partition(":")[2] or 0) >= count:
+        have = f"there {'is' if count == 1 else 'are'} {count} here" if count else "torch finds no CUDA device here"
+        raise SentinelError(f"cannot probe on {device}: {have}; leave --sentinel-device out, or write cpu")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One question: what is this recipe's verdict at this ref?
+
+    :ivar expect: what the pin expects, or None.
+    """
+
+    recipe: Recipe
+    ref: Ref
+    expect: str | None = None
+
+
+@dataclass(frozen=True)
+class _Twice:
+    """An answer that two processes gave, each with other questions before it.
+
+    :ivar reordered: as in :class:`~sentinel.deciding.outcomes.Measurement`.
+    :ivar seconds: its share of the time that all of them took.
+    """
+
+    answer: Measured
+    reordered: bool
+    seconds: float
+
+
+#: Questions that one process answers, and seconds for all of them: what hangs is found out when it is asked alone.
+_TOGETHER = 32
+_ALL_TOGETHER = 20.0
+
+
+class Runner:
+    """Answers jobs. Create one for a run, :meth:`close` it at the end.
+
+    :param open_checkout: how code is had.
+    :param options: how probes run; ``options_for`` may give other ones for a target (``--sentinel-python``).
+    :param repeat: whether each question is asked twice: see :mod:`sentinel.deciding.repetition`.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        open_checkout: OpenCheckout,
+        options: Options,
+        options_for: Mapping[str, Options] | None = None,
+        repeat: bool = True,
+    ) -> None:
+        self._catalog = catalog
+        self._repeat = repeat
+        self._open_checkout = open_checkout
+        self._processes = Processes(catalog, options, options_for)
+        self._planned: dict[tuple[str, str, Ref], Future[Decision]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._closed = False
+        self._began: dict[tuple[str, str, Ref], float] = {}
+        self._seconds: dict[tuple[str, str, Ref], float] = {}
+
+    def start(self, targets: Iterable[str]) -> None:
+        """Begin to load torch and the packages that these targets use; returns at once."""
+        for name in targets:
+            self._processes.zygote(name, targets).start()
+
+    def plan(self, jobs: Sequence[Job]) -> None:
+        """Work on these jobs ahead of :meth:`decide`, one (target, ref) a core, in their order."""
+        groups: dict[tuple[str, Ref], list[Job]] = {}
+        for job in jobs:
+            groups.setdefault((job.recipe.target, job.ref), []).append(job)
+        self._pool = ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1), thread_name_prefix="sentinel")
+        for group in groups.values():
+            promises: list[Future[Decision]] = [Future() for _ in group]
+            self._planned.update({_key(job): promise for job, promise in zip(group, promises)})
+            self._pool.submit(self._work, group, promises)
+
+    def _work(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
+        together: dict[tuple[str, str, Ref], _Twice] = {}
+        for index, (job, promise) in enumerate(zip(group, promises)):
+            if self._closed or not promise.set_running_or_notify_cancel():
+                continue
+            try:
+                if index % _TOGETHER == 0:
+                    together = self._measured_together(group[index : index + _TOGETHER])
+                promise.set_result(self._timed(job, together.get(_key(job))))
+            except BaseException as error:
+                promise.set_exception(error)
+        self._processes.discard(group[0].recipe.target, group[0].ref)
+
+    def _measured_together(self, jobs: Sequence[Job]) -> dict[tuple[str, str, Ref], _Twice]:
+        """Measure questions about one checkout in one process, and once more in a second one, in the opposite order and
+        with another seed. No question comes before the same other in both, so what one leaves behind shows.
+
+        Where the two disagree, or one of them does not come to its end, there is nothing here, and the question is
+        asked in processes of its own.
+        """
+        found: dict[tuple[str, str, Ref], _Twice] = {}
+        if len(jobs) < 2 or not self._repeat:
+            return found
+        adapter = self._catalog.adapters[jobs[0].recipe.target]
+        try:
+            self._processes.environment(adapter.target.name)
+            began = time.monotonic()
+            checkout = self._open_checkout(adapter.target, jobs[0].ref, jobs[0].recipe.upstream.get("pull"))
+            loaded = self._processes.loaded(adapter.target, jobs[0].ref, checkout)
+            asked = [
+                (job, Repetition(self._request(job.recipe), self._contract(job))) for job in _without_a_middle(jobs)
+            ]
+            first = loaded.probes([self._request(job.recipe) for job, _ in asked], _ALL_TOGETHER)
+            if not first:
+                return found
+            order = range(len(asked) - 1, -1, -1)  # what came before a question comes after it
+            second = loaded.probes([asked[index][1].request for index in order], _ALL_TOGETHER)
+        except SentinelError:  # each question meets it by itself, and says so
+            return found
+        again = dict(zip(order, second))
+        share = (time.monotonic() - began) / len(asked)
+        for index, (job, repetition) in enumerate(asked):
+            one, other = first[index], again.get(index)
+            if not isinstance(one, Measured) or not isinstance(other, Measured):
+                continue
+            if same(one.observation, repetition.made_out(other.observation)):
+                reordered = repetition.rows_are_a_set(other.observation, one.observation)
+                found[_key(job)] = _Twice(one, reordered, share)
+        return found
+
+    def decide(self, job: Job) -> Decision:
+        """The decision of a job, from the plan where it is there.
+
+        :raises WorkerError: where the worker itself does not run.
+        """
+        promise = self._planned.pop(_key(job), None)
+        return promise.result() if promise is not None else self._timed(job)
+
+    def seconds(self, job: Job) -> float:
+        """How long a job took that was decided: without the wait for others, and for torch to be loaded once."""
+        return self._seconds[_key(job)]
+
+    def _timed(self, job: Job, twice: _Twice | None = None) -> Decision:
+        self._began[_key(job)] = time.monotonic()
+        try:
+            return self._decide(job, twice)
+        finally:
+            before = twice.seconds if twice else 0.0
+            self._seconds[_key(job)] = before + time.monotonic() - self._began[_key(job)]
+
+    def close(self) -> None:
+        """End every process. Safe in any state, from a signal's aftermath too."""
+        self._closed = True
+        for promise in self._planned.values():
+            promise.cancel()
+        self._processes.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def discard(self, target: str, ref: Ref) -> None:
+        """End the process of a target at a ref; the next job starts another one, which has imported nothing yet."""
+        self._processes.discard(target, ref)
+
+    def ground(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> Ground:
+        """Where a search can take place: the checkout, and processes that have imported these bindings' modules.
+
+        :raises Unavailable: where the ref cannot be had.
+        :raises WorkerError: where the worker itself does not run.
+        """
+        adapter = self._catalog.adapters[target]
+        checkout = self._open_checkout(adapter.target, ref, None)
+        environment = self._processes.environment(target)
+        self._processes.hold(target, ref)  # recipes planned for the same place may end at any moment
+        loaded = self._processes.loaded(adapter.target, ref, checkout)
+        for binding in bindings:
+            loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
+        bench = Bench(loaded.alive, self._processes.references(target))
+        return Ground(target, ref, checkout, environment, adapter.digest, bench, self._processes.sources(target))
+
+    # -- one job ------------------------------------------------------------------------------------------------------
+
+    def _decide(self, job: Job, twice: _Twice | None = None) -> Decision:
+        recipe = job.recipe
+        adapter = self._catalog.adapters[recipe.target]
+        try:
+            checkout = self._open_checkout(adapter.target, job.ref, recipe.upstream.get("pull"))
+        except Unavailable as error:
+            failure = Failure(error.kind, error.reason)
+            return Decision(recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
+        environment = self._processes.environment(recipe.target)
+        self._began[_key(job)] = time.monotonic()
+        loaded = self._processes.loaded(adapter.target, job.ref, checkout)
+        answer = twice.answer if twice else loaded.probe(recipe.boundary, self._request(recipe))
+        outcome = read_answer(answer, checkout, self._processes.sources(recipe.target), recipe.requires)
+        observed = outcome.observation if isinstance(outcome, Measurement) else None
+        law = None
+        comparisons: Any = ()
+        if isinstance(outcome, Failure):
+            verdict = verdicts.of_failure(outcome)
+        elif recipe.has_values:
+            verdict, comparisons = verdicts.by_expectation(recipe, outcome.observation)
+        else:
+            law = str(recipe.invariant)
+            verdict, comparisons, outcome = self._by_law(law, job, checkout, outcome)
+        if twice is not None and isinstance(outcome, Measurement):
+            outcome = replace(outcome, repeated="same values", reordered=twice.reordered)
+        elif self._repeat and observed is not None and isinstance(outcome, Measurement):
+            verdict, outcome = self._again(job, loaded, observed, verdict, outcome)
+        return Decision(
+            recipe,
+            job.ref,
+            verdict,
+            job.expect,
+            checkout,
+            outcome if isinstance(outcome, Measurement) else None,
+            outcome if isinstance(outcome, Failure) else None,
+            comparisons,
+            environment,
+            law,
+            adapter.digest,
+        )
+
+    def _again(
+        self, job: Job, loaded: Loaded, observed: Observation, verdict: Verdict, measured: Measurement
+    ) -> tuple[Verdict, Measurement]:
+        """Ask once more; an answer that leads elsewhere decides nothing."""
+        recipe = job.recipe
+        repetition = Repetition(self._request(recipe), self._contract(job))
+        answer = loaded.probe(recipe.boundary, repetition.request)
+        if isinstance(answer, Failed) and repetition.reordered:  # a boundary may honestly refuse another order
+            repetition = Repetition(self._request(recipe))
+            answer = loaded.probe(recipe.boundary, repetition.request)
+        if isinstance(answer, Failed):
+            return _unsteady(f"there was no answer: {answer.reason}"), measured
+        other = repetition.made_out(answer.observation)
+        measured = replace(measured, reordered=repetition.rows_are_a_set(answer.observation, observed))
+        if same(observed, other):
+            return verdict, replace(measured, repeated="same values")
+        again = replace(measured, observation=other)
+        if recipe.has_values:
+            told = verdicts.by_expectation(recipe, other)[0]
+        else:
+            invariant = self._catalog.invariants[str(recipe.invariant)]
+            told = verdicts.by_law(invariant, recipe, again, self._catalog.contracts[recipe.contract])[0]
+        if told.name != verdict.name:
+            return _unsteady(f"the values were others, and would be {told.name}: {told.reason}"), measured
+        return verdict, replace(measured, repeated="same verdict")
+
+    def _by_law(
+        self, law: str, job: Job, checkout: Checkout, measured: Measurement
+    ) -> tuple[Verdict, Any, Measurement | Failure]:
+        recipe, invariant = job.recipe, self._catalog.invariants[law]
+        contract = self._catalog.contracts[recipe.contract]
+        effects: Mapping[str, Mapping[str, Any]] = {}
+        if invariant.needs_oracle and contract.oracle is not None:
+            oracle = self._consulted(recipe)
+            if isinstance(oracle, Failure):
+                return verdicts.of_failure(oracle), (), oracle
+            measured = replace(measured, oracle=oracle)
+        if invariant.watches or invariant.twin:
+            found = self._in_session(invariant, job, checkout)
+            if isinstance(found, Failure):
+                return verdicts.of_failure(found), (), found
+            effects = found.effects
+            measured = replace(measured, observation=found.observation, asked=None)  # sessions do not tell
+        verdict, comparisons = verdicts.by_law(invariant, recipe, measured, contract, effects)
+        return verdict, comparisons, measured
+
+    def _consulted(self, recipe: Recipe) -> Observation | Failure:
+        """What the contract's reference says of the recipe's variants."""
+        calls = {name: {"inputs": dict(inputs)} for name, inputs in recipe.variants.items()}
+        told = self._processes.references(recipe.target).consult({**self._request(recipe), "calls": calls})
+        answers = {"": Called(refused=told)} if isinstance(told, Failed) else told.answers
+        for answer in answers.values():
+            if answer.observation is None:
+                failed = answer.refused or Failed("harness", answer.silent)
+                return Failure("harness", f"the oracle failed: {failed.reason}", failed.traceback)
+        return {name: answers[name].observation or {} for name in calls}
+
+    def _in_session(self, invariant: Invariant, job: Job, checkout: Checkout) -> Case | Failure:
+        """What a probe does not tell: what a call did beside answering, and what the boundary's twin answers."""
+        recipe, adapter = job.recipe, self._catalog.adapters[job.recipe.target]
+        contract = self._catalog.contracts[recipe.contract]
+        binding = adapter.target.binding(recipe.boundary, recipe.contract)
+        if binding is None or (invariant.twin and not binding.twins):
+            return Failure("law", f"the adapter names no twin of {recipe.boundary}")
+        subject = Subject(binding, contract, (invariant,), str(adapter.file))
+        loaded = self._processes.loaded(adapter.target, job.ref, checkout)
+        bench = Bench(loaded.alive, self._processes.references(recipe.target))
+        try:
+            [trial] = bench.try_(subject, [(invariant, recipe.variants)], given=self._request(recipe)["given"])
+        except Undecidable as error:
+            return Failure(error.failure.kind, str(error), error.failure.traceback)
+        finally:
+            bench.close()
+        if trial.case is None:
+            return Failure("raised" if trial.refused else "law", trial.refused or trial.silent)
+        return trial.case
+
+    def _contract(self, job: Job) -> Contract:
+        return self._catalog.contracts[job.recipe.contract]
+
+    def _request(self, recipe: Recipe) -> dict[str, Any]:
+        adapter, contract = self._catalog.adapters[recipe.target], self._catalog.contracts[recipe.contract]
+        binding = adapter.target.binding(recipe.boundary, recipe.contract)
+        return {
+            "boundary": recipe.boundary,
+            "contract": recipe.contract,
+            "contract_file": contract.file,
+            "adapter": str(adapter.file),
+            "requires": list(recipe.requires),
+            "given": recipe.given(contract, binding.fixed if binding else ()),
+            "variants": {name: dict(inputs) for name, inputs in recipe.variants.items()},
+        }
+
+
+def _without_a_middle(jobs: Sequence[Job]) -> list[Job]:
+    """Leave out the middle one of an odd number of questions about one boundary: as many come before it in either
+    order, so that a boundary that counts its calls would tell it the same twice."""
+    of_boundary: dict[str, list[Job]] = {}
+    for job in jobs:
+        of_boundary.setdefault(job.recipe.boundary, []).append(job)
+    middles = {id(same[len(same) // 2]) for same in of_boundary.values() if len(same) > 1 and len(same) % 2}
+    return [job for job in jobs if id(job) not in middles]
+
+
+def _unsteady(what: str) -> Verdict:
+    reason = f"in a second process, with another seed and the variants in another order, {what}"
+    return Verdict("inconclusive", reason, "unsteady")
+
+
+def _key(job: Job) -> tuple[str, str, Ref]:
+    return job.recipe.bug_id, str(job.recipe.path), job.ref

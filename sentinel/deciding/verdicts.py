@@ -1,0 +1,138 @@
+"""Observation and expectation to verdict. The only place where a number is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from sentinel.contracts.contract import Contract, DoesNotApply
+from sentinel.deciding.outcomes import Comparison, Failure, Measurement, Observation, Verdict
+from sentinel.laws.law import Case, Invariant
+from sentinel.recipes import Expected, Recipe
+from sentinel.recipes.addresses import parse_address
+from sentinel.values.closeness import Tolerance, agree, difference
+
+#: Kinds of failure where the revision, or a Python for it, is missing on this machine; another one may have it.
+NOT_HERE = ("ref", "python")
+#: Kinds of failure that say nothing can be decided about this ref at all, rather than that deciding went wrong.
+UNAVAILABLE = (*NOT_HERE, "not-in-this-version")
+
+
+class MissingKeyError(Exception):
+    """An expected key was not observed, although the contract declares it."""
+
+
+def of_failure(failure: Failure) -> Verdict:
+    """The verdict where there is no measurement: ``unavailable`` or ``inconclusive``, with the reason."""
+    name = "unavailable" if failure.kind in UNAVAILABLE else "inconclusive"
+    return Verdict(name, failure.reason, failure.kind)  # type: ignore[arg-type]
+
+
+def by_expectation(recipe: Recipe, observation: Observation) -> tuple[Verdict, tuple[Comparison, ...]]:
+    """Compare with both value sets: ``reproduced``, ``fixed``, or ``changed`` where neither matches."""
+    addresses = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
+    try:
+        comparisons = tuple(_compare(recipe, address, observation) for address in addresses)
+    except MissingKeyError as error:
+        return Verdict("inconclusive", str(error), "drift"), ()
+    unpatched = bool(recipe.expected_unpatched) and all(item.matches_unpatched is not False for item in comparisons)
+    fixed = bool(recipe.expected_fixed) and all(item.matches_fixed is not False for item in comparisons)
+    if unpatched and fixed:  # possible only where the recipe's own tolerance swallows the difference
+        return Verdict("inconclusive", "the observation matches both value sets", "ambiguous"), comparisons
+    if unpatched:
+        return Verdict("reproduced", "the observation equals the unpatched values"), comparisons
+    if fixed:
+        return Verdict("fixed", "the observation equals the fixed values"), comparisons
+    nearest = next(item for item in comparisons if item.matches_fixed is False or item.matches_unpatched is False)
+    return Verdict(
+        "changed", f"the observation matches neither value set; {nearest.key}: {nearest.detail}"
+    ), comparisons
+
+
+def _compare(recipe: Recipe, address: str, observation: Observation) -> Comparison:
+    observed = read(address, observation)
+    unpatched, fixed = recipe.expected_unpatched.get(address), recipe.expected_fixed.get(address)
+    like_unpatched = _judge(observed, unpatched, recipe.tolerance)
+    like_fixed = _judge(observed, fixed, recipe.tolerance)
+    details = [found[1] for found in (like_fixed, like_unpatched) if found[1]]
+    return Comparison(
+        address,
+        observed,
+        unpatched.value if unpatched else None,
+        fixed.value if fixed else None,
+        like_unpatched[0],
+        like_fixed[0],
+        details[0] if details else "",
+    )
+
+
+def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple[bool | None, str]:
+    if expected is None:
+        return None, ""
+    own = expected.tolerance
+    found = agree(observed, expected.value, own if own != Tolerance() else recipe)
+    return found.agrees, found.detail
+
+
+def read(address: str, observation: Observation) -> Any:
+    """The value at an address of the recipe language.
+
+    :raises MissingKeyError: where it is not in the observation, or two variants cannot be subtracted.
+    """
+    parsed = parse_address(address, tuple(observation))
+    values = [_lookup(observation[variant], parsed.key, address) for variant in parsed.variants]
+    if parsed.kind == "value":
+        return values[0]
+    try:
+        return difference(values[0], values[1])
+    except ValueError as error:
+        raise MissingKeyError(f"{address}: {error}") from None
+
+
+def _lookup(values: Mapping[str, Any], key: str, address: str) -> Any:
+    found = _reached(values, key.split("."))
+    if found is not _MISSING:
+        return found
+    raise MissingKeyError(f"drift: {address!r} was not observed; the boundary gave {', '.join(values) or 'nothing'}")
+
+
+_MISSING = object()
+
+
+def _reached(value: Any, parts: Sequence[str]) -> Any:
+    """What dotted keys of the generic contract reach: ``returned.0``, and ``gradients.output.values``, one key of two
+    words in a mapping of arguments by their paths."""
+    if not parts:
+        return value
+    if isinstance(value, list) and parts[0].isdigit() and int(parts[0]) < len(value):
+        return _reached(value[int(parts[0])], parts[1:])
+    if isinstance(value, Mapping):
+        for end in range(len(parts), 0, -1):
+            inner = value.get(".".join(parts[:end]), _MISSING)
+            if inner is not _MISSING and (found := _reached(inner, parts[end:])) is not _MISSING:
+                return found
+    return _MISSING
+
+
+def by_law(
+    invariant: Invariant,
+    recipe: Recipe,
+    measurement: Measurement,
+    contract: Contract | None = None,
+    effects: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> tuple[Verdict, tuple[Comparison, ...]]:
+    """Let a law decide on the scenario's variants: broken is ``reproduced``, held is ``fixed``."""
+    try:
+        violations = invariant.violations(
+            Case(recipe.variants, measurement.observation, measurement.oracle, contract, effects)
+        )
+    except DoesNotApply as error:
+        reason = f"the law {invariant.name} does not apply to this scenario: {error}"
+        return Verdict("inconclusive", reason, "law"), ()
+    if not violations:
+        return Verdict("fixed", f"the law holds: {invariant.statement}"), ()
+    comparisons = tuple(
+        Comparison(item.key, item.observed, None, item.demanded, None, False, item.detail) for item in violations
+    )
+    return Verdict("reproduced", f"the law is broken ({invariant.statement}): {violations[0].detail}"), comparisons

@@ -1,0 +1,398 @@
+"""When two observations are the same: which of their numbers are compared, and how far rounding may take them apart.
+
+The error bound. A quantity that is computed with n roundings is off by a factor 1 + theta, ``|theta| <= gamma_n =
+n u / (1 - n u)``, ``u = eps / 2`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, lemma 3.1). A
+formula of the kind that contracts describe goes over its N numbers in at most :data:`PASSES` passes (log-ratio, mean,
+spread, scale; or ratio, surrogate, row, batch), each a pairwise sum of ``ceil(log2 N)`` roundings (section 4.2) after
+one of its own, so ``n <= PASSES (1 + ceil(log2 N))``. A sum of N numbers of magnitude S at most is off by ``gamma_n N
+S`` (equation 4.4), and what is exponentiated multiplies that by its own magnitude, the condition number of exp (section
+1.6). Two evaluations of one formula, in whatever order, are therefore no further apart than ``2 u n N K S``, that is
+
+    ``bound = PASSES (1 + ceil(log2 N)) N K S eps``
+
+with N the size of the largest input, K the largest magnitude of an input in nats (at least 1; at most what exp does not
+overflow at), S the largest finite magnitude among the numbers that count in the inputs and outputs, and eps of the
+coarsest float dtype among them. It says nothing about an ill-conditioned step between them (a difference divided by a
+tiny spread): a search measures such a finding once more in float64, and what vanishes there was rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sentinel.contracts.contract import Contract, DoesNotApply, Inputs, Observed, ObservedRole
+from sentinel.laws.law import Case, Violation
+from sentinel.laws.layout import TOKENS, Flags, Indices, address, axes, mask_name, observed_keys, valid_tokens
+from sentinel.values import FLOATS, Tensor, from_array
+
+PASSES = 4
+
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+LARGEST = {
+    "float64": float(np.finfo(np.float64).max),
+    "float32": float(np.finfo(np.float32).max),
+    "float16": 65504.0,
+    "bfloat16": float(np.float32(2.0**127 * (2 - 2.0**-7))),
+}
+
+LARGEST_EXPONENT = {dtype: math.log(largest) for dtype, largest in LARGEST.items()}
+
+#: Inputs in nats: what formulas exponentiate.
+NATS = ("log_prob", "log_ratio")
+
+#: A Python number is most often ``tensor.item()`` of a float32 tensor.
+BARE = "float32"
+
+Roles = tuple[ObservedRole, ...]
+
+#: What laws that compare calls look at.
+COMPARED: Roles = ("output", "gradient", "metric", "decision")
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the error bound of a comparison depends on.
+
+    :ivar count: N, the size of the largest input.
+    :ivar condition: K.
+    :ivar magnitude: S.
+    :ivar inputs: the largest finite magnitude among the inputs alone.
+    :ivar dtype: the coarsest float dtype of inputs and outputs; empty where no float is among them.
+    """
+
+    count: int
+    condition: float
+    magnitude: float
+    inputs: float
+    dtype: str
+
+    def bound(self, dtype: str) -> float:
+        """How far apart two honest values of an observation of this dtype may be; 0 for what is no float."""
+        if dtype not in FLOATS:
+            return 0.0
+        epsilon = max(EPSILON[dtype], EPSILON.get(self.dtype, 0.0))
+        roundings = PASSES * (1 + math.ceil(math.log2(self.count)))
+        condition = min(self.condition, LARGEST_EXPONENT[dtype])
+        return roundings * self.count * condition * epsilon * self.magnitude
+
+    def limit(self, dtype: str) -> float:
+        """Beyond which an infinity is an honest answer: N such numbers cannot be added in the coarsest dtype.
+
+        Where the square of the sum of N inputs does not fit (float16), an infinity on the way may be honest anywhere.
+        """
+        if dtype not in FLOATS:
+            return math.inf
+        largest = min(LARGEST[dtype], LARGEST.get(self.dtype, math.inf))
+        total = self.count * self.inputs
+        return 0.0 if total * total > largest else largest / self.count
+
+
+def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
+    """The scale of a comparison of these observations of a case, which come from these inputs."""
+    contract = case.contract
+    count, condition, magnitude, dtype = 1, 1.0, 0.0, case.coarsest
+    seen: set[int] = set()  # variants share most of their inputs
+    for given in inputs:
+        valid, mask = valid_tokens(contract, given), mask_name(contract, given)
+        for name, value in given.items():
+            if not isinstance(value, Tensor) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if name == mask:  # a count of tokens is as exact as the mask that it sums
+                dtype = _coarser(dtype, value.dtype)
+                continue
+            size = _largest(value, valid if axes(contract, given, name) == TOKENS else None)
+            declared = contract.input(name) if contract is not None else None
+            count = max(count, math.prod(value.shape))
+            magnitude = max(magnitude, size)
+            dtype = _coarser(dtype, value.dtype)
+            if declared is None or declared.domain in NATS:
+                condition = max(condition, size)
+    largest_input = magnitude
+    roles = {item.key: item for item in contract.observes} if contract is not None else {}
+    for observation in observations:
+        for key, value in observation.items():
+            if key in roles and roles[key].role not in COMPARED:
+                continue
+            if isinstance(value, Tensor):
+                count = max(count, math.prod(value.shape)) if not roles else count
+                magnitude = max(magnitude, _largest(value, None))
+                dtype = _coarser(dtype, value.dtype)
+            elif isinstance(value, float) and math.isfinite(value):
+                magnitude = max(magnitude, abs(value))
+    return Scale(count, condition, magnitude, largest_input, dtype)
+
+
+def _coarser(one: str, other: str) -> str:
+    return max((name for name in (one, other) if name in FLOATS), key=lambda name: EPSILON[name], default="")
+
+
+def _largest(value: Tensor, valid: Flags | None) -> float:
+    array = value.array()
+    array = array[valid] if valid is not None and valid.shape == array.shape else array
+    if value.dtype not in FLOATS:
+        return float(np.abs(array.astype(np.float64)).max(initial=0.0))
+    largest = float(np.abs(array).max(initial=0.0))
+    return largest if math.isfinite(largest) else float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
+
+
+def numbers(value: Any) -> tuple[Numbers, str] | None:
+    """An observed value as float64 numbers, with its dtype; None for what is no number."""
+    if isinstance(value, Tensor):
+        return value.array().astype(np.float64), value.dtype
+    if isinstance(value, (bool, int)):
+        return np.array(value, np.float64), "int64"
+    if isinstance(value, float):
+        return np.array(value), BARE
+    return None
+
+
+@dataclass(frozen=True)
+class Match:
+    """What in one variant is the same thing as what in another.
+
+    :ivar rows: of the first variant, and of the second, in the same order; None where they are the same.
+    :ivar columns: likewise, of the tokens.
+    :ivar scalars: whether numbers of the whole batch are the same too.
+    """
+
+    rows: tuple[Indices, Indices] | None = None
+    columns: tuple[Indices, Indices] | None = None
+    scalars: bool = True
+
+
+WHOLE = Match()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two values are further apart than rounding explains.
+
+    :ivar place: the element; empty for a scalar.
+    :ivar symptom: ``value``, ``non-finite`` or ``shape``.
+    :ivar pair: what is demanded and what is observed there; :ivar bound: what rounding explains, in words.
+    """
+
+    place: tuple[int, ...]
+    symptom: str
+    pair: tuple[Any, Any]
+    bound: str = ""
+
+    @property
+    def text(self) -> str:
+        """For a reader, where it is known what is right."""
+        return f"{self._where}expected {self.pair[0]!r}, observed {self.pair[1]!r}{self.bound}"
+
+    def between(self, one: str, other: str) -> str:
+        """For a reader, where two outputs disagree: which of them is wrong is not known from that."""
+        return f"{self._where}{self.pair[0]!r} in {one}, {self.pair[1]!r} in {other}{self.bound}"
+
+    @property
+    def _where(self) -> str:
+        return f"element {list(self.place)}: " if self.place else "the shape: " if self.symptom == "shape" else ""
+
+
+def difference(
+    observed: Numbers,
+    demanded: Numbers,
+    dtype: str,
+    scale: Scale,
+    counts: Flags | None = None,
+    slack: Numbers | float = 0.0,
+) -> Difference | None:
+    """The worst place where ``|observed - demanded| > bound + slack``; None where there is none.
+
+    A position where the demanded number is not finite demands nothing; nor does one with an infinity that is honest.
+
+    :param counts: which positions count; all where it is None.
+    """
+    if observed.shape != demanded.shape:
+        return Difference((), "shape", (list(demanded.shape), list(observed.shape)))
+    bound, limit = scale.bound(dtype), scale.limit(dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        asked = np.isfinite(demanded) if counts is None else np.isfinite(demanded) & counts
+        broken = asked & ~np.isfinite(observed) & (np.abs(demanded) <= limit)
+        gap = np.where(asked & np.isfinite(observed), np.abs(observed - demanded), 0.0)
+        wrong = gap > bound + slack
+    if broken.any():
+        place, symptom, limit_text = tuple(int(n) for n in np.argwhere(broken)[0]), "non-finite", ""
+    elif wrong.any():
+        place = tuple(int(n) for n in np.unravel_index(int(np.argmax(np.where(wrong, gap, 0.0))), gap.shape))
+        symptom, limit_text = "value", f" (rounding explains {bound:.3g})"
+    else:
+        return None
+    return Difference(place, symptom, (demanded[place].item(), observed[place].item()), limit_text)
+
+
+def same(
+    case: Case,
+    first: str,
+    second: str,
+    match: Match = WHOLE,
+    said: str = "",
+    roles: Roles = COMPARED,
+) -> list[Violation]:
+    """What the second variant answers otherwise than the first, at the rows and tokens that are the same thing.
+
+    Where the case has an oracle, a key whose own definition moves by more than rounding is left out, and any other may
+    move as far as its definition does.
+
+    :param said: the beginning of a violation's detail.
+    :raises DoesNotApply: where nothing in the observation can be compared.
+    """
+    contract, looked, violations = case.contract, False, []
+    inputs = [case.inputs[first], case.inputs[second]]
+    scale = scale_of(case, inputs, [case.observation[first], case.observation[second]])
+    for item in observed_keys(case, first):
+        if item.role not in roles or (not match.scalars and "batch" not in item.shape):
+            continue
+        pair = aligned(case.observation, first, second, item, match)
+        if pair is None:
+            continue
+        left, right, dtype = pair
+        counts = counted(contract, case.inputs[first], item, match)
+        slack = _movement(case, first, second, item, match, counts, scale.bound(dtype))
+        if slack is None:
+            continue
+        looked = True
+        found = difference(right, left, dtype, scale, counts, slack)
+        if found is not None:
+            text = said + found.between(repr(first), repr(second))
+            violations.append(Violation(address(second, item.key), literal(right, dtype), None, text, found.symptom))
+    if not looked:
+        raise DoesNotApply("nothing in the observation can be compared")
+    return violations
+
+
+def literal(values: Numbers, dtype: str) -> Tensor | float:
+    return from_array(values, dtype) if values.ndim else values.item()
+
+
+def aligned(
+    observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
+) -> tuple[Numbers, Numbers, str] | None:
+    """Both values of a key where they are the same thing, with the coarser dtype; None where one is missing."""
+    values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
+    if values[0] is None or values[1] is None:
+        return None
+    (left, one), (right, other) = values[0], values[1]
+    parts = [_part(left, item.shape, match, 0), _part(right, item.shape, match, 1)]
+    if parts[0] is None or parts[1] is None:
+        return None
+    dtype = _coarser(one, other) or (one if one == other else "int64")
+    return parts[0], parts[1], dtype
+
+
+def _part(values: Numbers, shape: tuple[str, ...], match: Match, side: int) -> Numbers | None:
+    if values.ndim != len(shape):
+        return values.reshape(()) if not shape and values.size == 1 else None
+    for axis, indices in (("batch", match.rows), ("tokens", match.columns)):
+        if indices is not None and axis in shape:
+            at, wanted = shape.index(axis), indices[side]
+            if wanted.size and wanted.max() >= values.shape[at]:
+                return None
+            values = np.take(values, wanted, axis=at)
+    return values
+
+
+def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
+    """Which positions of a key count, in the first variant's rows and columns; None where all do."""
+    valid = valid_tokens(contract, inputs)
+    if valid is None or item.shape[:1] != ("batch",):
+        return None
+    if match.rows is not None:
+        valid = valid[match.rows[0]]
+    if match.columns is not None:
+        valid = valid[:, match.columns[0]]
+    if item.shape == TOKENS:
+        return valid
+    return valid.any(axis=-1).reshape(-1, *[1] * (len(item.shape) - 1))
+
+
+def _movement(
+    case: Case, first: str, second: str, item: Observed, match: Match, counts: Flags | None, bound: float
+) -> Numbers | float | None:
+    """How far the oracle's own value moves between two variants; None where it is further than rounding explains."""
+    if not case.oracle or first not in case.oracle or second not in case.oracle:
+        return 0.0
+    pair = aligned(case.oracle, first, second, item, match)
+    if pair is None or pair[0].shape != pair[1].shape:
+        return 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        moved = np.abs(pair[1] - pair[0])
+    one, other = np.isfinite(pair[0]), np.isfinite(pair[1])
+    moved = np.where(one & other, moved, np.where(one == other, 0.0, math.inf))
+    moved = moved if counts is None else np.where(counts, moved, 0.0)
+    return None if (moved > bound).any() else moved
+
+
+def each_number(
+    case: Case, variant: str, roles: Roles = COMPARED
+) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
+    """Every observed number of these roles: its key, its values, its dtype, and which positions mean anything."""
+    for item in observed_keys(case, variant):
+        found = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
+        values = None if found is None else _part(found[0], item.shape, WHOLE, 0)
+        if found is not None and values is not None:
+            yield item, values, found[1], counted(case.contract, case.inputs[variant], item)
+
+
+def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, Answer]]:
+    """Every observed number of these roles that the oracle has an answer for, by variant.
+
+    :raises DoesNotApply: where there is no oracle.
+    """
+    if not any((case.oracle or {}).values()):
+        raise DoesNotApply("the contract has no oracle")
+    assert case.oracle is not None
+    for variant, reference in case.oracle.items():
+        scale = scale_of(case, [case.inputs[variant]], [case.observation[variant], reference])
+        for item, values, dtype, counts in each_number(case, variant, roles):
+            found = numbers(reference.get(item.key))
+            demanded = None if found is None else _part(found[0], item.shape, WHOLE, 0)
+            if demanded is not None:
+                yield variant, item, Answer(values, demanded, dtype, scale, counts)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """:ivar observed: what the framework says.
+    :ivar demanded: what the oracle says.
+    :ivar dtype: the framework's.
+    :ivar counts: which positions mean anything; None where all do.
+    """
+
+    observed: Numbers
+    demanded: Numbers
+    dtype: str
+    scale: Scale
+    counts: Flags | None
+
+    @property
+    def difference(self) -> Difference | None:
+        return difference(self.observed, self.demanded, self.dtype, self.scale, self.counts)
+
+
+def disagreements(case: Case, roles: Roles) -> list[Violation]:
+    """Where the framework's numbers of these roles are not the oracle's.
+
+    :raises DoesNotApply: where there are none.
+    """
+    violations, looked = [], False
+    for variant, item, answer in against_oracle(case, roles):
+        looked = True
+        found = answer.difference
+        if found is not None:
+            values = (literal(answer.observed, answer.dtype), literal(answer.demanded, "float64"))
+            violations.append(Violation(address(variant, item.key), *values, found.text, found.symptom))
+    if not looked:
+        raise DoesNotApply("the observation has nothing that the oracle has too")
+    return violations

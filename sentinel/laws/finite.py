@@ -1,0 +1,73 @@
+"""Finite in, finite out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.laws.compare import Numbers, each_number, literal, numbers, scale_of
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import Flags, address
+from sentinel.values import FLOATS, Tensor
+
+
+def finite_in_finite_out(case: Case) -> list[Violation]:
+    """If every input is finite, so is every output, gradient and metric, at valid positions.
+
+    An infinity is honest where the oracle has one too, or a number that the coarsest dtype among inputs and outputs
+    cannot hold (N of them, for a batch of N numbers, since they may be added on the way). Without an oracle every
+    number must be finite. On masked tokens an output may be any number but NaN, which no mask takes away.
+
+    Catches an exp of a large log-ratio that is masked too late (slime #2198), a division by a temperature of 0 (slime
+    #2197), a coefficient of 0 times an infinity (slime #2258), and 0 / 0 for a prompt whose responses are all rejected
+    (verl #6452, OPO).
+    """
+    violations, looked = [], False
+    for variant, inputs in case.inputs.items():
+        tensors = [value for value in inputs.values() if isinstance(value, Tensor) and value.dtype in FLOATS]
+        if not all(np.isfinite(value.array()).all() for value in tensors):
+            raise DoesNotApply("an input is not finite")
+        reference = (case.oracle or {}).get(variant, {})
+        scale = scale_of(case, [inputs], [case.observation[variant]])
+        for item, values, dtype, counts in each_number(case, variant):
+            looked = True
+            finite = np.isfinite(values)
+            wrong = ~finite if counts is None else ~finite & counts
+            found = numbers(reference.get(item.key))
+            if found is not None and found[0].shape == values.shape:
+                wrong = wrong & np.isfinite(found[0]) & (np.abs(found[0]) <= scale.limit(dtype))
+            key, seen = address(variant, item.key), literal(values, dtype)
+            if wrong.any():
+                place, demanded = _first(wrong), None if found is None else literal(found[0], "float64")
+                said = f"{_named(values, place)} although every input is finite{_said(found, place)}"
+                violations.append(Violation(key, seen, demanded, said, "non-finite"))
+            if counts is not None and item.role == "output" and (hidden := np.isnan(values) & ~counts).any():
+                said = f"{_named(values, _first(hidden))}, on a masked token: times the mask it is NaN still"
+                demanded = literal(np.where(hidden, 0.0, values), dtype)
+                violations.append(Violation(key, seen, demanded, said, "masked-nan"))
+    if not looked:
+        raise DoesNotApply("the observation has no numbers")
+    return violations
+
+
+def _first(flags: Flags) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.argwhere(flags)[0])
+
+
+def _named(values: Numbers, place: tuple[int, ...]) -> str:
+    return f"{f'element {list(place)}' if place else 'it'} is {values[place].item()!r}"
+
+
+def _said(found: tuple[Numbers, str] | None, place: tuple[int, ...]) -> str:
+    if found is None or found[0].ndim != len(place):
+        return ""
+    return f"; the oracle has {found[0][place].item()!r}"
+
+
+FINITE_IN_FINITE_OUT = Invariant(
+    "finite_in_finite_out",
+    "groups of one, zero variance, empty masks, large log-ratios: no NaN, no infinity",
+    finite_in_finite_out,
+    needs_oracle=True,
+    oracle_optional=True,
+)

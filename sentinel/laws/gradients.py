@@ -1,0 +1,62 @@
+"""Gradients stay where they belong."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.laws.compare import Numbers, against_oracle, literal
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import Flags, address
+
+_MEANINGS = {
+    "masked": "has a gradient on a masked token",
+    "leaked": "has a gradient where the definition has none",
+    "dropped": "has no gradient where the definition has one",
+}
+
+
+def gradients_stay_where_they_belong(case: Case) -> list[Violation]:
+    """``g[b, t] == 0`` where the mask is 0; ``|g| <= bound`` where the oracle's gradient is exactly 0; ``g != 0`` where
+    the oracle's is larger than the bound.
+
+    Catches an importance weight that is not detached (AReaL #1405), a reward that is not (AReaL #964), and a token
+    whose gradient a stray ``no_grad`` or mask takes away.
+    """
+    violations, looked = [], False
+    for variant, item, answer in against_oracle(case, ("gradient",)):
+        looked = True
+        got, right, bound = answer.observed, answer.demanded, answer.scale.bound(answer.dtype)
+        if got.shape != right.shape:
+            raise DoesNotApply("the gradient has another shape than the oracle's")
+        counts = np.ones(got.shape, dtype=bool) if answer.counts is None else answer.counts
+        with np.errstate(invalid="ignore"):
+            wrong = {
+                "masked": ~counts & (got != 0),
+                "leaked": counts & (right == 0) & ~(np.abs(got) <= bound),
+                "dropped": counts & (got == 0) & np.isfinite(right) & (np.abs(right) > bound),
+            }
+        demanded = np.where(counts, right, 0.0)
+        for what, places in wrong.items():
+            if places.any():
+                key = address(variant, item.key)
+                violations.append(_violation(key, what, got, demanded, places, answer.dtype))
+    if not looked:
+        raise DoesNotApply("the observation has no gradient that the oracle has too")
+    return violations
+
+
+def _violation(key: str, what: str, got: Numbers, demanded: Numbers, places: Flags, dtype: str) -> Violation:
+    place = tuple(int(n) for n in np.argwhere(places)[0])
+    value, right = got[place].item(), demanded[place].item()
+    symptom = "value" if np.isfinite(got[places]).all() else "non-finite"
+    detail = f"element {list(place)} {_MEANINGS[what]}: {value!r}, not {right!r}"
+    return Violation(key, literal(got, dtype), literal(demanded, "float64"), detail, symptom)
+
+
+GRADIENTS_STAY_WHERE_THEY_BELONG = Invariant(
+    "gradients_stay_where_they_belong",
+    "no gradient on masked tokens or where the definition has none; one where the definition has one",
+    gradients_stay_where_they_belong,
+    needs_oracle=True,
+)

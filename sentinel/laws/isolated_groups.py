@@ -1,0 +1,88 @@
+"""Groups are isolated."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
+from sentinel.laws.compare import Match, same
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import Flags, axes, equal, first_two, float_inputs, like, row_count
+
+
+def groups_are_isolated(case: Case) -> list[Violation]:
+    """``output[rows of other groups]`` is the same whatever the values of one group are; a row is a group of its own
+    where the contract has no groups.
+
+    Scalars of the whole batch are not compared. Where the contract's own definition mixes groups (whitening over the
+    batch), the oracle says so, and the law says nothing. Catches a baseline that counts another prompt's rows (slime
+    #2302), and a shift across the border between packed rows (verl #5797).
+    """
+    first, others = first_two(case)
+    violations = []
+    for other in others:
+        left = np.flatnonzero(~_touched(case, first, other))
+        if not left.size:
+            raise DoesNotApply("no group is left as it was")
+        said = f"in a row of a group that is as in {first!r}, "
+        violations += same(case, first, other, Match(rows=(left, left), scalars=False), said)
+    return violations
+
+
+def _touched(case: Case, first: str, other: str) -> Flags:
+    """Which rows are of a group that has other values in the two variants."""
+    contract, one, two = case.contract, case.inputs[first], case.inputs[other]
+    rows = row_count(contract, one)
+    if set(one) != set(two) or row_count(contract, two) != rows:
+        raise DoesNotApply(f"variants {first!r} and {other!r} do not have the same rows")
+    changed = np.zeros(rows, dtype=bool)
+    fixed = {contract.mask, contract.group} if contract is not None else {"response_mask", "loss_mask", "group"}
+    for name, value in one.items():
+        if equal(value, two[name]):
+            continue
+        if name in fixed or axes(contract, one, name)[:1] != ("batch",) or isinstance(value, list):
+            raise DoesNotApply(f"variants {first!r} and {other!r} differ in {name}, which no row has to itself")
+        before, after = (item.array().astype(np.float64).reshape(rows, -1) for item in (value, two[name]))
+        if before.shape != after.shape:
+            raise DoesNotApply(f"variants {first!r} and {other!r} differ in the shape of {name}")
+        changed |= ((before != after) & ~(np.isnan(before) & np.isnan(after))).any(axis=-1)
+    if not changed.any():
+        raise DoesNotApply(f"variants {first!r} and {other!r} are the same")
+    labels = one.get(contract.group if contract is not None else "group")
+    if isinstance(labels, list):
+        touched = {label for label, flag in zip(labels, changed) if flag}
+        return np.array([label in touched for label in labels])
+    return changed
+
+
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """Other numbers in all rows of one group: multiples, which are legal wherever the numbers are."""
+    labels = inputs.get(contract.group) if contract.group else None
+    keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
+    groups = list(dict.fromkeys(keys))
+    if len(groups) < 2:
+        raise DoesNotApply("the scenario has one group")
+    chosen = choose.one_of(groups)
+    rows = np.array([key == chosen for key in keys])
+    names = [name for shape in (("batch", "tokens"), ("batch",)) for name in float_inputs(contract, inputs, shape)]
+    if not names:
+        raise DoesNotApply("no input holds numbers of its own for each row")
+    factor = choose.one_of((2.0, 0.5, 3.0))
+    changes = {}
+    for name in names:
+        array = inputs[name].array()
+        factors = np.where(rows, factor, 1.0).reshape(-1, *[1] * (array.ndim - 1))
+        changes[name] = like(inputs[name], array.astype(np.float64) * factors)
+    if all(equal(inputs[name], value) for name, value in changes.items()):
+        raise DoesNotApply("the numbers of the group are all 0")
+    return {BASELINE: inputs, "changed": {**inputs, **changes}}
+
+
+GROUPS_ARE_ISOLATED = Invariant(
+    "groups_are_isolated",
+    "changing one group, row or packed sequence changes no other one's output",
+    groups_are_isolated,
+    needs_oracle=True,
+    oracle_optional=True,
+    vary=_vary,
+)

@@ -1,0 +1,88 @@
+"""Every knob counts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
+from sentinel.laws.compare import aligned, counted, scale_of
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import address, equal, first_two, observed_keys
+from sentinel.values import Tensor
+
+_HALVES = ("float16", "bfloat16")
+
+
+def every_knob_counts(case: Case) -> list[Violation]:
+    """``f(x, k) != f(x, k')`` for two values of a configuration input, wherever the oracle's answers are further apart
+    than rounding explains.
+
+    Only an answer that is the same to the last bit in everything that trains is no effect; a wrong effect is the
+    oracle's to find. Catches sampling parameters that are ignored (ROLL's), a length check that never fires (SkyRL
+    #81), and a divisor that an aggregation mode never divides by (verl #5417).
+    """
+    first, others = first_two(case)
+    if not case.oracle:
+        raise DoesNotApply("the contract has no oracle")
+    violations, looked = [], False
+    for other in others:
+        knobs = _turned(case.inputs[first], case.inputs[other])
+        scale = scale_of(case, [case.inputs[first]], [case.observation[first], case.observation[other]])
+        moves: dict[str, str] = {}  # key -> the variant whose answer is further off
+        still = True
+        for item in observed_keys(case, first):
+            pair = aligned(case.observation, first, other, item)
+            reference = aligned(case.oracle, first, other, item)
+            if item.role not in ("output", "gradient") or pair is None or reference is None:
+                continue
+            counts = counted(case.contract, case.inputs[first], item)
+            left, right = (np.where(True if counts is None else counts, values, 0.0) for values in pair[:2])
+            if not np.isfinite(left).all() and np.isfinite(reference[0]).all():
+                raise DoesNotApply("no knob is seen to turn anything where the answer is not finite")
+            still = still and np.array_equal(left, right, equal_nan=True)
+            with np.errstate(invalid="ignore", over="ignore"):
+                gap = np.abs(reference[1] - reference[0])
+            counting = np.isfinite(gap) & (True if counts is None else counts)
+            moved = np.where((gap > scale.bound(pair[2])) & counting, gap, 0.0)
+            if moved.any():
+                place = tuple(int(n) for n in np.unravel_index(np.argmax(moved), moved.shape))
+                off = [abs(left[place] - numbers[place]) for numbers in reference[:2]]
+                moves[item.key] = other if off[1] > off[0] else first
+        looked = looked or bool(moves)
+        if moves and still:
+            key, variant = next(iter(moves.items()))
+            values = (case.observation[variant][key], case.oracle[variant][key])
+            said = f"{knobs} changes nothing, where the definition changes {', '.join(moves)}"
+            violations.append(Violation(address(variant, key), *values, said, "no-effect"))
+    if not looked:
+        raise DoesNotApply("the definition does not move either")
+    return violations
+
+
+def _turned(one: Inputs, other: Inputs) -> str:
+    """The configuration inputs in which two variants differ, with both values."""
+    names = [name for name, value in one.items() if not equal(value, other.get(name))]
+    if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
+        raise DoesNotApply("the variants differ in more than a configuration value, or in nothing")
+    return ", ".join(f"{name} ({one[name]!r} -> {other[name]!r})" for name in names)
+
+
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """Another choice of one knob."""
+    if any(isinstance(value, Tensor) and value.dtype in _HALVES for value in inputs.values()):
+        raise DoesNotApply("rounding to 16 bits may hide what a knob does")
+    knobs = [item for item in contract.inputs if item.knob and item.name in inputs]
+    options = [(item.name, value) for item in knobs for value in item.choices if not equal(value, inputs[item.name])]
+    if not options:
+        raise DoesNotApply("the boundary has no knob to turn")
+    name, value = choose.one_of(options)
+    return {BASELINE: inputs, "turned": {**inputs, name: value}}
+
+
+EVERY_KNOB_COUNTS = Invariant(
+    "every_knob_counts",
+    "a configuration value that the code accepts changes something where its definition says so",
+    every_knob_counts,
+    needs_oracle=True,
+    vary=_vary,
+)

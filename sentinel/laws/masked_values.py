@@ -1,0 +1,123 @@
+"""Masked values have no influence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
+from sentinel.laws.compare import Numbers, same
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import (
+    TOKENS,
+    Flags,
+    address,
+    axes,
+    equal,
+    first_two,
+    float_inputs,
+    like,
+    mask_of,
+    valid_tokens,
+)
+from sentinel.values import FLOATS, Tensor, tensor
+
+#: What may stand on a masked token. All fit float16, also times :func:`_vary`'s factors.
+JUNK = (7.0, -3.0, 1e4, math.inf, math.nan)
+
+
+def masked_values_have_no_influence(case: Case) -> list[Violation]:
+    """For every position *(b, t)* with ``mask[b, t] == 0`` and every x: ``f(.., v, ..) == f(.., v with v[b, t] = x,
+    ..)`` at valid tokens and in scalars, and d f / d v *[b, t]* is 0.
+
+    Catches a reduction that divides by the number of valid tokens but sums all of them (ROLL #444), a NaN that is
+    multiplied by a zero mask (SkyRL #1635, verl #6349), and a recursion that runs through masked tokens (AReaL #392).
+    """
+    violations, looked = [], False
+    for variant in case.observation:
+        for key, gradient, mask in _gradients(case, variant):
+            looked = True
+            values = gradient.array().astype(np.float64)
+            allowed = np.where(mask, values, 0)
+            wrong = (values != allowed) & ~(np.isnan(values) & np.isnan(allowed))
+            if wrong.any():
+                violations.append(_leak(address(variant, key), gradient, values, allowed, wrong))
+    if len(case.inputs) > 1:
+        first, others = first_two(case)
+        for other in others:
+            if _differ_only_where_masked(case, first, other):
+                looked = True
+                violations += same(case, first, other, said="with other values on masked tokens, ")
+    if not looked:
+        raise DoesNotApply("the observation has no gradient beside a mask")
+    return violations
+
+
+def _gradients(case: Case, variant: str) -> Iterator[tuple[str, Tensor, Flags]]:
+    mask = valid_tokens(case.contract, case.inputs[variant])
+    if case.contract is None:
+        keys = ["per_token_gradient"]
+    else:
+        keys = [item.key for item in case.contract.observes if item.role == "gradient" and item.shape == TOKENS]
+    for key in keys:
+        gradient = case.observation[variant].get(key)
+        if isinstance(gradient, Tensor) and mask is not None and mask.shape == gradient.shape:
+            yield key, gradient, mask
+
+
+def _leak(key: str, gradient: Tensor, values: Numbers, allowed: Numbers, wrong: Flags) -> Violation:
+    row, column = (int(n) for n in np.argwhere(wrong)[0])
+    detail = f"the masked token [{row}, {column}] has gradient {values[row, column].item()!r}, which must be 0"
+    symptom = "value" if np.isfinite(values[wrong]).all() else "non-finite"
+    return Violation(key, gradient, tensor(allowed.tolist(), gradient.dtype), detail, symptom)
+
+
+def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
+    """Whether two variants have one mask and the same inputs but for floats on masked tokens."""
+    one, two = case.inputs[first], case.inputs[other]
+    valid = valid_tokens(case.contract, one)
+    if valid is None or set(one) != set(two):
+        return False
+    for name, value in one.items():
+        if equal(value, two[name]):
+            continue
+        if not (isinstance(value, Tensor) and isinstance(two[name], Tensor) and value.dtype in FLOATS):
+            return False
+        if axes(case.contract, one, name) != TOKENS or value.shape != two[name].shape or value.dtype != two[name].dtype:
+            return False
+        here, there = (item.array()[valid] for item in (value, two[name]))
+        if not np.array_equal(here, there, equal_nan=True):
+            return False
+    return True
+
+
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """Other values on all masked tokens, of one input or of all; of all, each its own, lest they cancel.
+
+    A number goes only where the row has a valid token too: *a rejected row is an absent row* is about numbers on rows
+    without one, and what breaks that law alone would be found twice. A NaN or an infinity goes everywhere.
+    """
+    valid = mask_of(contract, inputs)
+    names = float_inputs(contract, inputs, TOKENS)
+    if not names:
+        raise DoesNotApply("no float of the scenario stands on a token")
+    chosen = choose.one_of([*([name] for name in names), names])
+    junk = choose.one_of(JUNK)
+    masked = ~valid & (valid.any(axis=-1, keepdims=True) | (not np.isfinite(junk)))
+    if not masked.any():
+        raise DoesNotApply("no float of the scenario stands on a masked token")
+    changes = {
+        name: like(inputs[name], np.where(masked, junk * (1 + place), inputs[name].array()))
+        for place, name in enumerate(chosen)
+    }
+    return {BASELINE: inputs, "outlier": {**inputs, **changes}}
+
+
+MASKED_VALUES_HAVE_NO_INFLUENCE = Invariant(
+    "masked_values_have_no_influence",
+    "a value where the mask is 0 changes neither output nor gradient",
+    masked_values_have_no_influence,
+    vary=_vary,
+)

@@ -1,0 +1,23 @@
+"""Metrics tell the truth."""
+
+from __future__ import annotations
+
+from sentinel.laws.compare import disagreements
+from sentinel.laws.law import Case, Invariant, Violation
+
+
+def metrics_tell_the_truth(case: Case) -> list[Violation]:
+    """``|metric - oracle's metric| <= bound``, for every metric that the boundary reports.
+
+    Catches a fraction that is counted after what it counts was clamped away (verl #6806), a mean over rejected tokens
+    (AReaL's importance weight), and a minimum that a masked zero holds down (SkyRL #1859).
+    """
+    return disagreements(case, ("metric",))
+
+
+METRICS_TELL_THE_TRUTH = Invariant(
+    "metrics_tell_the_truth",
+    "a reported metric equals what the oracle counts",
+    metrics_tell_the_truth,
+    needs_oracle=True,
+)

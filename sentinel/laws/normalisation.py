@@ -1,0 +1,96 @@
+"""Normalisation laws."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
+from sentinel.laws.compare import Numbers, same
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import TOKENS, Flags, first_two, float_inputs, like, row_count, valid_tokens
+
+#: What is normalised, by the domain of the input.
+_DOMAINS = ("reward", "advantage", "value")
+
+
+def normalisation_laws(case: Case) -> list[Violation]:
+    """``f(r + c) == f(r)`` for an estimator that subtracts a mean, ``f(a r) == f(r)``, a > 0, for one that divides by a
+    spread: wherever the oracle's answer stays, the framework's does.
+
+    The oracle tells which of the two an estimator has, over a group or the batch; an answer may move as far as the
+    oracle's own does (an epsilon beside the spread). Catches a mean and a spread that are taken over different sets
+    (SkyRL #1782), and rewards that count once in the baseline and twice in the score (slime #2302).
+    """
+    first, others = first_two(case)
+    if not case.oracle:
+        raise DoesNotApply("the contract has no oracle")
+    violations, looked = [], False
+    for other in others:
+        if not _same_tokens(case, first, other):
+            continue
+        try:
+            violations += same(case, first, other, said="where the definition's answer stays, ", roles=("output",))
+            looked = True
+        except DoesNotApply:  # the definition moves with this one: an estimator may be shift-free and not scale-free
+            continue
+    if not looked:
+        raise DoesNotApply("the definition moves too, or nothing in the observation can be compared")
+    return violations
+
+
+def _same_tokens(case: Case, first: str, other: str) -> bool:
+    """Whether the same tokens of the same rows count: else another law says what may differ."""
+    rows = {row_count(case.contract, case.inputs[name]) for name in (first, other)}
+    masks = [valid_tokens(case.contract, case.inputs[name]) for name in (first, other)]
+    return len(rows) == 1 and np.array_equal(*masks)  # type: ignore[arg-type]
+
+
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """The scores of one group, or of all rows, shifted; those of all rows scaled.
+
+    A score that stands on tokens is shifted on the last valid one, so that a response's sum moves once.
+    """
+    names = [name for shape in (TOKENS, ("batch",)) for name in float_inputs(contract, inputs, shape)]
+    domains = {item.name: item.domain for item in contract.inputs}
+    found = [name for domain in _DOMAINS for name in names if domains.get(name) == domain]
+    if not found:
+        raise DoesNotApply("the scenario has nothing to normalise")
+    name = found[0]
+    value, rows = inputs[name].array().astype(np.float64), _rows(contract, inputs, choose)
+    where = rows if value.ndim == 1 else _tokens(contract, inputs, name, rows)
+    shifted = value + choose.one_of((1.0, -3.0, 10.0)) * where
+    scaled = value * choose.one_of((2.0, 0.5, 8.0))
+    return {
+        BASELINE: inputs,
+        "shifted": {**inputs, name: like(inputs[name], shifted)},
+        "scaled": {**inputs, name: like(inputs[name], scaled)},
+    }
+
+
+def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
+    count = row_count(contract, inputs)
+    labels = inputs.get(contract.group) if contract.group else None
+    if not isinstance(labels, list):
+        return np.ones(count, dtype=bool)
+    chosen = choose.one_of([None, *dict.fromkeys(labels)])
+    return np.array([chosen is None or label == chosen for label in labels])
+
+
+def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
+    """Where a shift goes: an outcome reward stands on one token of a response, other values on each."""
+    valid = valid_tokens(contract, inputs)
+    counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
+    declared = contract.input(name)
+    if declared is not None and declared.domain == "reward":
+        after = np.cumsum(counts[:, ::-1], axis=-1)[:, ::-1]
+        counts = counts & (after == 1)
+    return (counts & rows[:, None]).astype(np.float64)
+
+
+NORMALISATION_LAWS = Invariant(
+    "normalisation_laws",
+    "what is centred is shift-free, what is scaled is scale-free, where the estimator says so",
+    normalisation_laws,
+    needs_oracle=True,
+    vary=_vary,
+)

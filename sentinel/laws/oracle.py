@@ -1,0 +1,59 @@
+"""The oracle agrees."""
+
+from __future__ import annotations
+
+from sentinel.contracts.contract import Contract, DoesNotApply
+from sentinel.laws.compare import disagreements
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import address
+from sentinel.values import Tensor
+from sentinel.values.closeness import agree
+
+
+def the_oracle_agrees(case: Case) -> list[Violation]:
+    """``|output - oracle(inputs)| <= bound`` at valid positions, for outputs and gradients; the oracle in float64, on
+    the values that the framework was given, and up to the boundary's declared dialect.
+
+    Where the oracle's number does not fit the framework's dtype, nothing is demanded. Catches a wrong formula, whatever
+    the reason: a sign (verl #179), a missing normaliser (verl #5417), a dual clip of positive advantages (slime's).
+    """
+    if case.contract is None:
+        return _all_keys(case)
+    return [*_misshapen(case, case.contract), *disagreements(case, ("output", "gradient", "decision"))]
+
+
+def _misshapen(case: Case, contract: Contract) -> list[Violation]:
+    """Outputs with another number of dimensions than the contract declares: none of their numbers can be compared."""
+    violations = []
+    for variant, observation in case.observation.items():
+        for item in contract.observes:
+            value = observation.get(item.key)
+            declared = item.role in ("output", "gradient", "decision") and bool(item.shape)
+            if declared and isinstance(value, Tensor) and len(value.shape) != len(item.shape):
+                detail = f"expected [{', '.join(item.shape)}], observed the shape {list(value.shape)}"
+                violations.append(Violation(address(variant, item.key), value, None, detail, "shape"))
+    return violations
+
+
+def _all_keys(case: Case) -> list[Violation]:
+    """Without a contract nothing says what a key means: each is compared, within the tolerance of its own dtype."""
+    if not any((case.oracle or {}).values()):
+        raise DoesNotApply("the contract has no oracle")
+    assert case.oracle is not None
+    violations: list[Violation] = []
+    for variant, reference in case.oracle.items():
+        for key, demanded in reference.items():
+            observed = case.observation[variant].get(key)
+            value = demanded.nested() if isinstance(demanded, Tensor) else demanded
+            found = agree(observed, value)
+            if not found.agrees:
+                violations.append(Violation(address(variant, key), observed, demanded, found.detail))
+    return violations
+
+
+THE_ORACLE_AGREES = Invariant(
+    "the_oracle_agrees",
+    "the framework equals the contract's float64 reference",
+    the_oracle_agrees,
+    needs_oracle=True,
+)

@@ -1,0 +1,93 @@
+"""Padding is invisible."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
+from sentinel.laws.compare import Match, same
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import Flags, axes, entries, equal, first_two, like, mask_of
+from sentinel.values import Tensor
+
+#: At which side padding goes: (columns before, columns after) of one.
+_SIDES = {"right": (0, 1), "left": (1, 0)}
+
+
+def padding_is_invisible(case: Case) -> list[Violation]:
+    """``f([x, 0])[valid tokens] == f(x)[valid tokens]`` for columns whose mask is 0, and scalars stay.
+
+    Where the contract's own definition divides by the number of columns, the oracle says so, and the law says nothing.
+    Catches a mean over all positions beside a variance over the valid ones (SkyRL #1782), and what is normalised
+    together with its padding (AReaL #394).
+    """
+    first, others = first_two(case)
+    violations = []
+    for other in others:
+        violations += same(case, first, other, _match(case, first, other), "with more padding, ")
+    return violations
+
+
+def _match(case: Case, first: str, other: str) -> Match:
+    """Where the first variant's columns are in the other one."""
+    one, two = (case.inputs[name] for name in (first, other))
+    width, wider = (mask_of(case.contract, inputs).shape[-1] for inputs in (one, two))
+    if width >= wider or set(one) != set(two):
+        raise DoesNotApply(f"variant {other!r} has no more columns than {first!r}")
+    for start in range(wider - width + 1):
+        columns = (np.arange(width), np.arange(start, start + width))
+        outside = np.delete(mask_of(case.contract, two), columns[1], axis=-1)
+        alike = all(
+            equal(entries(value, ()), entries(two[name], axes(case.contract, one, name), columns=columns[1]))
+            for name, value in one.items()
+        )
+        if alike and not outside.any():
+            return Match(columns=columns)
+    raise DoesNotApply(f"variant {other!r} is not {first!r} with more padding")
+
+
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """One to three columns of zeros more, on a side where the boundary takes padding."""
+    valid = mask_of(contract, inputs)
+    declared = contract.input(contract.mask)
+    styles = declared.choices if declared is not None and declared.choices else ("right",)
+    sides = [side for side, (left, right) in _SIDES.items() if _fits(_widened(valid, 1, left, right), styles)]
+    if not sides:
+        raise DoesNotApply("the boundary takes no padding beside that of the scenario")
+    left, right = _SIDES[choose.one_of(sides)]
+    count = choose.integer(1, 3)
+    padded = dict(inputs)
+    for name, value in inputs.items():
+        shape = axes(contract, inputs, name)
+        if isinstance(value, Tensor) and "tokens" in shape:
+            padded[name] = like(value, _widened(value.array(), shape.index("tokens"), left * count, right * count))
+    return {BASELINE: inputs, "padded": padded}
+
+
+def _widened(array: Any, axis: int, left: int, right: int) -> Any:
+    """The array with zeros on both sides; :func:`numpy.pad` takes several times as long."""
+    sizes = [(*array.shape[:axis], count, *array.shape[axis + 1 :]) for count in (left, right)]
+    return np.concatenate([np.zeros(sizes[0], array.dtype), array, np.zeros(sizes[1], array.dtype)], axis=axis)
+
+
+def _fits(valid: Flags, styles: Collection[str]) -> bool:
+    """Whether a mask is of a style that the boundary takes."""
+    steps = np.diff(valid.astype(int), axis=-1)
+    return (
+        "gaps" in styles
+        or ("right" in styles and bool((steps <= 0).all()))
+        or ("left" in styles and bool((steps >= 0).all()))
+    )
+
+
+PADDING_IS_INVISIBLE = Invariant(
+    "padding_is_invisible",
+    "more padding columns change nothing at valid positions",
+    padding_is_invisible,
+    needs_oracle=True,
+    oracle_optional=True,
+    vary=_vary,
+)

@@ -1,0 +1,85 @@
+"""Parts add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
+from sentinel.laws.compare import Numbers, difference, each_number, literal, scale_of
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import Indices, axes, first_two, permutation
+from sentinel.values import Tensor
+
+
+def parts_add_up(case: Case) -> list[Violation]:
+    """``sum_p f(x_p) == f(x)`` for the scalar outputs of microbatches or ranks ``x_p`` that make up the batch x, each
+    given the global normalisers; what has a row for each row is, joined, the whole's.
+
+    A contract states this law where its scalar outputs are sums over rows; metrics are not compared. Catches a
+    normaliser that is taken from the microbatch (verl #5877, #3994, SkyRL #1296), and a factor for the ranks that one
+    aggregation mode forgets (verl #5366, #4769).
+    """
+    first, parts = first_two(case)
+    order = permutation(case.contract, case.inputs[first], _joined(case, parts))
+    observations = [case.observation[name] for name in (first, *parts)]
+    scale = scale_of(case, [case.inputs[first]], observations)
+    pieces = [{item.key: values for item, values, _, _ in each_number(case, part)} for part in parts]
+    violations, looked = [], False
+    for item, whole, dtype, counts in each_number(case, first, ("output", "gradient", "decision")):
+        if item.shape[:1] not in ((), ("batch",)) or not all(item.key in piece for piece in pieces):
+            continue
+        looked = True
+        total = _total([piece[item.key] for piece in pieces], item, order)
+        found = difference(total, whole, dtype, scale, counts)
+        if found is not None:
+            said = found.between("the whole", f"{len(parts)} parts together")
+            violations.append(Violation(f"{parts[-1]}.{item.key}", literal(total, dtype), None, said, found.symptom))
+    if not looked:
+        raise DoesNotApply("nothing in the observation adds up")
+    return violations
+
+
+def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
+    """The sum of scalars; rows joined, in the order of the whole."""
+    if not item.shape:
+        return np.asarray(np.sum(pieces, axis=0))
+    joined = np.concatenate(pieces)
+    whole = np.empty_like(joined)
+    whole[order] = joined
+    return whole
+
+
+def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
+    """The parts as one scenario, row by row."""
+    contract, inputs = case.contract, [case.inputs[name] for name in parts]
+    whole = dict(inputs[0])
+    for name, value in inputs[0].items():
+        if axes(contract, inputs[0], name)[:1] != ("batch",):
+            continue
+        values = [part[name] for part in inputs]
+        if isinstance(value, Tensor):
+            if len({(item.dtype, item.shape[1:]) for item in values}) != 1:
+                raise DoesNotApply(f"the parts have {name} of different widths")
+            shape = (sum(item.shape[0] for item in values), *value.shape[1:])
+            whole[name] = Tensor(value.dtype, shape, b"".join(item.data for item in values))
+        else:
+            whole[name] = [item for value in values for item in value]
+    return whole
+
+
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """The parts that the contract cuts the scenario into."""
+    if contract.parts is None:
+        raise DoesNotApply("the contract does not say how a batch is cut")
+    parts = contract.parts(inputs, choose)
+    return {BASELINE: inputs, **{f"part_{number}": part for number, part in enumerate(parts, start=1)}}
+
+
+PARTS_ADD_UP = Invariant(
+    "parts_add_up",
+    "losses and gradients of microbatches and ranks combine to the whole's, however it is cut",
+    parts_add_up,
+    vary=_vary,
+)

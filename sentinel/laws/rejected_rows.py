@@ -1,0 +1,87 @@
+"""A rejected row is an absent row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
+from sentinel.laws.compare import Match, same
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import Flags, Indices, axes, entries, equal, first_two, float_inputs, like, mask_of, pick_rows
+from sentinel.values import Tensor
+
+
+def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -> Flags:
+    """Which rows of a scenario get no training signal of their own, as booleans of shape ``[batch]``.
+
+    Those whose mask is all zero; and, where ``mask_no_eos_with_zero`` is on, those that filled the whole length.
+    """
+    rejected: Flags = np.logical_not(mask_of(contract, inputs).any(axis=-1))
+    attention = inputs.get("attention_mask")
+    if inputs.get("mask_no_eos_with_zero") and isinstance(attention, Tensor):
+        rejected = rejected | (attention.array() != 0).all(axis=-1)
+    return rejected
+
+
+def a_rejected_row_is_an_absent_row(case: Case) -> list[Violation]:
+    """For variants that differ only in rows that are rejected: ``output[accepted rows]`` is the same in all of them,
+    and so are scalars.
+
+    A variant with fewer rows must be another one with its rejected rows left out. Catches group statistics over rows
+    that rejection sampling has dropped (verl #6452), sequences without a token in the divisor of a mean over sequences
+    (verl #3915, #4769), and normalisation over rewards that a mask zeroes later (AReaL #1351).
+    """
+    first, others = first_two(case)
+    rejected = {name: rejected_rows(inputs, case.contract) for name, inputs in case.inputs.items()}
+    accepted = {name: np.flatnonzero(~rows) for name, rows in rejected.items()}
+    if not any(rows.any() for rows in rejected.values()):
+        raise DoesNotApply("no variant has a rejected row")
+    violations = []
+    for other in others:
+        _require_same_accepted(case, first, other, accepted)
+        match = Match(rows=(accepted[first], accepted[other]))
+        violations += same(case, first, other, match, said="accepted rows differ: ")
+    return violations
+
+
+def _require_same_accepted(case: Case, first: str, name: str, accepted: Mapping[str, Indices]) -> None:
+    one, two = case.inputs[first], case.inputs[name]
+    for key, value in one.items():
+        shape = axes(case.contract, one, key)
+        if key not in two or not equal(
+            entries(value, shape, accepted[first]), entries(two[key], shape, accepted[name])
+        ):
+            raise DoesNotApply(f"variants {first!r} and {name!r} differ in accepted rows too ({key})")
+
+
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """The rejected rows left out; and with other numbers on them (*masked values have no influence* puts NaN there).
+
+    Global token and sequence counts that the scenario gives are counts of what is valid, and stay.
+    """
+    rejected = rejected_rows(inputs, contract)
+    if not rejected.any() or rejected.all():
+        raise DoesNotApply("the law needs a rejected row and an accepted one")
+    names = [name for shape in (("batch", "tokens"), ("batch",)) for name in float_inputs(contract, inputs, shape)]
+    number = choose.one_of((5.0, -2.0, 100.0))
+    changes = {}
+    for name in names:
+        array = inputs[name].array()
+        changes[name] = like(inputs[name], np.where(rejected.reshape(-1, *[1] * (array.ndim - 1)), number, array))
+    variants: dict[str, Inputs] = {BASELINE: inputs}
+    if inputs.get("group_layout") != "equal":  # with a row less, groups of equal size are none
+        variants["without"] = pick_rows(contract, inputs, np.flatnonzero(~rejected))
+    if names:
+        variants["changed"] = {**inputs, **changes}
+    return variants
+
+
+A_REJECTED_ROW_IS_AN_ABSENT_ROW = Invariant(
+    "a_rejected_row_is_an_absent_row",
+    "a row that gets no training signal of its own may be changed or removed: every other row's output stays",
+    a_rejected_row_is_an_absent_row,
+    vary=_vary,
+)

@@ -1,0 +1,98 @@
+"""Representation is invisible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Input, Inputs
+from sentinel.laws.compare import same
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import axes, equal, first_two, like
+from sentinel.values import FLOATS, Tensor
+
+_INTEGERS = ("int64", "int32")
+
+
+def representation_is_invisible(case: Case) -> list[Violation]:
+    """``f(x) == f(x')`` for x' of the same values as x in another dtype or memory layout, and for labels that name the
+    same groups. The output's dtype may follow; its values may not.
+
+    Catches an integer mask that indexes where a boolean one selects (verl #60, #1082), integer labels that are not
+    renumbered (verl #7150), and a ``view`` of what is not contiguous.
+    """
+    first, others = first_two(case)
+    violations = []
+    for other in others:
+        one, two = case.inputs[first], case.inputs[other]
+        changed = [name for name, value in one.items() if not _identical(value, two.get(name))]
+        if set(one) != set(two) or not all(_restates(case.contract, one, two, name) for name in changed):
+            raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
+        said = f"with {', '.join(changed)} in another representation, "
+        violations += same(case, first, other, said=said)
+    return violations
+
+
+def _identical(left: Any, right: Any) -> bool:
+    layout = not isinstance(left, Tensor) or not isinstance(right, Tensor) or left.contiguous == right.contiguous
+    return layout and equal(left, right)
+
+
+def _restates(contract: Contract | None, one: Inputs, two: Inputs, name: str) -> bool:
+    """Whether two values of an input mean the same."""
+    left, right = one[name], two[name]
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
+    if isinstance(left, list) and isinstance(right, list) and axes(contract, one, name) == ("batch",):
+        return _numbered(left) == _numbered(right)
+    return False
+
+
+def _numbered(labels: list[Any]) -> list[int]:
+    seen: dict[Any, int] = {}
+    return [seen.setdefault(label, len(seen)) for label in labels]
+
+
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """One input in another dtype it may come in, numbered labels, or one that is not contiguous."""
+    options = [
+        (item.name, other)
+        for item in contract.inputs
+        if item.name in inputs and not item.dialect
+        for other in _others(item, inputs[item.name])
+    ]
+    if not options:
+        raise DoesNotApply("no input of the scenario has another representation")
+    name, other = choose.one_of(options)
+    return {BASELINE: inputs, "restated": {**inputs, name: other}}
+
+
+def _others(item: Input, value: Any) -> Iterator[Any]:
+    if isinstance(value, Tensor):
+        dtypes = (item.dtype, *item.dtypes) if item.dtypes else _INTEGERS if value.dtype in _INTEGERS else ()
+        for dtype in dtypes:
+            if dtype != value.dtype and _holds(dtype, value):
+                yield like(value, value.array(), dtype)
+        if value.contiguous and len(value.data) and max(value.shape, default=0) > 1:
+            yield replace(value, contiguous=False)
+    elif item.kind == "labels" and isinstance(value, list) and all(isinstance(label, str) for label in value):
+        yield _numbered(value)
+
+
+def _holds(dtype: str, value: Tensor) -> bool:
+    """Whether every value is representable in a dtype: 0 and 1 are in each, other numbers in the integer types."""
+    array = value.array().astype(np.float64)
+    if dtype == "bool" or dtype in FLOATS:
+        return bool(((array == 0) | (array == 1)).all())
+    return bool((array == np.round(array)).all() and (np.abs(array) < 2**31).all())
+
+
+REPRESENTATION_IS_INVISIBLE = Invariant(
+    "representation_is_invisible",
+    "the same values as bool, int or float mask, int32 or int64, contiguous or not, give the same answer",
+    representation_is_invisible,
+    vary=_vary,
+)

@@ -1,0 +1,69 @@
+"""Order does not matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
+from sentinel.laws.compare import Match, same
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import axes, equal, first_two, permutation, pick_rows, row_count
+
+
+def order_does_not_matter(case: Case) -> list[Violation]:
+    """``f(P x) == P f(x)`` for every permutation P of the rows, and scalars stay.
+
+    Rows that are alike in all inputs may be taken for each other: they must have the same output. Catches outputs that
+    come back in the order of packing (SkyRL #1882), and groups that are cut by position rather than by label (verl
+    #7150).
+    """
+    first, others = first_two(case)
+    violations = []
+    for other in others:
+        one, two = case.inputs[first], case.inputs[other]
+        for name, value in one.items():
+            if not axes(case.contract, one, name) and not equal(value, two.get(name)):
+                raise DoesNotApply(f"variants {first!r} and {other!r} differ in {name}")
+        order = permutation(case.contract, one, two)
+        violations += same(case, first, other, Match(rows=(order, np.arange(len(order)))), "with its rows reordered, ")
+    return violations
+
+
+def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+    """The rows in another order.
+
+    Where the rows of each group stand together they still do afterwards, as some boundaries need: the groups change
+    places, and the rows within them.
+    """
+    count = row_count(contract, inputs)
+    if count < 2:
+        raise DoesNotApply("one row has one order")
+    labels = inputs.get(contract.group) if contract.group else None
+    blocks = _blocks(labels) if isinstance(labels, list) else None
+    if blocks is None or len(blocks) == count:
+        order = choose.permutation(count)
+    else:
+        order = [blocks[b][row] for b in choose.permutation(len(blocks)) for row in choose.permutation(len(blocks[b]))]
+    if order == sorted(order):
+        order = order[::-1] if blocks is None or len(blocks) == count else [row for b in blocks[::-1] for row in b]
+    if order == sorted(order):
+        order = order[::-1]
+    return {BASELINE: inputs, "permuted": pick_rows(contract, inputs, np.array(order, dtype=np.intp))}
+
+
+def _blocks(labels: list[Any]) -> list[list[int]] | None:
+    """The rows of each group, where they stand together; None where they do not."""
+    rows: dict[Any, list[int]] = {}
+    for row, label in enumerate(labels):
+        rows.setdefault(label, []).append(row)
+    return list(rows.values()) if all(block[-1] - block[0] == len(block) - 1 for block in rows.values()) else None
+
+
+ORDER_DOES_NOT_MATTER = Invariant(
+    "order_does_not_matter",
+    "permuting rows permutes the output",
+    order_does_not_matter,
+    vary=_vary,
+)

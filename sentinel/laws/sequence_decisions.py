@@ -1,0 +1,52 @@
+"""A sequence decision is one decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.layout import address, like, valid_tokens
+from sentinel.values import Tensor
+
+
+def a_sequence_decision_is_one_decision(case: Case) -> list[Violation]:
+    """For every row *b*: the decision mask takes one value over the row's valid tokens.
+
+    Catches a sequence-level statistic compared with a token-level sign (slime #1917).
+    """
+    violations: list[Violation] = []
+    looked = False
+    for variant, observed in case.observation.items():
+        valid = valid_tokens(case.contract, case.inputs[variant])
+        for key in _decisions(case):
+            decision = observed.get(key)
+            if not isinstance(decision, Tensor) or valid is None or decision.shape != valid.shape:
+                continue
+            looked = True
+            kept = decision.array().copy()
+            split = []
+            for row, counts in enumerate(valid):
+                values = kept[row][counts]
+                if values.size and (values != values[0]).any():
+                    split.append(row)
+                    kept[row][counts] = values.min()
+            if split:
+                said = f"row {split[0]} is rejected for some of its valid tokens and kept for others"
+                violations.append(Violation(address(variant, key), decision, like(decision, kept), said))
+    if not looked:
+        raise DoesNotApply("the observation has no decision mask")
+    return violations
+
+
+def _decisions(case: Case) -> Iterable[str]:
+    if case.contract is None:
+        return ("opsm_mask",)
+    return [item.key for item in case.contract.observes if item.role == "decision"]
+
+
+A_SEQUENCE_DECISION_IS_ONE_DECISION = Invariant(
+    "a_sequence_decision_is_one_decision",
+    "what is decided for a sequence is the same for each of its valid tokens",
+    a_sequence_decision_is_one_decision,
+)

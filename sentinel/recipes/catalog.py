@@ -1,0 +1,140 @@
+"""The catalog: every target, contract, invariant and recipe folder that this run knows, bundled or added by plugins."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from sentinel.contracts.contract import Contract
+from sentinel.errors import SentinelError
+from sentinel.laws.law import Invariant
+from sentinel.targets import Target
+from sentinel.targets.loading import load_file
+
+_T = TypeVar("_T")
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def bundled(folder: str) -> Path:
+    """``adapters`` or ``recipes``: inside the package where it was installed, beside it in a source tree."""
+    inside = _PACKAGE / "_bundled" / folder
+    return inside if inside.is_dir() else _PACKAGE.parent / folder
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """:ivar digest: ``sha256:<hex>`` of the file; of a package, of all its modules' names and digests."""
+
+    target: Target
+    file: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class Catalog:
+    adapters: Mapping[str, Adapter]
+    contracts: Mapping[str, Contract]
+    invariants: Mapping[str, Invariant]
+    recipe_folders: tuple[Path, ...]
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        return {name: adapter.target for name, adapter in self.adapters.items()}
+
+    def with_(
+        self,
+        adapters: Iterable[Path] = (),
+        contracts: Iterable[Contract] = (),
+        invariants: Iterable[Invariant] = (),
+        recipe_folders: Iterable[Path] = (),
+    ) -> Catalog:
+        """The catalog with additions; a later entry of the same name is an error.
+
+        :raises SentinelError: where a name is taken.
+        """
+        more_adapters = dict(self.adapters)
+        for file in adapters:
+            adapter = load_adapter(Path(file))
+            _add(more_adapters, adapter.target.name, adapter, f"adapter {file}")
+        more_contracts = dict(self.contracts)
+        for contract in contracts:
+            _add(more_contracts, contract.name, contract, "contract")
+        more_invariants = dict(self.invariants)
+        for invariant in invariants:
+            _add(more_invariants, invariant.name, invariant, "invariant")
+        return replace(
+            self,
+            adapters=more_adapters,
+            contracts=more_contracts,
+            invariants=more_invariants,
+            recipe_folders=(*self.recipe_folders, *map(Path, recipe_folders)),
+        )
+
+
+def _add(known: dict[str, _T], name: str, value: _T, what: str) -> None:
+    if name in known:
+        raise SentinelError(f"two of one name: {what} {name!r} is already there; rename one")
+    known[name] = value
+
+
+def load_adapter(file: Path) -> Adapter:
+    """Load an adapter by the path of its file, or of the ``__init__.py`` of its package.
+
+    :raises SentinelError: where it does not import, or defines no ``TARGET``.
+    """
+    digest = _digest(file)
+    try:
+        module = load_file(file)
+    except Exception as error:
+        raise SentinelError(f"{file}: the adapter does not import: {type(error).__name__}: {error}") from error
+    target = getattr(module, "TARGET", None)
+    if not isinstance(target, Target):
+        raise SentinelError(f"{file}: an adapter defines TARGET = Target(...), and this one does not")
+    return Adapter(target, file, digest)
+
+
+def _digest(file: Path) -> str:
+    if file.name != "__init__.py":
+        return f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
+    modules = sorted(file.parent.glob("*.py"))
+    lines = [f"{hashlib.sha256(module.read_bytes()).hexdigest()}  {module.name}\n" for module in modules]
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
+
+
+def _bundled_adapters() -> list[Path]:
+    folder = bundled("adapters")
+    return sorted([*folder.glob("*.py"), *folder.glob("*/__init__.py")])
+
+
+def _members(package: str, kind: type[_T]) -> list[_T]:
+    """Every module-level object of a type in the modules of one of our own packages."""
+    found: dict[int, _T] = {}
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    for info in pkgutil.iter_modules(spec.submodule_search_locations):
+        module = importlib.import_module(f"{package}.{info.name}")
+        for value in vars(module).values():
+            if isinstance(value, kind):
+                found[id(value)] = value
+    return list(found.values())
+
+
+@cache
+def bundled_catalog() -> Catalog:
+    """What Sentinel ships."""
+    empty = Catalog({}, {}, {}, ())
+    return empty.with_(
+        adapters=_bundled_adapters(),
+        contracts=_members("sentinel.contracts", Contract),
+        invariants=_members("sentinel.laws", Invariant),
+        recipe_folders=(bundled("recipes"),),
+    )

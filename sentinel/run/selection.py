@@ -1,0 +1,74 @@
+"""What a run is about: which recipes were asked for, and whether the request makes sense."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import SentinelError
+from sentinel.recipes import SUFFIXES, Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.settings import Settings
+
+
+def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
+    """The recipes that the options ask for; none where paths alone do.
+
+    :raises SentinelError: where a pattern selects nothing.
+    """
+    selected: list[Recipe] = []
+    if settings.targets or (settings.bugs and not settings.recipes):
+        selected = find_recipes(catalog, settings.targets, settings.bugs)
+    elif settings.recipes:
+        selected = find_recipes(replace(catalog, recipe_folders=settings.recipes), (), settings.bugs)
+    return selected
+
+
+def require_writable(settings: Settings) -> None:
+    """Say at once, and not after everything was decided, where nothing can be written."""
+    from sentinel.sources import Home
+
+    for what, folder, advice in (
+        ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
+        ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),
+    ):
+        # A store that is there and shared read-only is as good to read.
+        trouble = "" if what != "reports" and folder.is_dir() else why_not_writable(folder)
+        if trouble:
+            raise SentinelError(f"cannot write {what} to {folder}: {trouble}; {advice}")
+
+
+def why_not_writable(folder: Path) -> str:
+    """Try to write where a folder is or will be made; empty where that works."""
+    place = folder
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    try:
+        tempfile.TemporaryFile(dir=place).close()  # a question to the mode bits is answered wrongly for root
+    except OSError as error:
+        return f"{place}: {error.strerror}"
+    return ""
+
+
+def require_subject(
+    arguments: Sequence[str], given: Mapping[str, Any], settings: Settings, selected: Sequence[Recipe]
+) -> None:
+    """A ref or a baseline says how to judge; having nothing to judge must not pass in silence."""
+    names = [name for name in ("ref", "repo", "baseline") if given.get(name)]
+    laws = any(arg.startswith("laws/") for arg in arguments)
+    named = laws or any(Path(arg.partition("::")[0]).suffix in SUFFIXES for arg in arguments)
+    if names and not settings.asked and not named:
+        raise SentinelError(
+            f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
+        )
+    if settings.targets and not selected and not named and settings.law_level == "off":
+        raise SentinelError(
+            f"there is no recipe of {', '.join(settings.targets)}; give a folder of them with --sentinel-recipes=DIR, "
+            "or search for broken laws with --sentinel-ref=REF"
+        )
+    if given.get("laws") not in (None, "off") and not settings.targets and not laws:
+        raise SentinelError(f"--sentinel-laws={given['laws']} needs to know of what: add --sentinel-target=NAME")

@@ -1,0 +1,487 @@
+"""One pytest run of Sentinel: what it selected, what it decided, what it wrote."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, Runner, options_of, runner_of
+from sentinel.errors import RecipeError, SentinelError
+from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
+from sentinel.recipes.catalog import Catalog, bundled, bundled_catalog
+from sentinel.run.judging import complaint
+from sentinel.run.law_items import LawBoundary, LawId, LawItem
+from sentinel.run.recipe_items import RecipeFile, RecipeFolder, RecipeItem
+from sentinel.run.selection import require_subject, require_writable, select
+from sentinel.search.survey import LawJob, Place, Survey, law_jobs
+from sentinel.settings import Settings, nearest, read_file, settle
+from sentinel.targets.refs import Ref
+
+
+def catalog_of(config: pytest.Config) -> Catalog:
+    """What Sentinel ships and what this pytest run's plugins add."""
+    hook = config.hook
+
+    def flat(answers: Any) -> list[Any]:
+        return [item for answer in answers for item in (answer or ())]
+
+    return bundled_catalog().with_(
+        adapters=flat(hook.pytest_sentinel_adapters()),
+        contracts=flat(hook.pytest_sentinel_contracts()),
+        invariants=flat(hook.pytest_sentinel_invariants()),
+        recipe_folders=flat(hook.pytest_sentinel_recipe_folders()),
+    )
+
+
+#: For the laws of a target wherever they are checked.
+_ANY_REF = (Ref("git", "main"),)
+
+#: A folder without a test in it.
+_NOTHING = Path(__file__).resolve().parent.parent / "schemas"
+
+
+class Run:
+    """The state of one run; the plugin's hooks call it and hold none of their own."""
+
+    def __init__(self, config: pytest.Config, settings: Settings, catalog: Catalog, recipes: Sequence[Recipe]) -> None:
+        self.config = config
+        self.settings = settings
+        self.catalog = catalog
+        self.recipes = {recipe.path.resolve(): recipe for recipe in recipes}
+        self.results: list[tuple[Path, str, float, str]] = []
+        self._documents: dict[Path, dict[str, Any]] = {}
+        self.law_ids: list[LawId] = []
+        self._law_seconds: dict[Place, float] = {}
+        self._laws_at: Counter[Place] = Counter()
+        self._survey: Survey | None = None
+        self._known_recipes: dict[str, list[Recipe]] = {}
+        self._verdicts: dict[tuple[str, Ref], str] = {}
+        self._selected: dict[tuple[str, Ref], Job] = {}
+        self._failed: set[tuple[str, Ref]] = set()
+        self._invited: list[Path] = []
+        self._collected: set[Path] = set()
+        self._places: dict[Path, Path] = {}
+        self._bundled = bundled("recipes").resolve()
+        self._last_line = ""
+        self._unwritten: list[str] = []
+        self._runner: Runner | None = None
+        self._started = time.monotonic()
+        self._when = datetime.now(timezone.utc)
+        self._announce = threading.Lock()
+        worker_input = getattr(config, "workerinput", None)
+        self.is_worker = worker_input is not None
+        self.is_controller = not self.is_worker and getattr(config.option, "dist", "no") != "no"
+
+    # -- configuring --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def configure(cls, config: pytest.Config, given: Mapping[str, Any]) -> Run:
+        """Read the settings, select recipes, and put their files among what pytest collects.
+
+        :raises SentinelError: for anything that the user got wrong.
+        """
+        catalog = catalog_of(config)
+        values, file = read_file(config.rootpath)
+        settings = settle(given, values, list(catalog.adapters), file.parent if file else Path.cwd())
+        catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
+        selected = select(catalog, settings)
+        require_subject(config.args, given, settings, selected)
+        run = cls(config, settings, catalog, selected)
+        if not config.option.collectonly and not run.is_worker:
+            require_writable(settings)
+            for target in {*settings.targets, *(recipe.target for recipe in selected)} or catalog.adapters:
+                options_of(settings, target)
+        for name in (*catalog.adapters, *catalog.invariants):
+            config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
+        run._point_pytest_at(selected, alone=any(given.get(name) for name in ("target", "bug", "recipes")))
+        return run
+
+    def _point_pytest_at(self, selected: Sequence[Recipe], alone: bool) -> None:
+        """:param alone: whether the command line asks for Sentinel's items. A settings file that does so must not keep
+        a project's own tests from running.
+        """
+        config = self.config
+        self.law_ids = [LawId(arg) for arg in config.args if arg.startswith("laws/") and not self._exists(arg)]
+        config.args[:] = [
+            self._bundled_id(arg) for arg in config.args if not arg.startswith("laws/") or self._exists(arg)
+        ]
+        ours = self.settings.asked and alone and not config.option.file_or_dir
+        if ours or (not config.args and (self.law_ids or self._has_laws)):
+            config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
+        self._require_refs(config.args)
+        given = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
+        self._invited = list(dict.fromkeys([*given, *(recipe.path for recipe in selected)]))
+
+    def _require_refs(self, arguments: Sequence[str]) -> None:
+        """:raises SentinelError: where an item id names a ref at which its recipe is not judged; names those there."""
+        for argument in arguments:
+            path, separator, ref = argument.partition("::")
+            file = Path(path)
+            if separator and file.suffix in SUFFIXES and file.is_file():
+                try:
+                    recipe = self.recipes.get(file.resolve()) or self.load(file)
+                    refs = [job.ref.short for job in self.jobs(recipe)]
+                except SentinelError:
+                    continue  # said when it is collected
+                if ref not in refs:
+                    raise SentinelError(
+                        f"not found: {argument}; the refs of this recipe are {', '.join(refs)}, and others are given "
+                        "with --sentinel-ref"
+                    )
+
+    def _exists(self, arg: str) -> bool:
+        return (self.config.invocation_params.dir / arg.partition("::")[0]).exists()
+
+    def _bundled_id(self, arg: str) -> str:
+        """An item id of a bundled recipe, from whatever folder: its file's real place."""
+        path, separator, rest = arg.partition("::")
+        if path.startswith("recipes/") and not (self.config.invocation_params.dir / path).exists():
+            place = bundled("recipes") / path.removeprefix("recipes/")
+            if not place.resolve().is_relative_to(bundled("recipes").resolve()):
+                return arg
+            if place.is_file():
+                return f"{place}{separator}{rest}"
+        return arg
+
+    # -- collecting ---------------------------------------------------------------------------------------------------
+
+    def collect_the_rest(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Add the selected recipes that pytest's own walk did not come by.
+
+        Beside a folder pytest drops the arguments that lie in it, and then does not enter a virtual environment there.
+        """
+        ids = {item.nodeid for item in items}
+        by_id = {arg.partition("::")[0] for arg in self.config.args if "::" in arg}
+        folders: dict[Path, list[Path]] = {}
+        for path in self._invited:
+            if path.resolve() not in self._collected or str(path) in by_id:
+                folders.setdefault(path.absolute().parent, []).append(path.absolute())
+        for folder, recipes in folders.items():
+            found = session.genitems(RecipeFolder.make(session, folder, self, recipes))
+            items += [item for item in found if item.nodeid not in ids]
+        items += self._law_items(session)  # last: who explains what broke a law asks what recipes said
+
+    @property
+    def _has_laws(self) -> bool:
+        return self.settings.law_level != "off" and bool(self.settings.targets)
+
+    def _law_items(self, session: pytest.Session) -> list[pytest.Item]:
+        """The laws that the options or ids ask for."""
+        jobs: list[LawJob] = []
+        for target in dict.fromkeys([*(i.target for i in self.law_ids), *self.settings.targets]):
+            if target not in self.catalog.adapters:
+                raise pytest.UsageError(
+                    f"sentinel: unknown target {target!r}{nearest(target, self.catalog.adapters)}; "
+                    f"known: {', '.join(self.catalog.adapters)}"
+                )
+            found = law_jobs(self.catalog, target, self._law_refs(target))
+            if self.law_ids:
+                jobs += [job for job in found if any(i.selects(job) for i in self.law_ids)]
+            elif self._has_laws:
+                jobs += found
+        for wanted in self.law_ids:
+            if not any(wanted.selects(job) for job in jobs):
+                refs = [ref.short for ref in self._law_refs(wanted.target)]
+                there = law_jobs(self.catalog, wanted.target, _ANY_REF)
+                raise pytest.UsageError(f"sentinel: {wanted.nothing(there, refs)}")
+        groups: dict[tuple[str, str], list[LawJob]] = {}
+        for job in jobs:
+            groups.setdefault((job.target, job.boundary), []).append(job)
+        return [item for group in groups.values() for item in session.genitems(LawBoundary.make(session, self, group))]
+
+    def _law_refs(self, target: str) -> list[Ref]:
+        """The refs at which laws are checked: those asked for, else the pins of the target's recipes."""
+        asked = list(self.settings.refs_of(target))
+        named = [i.ref for i in self.law_ids if i.target == target and i.ref]
+        if asked:
+            return asked
+        pins = [pin.ref for recipe in self._recipes_of(target) for pin in recipe.pins]
+        pins = list(dict.fromkeys(pins))
+        others = [text for text in dict.fromkeys(named) if text not in {t for p in pins for t in (p.short, str(p))}]
+        return [*pins, *map(Ref.parse, others)]
+
+    def collector(self, path: Path, parent: pytest.Collector) -> RecipeFile:
+        # pytest asks about every file of a folder again for each of them that was given.
+        if path not in self._places:
+            self._places[path] = path.resolve()
+        place = self._places[path]
+        self._collected.add(place)
+        inside = str(place).startswith(f"{self._bundled}{os.sep}")
+        nodeid = f"recipes/{place.relative_to(self._bundled).as_posix()}" if inside else None
+        return RecipeFile.make(parent, path, nodeid, self, self.recipes.get(place))
+
+    def load(self, path: Path) -> Recipe:
+        """Load a file that was given by its path.
+
+        :raises RecipeError: where it is no good, or has the bug id of another one: their evidence would be one file.
+        """
+        recipe = load_recipe(path, self.catalog)
+        for place, other in self.recipes.items():
+            if place != path.resolve() and other.bug_id.casefold() == recipe.bug_id.casefold():
+                raise RecipeError(duplicate(other, recipe))
+        self.recipes[path.resolve()] = recipe
+        return recipe
+
+    def jobs(self, recipe: Recipe) -> list[Job]:
+        """The questions that this run asks about a recipe.
+
+        :raises SentinelError: where nothing says at which ref.
+        """
+        refs = list(self.settings.refs_of(recipe.target))
+        if refs:
+            return [Job(recipe, ref) for ref in refs]
+        if recipe.published:
+            repository = _environment_repo()
+            if repository is not None:
+                return [Job(recipe, repository)]
+            recipe = adopt_pins(recipe, {r.bug_id: r for r in find_recipes(bundled_catalog(), (recipe.target,), ())})
+        jobs = [Job(recipe, pin.ref, pin.expect) for pin in recipe.pins]
+        if self.settings.baseline is not None:
+            jobs += [Job(recipe, ref) for ref in recipe.watch]
+        if not jobs:
+            raise SentinelError(
+                f"{recipe.path.name}: {recipe.bug_id} has no pins; give a ref (--sentinel-ref=git:main, "
+                "--sentinel-repo=DIR, or TARGET_REPO in the environment)"
+            )
+        return jobs
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """Start loading torch while pytest collects."""
+        if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
+            self._the_runner().start(self.settings.targets)
+
+    def plan(self, items: Sequence[pytest.Item]) -> None:
+        """Let the machine's cores work ahead; under xdist the workers are the parallelism."""
+        laws = [item.job for item in items if isinstance(item, LawItem)]
+        self._laws_at = Counter(job.place for job in laws)
+        if laws and not self.is_controller and not self.config.option.collectonly:
+            self._the_survey().plan(laws)
+        self._selected = {
+            (item.job.recipe.digest, item.job.ref): item.job for item in items if isinstance(item, RecipeItem)
+        }
+        if self.config.option.collectonly or self.is_controller or self.is_worker:
+            return
+        jobs = [item.job for item in items if isinstance(item, RecipeItem)]
+        if jobs:
+            self._the_runner().plan(jobs)
+
+    def decide(self, job: Job) -> Decision:
+        decision = self._the_runner().decide(job)
+        self._verdicts[job.recipe.digest, job.ref] = decision.verdict.name
+        if job == self._selected.get((job.recipe.digest, job.ref)) and complaint(decision, self.settings.baseline):
+            self._failed.add((job.recipe.digest, job.ref))
+        return decision
+
+    def decide_law(self, job: LawJob) -> Decision:
+        started = time.monotonic()
+        decision = self._the_survey().decide(job)
+        if job.place not in self._law_seconds:  # one search has decided all of them
+            self._law_seconds[job.place] = (time.monotonic() - started) / max(self._laws_at[job.place], 1)
+        return decision
+
+    def seconds(self, job: Job | LawJob) -> float:
+        """How long it took to decide, without the wait for what was decided before it."""
+        return self._law_seconds[job.place] if isinstance(job, LawJob) else self._the_runner().seconds(job)
+
+    def known_as(self, job: LawJob) -> tuple[list[str], bool]:
+        """The recipes that explain what broke a law: their bugs are there at the same ref; and whether items of theirs
+        fail in this run for all of it."""
+        from sentinel.search.discovery import is_about, is_there
+
+        survey, target = self._the_survey(), self.catalog.adapters[job.target].target
+        findings, beside = survey.findings(job), survey.beside(job)
+        known = [
+            recipe
+            for recipe in self._recipes_of(job.target)
+            if any(is_about(recipe, finding, target) for finding in findings)
+            and is_there(recipe, self._verdict(recipe, job.ref), chain(beside, survey.shown_by(recipe, job.ref)))
+        ]
+        failed = [recipe for recipe in known if (recipe.digest, job.ref) in self._failed]
+        told = all(any(is_about(recipe, finding, target) for recipe in failed) for finding in findings)
+        return [recipe.bug_id for recipe in (failed if told and failed else known)], bool(failed) and told
+
+    def _verdict(self, recipe: Recipe, ref: Ref) -> str:
+        """The name of a verdict. One recipe explains many laws; it is decided once."""
+        key = recipe.digest, ref
+        if key not in self._verdicts:
+            self.decide(self._selected.get(key) or Job(recipe, ref))
+        return self._verdicts[key]
+
+    def _recipes_of(self, target: str) -> list[Recipe]:
+        if target not in self._known_recipes:
+            self._known_recipes[target] = find_recipes(self.catalog, (target,), ())
+        return self._known_recipes[target]
+
+    def _the_survey(self) -> Survey:
+        if self._survey is None:
+            level = self.settings.law_level
+            level = "quick" if level == "off" else level
+            hunters = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers are the parallelism
+            from sentinel.search.recorded import Recorded
+
+            baseline = self.settings.baseline
+            recorded = Recorded(baseline, self.catalog) if baseline is not None else None
+            self._survey = Survey(self.catalog, self._the_runner(), level, 0, self._recipes_of, hunters, recorded)
+        return self._survey
+
+    def _the_runner(self) -> Runner:
+        if self._runner is None:
+            self._runner = runner_of(self.catalog, self.settings, self.progress)
+        return self._runner
+
+    def progress(self, message: str) -> None:
+        """Tell the user about a step that takes a while."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None and self.config.get_verbosity() >= 0:
+            with self._announce:
+                reporter.ensure_newline()
+                reporter.write_line(f"sentinel: {message}")
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+        if self._survey is not None:
+            self._survey.close()
+            self._survey = None
+
+    # -- judging and recording ----------------------------------------------------------------------------------------
+
+    def record(self, decision: Decision) -> Path:
+        """Write the evidence of a decision and tell other plugins."""
+        from sentinel.reports.evidence import evidence
+        from sentinel.reports.store import write
+
+        document = evidence(decision)
+        place = write(self.settings.report_dir, decision, document)
+        self._documents[place] = document
+        self.config.hook.pytest_sentinel_decided(decision=decision)
+        return place
+
+    def command(self, nodeid: str) -> str:
+        """The command that repeats one item alone."""
+        alone = replace(
+            self.settings,
+            targets=(),
+            bugs=(),
+            named_refs=self.settings.refs,
+            trees=(),
+            report_dir=Settings().report_dir,
+            sarif=None,
+            laws="deep" if self.settings.laws == "deep" else "",
+        )
+        return shlex.join(["pytest", nodeid, *alone.words()])
+
+    # -- reporting ----------------------------------------------------------------------------------------------------
+
+    def header(self) -> list[str]:
+        targets = ", ".join(self.settings.targets) or "as the given paths say"
+        lines = [f"sentinel: targets {targets}; evidence in {self.settings.report_dir}"]
+        owner = other_owner_of_the_name()
+        return [*lines, f"sentinel: {owner}"] if owner else lines
+
+    def collect(self, report: pytest.TestReport, evidence: Path) -> None:
+        self.results.append((evidence, report.outcome, report.duration, report.nodeid))
+
+    def documents(self) -> list[tuple[dict[str, Any], str]]:
+        from sentinel.reports.store import load
+
+        for evidence, _, _, _ in self.results:
+            if evidence not in self._documents:
+                self._documents[evidence] = load(evidence)
+        return [(self._documents[evidence], outcome) for evidence, outcome, _, _ in self.results]
+
+    def _below_reports(self, evidence: Path) -> str:
+        return evidence.resolve().relative_to(self.settings.report_dir.resolve()).as_posix()
+
+    def could_not_write(self, session: pytest.Session, error: SentinelError) -> None:
+        """Say so at the end, and in the exit status; an error raised here would hide what the run has decided."""
+        self._unwritten.append(str(error))
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def summarise(self, reporter: pytest.TerminalReporter) -> None:
+        for sentence in self._unwritten:
+            reporter.write_line(f"sentinel: {sentence}", red=True)
+        if not self.results or self.config.get_verbosity() < -1:
+            return
+        from sentinel.reports.summary import summary
+
+        reporter.section("sentinel")
+        writer = reporter._tw
+        text = summary(
+            self.documents(),
+            str(self.settings.report_dir),
+            terminal=writer.hasmarkup,
+            width=writer.fullwidth,
+            every=self.config.get_verbosity() > 0,
+        )
+        writer.write(text.rstrip("\n") + "\n" + self._weaker() + self._last_line, flush=True)
+
+    def _weaker(self) -> str:
+        """What a user who asked for nothing should know: that this machine offers less than another would."""
+        levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
+        if self.settings.sandbox or self.settings.device != "cpu" or "basic" not in levels:
+            return ""
+        return "sandbox: basic, no boundary against malice; strict is not to be had here, `sentinel doctor` says why\n"
+
+    def finish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write ``run.json``; turn a run in which nothing was decided into a failure."""
+        self.close()
+        if self.is_worker or not self.results:
+            return
+        from sentinel.reports.store import RunItem, write_run
+
+        documents = self.documents()
+        items = [
+            RunItem(nodeid, outcome, document["verdict"], duration, self._below_reports(evidence))
+            for (document, _), (evidence, outcome, duration, nodeid) in zip(documents, self.results)
+        ]
+        try:
+            write_run(
+                self.settings.report_dir,
+                items,
+                started=self._when,
+                duration=time.monotonic() - self._started,
+                command=["pytest", *map(str, self.config.invocation_params.args)],
+            )
+        except SentinelError as error:
+            self.could_not_write(session, error)
+            return
+        decided = any(document["verdict"] not in ("unavailable", "inconclusive") for document, _ in documents)
+        expected = any(outcome == "passed" for _, outcome in documents)
+        if exitstatus == pytest.ExitCode.OK and not decided and not expected:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+            self._last_line = "nothing was decided: every item was unavailable, so this run is no success\n"
+
+
+def other_owner_of_the_name() -> str | None:
+    """A sentence where PyPI's distribution ``sentinel``, another project altogether, is installed too."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        other = distribution("sentinel")
+    except PackageNotFoundError:
+        return None
+    return (
+        f"another distribution, sentinel {other.version}, has the import name `sentinel` too, and either may have "
+        "overwritten the other's files; uninstall it, then reinstall rl-sentinel"
+    )
+
+
+def _environment_repo() -> Ref | None:
+    path = os.environ.get("TARGET_REPO")
+    return Ref("path", os.path.abspath(path)) if path else None

@@ -1,0 +1,390 @@
+# ruff: noqa: RUF009 (each setting is made by the declaration of its option)
+"""What a run was asked to do: the command line, over ``sentinel.toml`` or ``[tool.sentinel]``, over the defaults."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import SentinelError
+from sentinel.targets.refs import Ref
+
+#: Turns what was written (once or several times) into a setting's value; also given the names of the known targets.
+Reader = Callable[[list[Any], Sequence[str]], Any]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: ``--sentinel-NAME`` of pytest, ``--NAME`` of a command, ``NAME`` in a settings file.
+
+    :ivar read: checks what was written, and gives the setting's value.
+    :ivar many: whether it may be given several times.
+    :ivar file: whether it names something on the disk, which in a settings file is relative to that file's folder.
+    :ivar number: whether a settings file writes it as a number.
+    """
+
+    name: str
+    metavar: str
+    help: str
+    read: Reader
+    many: bool = False
+    file: bool = False
+    number: bool = False
+
+    @property
+    def type(self) -> str:
+        """What a settings file may say, in words."""
+        return "a string or a list of strings" if self.many else "a number" if self.number else "a string"
+
+
+def _option(name: str, metavar: str, help: str, read: Reader, default: Any = (), **more: Any) -> Any:
+    """Declare an option where its setting stands; pytest, the commands and the settings files all read it there."""
+    option = Option(name, metavar, help, read, **more)
+    make = {"default_factory": dict} if default is dict else {"default": default}
+    return field(**make, metadata={"option": option})
+
+
+def _one(read: Callable[[Any], Any]) -> Reader:
+    return lambda texts, _: read(texts[-1])
+
+
+def _each(read: Callable[[Any], Any]) -> Reader:
+    return lambda texts, _: tuple(map(read, texts))
+
+
+def _by_target(read: Callable[[str], Any]) -> Reader:
+    """``[TARGET=]VALUE``, as (target or None for all, value)."""
+    return lambda texts, known: tuple((name, read(value)) for name, value in (_assigned(text, known) for text in texts))
+
+
+def _comma(read: Reader) -> Reader:
+    return lambda texts, known: read(
+        [part.strip() for text in texts for part in text.split(",") if part.strip()], known
+    )
+
+
+def _mapping(read: Callable[[str], Any]) -> Reader:
+    return lambda texts, known: dict(_by_target(read)(texts, known))
+
+
+def _choice(what: str, *choices: str) -> Reader:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise SentinelError(f"unknown {what} {text!r}{nearest(text, choices)}; one of {', '.join(choices)}")
+        return text
+
+    return _one(read)
+
+
+def _targets(names: list[str], known: Sequence[str]) -> tuple[str, ...]:
+    if "all" in names:
+        return tuple(name for name in known if name != "demo")
+    for name in names:
+        if name not in known:
+            raise SentinelError(f"unknown target {name!r}{nearest(name, known)}; known: {', '.join(known)}, all")
+    return tuple(dict.fromkeys(names))
+
+
+def _assigned(text: str, known: Sequence[str]) -> tuple[str | None, str]:
+    """``TARGET=VALUE``, or ``VALUE`` for every target."""
+    name, equals, value = text.partition("=")
+    if equals and name in known:
+        return name, value
+    if equals and name.isidentifier():
+        raise SentinelError(f"unknown target {name!r} in {text!r}{nearest(name, known)}; known: {', '.join(known)}")
+    return None, text
+
+
+def _path(text: str) -> Path:
+    """``~`` of a user who is not there stays: that no such file is there is said in a moment."""
+    return Path(os.path.expanduser(text))
+
+
+def _folder(text: str) -> Path:
+    path = _path(text)
+    if not os.path.isdir(path):  # pathlib raises for a name that is too long
+        raise SentinelError(f"no such folder: {path}")
+    return path
+
+
+def _recorded(text: str) -> Path:
+    if not os.path.isdir(_path(text)):
+        raise SentinelError(
+            f"no such folder: {text}; a baseline is evidence that was accepted: `sentinel baseline update --to {text}` "
+            "makes one of the last run, and a clone of Sentinel has its own in reports/"
+        )
+    return _path(text)
+
+
+def _tree(text: str) -> Ref:
+    return Ref("path", os.path.abspath(_folder(text)))
+
+
+def _interpreter(path: str) -> str:
+    found = shutil.which(os.path.expanduser(path))
+    if found is None:
+        raise SentinelError(f"no such interpreter: {path}; name the path of a python executable")
+    return os.path.abspath(found)
+
+
+def _url(text: str) -> str:
+    from sentinel.sources.urls import checked_url
+
+    return checked_url(text)
+
+
+def _device(text: str) -> str:
+    if text == "cpu" or text == "cuda" or (text.startswith("cuda:") and text[5:].isdigit()):
+        return text
+    raise SentinelError(f"unknown device {text!r}; write cpu, cuda or cuda:N")
+
+
+def _seconds(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except OverflowError:
+        seconds = float("inf")
+    except (TypeError, ValueError):
+        raise SentinelError(f"the timeout is a number of seconds, not {value!r}") from None
+    if not 0 < seconds < 86400:
+        raise SentinelError(f"the timeout must be more than 0 and less than 86400 seconds (a day), not {seconds:g}")
+    return seconds
+
+
+_FILES = {"many": True, "file": True}
+_REPORTS = Path("sentinel-reports")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every option and its value; each is declared here and nowhere else.
+
+    :ivar targets: the selected targets' names; empty where Sentinel was asked for through paths alone.
+    :ivar bugs: globs over bug ids; empty for all.
+    :ivar named_refs: (target name or None for all, ref); empty for the recipes' own pins.
+    :ivar trees: the same for working trees.
+    :ivar recipes: the user's recipe folders.
+    :ivar pythons: target name (None for all) -> interpreter whose environment has it installed.
+    :ivar repo_urls: target name (None for all) -> the git URL of a fork.
+    :ivar sandbox: empty for the strictest that the machine offers.
+    :ivar laws: empty where nothing was said: then off for pins, and quick where a ref or a working tree is checked.
+    """
+
+    targets: tuple[str, ...] = _option(
+        "target", "NAME", "check these targets (comma list, repeatable; 'all')", _comma(_targets), many=True
+    )
+    bugs: tuple[str, ...] = _option(
+        "bug", "GLOB", "only recipes whose bug id matches (comma list, repeatable)", _comma(_each(str)), many=True
+    )
+    named_refs: tuple[tuple[str | None, Ref], ...] = _option(
+        "ref",
+        "[TARGET=]REF",
+        "judge these refs instead of the recipes' pins: git:<sha|tag|branch|pull/N/head>, pypi:<version|latest>, "
+        "path:<dir>, installed",
+        _comma(_by_target(Ref.parse)),
+        many=True,
+    )
+    trees: tuple[tuple[str | None, Ref], ...] = _option(
+        "repo", "[TARGET=]DIR", "judge a working tree, uncommitted changes included", _by_target(_tree), **_FILES
+    )
+    recipes: tuple[Path, ...] = _option(
+        "recipes", "DIR", "also load the recipes of this folder", _each(_folder), **_FILES
+    )
+    pythons: Mapping[str | None, str] = _option(
+        "python", "[TARGET=]PYTHON", "probe in this interpreter's environment", _mapping(_interpreter), dict, many=True
+    )
+    repo_urls: Mapping[str | None, str] = _option(
+        "repo-url", "[TARGET=]URL", "fetch from a fork instead of upstream", _mapping(_url), dict, many=True
+    )
+    report_dir: Path = _option(
+        "report-dir", "DIR", "write evidence here (default: sentinel-reports)", _one(_path), _REPORTS, file=True
+    )
+    baseline: Path | None = _option(
+        "baseline",
+        "DIR",
+        "fail only where evidence differs from what is recorded here",
+        _one(_recorded),
+        None,
+        file=True,
+    )
+    device: str = _option("device", "DEVICE", "cpu (default), cuda or cuda:N", _one(_device), "cpu")
+    timeout: float = _option("timeout", "SECONDS", "for one probe (default: 60)", _one(_seconds), 60.0, number=True)
+    sandbox: str = _option(
+        "sandbox",
+        "LEVEL",
+        "strict, basic or off (default: the strictest that this machine offers)",
+        _choice("sandbox", "strict", "basic", "off"),
+        "",
+    )
+    laws: str = _option(
+        "laws",
+        "LEVEL",
+        "search for broken laws: off, quick or deep (default: off for pins, quick for --sentinel-ref)",
+        _choice("level of laws", "off", "quick", "deep"),
+        "",
+    )
+    sarif: Path | None = _option(
+        "sarif", "FILE", "also write the run as SARIF 2.1.0, for code scanning", _one(_path), None, file=True
+    )
+
+    @property
+    def refs(self) -> tuple[tuple[str | None, Ref], ...]:
+        """What is judged in the place of the recipes' pins."""
+        return self.named_refs + self.trees
+
+    @property
+    def law_level(self) -> str:
+        return self.laws or ("quick" if self.refs and self.targets and not self.bugs else "off")
+
+    @property
+    def asked(self) -> bool:
+        """Whether the options alone ask for Sentinel's items."""
+        return bool(self.targets or self.recipes or self.bugs)
+
+    def refs_of(self, target: str) -> tuple[Ref, ...]:
+        return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
+
+    def python_of(self, target: str) -> str | None:
+        """The interpreter that a target is probed with; None for our own."""
+        return self.pythons.get(target, self.pythons.get(None))
+
+    def url_of(self, target: str) -> str | None:
+        """The repository of a fork of a target; None for upstream's."""
+        return self.repo_urls.get(target, self.repo_urls.get(None))
+
+    def selects(self, target: str, bug_id: str) -> bool:
+        return (not self.targets or target in self.targets) and (
+            not self.bugs or any(fnmatchcase(bug_id, pattern) for pattern in self.bugs)
+        )
+
+    def words(self) -> list[str]:
+        """The options that differ from their defaults, as they are written on a command line."""
+        default = Settings()
+        words = []
+        for place, option in OPTIONS.items():
+            value = getattr(self, place)
+            if value != getattr(default, place):
+                several = value.items() if isinstance(value, Mapping) else value if option.many else [value]
+                words += [f"--sentinel-{option.name}={_written(option, item)}" for item in several]
+        return words
+
+
+def _written(option: Option, value: Any) -> str:
+    """A value as it is written on a command line."""
+    if isinstance(value, tuple):
+        name, value = value
+        return f"{name}={_written(option, value)}" if name else _written(option, value)
+    if option.number:
+        return f"{value:g}"
+    return value.name if option.name == "repo" else str(value)
+
+
+#: field of :class:`Settings` -> the option that it is set by
+OPTIONS: Mapping[str, Option] = {item.name: item.metadata["option"] for item in fields(Settings)}
+#: by the name that is written
+NAMED: Mapping[str, Option] = {option.name: option for option in OPTIONS.values()}
+
+
+def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
+    """The settings of a folder: ``sentinel.toml``, or ``[tool.sentinel]`` of its ``pyproject.toml``.
+
+    :raises SentinelError: where the file does not parse, or has a key that is no option.
+    """
+    own, project = folder / "sentinel.toml", folder / "pyproject.toml"
+    for file, table in ((own, ()), (project, ("tool", "sentinel"))):
+        if not file.is_file():
+            continue
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
+        try:
+            values: Any = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, OSError, RecursionError) as error:  # not TOML, or no number that Python would read
+            if file is project:
+                return {}, None  # pytest itself reports a broken pyproject.toml
+            raise SentinelError(f"{file.name}: {error}") from None
+        for name in table:
+            values = values.get(name, {}) if isinstance(values, dict) else {}
+        if not isinstance(values, dict):
+            raise SentinelError(f"{file.name}: [{'.'.join(table)}] is a table of options")
+        for key, value in values.items():
+            _check(file.name, key, value)
+        if values:
+            return values, file
+    return {}, None
+
+
+def _check(file: str, key: str, value: Any) -> None:
+    option = NAMED.get(key)
+    if option is None and key in ("sentinel", "tool") and isinstance(value, dict):
+        table = "tool.sentinel" if key == "tool" else key
+        raise SentinelError(
+            f"{file}: write the options without the line [{table}]; only pyproject.toml has such a table"
+        )
+    if option is None:
+        raise SentinelError(f"{file}: unknown option {key!r}{nearest(key, NAMED)}")
+    texts = value if option.many and isinstance(value, list) else [value]
+    kinds = (str, int, float) if option.number else (str,)
+    if not all(isinstance(text, kinds) and not isinstance(text, bool) for text in texts):
+        raise SentinelError(f"{file}: {key} is {option.type}, not {reprlib.repr(value)}")  # a table may be deep
+
+
+def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Sequence[str], base: Path) -> Settings:
+    """Merge what was given on the command line over what a file says, and check it.
+
+    :param given: option -> value or list, None where not given.
+    :param base: the folder that paths of the file are relative to.
+    :raises SentinelError: for an unknown target, a bad ref, a path that is not there.
+    """
+    if _texts(given.get("ref")) or _texts(given.get("repo")):
+        file = {name: value for name, value in file.items() if name not in ("ref", "repo")}  # both say what is judged
+    environment = {"report-dir": os.environ.get("OUTPUT_DIR")}  # of published runners
+    values = {}
+    for place, option in OPTIONS.items():
+        texts = _texts(given.get(option.name)) or [
+            _placed(text, option, base) for text in _texts(file.get(option.name))
+        ]
+        texts = texts or _texts(environment.get(option.name))
+        if texts:
+            values[place] = option.read(texts, known_targets)
+    settings = Settings(**values)
+    for name, _ in settings.named_refs:
+        for other, _ in settings.trees:
+            if name is None or other is None or name == other:
+                raise SentinelError(
+                    f"--sentinel-ref and --sentinel-repo both say what is judged of {name or other or 'every target'}; "
+                    "leave one out, or give both as refs: --sentinel-ref=git:main,path:DIR"
+                )
+    return settings
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`` — did you mean 'x'?`` where something is close."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(names), 1, 0.5)
+    return f" — did you mean {close[0]!r}?" if close else ""
+
+
+def _placed(text: Any, option: Option, base: Path) -> Any:
+    """What a file says; its paths are relative to its folder."""
+    if not option.file:
+        return text
+    name, equals, path = text.partition("=")
+    if option.name == "repo" and equals and name.isidentifier():
+        return f"{name}={base / os.path.expanduser(path)}"
+    return str(base / os.path.expanduser(text))
+
+
+def _texts(value: Any) -> list[Any]:
+    """What was given once or several times; a path or a URL may hold a comma."""
+    values = value if isinstance(value, list) else [value]
+    return [item for item in values if item not in (None, "")]

@@ -1,0 +1,47 @@
+"""A checkout: the target's package roots at one ref, on disk, ready to import and proven by hashes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sentinel.targets.refs import Ref
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A file of the revision that is not on disk: too large and not source code, or absent from the mirror."""
+
+    path: str
+    size: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """:ivar path: the read-only directory that holds the package roots at their repository paths.
+    :ivar roots: the package roots (repository paths) that this revision has.
+    :ivar import_roots: absolute directories for ``sys.path``, in order.
+    :ivar tree: sha256 over the contents of the package roots; the same for the same files, whatever the source.
+    :ivar commit: the resolved git commit, where the source is git (or a path inside a git work tree).
+    :ivar version: the release, where the source is pypi or installed.
+    :ivar digest: ``sha256:<hex>`` of the wheel, where the source is pypi.
+    :ivar dirty: whether a working tree differed from its commit.
+    :ivar left_out: files of the revision that are not on disk.
+    """
+
+    target: str
+    ref: Ref
+    path: Path
+    roots: tuple[str, ...]
+    import_roots: tuple[Path, ...]
+    tree: str
+    commit: str | None = None
+    version: str | None = None
+    digest: str | None = None
+    dirty: bool = False
+    left_out: tuple[LeftOut, ...] = field(default=())
+
+    @property
+    def key(self) -> str:
+        return self.ref.key(self.tree)

@@ -1,0 +1,182 @@
+"""How closely two observed values must agree: by the dtype of the observation, as DESIGN fixes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sentinel.values import FLOATS, Tensor, tensor
+
+#: dtype -> (relative, absolute). bfloat16 and float16: four times and once their machine epsilon, what a sum of a few
+#: numbers near 1 can be off by.
+DEFAULTS: dict[str, tuple[float, float]] = {
+    "float64": (1e-9, 1e-12),
+    "float32": (1e-5, 1e-6),
+    "float16": (4 * 2.0**-10, 2.0**-10),
+    "bfloat16": (4 * 2.0**-7, 2.0**-7),
+}
+
+
+#: A number without a dtype is most often ``tensor.item()`` of a float32 tensor.
+BARE = "float32"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How closely a value must agree; None stands for the default of the observation's dtype."""
+
+    relative: float | None = None
+    absolute: float | None = None
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """:ivar detail: empty where the values agree; else which element differs, by how much, at which tolerance."""
+
+    agrees: bool
+    detail: str = ""
+
+
+def agree(observed: Any, expected: Any, tolerance: Tolerance = Tolerance()) -> Agreement:
+    """Compare an observed value with an expected one.
+
+    Floats agree within the tolerance of the observed dtype; integers, booleans, strings and shapes exactly. NaN equals
+    NaN only where the expectation says NaN. Nested lists of numbers in the expectation are read with the observation's
+    dtype; a
+    :class:`Tensor` in the expectation must have the observation's dtype too.
+    """
+    if isinstance(observed, Tensor):
+        return _tensors(observed, expected, tolerance)
+    if isinstance(expected, Tensor):
+        return Agreement(False, f"expected a tensor of shape {list(expected.shape)}, observed {_name(observed)}")
+    if isinstance(observed, Mapping) and isinstance(expected, Mapping):
+        return _mappings(observed, expected, tolerance)
+    if isinstance(observed, (list, tuple)) and isinstance(expected, (list, tuple)):
+        if len(observed) != len(expected):
+            return Agreement(False, f"expected {len(expected)} items, observed {len(observed)}")
+        for index, (left, right) in enumerate(zip(observed, expected)):
+            part = agree(left, right, tolerance)
+            if not part.agrees:
+                return Agreement(False, f"item {index}: {part.detail}")
+        return Agreement(True)
+    if _is_number(observed) and _is_number(expected):
+        return _scalars(observed, expected, tolerance)
+    same = type(observed) is type(expected) and observed == expected
+    return Agreement(same, "" if same else f"expected {expected!r}, observed {observed!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _name(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
+
+
+def _scalars(observed: float, expected: float, tolerance: Tolerance) -> Agreement:
+    if isinstance(observed, int):
+        same = observed == expected
+        return Agreement(same, "" if same else f"expected {expected!r}, observed {observed!r}")
+    relative, absolute = bounds(BARE, tolerance)
+    if math.isnan(observed) or math.isnan(expected) or math.isinf(observed) or math.isinf(expected):
+        same = (math.isnan(observed) and math.isnan(expected)) or observed == expected
+    else:
+        same = abs(observed - expected) <= absolute + relative * abs(expected)
+    return Agreement(same, "" if same else f"expected {expected!r}, observed {observed!r}{_at(relative, absolute)}")
+
+
+def _mappings(observed: Mapping[str, Any], expected: Mapping[str, Any], tolerance: Tolerance) -> Agreement:
+    if set(observed) != set(expected):
+        return Agreement(False, f"expected the keys {sorted(expected)}, observed {sorted(observed)}")
+    for key, value in expected.items():
+        part = agree(observed[key], value, tolerance)
+        if not part.agrees:
+            return Agreement(False, f"{key}: {part.detail}")
+    return Agreement(True)
+
+
+def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> Agreement:
+    if isinstance(expected, Tensor):
+        if expected.dtype != observed.dtype:
+            return Agreement(False, f"expected dtype {expected.dtype}, observed {observed.dtype}")
+        right: Any = expected.array()
+    elif isinstance(expected, bool) or expected is None or isinstance(expected, (str, Mapping)):
+        if isinstance(expected, bool) and observed.shape == () and observed.dtype == "bool":
+            same = bool(observed.array()) == expected
+            return Agreement(same, "" if same else f"expected {expected}, observed {observed.nested()}")
+        return Agreement(False, f"expected {expected!r}, observed a tensor of shape {list(observed.shape)}")
+    else:
+        try:
+            right = tensor(list(expected) if isinstance(expected, tuple) else expected, _wide(observed.dtype)).array()
+        except ValueError as error:
+            return Agreement(False, f"the expected value is no tensor: {error}")
+    left = observed.array()
+    if left.shape != right.shape:
+        return Agreement(False, f"expected shape {list(right.shape)}, observed {list(left.shape)}")
+    left, right = left.astype(_numpy(observed.dtype)), right.astype(_numpy(observed.dtype))
+    relative, absolute = bounds(observed.dtype, tolerance)
+    if observed.dtype in FLOATS:
+        with np.errstate(invalid="ignore", over="ignore"):
+            near = np.abs(left - right) <= absolute + relative * np.abs(right)
+        near = np.where(
+            np.isfinite(left) & np.isfinite(right), near, (left == right) | (np.isnan(left) & np.isnan(right))
+        )
+    else:
+        near = left == right
+    if near.all():
+        return Agreement(True)
+    first = tuple(int(n) for n in np.argwhere(~near)[0])
+    place = f"element {list(first)}" if first else "the value"
+    where = f" ({int((~near).sum())} of {near.size} differ)" if near.size > 1 else ""
+    return Agreement(
+        False,
+        f"{place}: expected {right[first].item()!r}, observed {left[first].item()!r}{_at(relative, absolute)}{where}",
+    )
+
+
+def _wide(dtype: str) -> str:
+    # Expectations carry full precision; reading them in the observation's own dtype would round before comparing.
+    return "float64" if dtype in FLOATS else "int64"
+
+
+def _numpy(dtype: str) -> Any:
+    return np.float64 if dtype in FLOATS else np.int64
+
+
+def bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
+    """(relative, absolute) for an observation of this dtype; zeros where it must agree exactly."""
+    if tolerance.exact or dtype not in DEFAULTS:
+        return 0.0, 0.0
+    relative, absolute = DEFAULTS[dtype]
+    return (
+        relative if tolerance.relative is None else tolerance.relative,
+        absolute if tolerance.absolute is None else tolerance.absolute,
+    )
+
+
+def _at(relative: float, absolute: float) -> str:
+    return f" (tolerance {relative:g} relative, {absolute:g} absolute)"
+
+
+def difference(left: Any, right: Any) -> Any:
+    """``left - right`` of two observations: tensors of one shape in their dtype, numbers, lists item by item.
+
+    :raises ValueError: where the two cannot be subtracted.
+    """
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        if left.shape != right.shape:
+            raise ValueError(f"shapes {list(left.shape)} and {list(right.shape)} cannot be subtracted")
+        if left.dtype not in FLOATS:
+            return tensor((left.array().astype(np.int64) - right.array().astype(np.int64)).tolist(), "int64")
+        with np.errstate(invalid="ignore", over="ignore"):
+            return tensor((left.array() - right.array()).tolist(), left.dtype)
+    if _is_number(left) and _is_number(right):
+        return left - right
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        return [difference(one, two) for one, two in zip(left, right)]
+    raise ValueError(f"{_name(left)} and {_name(right)} cannot be subtracted")
