@@ -8,7 +8,7 @@ It is loaded twice: by pytest, which has no torch, and by the worker, beside the
 imported at the top but the vocabulary; a function that needs torch imports it inside itself. Nothing here may compute
 what a boundary is meant to compute: translate, and let upstream's code answer.
 
-To start your own: copy this file to ``adapters/<name>.py``, and see CONTRIBUTING for how to test it.
+To start your own: copy this file to ``adapters/<name>.py``, and see docs/adapters.md for how to test it.
 """
 
 from __future__ import annotations

@@ -5,12 +5,10 @@ Each stands in the README once, in the words of its pattern; what a measurement 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
 
-from sentinel.history import record, rendering
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 
@@ -27,21 +25,14 @@ def figures() -> dict[str, tuple[object, ...]]:
     unknown = [(name, pin.ref) for name, pin in verl if pin.ref.kind == "git"]  # the first command has no mirror yet
     releases = Counter(pin.expect for _, pin in verl if pin.ref.kind == "pypi")
     seen, right, gone = (releases[name] for name in ("reproduced", "fixed", "unavailable"))
-    evidence = [json.loads(file.read_bytes()) for file in (ROOT / "reports" / "verl").glob("*/pypi-0.9.1.json")]
-    audited = Counter(document["verdict"] for document in evidence)
-    history = rendering.counts([record.load(file) for file in record.files(ROOT / "reports" / "history")])
     return {
-        r"^(\d+) bugs with (\d+) pinned verdicts": (len(recipes), len(every)),
-        r"decides all (\d+) pins": (len(every),),
-        r"and (\d+) that nobody had reported": (sum(item.upstream.get("status") == "unreported" for item in recipes),),
-        r"\((\d+) of them, one small module each": (len(catalog.invariants),),
+        r"ships (\d+) known bugs with (\d+) revisions": (len(recipes), len(every)),
+        r"and (\d+) \*laws\*": (len(catalog.invariants),),
         r"(\d+) bugs  pypi:0\.9\.1  fixed ": (right,),
         r"(\d+) bugs  pypi:0\.9\.1  reproduced ": (seen,),
         r"(\d+) bugs  (\d+) refs +unavailable ": (len({name for name, _ in unknown}), len({ref for _, ref in unknown})),
         r"(\d+) reproduced, (\d+) unavailable, (\d+) fixed": (seen, len(unknown) + gone, right),
         r"(\d+) passed, (\d+) skipped in": (seen + right + gone, len(unknown)),
-        r"(\d+) of (\d+) known bugs are in verl": (audited["reproduced"], audited["reproduced"] + audited["fixed"]),
-        r"decided\. (Bugs: .*)$": (". ".join(line[0].upper() + line[1:] for line in history) + ".",),
     }
 
 

@@ -1,6 +1,6 @@
 """The hooks by which other packages add to Sentinel. They are pytest hooks: implement them in any pytest plugin.
 
-Registered with ``pytest_plugins`` or the ``pytest11`` entry point; see CONTRIBUTING.
+Registered with ``pytest_plugins`` or the ``pytest11`` entry point; see docs/adapters.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,62 @@
+"""The packages of ``sentinel/`` import one way along the data flow, as docs/architecture.md says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PACKAGE = REPOSITORY / "sentinel"
+
+#: What a newcomer expects to find beside the packages.
+LOOSE = {"__init__", "cli", "errors", "hookspecs", "plugin"}
+
+
+def _order() -> list[str]:
+    """The packages in the order of the table in docs/architecture.md, the lowest first."""
+    table = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8").partition("| package |")[2]
+    rows = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+def _modules() -> dict[str, Path]:
+    files = [file for file in PACKAGE.rglob("*.py") if "_bundled" not in file.parts]
+    named = {file: list(file.relative_to(REPOSITORY).with_suffix("").parts) for file in files}
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): file for file, parts in named.items()}
+
+
+def _imports(module: str, modules: dict[str, Path]) -> Iterator[tuple[str, int]]:
+    """Every module of ours that a module imports, wherever in it, and the line."""
+    for node in ast.walk(ast.parse(modules[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "sentinel":
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield (whole if whole in modules else node.module), node.lineno
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names if alias.name.split(".")[0] == "sentinel")
+
+
+def _package(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def test_imports_run_one_way() -> None:
+    order = _order()
+    floors = {name: number for number, name in enumerate(order)}
+    modules = _modules()
+    wrong = []
+    for module in modules:
+        here = _package(module)
+        for imported, line in _imports(module, modules):
+            there = _package(imported)
+            if here in floors and there != here and floors.get(there, -1 if there == "__init__" else 99) > floors[here]:
+                wrong.append(f"{modules[module].relative_to(REPOSITORY)}:{line} imports {imported}")
+    assert wrong == []
+
+
+def test_the_page_names_every_package_and_no_other() -> None:
+    packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert packages - {"_bundled"} == set(_order()) - LOOSE
+    assert {file.stem for file in PACKAGE.glob("*.py")} == LOOSE

@@ -1,0 +1,32 @@
+"""The pages of docs/ build without a dead link, and so do the links of the pages at the top."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_pages_build_without_a_dead_link(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "interpreting" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_every_link_of_a_page_at_the_top_leads_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+        if target.startswith(("http:", "https:")):
+            continue
+        path, _, anchor = target.partition("#")
+        assert (ROOT / path).exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}, target
