@@ -17,7 +17,7 @@ from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports.evidence import dumps, evidence, validate
 from sentinel.targets.refs import Ref
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 from sentinel.worker import answers, protocol
 from sentinel.worker.answers import Failed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from sentinel.values import Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.literals import Array, Attribute, Device, Namespace, New, Tensor, Tuple
 from sentinel.worker import protocol
 
 #: Of a header: more than there is, and more than there can be.

@@ -365,7 +365,7 @@ _SUM = {
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
     """TOPR's scores in a search: of one sign with the response's first advantage, which is most often the case."""
-    from sentinel.values import tensor
+    from sentinel.values.literals import tensor
 
     advantages = inputs["advantages"]
     return tensor(advantages.array()[:, 0].astype(float).tolist(), advantages.dtype)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.reports.drift import compare
 from sentinel.reports.escaping import message
-from sentinel.values.closeness import Tolerance
+from sentinel.values.tolerance import Tolerance
 
 Document = Mapping[str, Any]
 

@@ -243,7 +243,7 @@ def _json(
     found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path | str]
 ) -> dict[str, Any]:
     from sentinel.reports.escaping import message
-    from sentinel.values import typed
+    from sentinel.values.literals import typed
 
     def finding_json(item: Discovered, place: int) -> dict[str, Any]:
         finding: Finding = item.finding

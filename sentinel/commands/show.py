@@ -120,7 +120,7 @@ def _columns(rows: list[tuple[str, str, str]]) -> None:
 
 
 def _inputs(inputs: Mapping[str, Any], defaulted: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    from sentinel.values import Tensor
+    from sentinel.values.literals import Tensor
 
     for name, value in inputs.items():
         kind = ""
@@ -132,7 +132,7 @@ def _inputs(inputs: Mapping[str, Any], defaulted: tuple[str, ...]) -> Iterator[t
 
 def _small(value: Any) -> str:
     """A value in the recipe language; a tensor of two dimensions one row a line, a large one cut."""
-    from sentinel.values import plain
+    from sentinel.values.literals import plain
 
     data = plain(value)
     if isinstance(data, list) and data and all(isinstance(row, list) for row in data):

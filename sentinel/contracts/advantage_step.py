@@ -10,7 +10,7 @@ import numpy as np
 from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
 from sentinel.contracts.normalisation import LAWS_OF_TOKENS, lay_out_groups, normalised, rows_of
-from sentinel.values import Tensor, tensor
+from sentinel.values.literals import Tensor, tensor
 
 _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 

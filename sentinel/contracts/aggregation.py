@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import Choose, DoesNotApply, Input
-from sentinel.values import Tensor, tensor
+from sentinel.values.literals import Tensor, tensor
 
 LOSS_AGG_MODES = (
     "token-mean",

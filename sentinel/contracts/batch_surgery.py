@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.values import Tensor, from_array
+from sentinel.values.literals import Tensor, from_array
 
 
 def _present(rows: Mapping[str, Any]) -> dict[str, Any]:

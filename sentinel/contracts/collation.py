@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.values import from_array
+from sentinel.values.literals import from_array
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

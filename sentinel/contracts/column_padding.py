@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.values import from_array
+from sentinel.values.literals import from_array
 
 _DTYPES = ("float32", "int64", "bool", "float64", "int32")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

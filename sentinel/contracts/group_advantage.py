@@ -18,7 +18,7 @@ from sentinel.contracts.normalisation import (
     squares,
     whitened,
 )
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

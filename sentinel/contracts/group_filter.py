@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
 from sentinel.contracts.normalisation import lay_out_groups, rows_of
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 #: Rewards whose mean over some rows of them is not what floats make of it.
 _ROUNDED = (0.1, 0.9)

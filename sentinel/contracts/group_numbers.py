@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.values import Array
+from sentinel.values.literals import Array
 
 #: Three labels of each kind, as batches carry them: (values, numpy dtype).
 _LABELS = (

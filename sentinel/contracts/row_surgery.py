@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.values import from_array
+from sentinel.values.literals import from_array
 
 #: What a row of a container holds: its number, tokens, weights and flags, and what is no tensor.
 LAYOUTS: Mapping[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.contracts.aggregation import log_ratio, replaced, row_mean, spread
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sentinel.contracts.aggregation import gradient, leaf
 from sentinel.contracts.contract import Choose, Contract, Input, Observed
-from sentinel.values import Tensor, tensor
+from sentinel.values.literals import Tensor, tensor
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

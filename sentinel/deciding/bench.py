@@ -11,7 +11,7 @@ from sentinel.deciding.outcomes import Kind
 from sentinel.deciding.references import References
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.targets import Binding
-from sentinel.values import FLOATS, Tensor, tensor
+from sentinel.values.literals import FLOATS, Tensor, tensor
 from sentinel.worker.answers import Called, Claim, Failed, Sat
 from sentinel.worker.client import Session, TargetProcess
 

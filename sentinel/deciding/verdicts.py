@@ -11,7 +11,8 @@ from sentinel.deciding.outcomes import Comparison, Failure, Measurement, Observa
 from sentinel.laws.law import Case, Invariant
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
-from sentinel.values.closeness import Tolerance, agree, difference
+from sentinel.values.closeness import agree, difference
+from sentinel.values.tolerance import Tolerance
 
 #: Kinds of failure where the revision, or a Python for it, is missing on this machine; another one may have it.
 NOT_HERE = ("ref", "python")

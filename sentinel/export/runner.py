@@ -21,8 +21,8 @@ from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.reports.escaping import message
 from sentinel.targets import Binding, Target
-from sentinel.values import FLOATS, Array, Attribute, Device, Namespace, New, Tensor, Tuple
-from sentinel.values.closeness import Tolerance
+from sentinel.values.literals import FLOATS, Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.tolerance import Tolerance
 
 WIDTH = 120
 

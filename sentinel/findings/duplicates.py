@@ -18,7 +18,7 @@ from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
 from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Target
-from sentinel.values import Tensor, plain
+from sentinel.values.literals import Tensor, plain
 
 #: Of each source, the most that a reader is shown.
 MOST = 25

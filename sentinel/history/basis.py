@@ -18,7 +18,7 @@ from pathlib import Path
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.settings import Settings
-from sentinel.values import typed
+from sentinel.values.literals import typed
 from sentinel.worker import walls
 from sentinel.worker.client import flags
 

@@ -25,7 +25,7 @@ from sentinel.impact.toy import Array
 from sentinel.impact.training import SIDES, Training
 from sentinel.recipes import Recipe
 from sentinel.reports.summary import aligned
-from sentinel.values import plain
+from sentinel.values.literals import plain
 
 RULE = (
     "an effect is visible where learning stops in more seeds at one side, or else where the ranges of the seeds' "

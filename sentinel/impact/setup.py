@@ -15,8 +15,8 @@ from sentinel.impact.batches import GROUP_SIZES, Batch
 from sentinel.impact.parts import Part, part_of
 from sentinel.impact.toy import Array
 from sentinel.recipes import Recipe, parse_address
-from sentinel.values import Tensor, from_array
 from sentinel.values.closeness import agree
+from sentinel.values.literals import Tensor, from_array
 
 #: The scenario's own rows are in every batch of this number.
 EVERY = 10

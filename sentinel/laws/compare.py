@@ -29,7 +29,7 @@ import numpy.typing as npt
 from sentinel.contracts.contract import Contract, DoesNotApply, Inputs, Observed, ObservedRole
 from sentinel.laws.law import Case, Violation
 from sentinel.laws.layout import TOKENS, Flags, Indices, address, axes, mask_name, observed_keys, valid_tokens
-from sentinel.values import FLOATS, Tensor, from_array
+from sentinel.values.literals import FLOATS, Tensor, from_array
 
 PASSES = 4
 

@@ -8,7 +8,7 @@ from typing import Any
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.laws.layout import address
-from sentinel.values import typed
+from sentinel.values.literals import typed
 
 
 def nothing_else_is_touched(case: Case) -> list[Violation]:

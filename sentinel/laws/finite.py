@@ -8,7 +8,7 @@ from sentinel.contracts.contract import DoesNotApply
 from sentinel.laws.compare import Numbers, each_number, literal, numbers, scale_of
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.laws.layout import Flags, address
-from sentinel.values import FLOATS, Tensor
+from sentinel.values.literals import FLOATS, Tensor
 
 
 def finite_in_finite_out(case: Case) -> list[Violation]:

@@ -8,7 +8,7 @@ from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply
 from sentinel.laws.compare import aligned, counted, scale_of
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.laws.layout import address, equal, first_two, observed_keys
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 
 _HALVES = ("float16", "bfloat16")
 

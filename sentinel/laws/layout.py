@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sentinel.contracts.contract import Contract, DoesNotApply, Inputs, Observed
 from sentinel.laws.law import Case
-from sentinel.values import FLOATS, Tensor, from_array
+from sentinel.values.literals import FLOATS, Tensor, from_array
 
 Indices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]

@@ -22,7 +22,7 @@ from sentinel.laws.layout import (
     mask_of,
     valid_tokens,
 )
-from sentinel.values import FLOATS, Tensor, tensor
+from sentinel.values.literals import FLOATS, Tensor, tensor
 
 #: What may stand on a masked token. All fit float16, also times :func:`_vary`'s factors.
 JUNK = (7.0, -3.0, 1e4, math.inf, math.nan)

@@ -6,8 +6,8 @@ from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.laws.compare import disagreements
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.laws.layout import address
-from sentinel.values import Tensor
 from sentinel.values.closeness import agree
+from sentinel.values.literals import Tensor
 
 
 def the_oracle_agrees(case: Case) -> list[Violation]:

@@ -11,7 +11,7 @@ from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply
 from sentinel.laws.compare import Match, same
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.laws.layout import Flags, axes, entries, equal, first_two, like, mask_of
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 
 #: At which side padding goes: (columns before, columns after) of one.
 _SIDES = {"right": (0, 1), "left": (1, 0)}

@@ -10,7 +10,7 @@ from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply
 from sentinel.laws.compare import Numbers, difference, each_number, literal, scale_of
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.laws.layout import Indices, axes, first_two, permutation
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 
 
 def parts_add_up(case: Case) -> list[Violation]:

@@ -11,7 +11,7 @@ from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply
 from sentinel.laws.compare import Match, same
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.laws.layout import Flags, Indices, axes, entries, equal, first_two, float_inputs, like, mask_of, pick_rows
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 
 
 def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -> Flags:

@@ -12,7 +12,7 @@ from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply
 from sentinel.laws.compare import same
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.laws.layout import axes, equal, first_two, like
-from sentinel.values import FLOATS, Tensor
+from sentinel.values.literals import FLOATS, Tensor
 
 _INTEGERS = ("int64", "int32")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.laws.layout import address, like, valid_tokens
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 
 
 def a_sequence_decision_is_one_decision(case: Case) -> list[Violation]:

@@ -10,7 +10,7 @@ from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply
 from sentinel.laws.compare import same
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.laws.layout import equal, first_two, like
-from sentinel.values import FLOATS, Tensor
+from sentinel.values.literals import FLOATS, Tensor
 
 
 def twins_agree(case: Case) -> list[Violation]:

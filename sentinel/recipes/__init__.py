@@ -15,7 +15,7 @@ from sentinel.recipes.addresses import Address, AddressError, parse_address
 from sentinel.recipes.affects import Affected
 from sentinel.recipes.wording import nearest
 from sentinel.targets.refs import Ref
-from sentinel.values.closeness import Tolerance
+from sentinel.values.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from sentinel.contracts.contract import Contract
@@ -45,8 +45,8 @@ SUFFIXES = (".yaml", ".yml", ".json")
 class Expected:
     """One expected value.
 
-    :ivar value: a scalar, string, None, nested list of numbers, or a :class:`~sentinel.values.Tensor` where the recipe
-        gives a dtype (which then must agree too).
+    :ivar value: a scalar, string, None, nested list of numbers, or a :class:`~sentinel.values.literals.Tensor` where
+        the recipe gives a dtype (which then must agree too).
     """
 
     value: Any
@@ -69,8 +69,8 @@ class Recipe:
     """A recipe after validation.
 
     :ivar boundary: the dotted path as the recipe writes it.
-    :ivar variants: variant name -> canonical input -> literal (see :mod:`sentinel.values`), defaults filled in; the one
-        name ``""`` where the recipe has no variants.
+    :ivar variants: variant name -> canonical input -> literal (see :mod:`sentinel.values.literals`), defaults filled in;
+        the one name ``""`` where the recipe has no variants.
     :ivar defaulted: the input names that were filled in from the contract's defaults.
     :ivar requires: dotted paths that a checkout must have for this recipe to be about it.
     :ivar also_breaks: further laws that are broken for the same reason.

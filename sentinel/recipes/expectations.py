@@ -12,7 +12,8 @@ from sentinel.recipes.addresses import AddressError, parse_address
 from sentinel.recipes.findings import Findings
 from sentinel.recipes.tensor_literals import LiteralError, make_tensor, numbers, untagged
 from sentinel.recipes.yamldoc import Place
-from sentinel.values.closeness import Tolerance, agree
+from sentinel.values.closeness import agree
+from sentinel.values.tolerance import Tolerance
 
 
 def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:

@@ -1,4 +1,4 @@
-"""Values of the recipe language to :mod:`sentinel.values` literals, by the kind of the input they are for.
+"""Values of the recipe language to :mod:`sentinel.values.literals` literals, by the kind of the input they are for.
 
 * ``[[1.0, .nan]]``: a tensor of the contract's dtype (inputs of kind ``tensor``)
 * ``{tensor: [[1.0]], dtype: float32, requires_grad: true, contiguous: false}``: a tensor; the last: with something else
@@ -28,7 +28,7 @@ import numpy as np
 from sentinel.contracts.contract import Input
 from sentinel.recipes.tensor_literals import TAGGED, LiteralError, make_tensor, natural_dtype, untagged
 from sentinel.recipes.wording import describe, nearest
-from sentinel.values import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.literals import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
 
 #: The largest tensor that ``full`` makes: a recipe is small, and so must be what it asks for.
 MAX_ELEMENTS = 1_000_000

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from sentinel.recipes.wording import describe, nearest
-from sentinel.values import FLOATS, STORAGE, Tensor, tensor
+from sentinel.values.literals import FLOATS, STORAGE, Tensor, tensor
 
 #: How JSON, which has no such numbers, writes them; evidence does too.
 TAGGED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

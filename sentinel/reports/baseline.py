@@ -19,7 +19,7 @@ from sentinel.reports.behaviour import address
 from sentinel.reports.drift import Difference, compare
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import Document, dumps, evidence
-from sentinel.values.closeness import Tolerance
+from sentinel.values.tolerance import Tolerance
 
 Recorded = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel.deciding.outcomes import Comparison, Decision
 from sentinel.recipes import Expected
-from sentinel.values import plain
+from sentinel.values.literals import plain
 
 _TAGS = ("NaN", "Infinity", "-Infinity")
 

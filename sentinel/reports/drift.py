@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.reports.escaping import message
-from sentinel.values.closeness import BARE, Tolerance, bounds
+from sentinel.values.closeness import BARE, bounds
+from sentinel.values.tolerance import Tolerance
 
 _TAGS = ("NaN", "Infinity", "-Infinity")
 _TYPED = {"dtype", "shape", "tensor"}

@@ -24,8 +24,8 @@ from sentinel.recipes.schema_subset import Check, compiled
 from sentinel.reports.behaviour import behaviour
 from sentinel.reports.escaping import message, passage
 from sentinel.targets.refs import Ref
-from sentinel.values import typed
-from sentinel.values.closeness import Tolerance
+from sentinel.values.literals import typed
+from sentinel.values.tolerance import Tolerance
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

@@ -13,7 +13,7 @@ from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import Known, known_places, reason
 from sentinel.reports.rows import MEANING
 from sentinel.reports.summary import aligned
-from sentinel.values import Tensor, plain
+from sentinel.values.literals import Tensor, plain
 
 _LONGEST_VALUE = 48
 #: What is shown before the place where two long values begin to differ.

@@ -22,7 +22,7 @@ from sentinel.search.hunt import Tally
 from sentinel.search.saving import bug_id, recipe_document
 from sentinel.targets import Dialect
 from sentinel.targets.refs import Ref
-from sentinel.values import typed
+from sentinel.values.literals import typed
 
 
 def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tried: int, seed: int) -> Decision:

@@ -26,7 +26,7 @@ from sentinel.laws.law import Invariant, Violation
 from sentinel.search.drawing import TAPE, Draws, tape
 from sentinel.search.examples import Example
 from sentinel.search.scenarios import draw, takes, with_dialects
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
 
 #: Scenarios of one Hypothesis run.

@@ -27,8 +27,8 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.reports.store import write_atomically
 from sentinel.search.hunt import Finding
 from sentinel.targets.checkout import Checkout
-from sentinel.values import Tensor, plain
 from sentinel.values.closeness import agree
+from sentinel.values.literals import Tensor, plain
 
 Answers = Mapping[str, Mapping[str, Any]]
 

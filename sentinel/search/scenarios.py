@@ -13,7 +13,7 @@ from sentinel.contracts.choices import Tape
 from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input
 from sentinel.search.domains import DOMAINS
 from sentinel.targets import Binding
-from sentinel.values import FLOATS, Tensor, tensor
+from sentinel.values.literals import FLOATS, Tensor, tensor
 
 #: Styles of mask, the plainest first. ``right`` and ``left`` are padding on that side; ``gaps`` is anything.
 MASK_STYLES = ("full", "right", "left", "gaps")

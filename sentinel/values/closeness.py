@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.values import FLOATS, Tensor, tensor
+from sentinel.values.literals import FLOATS, Tensor, tensor
+from sentinel.values.tolerance import Tolerance
 
 #: dtype -> (relative, absolute). bfloat16 and float16: four times and once their machine epsilon, what a sum of a few
 #: numbers near 1 can be off by.
@@ -23,15 +24,6 @@ DEFAULTS: dict[str, tuple[float, float]] = {
 
 #: A number without a dtype is most often ``tensor.item()`` of a float32 tensor.
 BARE = "float32"
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How closely a value must agree; None stands for the default of the observation's dtype."""
-
-    relative: float | None = None
-    absolute: float | None = None
-    exact: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn, get_args
 
 from sentinel.targets import StandIn
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 from sentinel.worker.protocol import ProtocolError
 
 #: What a worker may call a failure; :mod:`sentinel.deciding.proof` looks into those that say something of the checkout.

@@ -11,7 +11,7 @@ import struct
 import time
 from typing import Any
 
-from sentinel.values import Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.literals import Array, Attribute, Device, Namespace, New, Tensor, Tuple
 
 #: A frame is this header (length of the JSON part, length of the bytes part) and the two parts.
 _HEADER = struct.Struct(">QQ")
@@ -37,7 +37,7 @@ class ProtocolError(Exception):
 
 
 def encode(value: Any) -> bytes:
-    """Encode scalars, lists, string-keyed mappings and the literals of :mod:`sentinel.values` as one frame.
+    """Encode scalars, lists, string-keyed mappings and the literals of :mod:`sentinel.values.literals` as one frame.
 
     :raises TypeError: for anything else, naming its type.
     """

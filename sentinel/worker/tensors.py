@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sentinel.values import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.literals import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
 from sentinel.worker.drift import StandInNamespace
 from sentinel.worker.ghosts import Ghost
 
@@ -95,8 +95,8 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
 def observe(value: Any) -> Any:
     """What a boundary returned, as values that can be sent.
 
-    Tensors and arrays become :class:`~sentinel.values.Tensor`, containers are walked, enum members and dtypes become
-    their names; an object of any other type becomes ``{"type": dotted name}``.
+    Tensors and arrays become :class:`~sentinel.values.literals.Tensor`, containers are walked, enum members and dtypes
+    become their names; an object of any other type becomes ``{"type": dotted name}``.
     """
     if value is None or isinstance(value, (bool, str)):
         return value

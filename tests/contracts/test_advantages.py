@@ -20,7 +20,7 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.drawing import Draws
 from sentinel.search.scenarios import draw, narrowed
 from sentinel.targets import Binding, Dialect
-from sentinel.values import Tensor, tensor
+from sentinel.values.literals import Tensor, tensor
 from sentinel.worker.answers import Sat
 from sentinel.worker.client import Zygote
 

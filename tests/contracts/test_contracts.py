@@ -12,7 +12,7 @@ from demo_kit import MASKED_TOKENS, Decide, Lab, returned
 from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.laws.law import Invariant
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.values import Namespace, tensor
+from sentinel.values.literals import Namespace, tensor
 from sentinel.worker.answers import Measured
 
 CONTRACTS = sorted(bundled_catalog().contracts)

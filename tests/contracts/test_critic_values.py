@@ -10,7 +10,7 @@ import pytest
 from demo_kit import Consult
 
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 Oracle = Callable[..., Mapping[str, Any]]
 

@@ -11,7 +11,7 @@ from contract_kit import measured
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.values import Tensor, tensor
+from sentinel.values.literals import Tensor, tensor
 
 # -- groups that teach nothing -----------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sentinel.contracts.contract import REQUIRED, DoesNotApply
 from sentinel.deciding.outcomes import Decision
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.values import Tensor, tensor
+from sentinel.values.literals import Tensor, tensor
 from sentinel.worker.answers import Sat
 from sentinel.worker.client import Zygote
 

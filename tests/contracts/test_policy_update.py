@@ -11,7 +11,7 @@ from demo_kit import Consult
 
 from sentinel.contracts.contract import REQUIRED
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.values import Tensor, tensor
+from sentinel.values.literals import Tensor, tensor
 
 Oracle = Callable[..., Mapping[str, Any]]
 Grid = list[list[float]]

@@ -14,7 +14,7 @@ from demo_kit import Consult
 
 from sentinel.contracts.contract import Choose
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 Oracle = Callable[..., Mapping[str, Any]]
 

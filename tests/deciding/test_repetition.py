@@ -7,7 +7,7 @@ import pytest
 
 from sentinel.deciding.repetition import SEED, Repetition, same
 from sentinel.recipes.catalog import Catalog
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 from sentinel.worker import probe
 
 REQUEST = {"boundary": "a.b", "variants": {"one": {"x": 1}, "two": {"x": 2}, "three": {"x": 3}}}

@@ -15,8 +15,8 @@ from sentinel.deciding.outcomes import Failure, Measurement, Provenance
 from sentinel.deciding.verdicts import by_expectation, by_law, of_failure, read
 from sentinel.laws.law import Invariant, Violation
 from sentinel.recipes import Expected, Recipe
-from sentinel.values import tensor
-from sentinel.values.closeness import Tolerance
+from sentinel.values.literals import tensor
+from sentinel.values.tolerance import Tolerance
 
 PROVENANCE = Provenance("pkg.f", "pkg", "pkg.py", 1, "0" * 40, "()")
 

@@ -49,7 +49,7 @@ def of(decision: Decision) -> tuple[str, str]:
 #: ``say(value)`` changes what a probe answers, or gives the frame itself; nothing in the worker looks at it again.
 SAYS = """
 import json, os, struct, types
-from sentinel.values import Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.literals import Array, Attribute, Device, Namespace, New, Tensor, Tuple
 from sentinel.worker import protocol, target_process
 honest = protocol.encode
 

@@ -35,7 +35,7 @@ from sentinel.reports.page import page
 from sentinel.reports.sarif import sarif
 from sentinel.reports.store import evidence_path, load
 from sentinel.reports.summary import summary
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 
 #: One of each: terminal (colour, title, link, C1), direction, line ends of all kinds, Markdown, HTML, runner commands.
 PAYLOAD = (

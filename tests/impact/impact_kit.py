@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.values import Tensor, from_array
+from sentinel.values.literals import Tensor, from_array
 
 
 @dataclass(frozen=True)

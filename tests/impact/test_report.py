@@ -46,7 +46,7 @@ def test_what_is_said_of_a_pair(base: Any, head: Any, said: str) -> None:
 
 
 def test_a_reference_has_its_own_dtype_and_need_not_have_everything() -> None:
-    from sentinel.values import tensor
+    from sentinel.values.literals import tensor
 
     single = tensor([1.0], "float32")
     assert sentence(_compare(single, float64([1.0]), reference=True)) == "no number differs"

@@ -14,7 +14,7 @@ from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, I
 from sentinel.laws.law import Case, Invariant, Violation
 from sentinel.search.scenarios import draw, narrowed
 from sentinel.targets import Binding
-from sentinel.values import FLOATS, Tensor, from_array, tensor
+from sentinel.values.literals import FLOATS, Tensor, from_array, tensor
 
 Array = npt.NDArray[Any]
 Observation = Mapping[str, Any]

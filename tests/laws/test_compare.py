@@ -15,7 +15,7 @@ from law_kit import CONTRACT, batch
 from sentinel.contracts.contract import DoesNotApply, Observed
 from sentinel.laws.compare import EPSILON, LARGEST, Match, Scale, difference, disagreements, same, scale_of
 from sentinel.laws.law import Case
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 UNIT = Scale(count=1, condition=1.0, magnitude=1.0, inputs=1.0, dtype="float32")
 

@@ -19,7 +19,7 @@ from sentinel.laws.oracle import the_oracle_agrees
 from sentinel.laws.rejected_rows import a_rejected_row_is_an_absent_row, rejected_rows
 from sentinel.laws.sequence_decisions import a_sequence_decision_is_one_decision
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.values import Tensor, tensor
+from sentinel.values.literals import Tensor, tensor
 
 Array = npt.NDArray[Any]
 

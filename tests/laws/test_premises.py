@@ -10,7 +10,7 @@ from law_kit import CONTRACT, batch, part, scoring
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.laws.law import Case
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 LAWS = bundled_catalog().invariants
 ONE = batch([[1.0, 2.0], [3.0, 4.0]], [[1, 0], [1, 1]], "pq")

@@ -9,7 +9,7 @@ from sentinel.contracts.contract import Contract, Input, Observed
 from sentinel.laws.law import Invariant
 from sentinel.recipes.catalog import Adapter, Catalog
 from sentinel.targets import Binding, PackageRoot, Target
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 
 def _never(*args: Any) -> Any:

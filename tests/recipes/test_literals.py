@@ -12,7 +12,7 @@ from sentinel.contracts.contract import Input
 from sentinel.recipes.addresses import Address, AddressError, parse_address
 from sentinel.recipes.literals import read_any, read_input
 from sentinel.recipes.tensor_literals import LiteralError
-from sentinel.values import Array, Attribute, Device, Namespace, New, Tensor, Tuple, tensor
+from sentinel.values.literals import Array, Attribute, Device, Namespace, New, Tensor, Tuple, tensor
 
 PACKAGES = ("toy", "toy_plugins")
 

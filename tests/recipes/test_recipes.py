@@ -29,8 +29,8 @@ from sentinel.recipes.structure import schema
 from sentinel.recipes.template import template
 from sentinel.recipes.yamldoc import read_text
 from sentinel.targets.refs import Ref
-from sentinel.values import New, tensor
-from sentinel.values.closeness import Tolerance
+from sentinel.values.literals import New, tensor
+from sentinel.values.tolerance import Tolerance
 
 _spec = importlib.util.spec_from_file_location("recipe_catalog", Path(__file__).with_name("recipe_catalog.py"))
 assert _spec is not None

@@ -14,8 +14,8 @@ from sentinel.recipes import Expected, Recipe
 from sentinel.targets import StandIn
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
-from sentinel.values import tensor
-from sentinel.values.closeness import Tolerance
+from sentinel.values.literals import tensor
+from sentinel.values.tolerance import Tolerance
 
 BASE = "c09bc8bc9f43d69968cb5dbfcb5d129b7fb08682"
 HOSTILE = "\x1b[31m<script>alert(1)</script> [red]x[/red] </details> ``` | `a` @everyone\u202e\n## h\r\x07"

@@ -15,8 +15,8 @@ from sentinel.recipes import Expected
 from sentinel.reports import store
 from sentinel.reports.baseline import circumstances, difference, update, verify_report
 from sentinel.reports.evidence import dumps, evidence
-from sentinel.values import Tensor, tensor
-from sentinel.values.closeness import Tolerance
+from sentinel.values.literals import Tensor, tensor
+from sentinel.values.tolerance import Tolerance
 
 Build = Callable[..., Any]
 

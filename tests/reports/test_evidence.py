@@ -20,7 +20,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes.schema_subset import compiled
 from sentinel.reports.evidence import dumps, evidence, schema, validate
 from sentinel.targets.refs import Ref
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 Build = Callable[..., Any]
 

@@ -19,7 +19,7 @@ from sentinel.reports.markdown import LIMIT, markdown
 from sentinel.reports.page import page
 from sentinel.reports.summary import summary
 from sentinel.targets.refs import Ref
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 Build = Callable[..., Any]
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -16,7 +16,7 @@ from sentinel.search.drawing import TAPE
 from sentinel.search.examples import example
 from sentinel.search.hunt import Drawn
 from sentinel.targets import Binding, Dialect
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 #: A search has the scale that ``shifted`` says, where nobody says otherwise.
 SUBJECT = Subject(

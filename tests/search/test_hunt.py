@@ -14,7 +14,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.search.decisions import of_tally
 from sentinel.search.examples import Example
 from sentinel.search.hunt import Hunt, Tally
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 
 def hunted(open_ground: OpenGround, name: str, examples: int = 60, seed: int = 0) -> tuple[Hunt, Tally]:

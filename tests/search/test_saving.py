@@ -14,7 +14,7 @@ from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.hunt import Finding, Hunt
 from sentinel.search.saving import Untried, save, tried_document, written
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 #: The toys with the sum over all values made one over those that count.
 MENDED = TOYS.replace("scale * values.sum(-1)", "right(values, response_mask, scale)")

@@ -22,7 +22,7 @@ from sentinel.search.checks import subjects
 from sentinel.search.scenarios import with_dialects
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.values import Tensor, tensor
+from sentinel.values.literals import Tensor, tensor
 from sentinel.worker.client import Options
 
 #: Four responses to two prompts, of three tokens; numbers that float32 holds, none at a clip bound, no ties.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from binding_kit import Bound, bound, opened
 
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 MAIN = "cbff54d645d2cd8ee1f1c358a82f3f473588433d"
 FIX = "cdc1c4783b19bcf68247b5e919c6b7c1ed0b2eb8"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from binding_kit import Bound, bound, opened
 
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 MAIN = "8eb27cc2dc34c4d1310b169d9b86d339004d811a"
 FIX = "f67f5d31074bf71ff44ef674eaa2ebddfa57783d"

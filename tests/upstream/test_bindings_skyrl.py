@@ -11,7 +11,7 @@ from binding_kit import NUMBERS, Bound, bound, opened
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.deciding.bench import Undecidable
-from sentinel.values import from_array, tensor
+from sentinel.values.literals import from_array, tensor
 
 MAIN = "a9564572eb8e91076be43c1bd5e4615e3de17265"
 HEAD = "fda3c7352e2afe9fb9686362530426945a2ee84e"  # of #1811

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from binding_kit import Bound, bound, opened
 
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 MAIN = "624b824a898ab0ec1fcb4d373004c7f3852bf515"
 FIX = "ff40142cd373176ac51e3f91862acf4517e457ec"

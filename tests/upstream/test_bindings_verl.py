@@ -9,7 +9,7 @@ import pytest
 from binding_kit import Bound, bound, opened
 
 from sentinel.contracts.contract import DoesNotApply
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 
 MAIN = "1dda039b9c6311889a9c9a26040677e1254814f9"
 FIX = "265c9248757b0f54219a039d3bb2f562e0029634"

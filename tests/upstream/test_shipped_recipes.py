@@ -25,7 +25,7 @@ from sentinel.reports.baseline import difference
 from sentinel.reports.evidence import dumps, evidence, validate
 from sentinel.reports.store import files, find
 from sentinel.search.scenarios import with_dialects
-from sentinel.values import Tensor, tensor
+from sentinel.values.literals import Tensor, tensor
 
 #: ``consulted(recipe)``: what the contract's reference answers to its scenario, in the dtypes of the framework.
 Consulted = Callable[[Recipe], Measurement]

@@ -9,7 +9,7 @@ from shipped import PINS, RECIPES, Decisions
 
 from sentinel.deciding.runner import Job
 from sentinel.recipes import Expected
-from sentinel.values import Tensor
+from sentinel.values.literals import Tensor
 
 BASE, HEAD = "f7d10f3dcb1127e60fc2d55da572a4b8783a5fc8", "265c9248757b0f54219a039d3bb2f562e0029634"
 

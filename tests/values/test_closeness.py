@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.values import FLOATS, STORAGE, Tensor, tensor
-from sentinel.values.closeness import DEFAULTS, Tolerance, agree, difference
+from sentinel.values.closeness import DEFAULTS, agree, difference
+from sentinel.values.literals import FLOATS, STORAGE, Tensor, tensor
+from sentinel.values.tolerance import Tolerance
 
 _FLOATS = st.floats(width=16)
 _ROWS = st.lists(st.lists(_FLOATS, min_size=2, max_size=2), max_size=3)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.values import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
+from sentinel.values.literals import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
 from sentinel.worker import protocol
 
 _ITEM = {dtype: int(storage[-1]) for dtype, storage in STORAGE.items()}

@@ -11,7 +11,7 @@ import pytest
 from demo_kit import Lab, gone
 
 from sentinel.recipes.catalog import bundled, bundled_catalog
-from sentinel.values import tensor
+from sentinel.values.literals import tensor
 from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 CODE = """

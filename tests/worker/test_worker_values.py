@@ -11,7 +11,7 @@ from demo_kit import Lab, returned
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.values import (
+from sentinel.values.literals import (
     FLOATS,
     STORAGE,
     Array,

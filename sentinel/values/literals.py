@@ -1,0 +1,218 @@
+"""Values that cross a process or go to disk: plain Python scalars and containers, plus the literals below.
+
+The controller never imports torch, so a tensor here is its dtype, its shape and its bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+#: torch's dtype names -> the numpy dtype of their storage. bfloat16 has no numpy dtype: its bits travel as uint16.
+STORAGE: dict[str, str] = {
+    "float64": "<f8",
+    "float32": "<f4",
+    "float16": "<f2",
+    "bfloat16": "<u2",
+    "int64": "<i8",
+    "int32": "<i4",
+    "int16": "<i2",
+    "int8": "|i1",
+    "uint8": "|u1",
+    "bool": "|b1",
+}
+
+FLOATS = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as data.
+
+    :ivar dtype: torch's name of it, without the ``torch.`` prefix.
+    :ivar data: C-contiguous little-endian bytes.
+    :ivar requires_grad: whether the worker makes it a leaf whose gradient is observed (inputs), or whether it had
+        one (outputs).
+    :ivar contiguous: whether its elements lie side by side in the worker's memory (inputs); if not, there is something
+        else between any two of them.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+    requires_grad: bool = False
+    contiguous: bool = True
+
+    def array(self) -> npt.NDArray[Any]:
+        """The values as numpy sees them, not to be written to; bfloat16 widened to float32."""
+        return self._array
+
+    @cached_property
+    def _array(self) -> npt.NDArray[Any]:
+        raw = np.frombuffer(self.data, dtype=STORAGE[self.dtype]).reshape(self.shape)
+        if self.dtype == "bfloat16":
+            wide: npt.NDArray[Any] = np.asarray((raw.astype(np.uint32) << 16).view(np.float32))
+            wide.flags.writeable = False
+            return wide
+        return raw
+
+    def nested(self) -> Any:
+        """The values as nested lists (a scalar for a zero-dimensional tensor) of Python numbers."""
+        return self.array().tolist()
+
+
+def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
+    """Make a tensor literal from nested lists.
+
+    :raises ValueError: where the lists are ragged, hold something that is no number, or do not fit the dtype.
+    """
+    if dtype not in STORAGE:
+        raise ValueError(f"unknown dtype {dtype!r}; one of {', '.join(STORAGE)}")
+    _require_numbers(values)
+    wide = np.array(values, dtype=None if _nonempty(values) else np.float64)
+    if wide.dtype == object:
+        raise ValueError("rows of unequal length" if isinstance(values, list) else "a number does not fit")
+    return from_array(wide, dtype, requires_grad, contiguous)
+
+
+def from_array(values: npt.NDArray[Any], dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
+    """Make a tensor literal from an array of numbers.
+
+    :raises ValueError: where a value does not fit an integer dtype or bool.
+    """
+    if dtype == "bfloat16":
+        array: npt.NDArray[Any] = _to_bfloat16(values.astype(np.float32))
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            array = values.astype(STORAGE[dtype])
+        exact = dtype not in FLOATS
+        if exact and not np.array_equal(array.astype(np.float64), values.astype(np.float64)):
+            raise ValueError(f"a value does not fit dtype {dtype}")
+    return Tensor(dtype, tuple(array.shape), np.ascontiguousarray(array).tobytes(), requires_grad, contiguous)
+
+
+def _nonempty(values: Any) -> bool:
+    return bool(np.size(np.array(values, dtype=object)))
+
+
+def _require_numbers(values: Any) -> None:
+    if isinstance(values, list):
+        for value in values:
+            _require_numbers(value)
+    elif not isinstance(values, (bool, int, float)):
+        raise ValueError(f"{values!r} is not a number")
+
+
+def _to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Round to nearest, ties to even, as torch does; NaN keeps its top bits."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+@dataclass(frozen=True)
+class Array:
+    """A numpy array argument (``{array: [...], dtype: ...}``); ``dtype`` ``object`` holds strings or numbers."""
+
+    values: tuple[Any, ...]
+    dtype: str = "object"
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """A tuple argument (``{tuple: [...]}``)."""
+
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """An object with these attributes (``{namespace: {...}}``): a stand-in that a recipe writes out."""
+
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class New:
+    """An object of the target's own (``{new: dotted.path, arguments: {...}}``), made in the worker by a real call."""
+
+    path: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of one of the target's modules (``{attribute: dotted.path}``): a function, an enum member."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """A torch device by name (``{device: cpu}``)."""
+
+    name: str
+
+
+Literal = Tensor | Array | Tuple | Namespace | New | Attribute | Device
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON-ready data for a reader: tensors as nested lists, literals as the recipe language writes them.
+
+    Floats that are not finite become the tagged strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
+    """
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Tensor):
+        return plain(value.nested())
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, Array):
+        return {"array": plain(list(value.values)), "dtype": value.dtype}
+    if isinstance(value, Tuple):
+        return {"tuple": plain(list(value.items))}
+    if isinstance(value, Namespace):
+        return {"namespace": plain(value.attributes)}
+    if isinstance(value, New):
+        return {"new": value.path, "arguments": plain(value.arguments)}
+    if isinstance(value, Attribute):
+        return {"attribute": value.path}
+    if isinstance(value, Device):
+        return {"device": value.name}
+    return value
+
+
+def typed(value: Any) -> Any:
+    """As :func:`plain`, but a tensor keeps its dtype and shape beside its values, so nothing about it is lost."""
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Tensor):
+        grad = {"requires_grad": True} if value.requires_grad else {}
+        strides = {} if value.contiguous else {"contiguous": False}
+        return {"dtype": value.dtype, "shape": list(value.shape), "tensor": plain(value.nested()), **grad, **strides}
+    if isinstance(value, Mapping):
+        return {str(key): typed(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [typed(item) for item in value]
+    if isinstance(value, Tuple):
+        return {"tuple": typed(list(value.items))}
+    if isinstance(value, Namespace):
+        return {"namespace": typed(value.attributes)}
+    if isinstance(value, New):
+        return {"new": value.path, "arguments": typed(value.arguments)}
+    return plain(value)
