@@ -177,12 +177,12 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
     manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
     with (
         swapped(boundary.module, "ProcessPoolExecutor", _Threads),
-        swapped(boundary.module, "_select_rm_score_fn", partial(_rule, score)),
+        swapped(boundary.module, "_select_rm_score_fn", partial(_looked_up, score)),
     ):
         return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
 
 
-def _rule(score: Any, source: Any) -> Any:
+def _looked_up(score: Any, source: Any) -> Any:
     """The rule of a data set, where the manager itself looked it up."""
     return partial(score, source)
 
@@ -369,4 +369,12 @@ UNBOUND = {
     f"{_RULES}.*": "parts of the rules that are bound",
     f"{_LOOP}.limited.*": "as the managers that are bound, once a rate limit lets it",
     f"{_LOOP}.remote.*": "as the managers that are bound, by workers of Ray",
+    # beside the former place of the naive manager
+    **dict.fromkeys(
+        (f"verl.trainer.main_ppo.{name}" for name in ("main", "run_ppo", "main_task")),
+        "it starts Ray, and the workers and the trainer that the configuration names",
+    ),
+    "verl.trainer.main_ppo.create_rl_dataset": "it makes the data set of the class that the configuration names",
+    "verl.trainer.main_ppo.create_rl_sampler": "it makes a sampler of torch's, or of the class that is configured",
+    "verl.trainer.main_ppo.get_custom_reward_fn": "it loads the function that the configuration names",
 }

@@ -67,7 +67,7 @@ class Sources:
 
     def _compiled(self, source: bytes | str) -> Defined | Failed:
         told = self._oracle().compiled(source, _PATIENCE)
-        if isinstance(told, Failed) and told.kind == "crash":  # something on this machine took the process away
+        if isinstance(told, Failed) and told.kind in ("crash", "memory"):  # taken away, perhaps for another's sake
             told = self._oracle().compiled(source, _PATIENCE)
         if isinstance(told, Failed):
             return told

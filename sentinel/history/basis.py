@@ -25,7 +25,10 @@ from sentinel.worker.client import flags
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 #: What takes part in every verdict, beside the contract and the laws.
-_JUDGES = ("verdicts.py", "closeness.py", "proof.py", "values.py", "targets.py", "loading.py", "runner.py")
+_JUDGES = (
+    *("deciding/verdicts.py", "deciding/proof.py", "deciding/runner.py", "values/closeness.py", "values/literals.py"),
+    *("targets/__init__.py", "targets/loading.py"),
+)
 _VERSIONS = """
 from importlib import metadata
 import json, platform, sys
@@ -115,7 +118,7 @@ def _worker_files() -> tuple[Path, ...]:
 
 @cache
 def _laws() -> tuple[Path, ...]:
-    return tuple(sorted([*(_PACKAGE / "invariants").glob("*.py"), *(_PACKAGE / "search").glob("*.py")]))
+    return tuple(sorted([file for name in ("laws", "search", "deciding") for file in (_PACKAGE / name).glob("*.py")]))
 
 
 @cache

@@ -69,7 +69,7 @@ class Recipe:
     """A recipe after validation.
 
     :ivar boundary: the dotted path as the recipe writes it.
-    :ivar variants: variant name -> canonical input -> literal (see :mod:`sentinel.values.literals`), defaults filled in;
+    :ivar variants: variant -> canonical input -> literal (see :mod:`sentinel.values.literals`), defaults filled in;
         the one name ``""`` where the recipe has no variants.
     :ivar defaulted: the input names that were filled in from the contract's defaults.
     :ivar requires: dotted paths that a checkout must have for this recipe to be about it.

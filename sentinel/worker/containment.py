@@ -229,8 +229,11 @@ def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, use
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
     root = scratch
+    # From here on folders are made below the working folder. Where the worker is killed, its scratch folder is removed
+    # and this mount taken off: by its path, what is made would come to lie on the disk, and nobody would remove it.
+    os.chdir(root)
     for folder in ("/tmp", "/proc", "/etc"):
-        os.mkdir(root + folder)
+        os.mkdir(f".{folder}")
     # Some code makes folders in it while it is imported, whatever TMPDIR says.
     _mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
     for place in outermost(visible):
@@ -240,13 +243,12 @@ def _build_root(visible: Iterable[str], hidden: Sequence[str], scratch: str, use
     for folder in hidden:
         if os.path.isdir(root + folder):
             _mount("tmpfs", root + folder, "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "size=4k")
-    os.makedirs(root + scratch, exist_ok=True)
+    os.makedirs(f".{scratch}", exist_ok=True)
     _mount("tmpfs", root + scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
-    Path(f"{root}/etc/passwd").write_text(f"sentinel:x:{user}:{user}::{scratch}:/bin/false\n")
+    Path("etc/passwd").write_text(f"sentinel:x:{user}:{user}::{scratch}:/bin/false\n")
     # Where a container has covered parts of its /proc the kernel refuses a new one; nothing here depends on it.
     with contextlib.suppress(ContainmentError):
         _mount("proc", f"{root}/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    os.chdir(root)
     _mount(None, root, None, _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
     # Both in one place: the old root lies on top of the new one, until it is let go.
     _call("the root cannot be changed", _libc().syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
@@ -267,14 +269,15 @@ def outermost(places: Iterable[str]) -> list[str]:
 
 
 def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODEV) -> None:
-    real, target = os.path.realpath(place), root + place
-    if os.path.lexists(target):
+    """:param root: the working folder's path, which may be gone: nothing is made by it."""
+    real, here, target = os.path.realpath(place), f".{place}", root + place
+    if os.path.lexists(here):
         return
     if os.path.isdir(real):
-        os.makedirs(target, exist_ok=True)
+        os.makedirs(here, exist_ok=True)
     else:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        Path(target).touch()
+        os.makedirs(os.path.dirname(here), exist_ok=True)
+        Path(here).touch()
     try:
         _mount(real, target, None, _MS_BIND)
         mounted = [target]

@@ -71,6 +71,12 @@ class Leader:
             os.close(self._own)
             self._own, self._gone = None, True
 
+    def __del__(self) -> None:
+        """Close the descriptor of a leader that nobody has to end any more: its channel closes in the same way."""
+        if self._own is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._own)
+
     def kill(self) -> None:
         """End it and its group. Safe to call twice."""
         own, self._own = self._own, None

@@ -16,7 +16,7 @@ from sentinel.contracts.contract import Choose, DoesNotApply
 from sentinel.deciding.bench import Bench, Subject, Trial, widened
 from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Invariant, Violation
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.search.scenarios import with_dialects
@@ -196,6 +196,14 @@ class Bound:
             elif trial.violations:
                 wrong[name] = f"{trial.violations[0].key}: {trial.violations[0].detail}"
         return wrong
+
+
+def compared_with(trial: Trial, violation: Violation) -> Any:
+    """What the baseline has where a law that compares two outputs found another one; of neither it says that it is
+    right."""
+    assert violation.demanded is None
+    assert trial.case is not None
+    return trial.case.observation["baseline"][violation.key.partition(".")[2]]
 
 
 def bound(target: str) -> list[Any]:

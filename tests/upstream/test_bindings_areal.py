@@ -19,7 +19,7 @@ NORMALIZATION = "areal.utils.data.Normalization.__call__"
 STEP = "areal.trainer.ppo.actor.PPOActor._compute_advantages"
 #: What main no longer has -> the last state of it that is in the corpus.
 GONE = {
-    "areal.engine.ppo.actor.PPOActor.compute_logp": "abc85aba2f3b1d486b23781242bce9d8bc726b23",
+    "areal.trainer.ppo.actor.PPOActor._compute_logp": "abc85aba2f3b1d486b23781242bce9d8bc726b23",
     f"{FUNCTIONAL}.dynamic_sampling": "abc85aba2f3b1d486b23781242bce9d8bc726b23",
 }
 PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
@@ -56,6 +56,10 @@ ROOTS = {"areal.reward.geometry3k.geometry3k_reward_fn": {"ground_truth=5 \\sqrt
 
 #: boundary -> the scenarios behind padding in which it is not what the oracle says: see below.
 DIFFERS = {f"{FUNCTIONAL}.masked_normalization": {"axis=token"}}
+
+
+def test_what_is_gone_is_bound_by_that_name() -> None:
+    assert GONE.keys() <= {item.values[0] for item in PARTS}
 
 
 @pytest.mark.parametrize(("boundary", "contract"), PARTS)

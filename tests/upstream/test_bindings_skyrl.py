@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from binding_kit import NUMBERS, Bound, bound, opened
+from binding_kit import NUMBERS, Bound, bound, compared_with, opened
 
 from sentinel.contracts.contract import DoesNotApply
-from sentinel.deciding.bench import Undecidable
+from sentinel.deciding.bench import Trial, Undecidable
 from sentinel.values.literals import from_array, tensor
 
 MAIN = "a9564572eb8e91076be43c1bd5e4615e3de17265"
@@ -57,7 +57,7 @@ def _disagreements(code: Bound, boundary: str, contract: str, mask: list[list[in
     except DoesNotApply as error:
         pytest.skip(str(error))
     except Undecidable as error:
-        if error.failure["kind"] != "not-in-this-version":
+        if error.failure.kind != "not-in-this-version":
             raise
         pytest.skip(str(error))
 
@@ -159,12 +159,16 @@ def test_what_is_fixed_or_a_dialect_is_there(
 # -- what the laws find -----------------------------------------------------------------------------------------------
 
 
-def _violations(code: Bound, boundary: str, contract: str, law: str, *variants: Mapping[str, Any]) -> list[Any]:
+def _trial(code: Bound, boundary: str, contract: str, law: str, *variants: Mapping[str, Any]) -> Trial:
     """What a law says of the plain scenario with these changes; of several, the first is the baseline."""
     subject = code.subject(boundary, contract)
     plain = code.scenarios(subject)["plain"]
     names = ["baseline", "outlier"] if len(variants) > 1 else [""]
-    return list(code.ask(subject, law, {n: {**plain, **inputs} for n, inputs in zip(names, variants)}).violations)
+    return code.ask(subject, law, {n: {**plain, **inputs} for n, inputs in zip(names, variants)})
+
+
+def _violations(code: Bound, boundary: str, contract: str, law: str, *variants: Mapping[str, Any]) -> list[Any]:
+    return list(_trial(code, boundary, contract, law, *variants).violations)
 
 
 def _row(*numbers: float) -> Any:
@@ -175,7 +179,7 @@ def test_the_mean_of_advantages_is_over_padding_too(anywhere: tuple[str, Bound])
     """NovaSky-AI/SkyRL#1305, open: the mean is over all positions, the variance over those of responses."""
     boundary, mask = f"{TRAINER}._normalize_advantages", {"response_mask": _row(0, 1)}
     law = "masked_values_have_no_influence"
-    (violation,) = _violations(
+    trial = _trial(
         anywhere[1],
         boundary,
         "advantage_normalisation",
@@ -183,8 +187,9 @@ def test_the_mean_of_advantages_is_over_padding_too(anywhere: tuple[str, Bound])
         {**mask, "advantages": _row(1, 1)},
         {**mask, "advantages": _row(7, 1)},
     )
+    (violation,) = trial.violations
     assert violation.observed.nested() == [[0.0, -1.0]]
-    assert violation.demanded.nested() == [[0.0, 0.0]]
+    assert compared_with(trial, violation).nested() == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +215,10 @@ def test_a_sequence_with_nan_behind_its_mask_is_kept_whatever_its_ratio(anywhere
     shared |= {"rollout_log_probs": _row(-2, -1)}
     law, boundary = "masked_values_have_no_influence", f"{OFF_POLICY}.compute_sequence_mask"
     rows = ({**shared, "old_log_probs": _row(-1, -1)}, {**shared, "old_log_probs": _row(-1, math.nan)})
-    found = _violations(anywhere[1], boundary, "importance_weight", law, *rows)
-    assert found[0].observed.nested() == [[1.0, 0.0]]
-    assert found[0].demanded.nested() == [[0.0, 0.0]]
+    trial = _trial(anywhere[1], boundary, "importance_weight", law, *rows)
+    violation = trial.violations[0]
+    assert violation.observed.nested() == [[1.0, 0.0]]
+    assert compared_with(trial, violation).nested() == [[0.0, 0.0]]
 
 
 def test_k2_has_a_gradient_of_nan_behind_the_mask(anywhere: tuple[str, Bound]) -> None:

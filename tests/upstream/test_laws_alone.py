@@ -107,7 +107,7 @@ def test_at_a_fix_the_recipes_scenario_breaks_no_law(job: Job, searching: Runner
             if law.twin:
                 continue
             [trial] = ground.bench.try_(subject, [(law, plan)], describe=True)
-            ran.update((trial.answer or {}).get("functions", ()))
+            ran.update(trial.answer.functions if trial.answer else ())
             found = [item.detail for item in trial.violations if not meant(subject, law.name, item, plan)]
             if found:
                 broken[law.name] = found

@@ -114,9 +114,9 @@ def test_every_boundary_answers_or_has_a_reason(place: Place) -> None:
         try:
             kind, reason = place.code.refusal(searched[key])
         except Undecidable as error:
-            if error.failure["kind"] == "drift" and accounted(binding, place.there[key], place.target):
+            if error.failure.kind == "drift" and accounted(binding, place.there[key], place.target):
                 continue
-            kind, reason = str(error.failure["kind"]), str(error)
+            kind, reason = error.failure.kind, str(error)
         if kind and kind not in SAID:
             wrong[key] = f"{kind}: {reason}; in the text {place.there[key].state} {place.there[key].found}"
     assert not wrong, "\n".join(f"{boundary} ({contract}): {why}" for (boundary, contract), why in wrong.items())

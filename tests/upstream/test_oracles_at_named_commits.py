@@ -48,7 +48,7 @@ def hunted(bench: Bench, subject: Subject) -> tuple[Tally, str]:
     try:
         hunt.run(ENOUGH)
     except Undecidable as error:  # test_named_commits.py asks whether it may be
-        why = str(error) if error.failure["kind"] == "python" else ""
+        why = str(error) if error.failure.kind == "python" else ""
     return hunt.tallies[LAW], why
 
 

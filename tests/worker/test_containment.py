@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,43 @@ def test_who_is_root_in_a_user_namespace_alone_can_be_contained() -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="for those who are not root")
 def test_anybody_else_forks_as_ever() -> None:
     assert told() == ["False as outside", "False as outside", "0"]
+
+
+#: A scratch folder is removed while a process makes its root there, as it is where the worker is killed.
+REMOVED = """
+import os, shutil, sys
+from sentinel.worker import containment
+
+parts, scratch = containment.outermost, sys.argv[1]
+begun, begin = os.pipe()
+removed, remove = os.pipe()
+
+def interrupted(places):
+    os.write(begin, b"!")
+    os.read(removed, 1)
+    return parts(places)
+
+containment.outermost = interrupted
+pid, first = containment.fork()
+if pid == 0:
+    try:
+        containment.contain([], [], scratch, ready=lambda pid: None, first=first, wait=True)
+    except containment.ContainmentError:
+        os._exit(3)
+    finally:
+        os._exit(4)
+os.read(begun, 1)
+shutil.rmtree(scratch, ignore_errors=True)
+print(os.path.exists(scratch))
+os.write(remove, b"!")
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), os.path.exists(scratch))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not is_offered("--mount", "--pid", "--fork"), reason="only root may do so")
+def test_a_root_whose_folder_is_removed_leaves_nothing(tmp_path: Path) -> None:
+    scratch = tmp_path / "worker" / "target"
+    scratch.mkdir(parents=True)
+    command = [sys.executable, "-c", REMOVED, str(scratch)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["False", "3", "False"], done.stderr
