@@ -27,7 +27,7 @@ def figures() -> dict[str, tuple[object, ...]]:
     seen, right, gone = (releases[name] for name in ("reproduced", "fixed", "unavailable"))
     return {
         r"ships (\d+) known bugs with (\d+) revisions": (len(recipes), len(every)),
-        r"and (\d+) \*laws\*": (len(catalog.invariants),),
+        r"and (\d+) \*laws\*": (len(catalog.laws),),
         r"(\d+) bugs  pypi:0\.9\.1  fixed ": (right,),
         r"(\d+) bugs  pypi:0\.9\.1  reproduced ": (seen,),
         r"(\d+) bugs  (\d+) refs +unavailable ": (len({name for name, _ in unknown}), len({ref for _, ref in unknown})),

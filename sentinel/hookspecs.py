@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from sentinel.contracts.contract import Contract
     from sentinel.deciding.outcomes import Decision
-    from sentinel.laws.law import Invariant
+    from sentinel.laws.law import Law
 
 
 @pytest.hookspec
@@ -28,8 +28,8 @@ def pytest_sentinel_contracts() -> Iterable[Contract]:  # type: ignore[empty-bod
 
 
 @pytest.hookspec
-def pytest_sentinel_invariants() -> Iterable[Invariant]:  # type: ignore[empty-body]
-    """Return invariants (laws)."""
+def pytest_sentinel_laws() -> Iterable[Law]:  # type: ignore[empty-body]
+    """Return laws."""
 
 
 @pytest.hookspec

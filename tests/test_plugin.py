@@ -519,10 +519,10 @@ def test_another_plugin_adds_and_listens(pytester: pytest.Pytester, recipes: Pat
     pytester.makeconftest(
         """
         from pathlib import Path
-        from sentinel.laws.law import Invariant
+        from sentinel.laws.law import Law
 
-        def pytest_sentinel_invariants():
-            return [Invariant("nothing_is_wrong", "whatever", lambda case: [])]
+        def pytest_sentinel_laws():
+            return [Law("nothing_is_wrong", "whatever", lambda case: [])]
 
         def pytest_sentinel_recipe_folders():
             return [Path("mine")]

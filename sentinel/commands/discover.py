@@ -94,8 +94,8 @@ def _discover(arguments: argparse.Namespace) -> int:
                 f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
             )
     for glob in arguments.law:
-        if not any(any_of(name, [glob]) for name in catalog.invariants):
-            raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.invariants)}")
+        if not any(any_of(name, [glob]) for name in catalog.laws):
+            raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.laws)}")
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     recipes = find_recipes(catalog, (target.name,), ())
     with progress() as tell:

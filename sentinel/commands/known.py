@@ -75,7 +75,7 @@ def _with_plugins(catalog: Catalog) -> Catalog:
             catalog = catalog.with_(
                 adapters=given(plugin, "adapters"),
                 contracts=given(plugin, "contracts"),
-                invariants=given(plugin, "invariants"),
+                laws=given(plugin, "laws"),
                 recipe_folders=given(plugin, "recipe_folders"),
             )
         except SentinelError as error:

@@ -284,7 +284,7 @@ def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
     """What a search found, or the scenario that it shows for a law that held: decided by the law alone."""
     from dataclasses import replace
 
-    law = catalog.invariants.get(str(recorded["law"]))
+    law = catalog.laws.get(str(recorded["law"]))
     if law is None:
         raise CouldNotError(f"it is evidence of a law, and no law {recorded['law']!r} is here")
     if "declared dialect" in recorded["reason"]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
 from sentinel.deciding.outcomes import Kind
 from sentinel.deciding.references import References
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.targets import Binding
 from sentinel.values.literals import FLOATS, Tensor, tensor
 from sentinel.worker.answers import Called, Claim, Failed, Sat
@@ -38,7 +38,7 @@ class Subject:
 
     binding: Binding
     contract: Contract
-    laws: tuple[Invariant, ...]
+    laws: tuple[Law, ...]
     adapter: str
     name: str = ""
 
@@ -79,7 +79,7 @@ class Trial:
 
 
 #: A law, and the variants it compares: the first of them the scenario itself.
-Plan = tuple[Invariant, Mapping[str, Inputs]]
+Plan = tuple[Law, Mapping[str, Inputs]]
 
 
 class Bench:
@@ -222,7 +222,7 @@ def _request(subject: Subject) -> dict[str, Any]:
 
 
 def _look(
-    law: Invariant,
+    law: Law,
     contract: Contract,
     variants: Mapping[str, Inputs],
     names: Mapping[str, str],

@@ -138,7 +138,7 @@ class Decision:
     """One verdict with everything that led to it; reports are made from this and nothing else.
 
     :ivar expect: what the recipe's pin expects of this ref, or None where there is no expectation.
-    :ivar law: the invariant that decided, where the recipe gives no expected values.
+    :ivar law: the law that decided, where the recipe gives no expected values.
     :ivar adapter: ``sha256:<hex>`` of the adapter file, empty where the recipe uses none.
     :ivar subject: what the evidence of a law is filed under: its boundary, told apart where one has two contracts.
     """

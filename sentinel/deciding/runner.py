@@ -19,7 +19,7 @@ from sentinel.deciding.processes import Loaded, Processes
 from sentinel.deciding.proof import read_answer
 from sentinel.deciding.repetition import Repetition, same
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.laws.law import Case, Invariant
+from sentinel.laws.law import Case, Law
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Binding, Target
@@ -332,7 +332,7 @@ class Runner:
         if recipe.has_values:
             told = verdicts.by_expectation(recipe, other)[0]
         else:
-            invariant = self._catalog.invariants[str(recipe.invariant)]
+            invariant = self._catalog.laws[str(recipe.invariant)]
             told = verdicts.by_law(invariant, recipe, again, self._catalog.contracts[recipe.contract])[0]
         if told.name != verdict.name:
             return _unsteady(f"the values were others, and would be {told.name}: {told.reason}"), measured
@@ -341,7 +341,7 @@ class Runner:
     def _by_law(
         self, law: str, job: Job, checkout: Checkout, measured: Measurement
     ) -> tuple[Verdict, Any, Measurement | Failure]:
-        recipe, invariant = job.recipe, self._catalog.invariants[law]
+        recipe, invariant = job.recipe, self._catalog.laws[law]
         contract = self._catalog.contracts[recipe.contract]
         effects: Mapping[str, Mapping[str, Any]] = {}
         if invariant.needs_oracle and contract.oracle is not None:
@@ -369,7 +369,7 @@ class Runner:
                 return Failure("harness", f"the oracle failed: {failed.reason}", failed.traceback)
         return {name: answers[name].observation or {} for name in calls}
 
-    def _in_session(self, invariant: Invariant, job: Job, checkout: Checkout) -> Case | Failure:
+    def _in_session(self, invariant: Law, job: Job, checkout: Checkout) -> Case | Failure:
         """What a probe does not tell: what a call did beside answering, and what the boundary's twin answers."""
         recipe, adapter = job.recipe, self._catalog.adapters[job.recipe.target]
         contract = self._catalog.contracts[recipe.contract]

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.deciding.outcomes import Comparison, Failure, Measurement, Observation, Verdict
-from sentinel.laws.law import Case, Invariant
+from sentinel.laws.law import Case, Law
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.values.closeness import agree, difference
@@ -117,7 +117,7 @@ def _reached(value: Any, parts: Sequence[str]) -> Any:
 
 
 def by_law(
-    invariant: Invariant,
+    law: Law,
     recipe: Recipe,
     measurement: Measurement,
     contract: Contract | None = None,
@@ -125,15 +125,15 @@ def by_law(
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
     """Let a law decide on the scenario's variants: broken is ``reproduced``, held is ``fixed``."""
     try:
-        violations = invariant.violations(
+        violations = law.violations(
             Case(recipe.variants, measurement.observation, measurement.oracle, contract, effects)
         )
     except DoesNotApply as error:
-        reason = f"the law {invariant.name} does not apply to this scenario: {error}"
+        reason = f"the law {law.name} does not apply to this scenario: {error}"
         return Verdict("inconclusive", reason, "law"), ()
     if not violations:
-        return Verdict("fixed", f"the law holds: {invariant.statement}"), ()
+        return Verdict("fixed", f"the law holds: {law.statement}"), ()
     comparisons = tuple(
         Comparison(item.key, item.observed, None, item.demanded, None, False, item.detail) for item in violations
     )
-    return Verdict("reproduced", f"the law is broken ({invariant.statement}): {violations[0].detail}"), comparisons
+    return Verdict("reproduced", f"the law is broken ({law.statement}): {violations[0].detail}"), comparisons

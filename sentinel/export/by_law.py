@@ -7,22 +7,22 @@ from typing import Any
 
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.export.head import CouldNotRun, decoded, observed, variants_of
-from sentinel.laws.law import Case, Invariant
+from sentinel.laws.law import Case, Law
 from sentinel.worker.tensors import from_torch
 
 
 def by_law(
-    invariant: Invariant, contract: Contract, case: Mapping[str, Any], found: Mapping[str, Any]
+    law: Law, contract: Contract, case: Mapping[str, Any], found: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     """(status, value of each address): where the law is broken, that is the bug."""
     variants = {name: decoded(inputs, str) for name, inputs in variants_of(case).items()}
     oracle = None
-    if invariant.needs_oracle and contract.oracle is not None:
+    if law.needs_oracle and contract.oracle is not None:
         oracle = {name: _as_data(_reference(contract, inputs)) for name, inputs in variants.items()}
     try:
-        violations = invariant.check(Case(_as_data(variants), _as_data(found), oracle, contract))
+        violations = law.check(Case(_as_data(variants), _as_data(found), oracle, contract))
     except DoesNotApply as error:
-        raise CouldNotRun(f"the law {invariant.name} does not apply: {error}") from error
+        raise CouldNotRun(f"the law {law.name} does not apply: {error}") from error
     values = {f"{name}.{key}" if name else key: item for name, row in found.items() for key, item in row.items()}
     broken = {"broken": [violation.detail for violation in violations]} if violations else {}
     return "reproduced" if violations else "fixed", {**values, **broken}

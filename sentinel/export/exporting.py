@@ -181,7 +181,7 @@ class Exporter:
             folders = [os.path.relpath(root, decision.checkout.path) for root in decision.checkout.import_roots]
             roots.update(dict.fromkeys(folders))
         target, contract = self._catalog.targets[recipe.target], self._catalog.contracts[recipe.contract]
-        law = None if recipe.has_values else self._catalog.invariants[str(recipe.invariant)]
+        law = None if recipe.has_values else self._catalog.laws[str(recipe.invariant)]
         return Question(
             recipe,
             target,

@@ -67,7 +67,7 @@ def _summary(bundle: Bundle, catalog: Catalog) -> Iterable[str]:
     for paragraph in recipe.story.split("\n\n"):
         if paragraph.strip():
             yield prose(" ".join(paragraph.split())) + "\n"
-    laws = [catalog.invariants[name] for name in recipe.laws if name in catalog.invariants]
+    laws = [catalog.laws[name] for name in recipe.laws if name in catalog.laws]
     if laws:
         there = bundle.base.decision.verdict.name == "reproduced"
         yield f"What {'is violated' if there else 'must hold'}: *{prose(laws[0].statement)}*.\n"

@@ -16,7 +16,7 @@ import numpy as np
 
 from sentinel.contracts.contract import Contract
 from sentinel.export.verbatim import NotSelfContained, Verbatim
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.reports.escaping import message
@@ -43,7 +43,7 @@ class Question:
     contract: Contract
     binding: Binding | None
     import_roots: tuple[str, ...]
-    law: Invariant | None = None
+    law: Law | None = None
     needs: Mapping[str, str] = field(default_factory=dict)
     verdicts: Mapping[str, str] = field(default_factory=dict)
 
@@ -110,9 +110,9 @@ def functions(question: Question) -> tuple[Verbatim, str, str, str]:
     return found.without(taken), measure, call, judge
 
 
-def _constant(found: Verbatim, value: Invariant | Contract) -> str:
+def _constant(found: Verbatim, value: Law | Contract) -> str:
     """Gather a law or a contract; its name."""
-    function = value.check if isinstance(value, Invariant) else value.measure
+    function = value.check if isinstance(value, Law) else value.measure
     module = function.__module__
     return found.name(module, next(name for name, item in vars(sys.modules[module]).items() if item is value))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import DoesNotApply
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import address
 from sentinel.values.literals import typed
 
@@ -42,7 +42,7 @@ def _repeated(variant: str, observed: Mapping[str, Any], again: Mapping[str, Any
             yield Violation(address(variant, key), again.get(key), None, said, "not-repeatable")
 
 
-NOTHING_ELSE_IS_TOUCHED = Invariant(
+NOTHING_ELSE_IS_TOUCHED = Law(
     "nothing_else_is_touched",
     "inputs and global state stay as they are, and a second call gives the same answer",
     nothing_else_is_touched,

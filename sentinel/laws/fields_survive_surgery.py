@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sentinel.contracts.contract import DoesNotApply
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 
 _LOSSES = {
     "dropped": "fields of the real rows are missing",
@@ -34,7 +34,7 @@ def fields_survive_surgery(case: Case) -> list[Violation]:
     return violations
 
 
-FIELDS_SURVIVE_SURGERY = Invariant(
+FIELDS_SURVIVE_SURGERY = Law(
     "fields_survive_surgery",
     "pad, split, reorder and concat keep every field, with its shape and dtype",
     fields_survive_surgery,

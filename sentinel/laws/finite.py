@@ -6,7 +6,7 @@ import numpy as np
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.laws.compare import Numbers, each_number, literal, numbers, scale_of
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Flags, address
 from sentinel.values.literals import FLOATS, Tensor
 
@@ -64,7 +64,7 @@ def _said(found: tuple[Numbers, str] | None, place: tuple[int, ...]) -> str:
     return f"; the oracle has {found[0][place].item()!r}"
 
 
-FINITE_IN_FINITE_OUT = Invariant(
+FINITE_IN_FINITE_OUT = Law(
     "finite_in_finite_out",
     "groups of one, zero variance, empty masks, large log-ratios: no NaN, no infinity",
     finite_in_finite_out,

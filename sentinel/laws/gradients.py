@@ -6,7 +6,7 @@ import numpy as np
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.laws.compare import Numbers, against_oracle, literal
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Flags, address
 
 _MEANINGS = {
@@ -54,7 +54,7 @@ def _violation(key: str, what: str, got: Numbers, demanded: Numbers, places: Fla
     return Violation(key, literal(got, dtype), literal(demanded, "float64"), detail, symptom)
 
 
-GRADIENTS_STAY_WHERE_THEY_BELONG = Invariant(
+GRADIENTS_STAY_WHERE_THEY_BELONG = Law(
     "gradients_stay_where_they_belong",
     "no gradient on masked tokens or where the definition has none; one where the definition has one",
     gradients_stay_where_they_belong,

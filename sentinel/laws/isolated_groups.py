@@ -6,7 +6,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.compare import Match, same
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Flags, axes, equal, first_two, float_inputs, like, row_count
 
 
@@ -78,7 +78,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return {BASELINE: inputs, "changed": {**inputs, **changes}}
 
 
-GROUPS_ARE_ISOLATED = Invariant(
+GROUPS_ARE_ISOLATED = Law(
     "groups_are_isolated",
     "changing one group, row or packed sequence changes no other one's output",
     groups_are_isolated,

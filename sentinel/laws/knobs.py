@@ -6,7 +6,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.compare import aligned, counted, scale_of
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import address, equal, first_two, observed_keys
 from sentinel.values.literals import Tensor
 
@@ -79,7 +79,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return {BASELINE: inputs, "turned": {**inputs, name: value}}
 
 
-EVERY_KNOB_COUNTS = Invariant(
+EVERY_KNOB_COUNTS = Law(
     "every_knob_counts",
     "a configuration value that the code accepts changes something where its definition says so",
     every_knob_counts,

@@ -1,7 +1,7 @@
-"""What an invariant (law) is: a statement that every boundary of a contract must obey, checked over observations.
+"""What a law is: a statement that every boundary of a contract must obey, checked over observations.
 
 A law is decided from inputs and observations alone, so it can judge a recipe's variants as well as a search's. What a
-search needs beside that is :attr:`Invariant.vary`: how to make, from one scenario, the variants that the law compares.
+search needs beside that is :attr:`Law.vary`: how to make, from one scenario, the variants that the law compares.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Case:
     :ivar oracle: the same from the contract's float64 reference, where the law asked for it.
     :ivar contract: the contract, whose symbolic shapes say what a row and a token is.
     :ivar effects: variant -> what the call did besides answering, where the law asked for it
-        (:attr:`Invariant.watches`): ``mutated`` (names of inputs), ``globals`` (what global state changed), ``again``
+        (:attr:`Law.watches`): ``mutated`` (names of inputs), ``globals`` (what global state changed), ``again``
         (the observation of a second call with the same inputs).
     :ivar coarsest: a float dtype that rounding is measured by even where no number is of it: the scenario's own, when a
         finding in single precision is looked at again in double. A boundary may compute in single precision itself.
@@ -53,7 +53,7 @@ class Violation:
 
 
 @dataclass(frozen=True)
-class Invariant:
+class Law:
     """:ivar name: the law as an identifier: ``masked_values_have_no_influence``.
     :ivar statement: the law as a sentence.
     :ivar check: returns the violations, none where the law holds.

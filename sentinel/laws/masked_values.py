@@ -9,7 +9,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.compare import Numbers, same
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import (
     TOKENS,
     Flags,
@@ -115,7 +115,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return {BASELINE: inputs, "outlier": {**inputs, **changes}}
 
 
-MASKED_VALUES_HAVE_NO_INFLUENCE = Invariant(
+MASKED_VALUES_HAVE_NO_INFLUENCE = Law(
     "masked_values_have_no_influence",
     "a value where the mask is 0 changes neither output nor gradient",
     masked_values_have_no_influence,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sentinel.laws.compare import disagreements
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 
 
 def metrics_tell_the_truth(case: Case) -> list[Violation]:
@@ -15,7 +15,7 @@ def metrics_tell_the_truth(case: Case) -> list[Violation]:
     return disagreements(case, ("metric",))
 
 
-METRICS_TELL_THE_TRUTH = Invariant(
+METRICS_TELL_THE_TRUTH = Law(
     "metrics_tell_the_truth",
     "a reported metric equals what the oracle counts",
     metrics_tell_the_truth,

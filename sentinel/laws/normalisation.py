@@ -6,7 +6,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.compare import Numbers, same
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import TOKENS, Flags, first_two, float_inputs, like, row_count, valid_tokens
 
 #: What is normalised, by the domain of the input.
@@ -87,7 +87,7 @@ def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbe
     return (counts & rows[:, None]).astype(np.float64)
 
 
-NORMALISATION_LAWS = Invariant(
+NORMALISATION_LAWS = Law(
     "normalisation_laws",
     "what is centred is shift-free, what is scaled is scale-free, where the estimator says so",
     normalisation_laws,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.laws.compare import disagreements
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import address
 from sentinel.values.closeness import agree
 from sentinel.values.literals import Tensor
@@ -51,7 +51,7 @@ def _all_keys(case: Case) -> list[Violation]:
     return violations
 
 
-THE_ORACLE_AGREES = Invariant(
+THE_ORACLE_AGREES = Law(
     "the_oracle_agrees",
     "the framework equals the contract's float64 reference",
     the_oracle_agrees,

@@ -9,7 +9,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.compare import Match, same
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Flags, axes, entries, equal, first_two, like, mask_of
 from sentinel.values.literals import Tensor
 
@@ -83,7 +83,7 @@ def _fits(valid: Flags, styles: Collection[str]) -> bool:
     )
 
 
-PADDING_IS_INVISIBLE = Invariant(
+PADDING_IS_INVISIBLE = Law(
     "padding_is_invisible",
     "more padding columns change nothing at valid positions",
     padding_is_invisible,

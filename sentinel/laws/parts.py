@@ -8,7 +8,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
 from sentinel.laws.compare import Numbers, difference, each_number, literal, scale_of
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Indices, axes, first_two, permutation
 from sentinel.values.literals import Tensor
 
@@ -77,7 +77,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return {BASELINE: inputs, **{f"part_{number}": part for number, part in enumerate(parts, start=1)}}
 
 
-PARTS_ADD_UP = Invariant(
+PARTS_ADD_UP = Law(
     "parts_add_up",
     "losses and gradients of microbatches and ranks combine to the whole's, however it is cut",
     parts_add_up,

@@ -9,7 +9,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.compare import Match, same
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Flags, Indices, axes, entries, equal, first_two, float_inputs, like, mask_of, pick_rows
 from sentinel.values.literals import Tensor
 
@@ -79,7 +79,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return variants
 
 
-A_REJECTED_ROW_IS_AN_ABSENT_ROW = Invariant(
+A_REJECTED_ROW_IS_AN_ABSENT_ROW = Law(
     "a_rejected_row_is_an_absent_row",
     "a row that gets no training signal of its own may be changed or removed: every other row's output stays",
     a_rejected_row_is_an_absent_row,

@@ -10,7 +10,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Input, Inputs
 from sentinel.laws.compare import same
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import axes, equal, first_two, like
 from sentinel.values.literals import FLOATS, Tensor
 
@@ -90,7 +90,7 @@ def _holds(dtype: str, value: Tensor) -> bool:
     return bool((array == np.round(array)).all() and (np.abs(array) < 2**31).all())
 
 
-REPRESENTATION_IS_INVISIBLE = Invariant(
+REPRESENTATION_IS_INVISIBLE = Law(
     "representation_is_invisible",
     "the same values as bool, int or float mask, int32 or int64, contiguous or not, give the same answer",
     representation_is_invisible,

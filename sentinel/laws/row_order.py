@@ -8,7 +8,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.compare import Match, same
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import axes, equal, first_two, permutation, pick_rows, row_count
 
 
@@ -61,7 +61,7 @@ def _blocks(labels: list[Any]) -> list[list[int]] | None:
     return list(rows.values()) if all(block[-1] - block[0] == len(block) - 1 for block in rows.values()) else None
 
 
-ORDER_DOES_NOT_MATTER = Invariant(
+ORDER_DOES_NOT_MATTER = Law(
     "order_does_not_matter",
     "permuting rows permutes the output",
     order_does_not_matter,

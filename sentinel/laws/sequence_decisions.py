@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sentinel.contracts.contract import DoesNotApply
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import address, like, valid_tokens
 from sentinel.values.literals import Tensor
 
@@ -45,7 +45,7 @@ def _decisions(case: Case) -> Iterable[str]:
     return [item.key for item in case.contract.observes if item.role == "decision"]
 
 
-A_SEQUENCE_DECISION_IS_ONE_DECISION = Invariant(
+A_SEQUENCE_DECISION_IS_ONE_DECISION = Law(
     "a_sequence_decision_is_one_decision",
     "what is decided for a sequence is the same for each of its valid tokens",
     a_sequence_decision_is_one_decision,

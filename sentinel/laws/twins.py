@@ -8,7 +8,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.compare import same
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import equal, first_two, like
 from sentinel.values.literals import FLOATS, Tensor
 
@@ -58,7 +58,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return variants
 
 
-TWINS_AGREE = Invariant(
+TWINS_AGREE = Law(
     "twins_agree",
     "two implementations of one thing agree",
     twins_agree,

@@ -1,4 +1,4 @@
-"""The catalog: every target, contract, invariant and recipe folder that this run knows, bundled or added by plugins."""
+"""The catalog: every target, contract, law and recipe folder that this run knows, bundled or added by plugins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.targets import Target
 from sentinel.targets.loading import load_file
 
@@ -42,7 +42,7 @@ class Adapter:
 class Catalog:
     adapters: Mapping[str, Adapter]
     contracts: Mapping[str, Contract]
-    invariants: Mapping[str, Invariant]
+    laws: Mapping[str, Law]
     recipe_folders: tuple[Path, ...]
 
     @property
@@ -53,7 +53,7 @@ class Catalog:
         self,
         adapters: Iterable[Path] = (),
         contracts: Iterable[Contract] = (),
-        invariants: Iterable[Invariant] = (),
+        laws: Iterable[Law] = (),
         recipe_folders: Iterable[Path] = (),
     ) -> Catalog:
         """The catalog with additions; a later entry of the same name is an error.
@@ -67,14 +67,14 @@ class Catalog:
         more_contracts = dict(self.contracts)
         for contract in contracts:
             _add(more_contracts, contract.name, contract, "contract")
-        more_invariants = dict(self.invariants)
-        for invariant in invariants:
-            _add(more_invariants, invariant.name, invariant, "invariant")
+        more_laws = dict(self.laws)
+        for law in laws:
+            _add(more_laws, law.name, law, "law")
         return replace(
             self,
             adapters=more_adapters,
             contracts=more_contracts,
-            invariants=more_invariants,
+            laws=more_laws,
             recipe_folders=(*self.recipe_folders, *map(Path, recipe_folders)),
         )
 
@@ -135,6 +135,6 @@ def bundled_catalog() -> Catalog:
     return empty.with_(
         adapters=_bundled_adapters(),
         contracts=_members("sentinel.contracts", Contract),
-        invariants=_members("sentinel.laws", Invariant),
+        laws=_members("sentinel.laws", Law),
         recipe_folders=(bundled("recipes"),),
     )

@@ -230,7 +230,7 @@ class _Reading:
             other = "expected_fixed" if given[0] == "expected_unpatched" else "expected_unpatched"
             message = f"{given[0]} without {other}: give both, or neither and let a law decide (invariant: ...)"
             self.findings.error((given[0],), message, key=True)
-        known = self.catalog.invariants
+        known = self.catalog.laws
         native = {} if self.published else self.data
         written: str | None = native.get("invariant")
         named: dict[tuple[str | int, ...], str] = {("invariant",): written} if written is not None else {}

@@ -40,7 +40,7 @@ def catalog_of(config: pytest.Config) -> Catalog:
     return bundled_catalog().with_(
         adapters=flat(hook.pytest_sentinel_adapters()),
         contracts=flat(hook.pytest_sentinel_contracts()),
-        invariants=flat(hook.pytest_sentinel_invariants()),
+        laws=flat(hook.pytest_sentinel_laws()),
         recipe_folders=flat(hook.pytest_sentinel_recipe_folders()),
     )
 
@@ -103,7 +103,7 @@ class Run:
             require_writable(settings)
             for target in {*settings.targets, *(recipe.target for recipe in selected)} or catalog.adapters:
                 options_of(settings, target)
-        for name in (*catalog.adapters, *catalog.invariants):
+        for name in (*catalog.adapters, *catalog.laws):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
         run._point_pytest_at(selected, alone=any(given.get(name) for name in ("target", "bug", "recipes")))
         return run

@@ -43,11 +43,11 @@ def subjects(catalog: Catalog, target: str, boundaries: Sequence[str] = ()) -> t
             continue
         laws = []
         for name in contract.laws:
-            if name not in catalog.invariants:
+            if name not in catalog.laws:
                 raise SentinelError(
-                    f"the contract {contract.name} has an unknown law {name!r}{nearest(name, catalog.invariants)}"
+                    f"the contract {contract.name} has an unknown law {name!r}{nearest(name, catalog.laws)}"
                 )
-            law = catalog.invariants[name]
+            law = catalog.laws[name]
             if law.needs_oracle and contract.oracle is None and not law.oracle_optional:
                 omitted.append(Omitted(binding.boundary, name, f"the contract {contract.name} has no oracle"))
             else:

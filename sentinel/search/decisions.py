@@ -16,7 +16,7 @@ from sentinel.deciding.ground import Ground
 from sentinel.deciding.outcomes import Comparison, Decision, Failure, Kind, Measurement, Verdict, VerdictName
 from sentinel.deciding.proof import NotProvenError, failed, prove, stands
 from sentinel.deciding.verdicts import UNAVAILABLE, of_failure
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.search.hunt import Tally
 from sentinel.search.saving import bug_id, recipe_document
@@ -25,7 +25,7 @@ from sentinel.targets.refs import Ref
 from sentinel.values.literals import typed
 
 
-def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tried: int, seed: int) -> Decision:
+def of_tally(ground: Ground, subject: Subject, law: Law, tally: Tally, tried: int, seed: int) -> Decision:
     """The decision about one law at one boundary after a hunt."""
     searched = f"{tried} scenarios of seed {seed}, {tally.spoken} of them about this law"
     if tally.findings:
@@ -69,7 +69,7 @@ def of_tally(ground: Ground, subject: Subject, law: Invariant, tally: Tally, tri
     )
 
 
-def of_undecidable(ground: Ground, subject: Subject, law: Invariant, error: Undecidable) -> Decision:
+def of_undecidable(ground: Ground, subject: Subject, law: Law, error: Undecidable) -> Decision:
     """The decision where the boundary cannot be called at this ref."""
     told, binding = error.failure, subject.binding
     if told.kind == "drift" and told.provenance is None:  # looked for and not found, it says
@@ -84,9 +84,7 @@ def of_undecidable(ground: Ground, subject: Subject, law: Invariant, error: Unde
     return replace(_decision(ground, subject, law, of_failure(failure), None), failure=failure)
 
 
-def of_absence(
-    target: str, ref: Ref, subject: Subject, law: Invariant, failure: Failure, adapter: str = ""
-) -> Decision:
+def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failure, adapter: str = "") -> Decision:
     """The decision where the ref itself cannot be had."""
     recipe = _recipe(target, subject, law, {"": {}}, {})
     return Decision(
@@ -98,7 +96,7 @@ def of_absence(
 CHANCES = 200
 
 
-def stale_dialects(subject: Subject, law: Invariant, tally: Tally, chances: int = CHANCES) -> list[Dialect]:
+def stale_dialects(subject: Subject, law: Law, tally: Tally, chances: int = CHANCES) -> list[Dialect]:
     """Declared dialects that had their chances to show, and did not."""
     return [
         dialect
@@ -110,7 +108,7 @@ def stale_dialects(subject: Subject, law: Invariant, tally: Tally, chances: int 
 def _decision(
     ground: Ground,
     subject: Subject,
-    law: Invariant,
+    law: Law,
     verdict: Verdict,
     trial: Trial | None,
     comparisons: tuple[Comparison, ...] = (),
@@ -151,7 +149,7 @@ def _decision(
 
 
 def _recipe(
-    target: str, subject: Subject, law: Invariant, variants: Mapping[str, Inputs], document: Mapping[str, Any]
+    target: str, subject: Subject, law: Law, variants: Mapping[str, Inputs], document: Mapping[str, Any]
 ) -> Recipe:
     text = json.dumps(typed(document), sort_keys=True)
     return Recipe(

@@ -13,7 +13,7 @@ from sentinel.contracts.contract import Inputs
 from sentinel.deciding.bench import Bench, Subject, Undecidable
 from sentinel.deciding.ground import Ground
 from sentinel.deciding.runner import Job, Runner
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.search.checks import Omitted
 from sentinel.search.decisions import stale_dialects
@@ -74,7 +74,7 @@ class Memory:
     def __init__(self, folder: Path) -> None:
         self._database = DirectoryBasedExampleDatabase(folder)
 
-    def of(self, target: str, subject: Subject, law: Invariant) -> list[dict[str, Inputs]]:
+    def of(self, target: str, subject: Subject, law: Law) -> list[dict[str, Inputs]]:
         found = []
         for saved in self._database.fetch(_key(target, subject, law)):
             try:
@@ -89,11 +89,11 @@ class Memory:
         key = _key(target, finding.subject, finding.law)
         self._database.save(key, protocol.encode(finding.trial.variants))
 
-    def forget(self, target: str, subject: Subject, law: Invariant, variants: dict[str, Inputs]) -> None:
+    def forget(self, target: str, subject: Subject, law: Law, variants: dict[str, Inputs]) -> None:
         self._database.delete(_key(target, subject, law), protocol.encode(variants))
 
 
-def _key(target: str, subject: Subject, law: Invariant) -> bytes:
+def _key(target: str, subject: Subject, law: Law) -> bytes:
     return f"{target} {subject.boundary} {subject.contract.name} {law.name}".encode()
 
 
@@ -108,7 +108,7 @@ class Discovery:
         self,
         ground: Ground,
         subjects: Sequence[Subject],
-        laws: Callable[[Invariant], bool],
+        laws: Callable[[Law], bool],
         seed: int,
         memory: Memory | None = None,
         found: Callable[[Finding], None] = lambda finding: None,
@@ -245,7 +245,7 @@ def _one_cause(bench: Bench, one: Finding, other: Finding) -> bool:
     return _shows(bench, one.law, other) or _shows(bench, other.law, one)
 
 
-def _shows(bench: Bench, law: Invariant, finding: Finding) -> bool:
+def _shows(bench: Bench, law: Law, finding: Finding) -> bool:
     """Whether the scenario of a finding breaks another law too, in the same way."""
     subject, inputs = finding.subject, next(iter(finding.trial.variants.values()))
     for tape in TAPES:

@@ -22,7 +22,7 @@ from sentinel.contracts.choices import Tape
 from sentinel.contracts.contract import DoesNotApply, Input, Inputs
 from sentinel.deciding.bench import Bench, Plan, Subject, Trial, widened
 from sentinel.deciding.outcomes import Kind
-from sentinel.laws.law import Invariant, Violation
+from sentinel.laws.law import Law, Violation
 from sentinel.search.drawing import TAPE, Draws, tape
 from sentinel.search.examples import Example
 from sentinel.search.scenarios import draw, takes, with_dialects
@@ -47,7 +47,7 @@ class Drawn:
     inputs: Inputs
     tape: bytes
 
-    def variants(self, law: Invariant) -> Mapping[str, Inputs] | str:
+    def variants(self, law: Law) -> Mapping[str, Inputs] | str:
         """The variants that a law compares; or why it has nothing to say about this scenario."""
         if law.vary is None:
             return {"": self.inputs}
@@ -77,7 +77,7 @@ class Finding:
     """
 
     subject: Subject
-    law: Invariant
+    law: Law
     trial: Trial
     violations: tuple[Violation, ...]
     replayed: bool = False
@@ -131,7 +131,7 @@ class _Suspect:
     :ivar examples: the recipe whose scenario it is; none where it was drawn.
     """
 
-    law: Invariant
+    law: Law
     trial: Trial
     violations: tuple[Violation, ...]
     examples: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ class Hunt:
         bench: Bench,
         subject: Subject,
         seed: int,
-        laws: Collection[Invariant] | None = None,
+        laws: Collection[Law] | None = None,
         shrinking: int = 500,
         shrink_further: bool = True,
         ahead: Sequence[Drawn] = (),
@@ -185,7 +185,7 @@ class Hunt:
         self._unknown: set[str] = set()
         self._not_taken: set[str] = set()
         self.tried = 0
-        self.tallies: dict[Invariant, Tally] = {law: Tally() for law in self._laws}
+        self.tallies: dict[Law, Tally] = {law: Tally() for law in self._laws}
 
     def run(
         self, examples: int, tick: Callable[[], None] = lambda: None, enough: Callable[[], bool] = lambda: False
@@ -272,7 +272,7 @@ class Hunt:
         ]
         confirmed = False
         while left:
-            claimed: dict[Invariant, set[str]] = {law: set() for law in self._laws}
+            claimed: dict[Law, set[str]] = {law: set() for law in self._laws}
             suspects, later = [], []
             for item in left:
                 taken = claimed[item.law]
@@ -306,10 +306,10 @@ class Hunt:
             return [bench.try_(self.subject, [plan], describe)[0] for plan in plans]
         return trials
 
-    def _plans(self, inputs: Inputs, laws: Collection[Invariant], tapes: Iterable[bytes] = TAPES) -> list[Plan]:
+    def _plans(self, inputs: Inputs, laws: Collection[Law], tapes: Iterable[bytes] = TAPES) -> list[Plan]:
         """The variants that laws compare with a scenario, under one choice after the other."""
         plans: list[Plan] = []
-        seen: set[tuple[Invariant, bytes]] = set()
+        seen: set[tuple[Law, bytes]] = set()
         for data in tapes if laws else ():
             drawn = Drawn(self.subject, inputs, data)
             for law in laws:
@@ -326,10 +326,10 @@ class Hunt:
 
     def _look(
         self, skip: int, count: int, tick: Callable[[], None], enough: Callable[[], bool]
-    ) -> tuple[int, dict[tuple[Invariant, str], tuple[int, _Suspect]]]:
+    ) -> tuple[int, dict[tuple[Law, str], tuple[int, _Suspect]]]:
         """Try scenarios ``skip`` to ``skip + count`` of this round: how many, and where each symptom showed first."""
         tried = 0
-        broken: dict[tuple[Invariant, str], tuple[int, _Suspect]] = {}
+        broken: dict[tuple[Law, str], tuple[int, _Suspect]] = {}
         for drawn in self._drawn(skip, count):
             if tried and (enough() or self._narrowed()):
                 break
@@ -348,7 +348,7 @@ class Hunt:
         """The subject without the inputs that it has been found not to take; None where there is no such."""
         return _without(self.subject, self._unknown)
 
-    def _borrow(self, law: Invariant, symptom: str) -> bool:
+    def _borrow(self, law: Law, symptom: str) -> bool:
         """Whether a scenario that was shrunk for another law shows this one broken too: one bug breaks several laws,
         and need not be shrunk for each."""
         for other in self.tallies.values():
@@ -363,7 +363,7 @@ class Hunt:
                         return self._confirm([_Suspect(law, trial, broken, finding.examples[:1])])
         return False
 
-    def _shrink(self, law: Invariant, symptom: str, place: int) -> None:
+    def _shrink(self, law: Law, symptom: str, place: int) -> None:
         """Draw this round's scenarios again up to the place where the law broke, and let Hypothesis go on from it."""
         seen = calls = attempts = 0
         best: tuple[int, _Suspect] | None = None
@@ -436,7 +436,7 @@ class Hunt:
                     broken.append(_Suspect(law, trial, same))
         return broken
 
-    def _note_dialects(self, law: Invariant, trial: Trial) -> None:
+    def _note_dialects(self, law: Law, trial: Trial) -> None:
         scenario = next(iter(trial.variants.values()))
         tally = self.tallies[law]
         for place, dialect in enumerate(self.subject.binding.dialects):
@@ -444,7 +444,7 @@ class Hunt:
                 shown = any(dialect.symptom in ("", item.symptom) for item in trial.violations)
                 (tally.dialects if shown else tally.dialects_open)[place] += 1
 
-    def _counting(self, law: Invariant, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
+    def _counting(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
         """The violations that count: no dialect, no rounding, no symptom that was found before.
 
         :param besides: other symptoms that do not count.
@@ -456,12 +456,12 @@ class Hunt:
             return []
         return counting
 
-    def _genuine(self, law: Invariant, trial: Trial) -> list[Violation]:
+    def _genuine(self, law: Law, trial: Trial) -> list[Violation]:
         """The violations that are no dialect and no rounding."""
         unmeant = self._unmeant(law, trial)
         return [] if self._rounded(law, trial, unmeant) else unmeant
 
-    def _unmeant(self, law: Invariant, trial: Trial) -> list[Violation]:
+    def _unmeant(self, law: Law, trial: Trial) -> list[Violation]:
         """The violations that no declared dialect means."""
         if not trial.violations:
             return []
@@ -471,7 +471,7 @@ class Hunt:
             item for item in trial.violations if not any(dialect.symptom in ("", item.symptom) for dialect in meant)
         ]
 
-    def _rounded(self, law: Invariant, trial: Trial, violations: Sequence[Violation]) -> bool:
+    def _rounded(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
         """Whether these vanish where the same values are float64: then they were rounding. An overflow is none."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False

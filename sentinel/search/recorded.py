@@ -12,7 +12,7 @@ from pathlib import Path
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.bench import Subject
 from sentinel.errors import SentinelError
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.recipes import load_copy
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.evidence import ref_text
@@ -26,14 +26,12 @@ class Recorded:
     def __init__(self, baseline: Path, catalog: Catalog) -> None:
         self._baseline, self._catalog = baseline, catalog
 
-    def variants(
-        self, target: str, subject: Subject, laws: Iterable[Invariant], ref: Ref
-    ) -> dict[Invariant, Mapping[str, Inputs]]:
+    def variants(self, target: str, subject: Subject, laws: Iterable[Law], ref: Ref) -> dict[Law, Mapping[str, Inputs]]:
         """The scenarios that broke laws at this ref when they were recorded; without the laws of which none is."""
         found = {law: self._scenario(target, subject, law, ref) for law in laws}
         return {law: variants for law, variants in found.items() if variants is not None}
 
-    def _scenario(self, target: str, subject: Subject, law: Invariant, ref: Ref) -> Mapping[str, Inputs] | None:
+    def _scenario(self, target: str, subject: Subject, law: Law, ref: Ref) -> Mapping[str, Inputs] | None:
         for file in sorted((self._baseline / law_folder(target, subject.name, law.name)).glob("*.json")):
             try:
                 document = load(file)

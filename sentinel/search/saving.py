@@ -20,7 +20,7 @@ from sentinel.deciding.bench import Subject, Undecidable
 from sentinel.deciding.ground import Ground
 from sentinel.deciding.runner import Job, Runner
 from sentinel.laws.compare import counted, literal, numbers
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import address
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.recipes.catalog import Catalog
@@ -44,7 +44,7 @@ def bug_id(target: str, boundary: str, law: str, symptom: str = "value") -> str:
 
 def recipe_document(
     subject: Subject,
-    law: Invariant,
+    law: Law,
     variants: Mapping[str, Inputs],
     violations: tuple[Violation, ...],
     target: str,
@@ -259,7 +259,7 @@ def _plainly(value: Any) -> Any:
     return value.nested() if isinstance(value, Tensor) else plain(value)
 
 
-def _keeps(law: Invariant, recipe: Recipe, answers: Answers, oracle: Answers, catalog: Catalog) -> bool:
+def _keeps(law: Law, recipe: Recipe, answers: Answers, oracle: Answers, catalog: Catalog) -> bool:
     untouched = {name: {"mutated": [], "globals": [], "again": answer} for name, answer in answers.items()}
     contract = catalog.contracts[recipe.contract]
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sentinel.deciding.bench import Subject, Undecidable
 from sentinel.deciding.outcomes import Decision, Failure
 from sentinel.errors import Unavailable
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
 from sentinel.targets.refs import Ref
@@ -231,7 +231,7 @@ def _shown(tally: Tally) -> bool:
     return bool(tally.dialects)
 
 
-def names(laws: Iterable[Invariant]) -> list[str]:
+def names(laws: Iterable[Law]) -> list[str]:
     return [law.name for law in laws]
 
 

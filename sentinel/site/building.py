@@ -79,7 +79,7 @@ def _index(pages: Any, material: Material) -> str:
 
 
 def _dialects(pages: Any, material: Material) -> str:
-    known, laws = material.catalog.targets, material.catalog.invariants
+    known, laws = material.catalog.targets, material.catalog.laws
     bindings = ((name, known[name].bindings if name in known else ()) for name in material.targets)
     declared = [(name, [(binding, dialect) for binding in of for dialect in binding.dialects]) for name, of in bindings]
     return str(pages.render("dialects.html", "dialects.html", "Dialects", declared=declared, laws=laws))

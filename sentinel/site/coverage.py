@@ -66,7 +66,7 @@ def _coverage(material: Material, name: str) -> Coverage:
     names = {id(subject.binding): subject.name for subject in found}
     searched = {id(subject.binding): {law.name for law in subject.laws} for subject in found}
     reasons = {item.boundary: item.reason for item in omitted if not item.law}
-    laws = tuple(law for law in catalog.invariants if any(law in of for of in searched.values()))
+    laws = tuple(law for law in catalog.laws if any(law in of for of in searched.values()))
     findings = {(bug.where, bug.law): bug for bug in material.laws if bug.target == name}
     boundaries = []
     for binding in target.bindings:

@@ -10,7 +10,7 @@ import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, returned
 
 from sentinel.contracts.contract import REQUIRED, Contract
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.values.literals import Namespace, tensor
 from sentinel.worker.answers import Measured
@@ -30,7 +30,7 @@ def test_what_a_contract_declares_is_whole(contract: Contract) -> None:
     assert contract.summary
     assert contract.source
     assert all(item.meaning for item in (*contract.inputs, *contract.observes))
-    assert contract.law in (None, *bundled_catalog().invariants)
+    assert contract.law in (None, *bundled_catalog().laws)
     for alias, name in contract.aliases.items():
         assert alias not in names
         assert name in names or name in contract.keys
@@ -243,9 +243,9 @@ def test_required_inputs_are_the_ones_without_a_default(contract: Contract) -> N
 
 
 def test_an_invariant_of_another_package_decides(decide: Decide, broken_tree: Path) -> None:
-    law = Invariant("losses_are_small", "a loss is below 10", _small)
+    law = Law("losses_are_small", "a loss is below 10", _small)
     recipe = {key: value for key, value in MASKED_TOKENS.items() if not key.startswith("expected")}
-    catalog = bundled_catalog().with_(invariants=[law])
+    catalog = bundled_catalog().with_(laws=[law])
     decision = decide({**recipe, "invariant": "losses_are_small"}, broken_tree, catalog=catalog)
     assert decision.verdict.name == "reproduced"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.deciding.outcomes import Failure, Measurement, Provenance
 from sentinel.deciding.verdicts import by_expectation, by_law, of_failure, read
-from sentinel.laws.law import Invariant, Violation
+from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Expected, Recipe
 from sentinel.values.literals import tensor
 from sentinel.values.tolerance import Tolerance
@@ -129,8 +129,8 @@ def test_what_went_wrong_is_inconclusive(kind: str) -> None:
     assert of_failure(Failure(kind, "because")).name == "inconclusive"
 
 
-def law(*violations: Violation) -> Invariant:
-    return Invariant("a_law", "what must hold", lambda case: list(violations))
+def law(*violations: Violation) -> Law:
+    return Law("a_law", "what must hold", lambda case: list(violations))
 
 
 def test_a_law_decides(recipe: Recipe) -> None:
@@ -145,7 +145,7 @@ def test_a_law_that_does_not_apply_decides_nothing(recipe: Recipe) -> None:
     def check(case: Any) -> list[Violation]:
         raise DoesNotApply("no mask")
 
-    verdict, _ = by_law(Invariant("a_law", "s", check), recipe, Measurement(observed(1.0), PROVENANCE))
+    verdict, _ = by_law(Law("a_law", "s", check), recipe, Measurement(observed(1.0), PROVENANCE))
     assert (verdict.name, verdict.kind) == ("inconclusive", "law")
     assert "a_law does not apply to this scenario: no mask" in verdict.reason
 

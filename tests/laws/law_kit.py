@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs, Observed
-from sentinel.laws.law import Case, Invariant, Violation
+from sentinel.laws.law import Case, Law, Violation
 from sentinel.search.scenarios import draw, narrowed
 from sentinel.targets import Binding
 from sentinel.values.literals import FLOATS, Tensor, from_array, tensor
@@ -187,7 +187,7 @@ def batch(scores: list[list[float]], mask: list[list[int]], group: str, dtype: s
 
 
 def ask(
-    law: Invariant,
+    law: Law,
     function: Function,
     inputs: Inputs,
     choose: Choose,

@@ -230,16 +230,16 @@ def test_a_lost_field_is_named(loss: str) -> None:
 # -- every law ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(bundled_catalog().invariants))
+@pytest.mark.parametrize("name", sorted(bundled_catalog().laws))
 def test_every_law_says_that_it_does_not_apply_where_there_is_nothing_to_look_at(name: str) -> None:
     empty = Case({"": {}}, {"": {}}, {"": {}})
     with pytest.raises(DoesNotApply):
-        bundled_catalog().invariants[name].check(empty)
+        bundled_catalog().laws[name].check(empty)
 
 
-@pytest.mark.parametrize("name", sorted(bundled_catalog().invariants))
+@pytest.mark.parametrize("name", sorted(bundled_catalog().laws))
 def test_every_law_is_named_as_it_is_said(name: str) -> None:
-    law = bundled_catalog().invariants[name]
+    law = bundled_catalog().laws[name]
     assert law.check.__name__ == name
     assert law.statement
     assert law.check.__doc__

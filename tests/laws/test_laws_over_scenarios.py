@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from law_kit import CONTRACT, HONEST, Choices, Dice, ask, batch, scenario, scoring
 
 from sentinel.contracts.contract import BASELINE, DoesNotApply
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.recipes.catalog import bundled_catalog
 
-LAWS = bundled_catalog().invariants
+LAWS = bundled_catalog().laws
 
 #: Laws that look at two calls, or at one call beside the oracle.
 ASKED = sorted(set(LAWS) - {"fields_survive_surgery"})
 
 
-def law(name: str) -> Invariant:
+def law(name: str) -> Law:
     return LAWS[name]
 
 

@@ -12,7 +12,7 @@ from sentinel.laws.law import Case
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values.literals import tensor
 
-LAWS = bundled_catalog().invariants
+LAWS = bundled_catalog().laws
 ONE = batch([[1.0, 2.0], [3.0, 4.0]], [[1, 0], [1, 1]], "pq")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.contracts.contract import Contract, Input, Observed
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.recipes.catalog import Adapter, Catalog
 from sentinel.targets import Binding, PackageRoot, Target
 from sentinel.values.literals import tensor
@@ -82,8 +82,8 @@ def catalog(*folders: Path) -> Catalog:
     return Catalog(
         adapters={target.name: Adapter(target, file, "sha256:0") for target in (TOY, OTHER)},
         contracts={contract.name: contract for contract in (AGGREGATION, STEP, CALL)},
-        invariants={
-            name: Invariant(name, name.replace("_", " "), lambda case: [])
+        laws={
+            name: Law(name, name.replace("_", " "), lambda case: [])
             for name in ("masked_values_have_no_influence", "order_does_not_matter")
         },
         recipe_folders=folders,

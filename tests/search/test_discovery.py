@@ -14,7 +14,7 @@ from toy_ground import OpenGround
 from sentinel.deciding.bench import Subject
 from sentinel.deciding.ground import Ground
 from sentinel.deciding.runner import Runner
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.discovery import Discovery, Memory, Progress, grouped
@@ -24,7 +24,7 @@ from sentinel.targets import Dialect
 from sentinel.worker.client import Session
 
 
-def every(law: Invariant) -> bool:
+def every(law: Law) -> bool:
     return True
 
 

@@ -9,7 +9,7 @@ import pytest
 from toy_ground import OpenGround
 
 from sentinel.deciding.bench import Bench, Plan, Undecidable
-from sentinel.laws.law import Invariant
+from sentinel.laws.law import Law
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.decisions import of_tally
 from sentinel.search.examples import Example
@@ -104,9 +104,7 @@ def test_a_twin_that_is_not_there_concerns_its_own_law_alone(open_ground: OpenGr
     ground, found = open_ground("unmasked")
     subject = found["unmasked"]
     binding = replace(subject.binding, twins=("pkg.toys.elsewhere",))
-    hunt = Hunt(
-        ground.bench, replace(subject, binding=binding, laws=(*subject.laws, toys.invariants["twins_agree"])), 0
-    )
+    hunt = Hunt(ground.bench, replace(subject, binding=binding, laws=(*subject.laws, toys.laws["twins_agree"])), 0)
     hunt.run(20)
     oracle, twins = hunt.tallies.values()
     assert oracle.findings
@@ -165,7 +163,7 @@ def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(
     shrunk: list[str] = []
     shrink = Hunt._shrink
 
-    def counted(hunt: Hunt, law: Invariant, symptom: str, place: int) -> None:
+    def counted(hunt: Hunt, law: Law, symptom: str, place: int) -> None:
         shrunk.append(symptom)
         shrink(hunt, law, symptom, place)
 

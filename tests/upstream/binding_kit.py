@@ -16,7 +16,7 @@ from sentinel.contracts.contract import Choose, DoesNotApply
 from sentinel.deciding.bench import Bench, Subject, Trial, widened
 from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
-from sentinel.laws.law import Invariant, Violation
+from sentinel.laws.law import Law, Violation
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.search.scenarios import with_dialects
@@ -144,7 +144,7 @@ class Bound:
 
         :param coarsest: the dtype that they had before they were widened.
         """
-        rule: Invariant = self._catalog.invariants[law]
+        rule: Law = self._catalog.laws[law]
         [trial] = self._bench.try_(replace(subject, laws=(rule,)), [(rule, variants)], coarsest=coarsest)
         if trial.silent:
             raise DoesNotApply(trial.silent)
@@ -157,7 +157,7 @@ class Bound:
 
         :raises Undecidable: where the boundary cannot be called here.
         """
-        rule: Invariant = self._catalog.invariants[subject.contract.laws[0]]
+        rule: Law = self._catalog.laws[subject.contract.laws[0]]
         reasons = []
         made = (self.scenarios(subject, choose=choose).values() for choose in (First(), Last()))
         for scenario in chain.from_iterable(made):

@@ -32,7 +32,7 @@ RUNNERS = {target: target if COMMITS == EVERY else "one for all" for target, _ i
 #: Upstream's text is read, and some of it has such strings.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 
-LAW = bundled_catalog().invariants["the_oracle_agrees"]
+LAW = bundled_catalog().laws["the_oracle_agrees"]
 
 
 @pytest.fixture(scope="module")

@@ -155,7 +155,7 @@ def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id: str, consulted: Co
         assert verdict.name == "fixed", comparisons
     else:
         catalog = bundled_catalog()
-        law = catalog.invariants[str(recipe.invariant)]
+        law = catalog.laws[str(recipe.invariant)]
         verdict, comparisons = verdicts.by_law(law, recipe, measured, catalog.contracts[recipe.contract])
         assert verdict.name == "fixed", comparisons
 

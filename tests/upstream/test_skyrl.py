@@ -84,7 +84,7 @@ def test_a_broken_estimator_is_told_by_every_output(decide: Decide) -> None:
 
 def test_fields_survive_surgery_is_broken_where_a_field_is_dropped(decide: Decide) -> None:
     """The law itself. What it finds at head too is true: the padding's loss mask is int64 beside the real float32."""
-    law = bundled_catalog().invariants["fields_survive_surgery"]
+    law = bundled_catalog().laws["fields_survive_surgery"]
     broken: dict[str, set[str]] = {}
     for pin in (BASE, HEAD):
         decision = skip_without(decide("SKYRL-PADDING-ROLLOUT-LOGPROBS", pin))
