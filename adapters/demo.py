@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.targets import Binding, Dialect, PackageRoot, Registry, StandIn, Target
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,6 +48,9 @@ TARGET = Target(
     roots=(PackageRoot("demo_rl"),),
     # preload=("tensordict",) would name small real packages that boundaries use while they run. What is only imported,
     # as demo_missing_tracker in demo_rl/losses.py, needs no mention: it becomes a ghost where it is not installed.
+    # What the framework registers by a decorator needs no binding each: whatever a revision adds is called as ``like``
+    # is, and must keep the laws of that one's contract that need no oracle.
+    registries=(Registry("register_aggregation", like="demo_rl.losses.agg_loss"),),
     bindings=(
         Binding(
             # The dotted path today, as recipes write it, and the paths that it had before.

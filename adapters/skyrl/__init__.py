@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.targets import PackageRoot, Target
+from sentinel.targets import PackageRoot, Registry, Target
 
 from . import (
     containers,
@@ -64,6 +64,10 @@ TARGET = Target(
     ),
     moved=MOVED,
     pypi="skyrl",
+    registries=(
+        Registry("register_policy_loss", f"{PPO}.ppo_policy_loss"),
+        Registry("register_advantage_estimator", f"{PPO}.compute_grpo_outcome_advantage"),
+    ),
     # torch imports its compiler on the first call of a function decorated with torch.compile.
     preload=("torch._dynamo", "tensordict", "omegaconf", "loguru"),
     bindings=(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.targets import Binding, Dialect, PackageRoot, Target
+from sentinel.targets import Binding, Dialect, PackageRoot, Registry, Target
 
 from . import agents, balancing, containers, data, engines, kernels, requests, rewards, schedules, updates
 from .shared import CPU, swapped
@@ -684,6 +684,10 @@ TARGET = Target(
     moved={f"verl.workers.{role}": (f"verl.trainer.ppo.{role}",) for role in ("actor", "critic")},
     pypi="verl",
     preload=("tensordict", "omegaconf"),
+    registries=(
+        Registry("register_policy_loss", f"{_CORE}.compute_policy_loss_vanilla"),
+        Registry("register_adv_est", f"{_CORE}.compute_grpo_outcome_advantage"),
+    ),
     bindings=_as_verl_has_them(
         *_OUTCOMES,
         Binding(

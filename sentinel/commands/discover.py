@@ -79,6 +79,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     from sentinel.recipes import find_recipes
     from sentinel.search.checks import any_of, subjects
     from sentinel.search.discovery import Discovered, Discovery, Memory, grouped, recognised
+    from sentinel.search.survey import checkout_with_registries
     from sentinel.settings import nearest
     from sentinel.sources import Home
     from sentinel.targets.refs import Ref
@@ -86,13 +87,6 @@ def _discover(arguments: argparse.Namespace) -> int:
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref)
-    chosen, omitted = subjects(catalog, target.name, arguments.boundary)
-    for glob in arguments.boundary:
-        if not subjects(catalog, target.name, [glob])[0]:
-            bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
-            raise SentinelError(
-                f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
-            )
     for glob in arguments.law:
         if not any(any_of(name, [glob]) for name in catalog.laws):
             raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.laws)}")
@@ -105,6 +99,14 @@ def _discover(arguments: argparse.Namespace) -> int:
         try:
             runner.start([target.name])
             tell(f"preparing {target.name} at {ref.short}")
+            checkout = checkout_with_registries(runner, catalog, target.name, ref)
+            chosen, omitted = subjects(catalog, target.name, arguments.boundary, checkout)
+            for glob in arguments.boundary:
+                if not subjects(catalog, target.name, [glob], checkout)[0]:
+                    bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
+                    raise SentinelError(
+                        f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
+                    )
             ground = runner.ground(target.name, ref, [item.binding for item in chosen])
             search = Discovery(
                 ground,

@@ -253,6 +253,13 @@ class Runner:
         """End the process of a target at a ref; the next job starts another one, which has imported nothing yet."""
         self._processes.discard(target, ref)
 
+    def checkout(self, target: str, ref: Ref) -> Checkout:
+        """A target's code at a ref.
+
+        :raises Unavailable: where the ref cannot be had.
+        """
+        return self._open_checkout(self._catalog.adapters[target].target, ref, None)
+
     def ground(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> Ground:
         """Where a search can take place: the checkout, and processes that have imported these bindings' modules.
 
@@ -260,7 +267,7 @@ class Runner:
         :raises WorkerError: where the worker itself does not run.
         """
         adapter = self._catalog.adapters[target]
-        checkout = self._open_checkout(adapter.target, ref, None)
+        checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
         self._processes.hold(target, ref)  # recipes planned for the same place may end at any moment
         loaded = self._processes.loaded(adapter.target, ref, checkout)

@@ -63,6 +63,7 @@ class Law:
         scenario itself, named :data:`BASELINE`. None where the law looks at a single call (the variant ``""``).
     :ivar watches: whether :attr:`Case.effects` must be there.
     :ivar twin: for a law about two boundaries: the variant whose call goes to the binding's twin.
+    :ivar by_algorithm: whether it holds of some algorithms of a family alone, by their definition.
     :raises DoesNotApply: from ``check`` and from ``vary``.
     """
 
@@ -74,6 +75,7 @@ class Law:
     watches: bool = False
     oracle_optional: bool = False
     twin: str = ""
+    by_algorithm: bool = False
 
     def violations(self, case: Case) -> list[Violation]:
         """What ``check`` says of observations of which nobody knows that they have the contract's form.

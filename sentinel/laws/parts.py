@@ -82,4 +82,5 @@ PARTS_ADD_UP = Law(
     "losses and gradients of microbatches and ranks combine to the whole's, however it is cut",
     parts_add_up,
     vary=_vary,
+    by_algorithm=True,  # a loss may be a mean over what it chooses from the whole batch
 )

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from sentinel.run.judging import complaint
 from sentinel.run.law_items import LawBoundary, LawId, LawItem
 from sentinel.run.recipe_items import RecipeFile, RecipeFolder, RecipeItem
 from sentinel.run.selection import require_subject, require_writable, select
-from sentinel.search.survey import LawJob, Place, Survey, law_jobs
+from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries, law_jobs
 from sentinel.settings import Settings, nearest, read_file, settle
 from sentinel.targets.refs import Ref
 
@@ -186,11 +187,11 @@ class Run:
                     f"sentinel: unknown target {target!r}{nearest(target, self.catalog.adapters)}; "
                     f"known: {', '.join(self.catalog.adapters)}"
                 )
-            found = law_jobs(self.catalog, target, self._law_refs(target))
-            if self.law_ids:
-                jobs += [job for job in found if any(i.selects(job) for i in self.law_ids)]
-            elif self._has_laws:
-                jobs += found
+            if not (self.law_ids or self._has_laws):
+                continue
+            at = partial(checkout_with_registries, self._the_runner(), self.catalog, target)
+            found = law_jobs(self.catalog, target, self._law_refs(target), at)
+            jobs += [job for job in found if not self.law_ids or any(i.selects(job) for i in self.law_ids)]
         for wanted in self.law_ids:
             if not any(wanted.selects(job) for job in jobs):
                 refs = [ref.short for ref in self._law_refs(wanted.target)]

@@ -9,9 +9,11 @@ from fnmatch import fnmatchcase
 from sentinel.deciding.bench import Subject
 from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog
+from sentinel.search.registries import of_every_member, registered
 from sentinel.search.scenarios import NotSearchable, narrowed
 from sentinel.settings import nearest
 from sentinel.targets import Binding
+from sentinel.targets.checkout import Checkout
 
 
 @dataclass(frozen=True)
@@ -23,16 +25,21 @@ class Omitted:
     reason: str
 
 
-def subjects(catalog: Catalog, target: str, boundaries: Sequence[str] = ()) -> tuple[list[Subject], list[Omitted]]:
+def subjects(
+    catalog: Catalog, target: str, boundaries: Sequence[str] = (), checkout: Checkout | None = None
+) -> tuple[list[Subject], list[Omitted]]:
     """The boundaries of a target, each with the laws it must keep, in the adapter's order; and what is left out.
 
     :param boundaries: globs over dotted paths (or their last part); empty for all.
+    :param checkout: of which revision: with what that one registers.
     """
     adapter = catalog.adapters[target]
     found: list[Subject] = []
     omitted: list[Omitted] = []
-    first = {binding.boundary: binding.contract for binding in reversed(adapter.target.bindings)}
-    for binding in adapter.target.bindings:
+    bindings = adapter.target.bindings
+    members = registered(adapter.target, checkout) if checkout is not None else []
+    first = {binding.boundary: binding.contract for binding in reversed([*bindings, *members])}
+    for binding in (*bindings, *members):
         if not matches(binding, boundaries):
             continue
         contract = catalog.contracts[binding.contract]
@@ -41,15 +48,18 @@ def subjects(catalog: Catalog, target: str, boundaries: Sequence[str] = ()) -> t
         except NotSearchable as error:
             omitted.append(Omitted(binding.boundary, "", str(error)))
             continue
-        laws = []
         for name in contract.laws:
             if name not in catalog.laws:
                 raise SentinelError(
                     f"the contract {contract.name} has an unknown law {name!r}{nearest(name, catalog.laws)}"
                 )
-            law = catalog.laws[name]
+        of_contract = [catalog.laws[name] for name in contract.laws]
+        if binding.like:
+            of_contract = of_every_member(of_contract)
+        laws = []
+        for law in of_contract:
             if law.needs_oracle and contract.oracle is None and not law.oracle_optional:
-                omitted.append(Omitted(binding.boundary, name, f"the contract {contract.name} has no oracle"))
+                omitted.append(Omitted(binding.boundary, law.name, f"the contract {contract.name} has no oracle"))
             else:
                 laws.append(law)
         if laws:

@@ -101,7 +101,10 @@ def stale_dialects(subject: Subject, law: Law, tally: Tally, chances: int = CHAN
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)
-        if dialect.name == law.name and tally.dialects_open[place] >= chances and not tally.dialects[place]
+        if not subject.binding.like  # what another boundary means need not show here
+        and dialect.name == law.name
+        and tally.dialects_open[place] >= chances
+        and not tally.dialects[place]
     ]
 
 

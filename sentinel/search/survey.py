@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sentinel.recipes import Recipe
     from sentinel.search.hunt import Drawn, Finding, Hunt, Tally
     from sentinel.search.recorded import Recorded
+    from sentinel.targets.checkout import Checkout
 
 #: Scenarios for each boundary, and calls that shrinking one finding may take.
 LEVELS: Mapping[str, tuple[int, int]] = {"quick": (6, 12), "deep": (400, 600)}
@@ -88,7 +89,7 @@ class Survey:
         self._findings: dict[LawJob, list[Finding]] = {}
         self._grounds: dict[tuple[str, Ref], Ground] = {}
         self._ground_locks: dict[tuple[str, Ref], Lock] = {}
-        self._subjects: dict[str, Mapping[str, Subject]] = {}
+        self._subjects: dict[tuple[str, Ref], Mapping[str, Subject]] = {}
 
     def plan(self, jobs: Iterable[LawJob]) -> None:
         """Say which laws will be asked about, so that one hunt of a boundary serves them all. Several hunters set out
@@ -125,7 +126,7 @@ class Survey:
 
     def shown_by(self, recipe: Recipe, ref: Ref) -> Iterator[Finding]:
         """What breaks a recipe's law at its own boundary, whichever boundary was asked about."""
-        for subject in self._subjects_of(recipe.target).values():
+        for subject in self._subjects_of(recipe.target, ref).values():
             about = subject.contract.name == recipe.contract and recipe.boundary in subject.binding.paths
             if about and recipe.invariant in names(subject.laws):
                 job = LawJob(recipe.target, subject.name, recipe.invariant, ref)
@@ -142,8 +143,8 @@ class Survey:
         """Scenarios for a hunt to come: while the target is imported there is nothing to try them on."""
         from sentinel.search.hunt import drawn_scenarios  # Hypothesis takes its time
 
-        target, boundary, _ = place
-        return drawn_scenarios(self._subjects_of(target)[boundary], self._seed, 0, self._examples)
+        target, boundary, ref = place
+        return drawn_scenarios(self._subjects_of(target, ref)[boundary], self._seed, 0, self._examples)
 
     def _drawn_ahead(self, place: Place) -> Sequence[Drawn]:
         """What was drawn for a hunt; nothing where nobody has begun with it."""
@@ -162,7 +163,7 @@ class Survey:
 
         target, boundary, ref = place
         wanted = set(self._wanted[place])
-        found = self._subjects_of(target)
+        found = self._subjects_of(target, ref)
         subject = found[boundary]
         laws = [law for law in subject.laws if law.name in wanted]
         jobs = {law: LawJob(target, boundary, law.name, ref) for law in laws}
@@ -197,17 +198,21 @@ class Survey:
             self._findings[jobs[law]] = list(tally.findings)
             self._decided[jobs[law]] = of_tally(ground, subject, law, tally, hunt.tried, self._seed)
 
-    def _subjects_of(self, target: str) -> Mapping[str, Subject]:
+    def _subjects_of(self, target: str, ref: Ref) -> Mapping[str, Subject]:
         """name -> boundary."""
-        if target not in self._subjects:
-            self._subjects[target] = {item.name: item for item in subjects(self._catalog, target)[0]}
-        return self._subjects[target]
+        key = (target, ref)
+        if key not in self._subjects:
+            found, _ = subjects(
+                self._catalog, target, checkout=checkout_with_registries(self._runner, self._catalog, *key)
+            )
+            self._subjects[key] = {item.name: item for item in found}
+        return self._subjects[key]
 
     def _ground(self, target: str, ref: Ref) -> Ground:
         key = (target, ref)
         with self._ground_locks.setdefault(key, Lock()):
             if key not in self._grounds:
-                bindings = [item.binding for item in self._subjects_of(target).values()]
+                bindings = [item.binding for item in self._subjects_of(target, ref).values()]
                 self._grounds[key] = self._runner.ground(target, ref, bindings)
             return self._grounds[key]
 
@@ -235,7 +240,26 @@ def names(laws: Iterable[Law]) -> list[str]:
     return [law.name for law in laws]
 
 
-def law_jobs(catalog: Catalog, target: str, refs: Iterable[Ref]) -> list[LawJob]:
-    """Every law of every boundary of a target at these refs."""
-    found, _ = subjects(catalog, target)
-    return [LawJob(target, subject.name, law.name, ref) for ref in refs for subject in found for law in subject.laws]
+def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
+    """The code in which something may be registered; None where the target has no registry, or no such ref."""
+    if not catalog.adapters[target].target.registries:
+        return None
+    try:
+        return runner.checkout(target, ref)
+    except Unavailable:  # every law of it will say so
+        return None
+
+
+def law_jobs(
+    catalog: Catalog, target: str, refs: Iterable[Ref], checkout: Callable[[Ref], Checkout | None] = lambda ref: None
+) -> list[LawJob]:
+    """Every law of every boundary of a target at these refs.
+
+    :param checkout: the code at a ref, for what it registers.
+    """
+    return [
+        LawJob(target, subject.name, law.name, ref)
+        for ref in refs
+        for subject in subjects(catalog, target, checkout=checkout(ref))[0]
+        for law in subject.laws
+    ]

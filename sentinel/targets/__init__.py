@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 
@@ -98,6 +99,7 @@ class Binding:
     :ivar dialects: what the framework means to do differently.
     :ivar twins: the boundaries (dotted paths of other bindings of the same contract) that must give the same answer.
     :ivar moved: the target's, which gives it to each of its bindings.
+    :ivar like: of what a revision registers: the boundary as which it is called; empty where the adapter names it.
     """
 
     boundary: str
@@ -116,6 +118,7 @@ class Binding:
     dialects: tuple[Dialect, ...] = ()
     twins: tuple[str, ...] = ()
     moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    like: str = ""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -134,6 +137,29 @@ class Binding:
 
 
 @dataclass(frozen=True)
+class Registry:
+    """A family of functions that the framework's modules register by a decorator: policy losses, estimators.
+
+    Whatever a revision registers there and no binding names is called as ``like`` is, and keeps the laws of that one's
+    contract that need no oracle.
+
+    :ivar decorator: its name, such as ``register_policy_loss``.
+    :ivar like: the dotted path of a bound member.
+    """
+
+    decorator: str
+    like: str
+
+
+def _as_another(boundary: str, like: Binding) -> Binding:
+    """Bound as another one; what that one means to do differently holds where an option is chosen."""
+    shared = tuple(dialect for dialect in like.dialects if dialect.value is not None or dialect.where)
+    return replace(
+        like, boundary=boundary, formerly=(), dialects=shared, twins=(), requires=(), moved={}, like=like.boundary
+    )
+
+
+@dataclass(frozen=True)
 class Target:
     """An external framework.
 
@@ -147,6 +173,7 @@ class Target:
     :ivar bindings: the boundaries.
     :ivar moved: dotted path of a package, module or class -> what it was called before. All that is bound or imported
         below it is looked for there, too.
+    :ivar registries: families whose members need no binding each.
     :ivar ghost_versions: a package that may be a ghost -> the version it says it has: for targets that refuse to import
         beside a version they do not know.
     :ivar at_import: dotted path of a function that the target's modules call while they are imported, and that a
@@ -166,16 +193,21 @@ class Target:
     ghost_versions: Mapping[str, str] = field(default_factory=dict)
     at_import: Mapping[str, Any] = field(default_factory=dict)
     moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    registries: tuple[Registry, ...] = ()
 
     def __post_init__(self) -> None:
         bindings = tuple(replace(binding, moved=self.moved) for binding in self.bindings)
         object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
-        """The binding of a boundary (by today's path or a former one), or None."""
+        """The binding of a boundary (by today's path or a former one); where its contract is one that is registered, as
+        another member's; or None."""
         of_contract = [binding for binding in self.bindings if contract in (None, binding.contract)]
         today = (binding for binding in of_contract if binding.boundary == boundary)
-        return next(today, next((binding for binding in of_contract if boundary in binding.paths), None))
+        before = (binding for binding in of_contract if boundary in binding.paths)
+        families = {registry.like for registry in self.registries} if contract is not None else set()
+        alike = (_as_another(boundary, binding) for binding in of_contract if binding.boundary in families)
+        return next(chain(today, before, alike), None)
 
     def reason_against(self, path: str) -> str:
         """Why a function is not bound, where the adapter says so of it or of its whole module; empty otherwise."""

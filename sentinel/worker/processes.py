@@ -74,8 +74,10 @@ class Leader:
     def __del__(self) -> None:
         """Close the descriptor of a leader that nobody has to end any more: its channel closes in the same way."""
         if self._own is not None:
-            with contextlib.suppress(OSError):
+            try:  # noqa: SIM105 - the interpreter may be ending, and every global be None
                 os.close(self._own)
+            except Exception:  # noqa: S110
+                pass
 
     def kill(self) -> None:
         """End it and its group. Safe to call twice."""

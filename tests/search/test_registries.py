@@ -1,0 +1,89 @@
+"""What a revision registers is bound as a member of its family, on the day it appears."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from demo_kit import copy_demo
+
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.checks import subjects
+from sentinel.search.registries import registered
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
+
+#: What a pull request adds: a mean that divides by the number of all tokens, the masked ones too.
+ADDED = """
+def register_aggregation(name):
+    return lambda function: function
+
+
+@register_aggregation("all-tokens")
+def mean_over_all_tokens(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    return loss_mat.mean()
+"""
+
+
+def opened(tree: Path) -> Checkout:
+    return Checkout("demo", Ref("path", str(tree)), tree, ("demo_rl",), (tree,), "0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "found"),
+    [
+        ("new.py", "@register_aggregation('a')\ndef one(x):\n    pass\n", ["demo_rl.new.one"]),
+        ("new.py", "@losses.register_aggregation(\n    'a',\n)\ndef one(x): ...\n", ["demo_rl.new.one"]),
+        ("new.py", "@register_aggregation('a')\n@torch.compile\ndef one(x): ...\n", ["demo_rl.new.one"]),
+        (
+            "new.py",
+            "@torch.compile\n@register_aggregation('a')  # type: ignore\ndef one(x): ...\n",
+            ["demo_rl.new.one"],
+        ),
+        ("new/__init__.py", "@register_aggregation('a')\ndef one(x): ...\n", ["demo_rl.new.one"]),
+        ("new.py", "@register_aggregation('a')\nclass One: ...\n\n\ndef one(x): ...\n", []),
+        ("new.py", "@register_estimator('a')\ndef one(x): ...\n", []),
+        ("new.py", "# @register_aggregation('a')\ndef one(x): ...\n", []),
+        ("new.py", "    @register_aggregation('a')\n    def one(self): ...\n", []),
+        ("new.py", "@register_aggregation('a')\ndef one(x): ...\n" + "#" * (1 << 20), []),
+        ("losses.py", "@register_aggregation('a')\ndef agg_loss(x): ...\n", []),  # an adapter's own binding comes first
+    ],
+)
+def test_what_is_registered_is_found(tmp_path: Path, file: str, text: str, found: list[str]) -> None:
+    place = tmp_path / "demo_rl" / file
+    place.parent.mkdir(parents=True)
+    place.write_text(text)
+    members = registered(bundled_catalog().targets["demo"], opened(tmp_path))
+    assert [member.boundary for member in members] == found
+    assert {member.like for member in members} <= {"demo_rl.losses.agg_loss"}
+
+
+def test_a_member_keeps_the_laws_that_know_no_algorithm(tmp_path: Path) -> None:
+    tree = copy_demo(tmp_path / "tree")
+    (tree / "demo_rl" / "more.py").write_text(ADDED)
+    catalog = bundled_catalog()
+    found = {subject.name: subject for subject in subjects(catalog, "demo", checkout=opened(tree))[0]}
+    laws = {law.name for law in found["demo_rl.more.mean_over_all_tokens"].laws}
+    assert "masked_values_have_no_influence" in laws
+    assert not laws & {"the_oracle_agrees", "parts_add_up", "twins_agree"}
+    assert "the_oracle_agrees" in {law.name for law in found["demo_rl.losses.agg_loss"].laws}
+    assert "demo_rl.more.mean_over_all_tokens" not in {subject.name for subject in subjects(catalog, "demo")[0]}
+
+
+@pytest.mark.parametrize("command", ["pytest", "discover"])
+def test_what_a_head_adds_is_searched(
+    command: str, pytester: pytest.Pytester, warm_runs: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sentinel.cli import main
+
+    tree = copy_demo(tmp_path / "tree", "fixed")
+    (tree / "demo_rl" / "more.py").write_text(ADDED)
+    if command == "discover":
+        status = main(["discover", "demo", "--ref", f"path:{tree}", "--boundary", "mean_over_*", "--examples", "30"])
+        assert status == 1
+        assert "masked_values_have_no_influence" in capsys.readouterr().out
+        return
+    options = ["--sentinel-target=demo", f"--sentinel-repo={tree}", "--sentinel-laws=quick", "-p", "no:cacheprovider"]
+    result = pytester.runpytest_inprocess(*options, "-k", "mean_over_all_tokens")
+    failed = [report.nodeid for report in result.reprec.getreports("pytest_runtest_logreport") if report.failed]  # type: ignore[attr-defined]
+    assert any("more.mean_over_all_tokens::masked_values_have_no_influence" in name for name in failed)

@@ -1,0 +1,62 @@
+"""What verl and SkyRL register, bound by its family alone, as what a pull request adds tomorrow will be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from shipped import MIRRORS
+from test_reward_twins import MAIN
+
+from sentinel.deciding.bench import Undecidable
+from sentinel.deciding.runner import Runner
+from sentinel.errors import Unavailable
+from sentinel.recipes.catalog import bundled_catalog, load_adapter
+from sentinel.search.checks import subjects
+from sentinel.search.hunt import Hunt
+from sentinel.search.registries import registered
+from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
+from sentinel.worker.client import Options
+
+#: An adapter that binds one member of each family, and nothing else.
+ALONE = """
+from dataclasses import replace
+from pathlib import Path
+from sentinel.targets.loading import load_file
+WHOLE = load_file(Path({adapter!r})).TARGET
+LIKE = {{registry.like for registry in WHOLE.registries}}
+TARGET = replace(WHOLE, bindings=tuple(b for b in WHOLE.bindings if b.boundary in LIKE), unbound={{}})
+"""
+
+
+@pytest.mark.parametrize(("target", "members", "answering"), [("verl", 24, 16), ("skyrl", 13, 10)])
+def test_members_that_nobody_bound_answer(target: str, members: int, answering: int, tmp_path: Path) -> None:
+    """The others want what their family's model does not: values, baselines, an option of their own."""
+    bundled = bundled_catalog()
+    file = tmp_path / f"{target}.py"
+    file.write_text(ALONE.format(adapter=str(bundled.adapters[target].file)))
+    catalog = replace(bundled, adapters={**bundled.adapters, target: load_adapter(file)})
+    runner = Runner(catalog, lambda t, r, p: open_checkout(t, r, store=MIRRORS), Options(sandbox="basic"))
+    ref = Ref("git", MAIN[target])
+    try:
+        checkout = runner.checkout(target, ref)
+        assert registered(bundled.targets[target], checkout) == [], "the adapter binds each of them"
+        names = {member.boundary for member in registered(catalog.targets[target], checkout)}
+        found = [item for item in subjects(catalog, target, checkout=checkout)[0] if item.boundary in names]
+        bench = runner.ground(target, ref, [item.binding for item in found]).bench
+        answered = []
+        for subject in found:
+            hunt = Hunt(bench.fresh(), subject, 0, shrinking=1)
+            try:
+                hunt.run(6)
+            except Undecidable:
+                continue
+            answered += [subject.boundary] if any(tally.spoken for tally in hunt.tallies.values()) else []
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    finally:
+        runner.close()
+    assert len(names) >= members
+    assert len(answered) >= answering, sorted(names - set(answered))
