@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from sentinel.laws.law import Law
 from sentinel.targets import Binding, Registry, Target
 from sentinel.targets.checkout import Checkout
+
+#: Members of a family: a head that registers more wants to be searched for days.
+_MOST = 100
 
 #: Bytes of a file that is looked at: no module of a framework is larger, and each is read once per family.
 _LARGEST = 1 << 20
@@ -23,7 +27,7 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
     for registry in target.registries:
         like = target.binding(registry.like)
         assert like is not None, f"{target.name} has no binding of {registry.like}"
-        for path in _entries(registry, checkout):
+        for path in islice(_entries(registry, checkout), _MOST):
             if path not in named and not target.reason_against(path):
                 member = target.binding(path, like.contract)
                 assert member is not None
