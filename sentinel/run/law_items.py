@@ -111,7 +111,7 @@ class LawId:
         else:
             at = f"{self.ref} is not among the refs of this run ({', '.join(refs)})" if refs else "this run has no ref"
             return f"{at}; say where {self.boundary} is to be searched: --sentinel-ref=git:main, or --sentinel-repo=DIR"
-        return f"{what}; `sentinel boundaries {self.target}` lists boundaries and laws"
+        return f"{what}; `sentinel list boundaries {self.target}` lists boundaries and laws"
 
     def selects(self, job: LawJob) -> bool:
         return (

@@ -117,7 +117,7 @@ def _folder(text: str) -> Path:
 def _recorded(text: str) -> Path:
     if not os.path.isdir(_path(text)):
         raise SentinelError(
-            f"no such folder: {text}; a baseline is evidence that was accepted: `sentinel baseline update --to {text}` "
+            f"no such folder: {text}; a baseline is evidence that was accepted: `sentinel report accept --to {text}` "
             "makes one of the last run, and a clone of Sentinel has its own in reports/"
         )
     return _path(text)

@@ -102,7 +102,7 @@ def test_the_committed_evidence_is_what_is_decided_now(pin: Job, decided: Decisi
         pytest.skip("no evidence is committed under reports/ yet")
     decision = decided(pin)
     recorded = find(REPORTS, decision)
-    assert recorded is not None, f"{pin_id(pin)} has no evidence in reports/; run `sentinel baseline update`"
+    assert recorded is not None, f"{pin_id(pin)} has no evidence in reports/; run `sentinel report accept`"
     assert difference(recorded, decision) == []
 
 
