@@ -12,8 +12,7 @@ from json.decoder import JSONDecodeError
 from json.decoder import scanstring as _scan_string  # type: ignore[attr-defined]
 from typing import Any
 
-from sentinel.recipes.core_schema import DocumentError, integer, real
-from sentinel.recipes.yamldoc import MAX_DEPTH, MAX_NODES, Document, Place
+from sentinel.recipes.core_schema import MAX_DEPTH, MAX_NODES, Document, DocumentError, Place, integer, real
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")

@@ -12,50 +12,29 @@ import hashlib
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from sentinel.recipes.core_schema import CORE, DocumentError, plain, scalar, unknown_tag
+from sentinel.recipes.core_schema import (
+    CORE,
+    MAX_DEPTH,
+    MAX_NODES,
+    Document,
+    DocumentError,
+    Place,
+    plain,
+    scalar,
+    unknown_tag,
+)
+from sentinel.recipes.jsondoc import parse_json
 
 MAX_BYTES = 1 << 20
-MAX_DEPTH = 64
-MAX_NODES = 200_000
-
-#: Where something stands in a document: keys of mappings and indices of lists, from the top.
-Place = tuple[Any, ...]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NODES = frozenset((yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStartEvent, yaml.AliasEvent))
-
-
-@dataclass
-class Document:
-    """Plain data and where each part of it stands.
-
-    :ivar values: place -> (line, column) of the value.
-    :ivar keys: place -> (line, column) of the key that leads to it.
-    :ivar digest: ``sha256:<hex>`` of the file's bytes.
-    """
-
-    data: Any
-    values: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    keys: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    digest: str = ""
-
-    def at(self, place: Place, key: bool = False) -> tuple[int, int]:
-        """Line and column of a place; of the nearest thing around it where there is no such place.
-
-        :param key: the key rather than the value.
-        """
-        while place:
-            found = self.keys.get(place) if key else self.values.get(place)
-            if found:
-                return found
-            place, key = place[:-1], False
-        return self.values.get((), (1, 1))
 
 
 def read(path: Path) -> Document:
@@ -82,12 +61,7 @@ def read_text(raw: bytes, json: bool = False) -> Document:
         raise DocumentError(f"not UTF-8: byte 0x{raw[error.start]:02x}; save the file as UTF-8", line, column) from None
     if not text.strip():
         raise DocumentError("the file is empty; 'sentinel recipe new' writes a template")
-    if json:
-        from sentinel.recipes.jsondoc import parse_json
-
-        document = parse_json(text)
-    else:
-        document = parse_yaml(text)
+    document = parse_json(text) if json else parse_yaml(text)
     document.digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
     return document
 

@@ -1,5 +1,6 @@
 """The worker's entry: run by path, in any interpreter that has torch and numpy.
 
+``bootstrap.py DESCRIPTOR`` serves a zygote; ``bootstrap.py --contained SETTINGS PROGRAM ARGUMENT...`` runs a command.
 It makes ``sentinel`` importable from its own files alone, so that nothing else of the controller's environment is seen,
 and hands over to the zygote, or to a command that is to be contained.
 """
@@ -10,9 +11,6 @@ import sys
 import types
 from pathlib import Path
 
-#: ``bootstrap.py --contained SETTINGS PROGRAM ARGUMENT...``
-CONTAINED = "--contained"
-
 
 def main() -> None:
     package = Path(__file__).resolve().parent.parent
@@ -20,7 +18,7 @@ def main() -> None:
     stub = types.ModuleType("sentinel")
     stub.__path__ = [str(package)]
     sys.modules["sentinel"] = stub
-    if sys.argv[1] == CONTAINED:
+    if sys.argv[1] == "--contained":
         from sentinel.worker.contained import run
 
         run(sys.argv[2], sys.argv[3:])
