@@ -8,16 +8,18 @@ and hands over to the zygote, or to a command that is to be contained.
 from __future__ import annotations
 
 import sys
-import types
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 
 def main() -> None:
     package = Path(__file__).resolve().parent.parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != package / "worker"]
-    stub = types.ModuleType("sentinel")
-    stub.__path__ = [str(package)]
-    sys.modules["sentinel"] = stub
+    spec = spec_from_file_location("sentinel", package / "__init__.py", submodule_search_locations=[str(package)])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["sentinel"] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["sentinel"])
     if sys.argv[1] == "--contained":
         from sentinel.worker.contained import run
 
