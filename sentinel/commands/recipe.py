@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, counted, group, say, say_json
 from sentinel.commands.known import known, target_named
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -82,7 +82,6 @@ def _new(arguments: argparse.Namespace) -> int:
 def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str | None) -> Contract | None:
     """The contract that was named, or the one that the adapter binds the boundary to."""
     from sentinel.recipes.literals import inside
-    from sentinel.recipes.wording import nearest
 
     if boundary is not None:
         problem = inside(boundary, target.packages)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, complain, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,7 +130,6 @@ def chosen(catalog: Catalog, target: str, bugs: Sequence[str], laws: Sequence[st
     :raises SentinelError: where a glob chooses none; names the nearest.
     """
     from sentinel.recipes import find_recipes
-    from sentinel.settings import nearest
 
     every = find_recipes(catalog, (target,), bugs)
     found = [r for r in every if not laws or any(fnmatchcase(law, glob) for law in r.laws for glob in laws)]

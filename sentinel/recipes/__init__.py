@@ -10,10 +10,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.errors import RecipeError, SentinelError
+from sentinel.errors import RecipeError, SentinelError, nearest
 from sentinel.recipes.addresses import Address, AddressError, parse_address
 from sentinel.recipes.recipe import Expected, Pin, Recipe
-from sentinel.recipes.wording import nearest
 from sentinel.values.tolerance import Tolerance
 
 if TYPE_CHECKING:

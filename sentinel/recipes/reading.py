@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
+from sentinel.errors import nearest
 from sentinel.recipes.affects import affected, in_text
 from sentinel.recipes.core_schema import Document, DocumentError
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
@@ -21,7 +22,6 @@ from sentinel.recipes.pins import read_pins, read_requires, read_watch
 from sentinel.recipes.recipe import Recipe
 from sentinel.recipes.scenarios import build, published_scenario, written_scenario
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.wording import nearest
 from sentinel.recipes.yamldoc import read
 from sentinel.targets import Binding, Target
 

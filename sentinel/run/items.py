@@ -15,13 +15,12 @@ import pytest
 
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job
-from sentinel.errors import RecipeError, SentinelError
+from sentinel.errors import RecipeError, SentinelError, nearest
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import bundled
 from sentinel.run.judging import complaint, expected_unavailable
 from sentinel.run.session import Run
 from sentinel.search.survey import LawJob, law_jobs
-from sentinel.settings import nearest
 from sentinel.targets.refs import Ref
 
 #: For the laws of a target wherever they are checked.

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.survey import LawJob
-from sentinel.settings import Settings, nearest
+from sentinel.settings import Settings
 
 _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)(?:\[(?P<ref>[^\]]+)\])?)?")
 

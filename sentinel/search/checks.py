@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from sentinel.deciding.bench import Subject
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.scenarios import NotSearchable, narrowed
-from sentinel.settings import nearest
 from sentinel.targets import Binding
 
 
