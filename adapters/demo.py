@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding, Dialect, PackageRoot, Registry, StandIn, Target
+from sentinel import Binding, Dialect, PackageRoot, Registry, StandIn, Target
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

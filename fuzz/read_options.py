@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.configuration.option_arguments import options_of_parser
-from sentinel.configuration.option_classes import options_of_class
 from sentinel.configuration.option_trees import options_of_tree
+
+from sentinel.configuration.option_classes import options_of_class
 from sentinel.errors import SentinelError
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends

@@ -1,4 +1,4 @@
-"""Records of histories, as ``sentinel history`` and the site read them."""
+"""Records of histories, as ``sentinel report history`` and the site read them."""
 
 from __future__ import annotations
 

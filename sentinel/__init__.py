@@ -1,3 +1,63 @@
-"""Sentinel: the conformance suite for LLM reinforcement-learning frameworks."""
+"""Sentinel: the conformance suite for LLM reinforcement-learning frameworks.
+
+An adapter, a contract or a law of another package finds here all that it needs. No other name is promised to stay.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+#: Module -> the public names that it defines. It is imported when one is used: every pytest run of the environment
+#: imports this package, and a worker has nothing but Python, torch and numpy.
+PUBLIC = {
+    "sentinel.contracts.aggregation": "detached gradient leaf replaced spread",
+    "sentinel.contracts.contract": "BASELINE REQUIRED Choose Contract DoesNotApply Input Inputs Observed",
+    "sentinel.deciding.outcomes": "Decision",
+    "sentinel.errors": "SentinelError",
+    "sentinel.laws.compare": "Match same",
+    "sentinel.laws.law": "Case Law Violation",
+    "sentinel.laws.layout": "first_two like pick_rows row_count valid_tokens",
+    "sentinel.targets": "Binding Dialect PackageRoot Registry StandIn Target",
+    "sentinel.values.literals": "Tensor from_array tensor",
+    "sentinel.worker.drift": "AbsentError DriftError StandInNamespace UnknownInputError",
+}
+
+if TYPE_CHECKING:  # the same for type checkers
+    # isort: off
+    # fmt: off
+    from sentinel.contracts.aggregation import detached as detached, gradient as gradient, leaf as leaf
+    from sentinel.contracts.aggregation import replaced as replaced, spread as spread
+    from sentinel.contracts.contract import BASELINE as BASELINE, REQUIRED as REQUIRED, Choose as Choose
+    from sentinel.contracts.contract import Contract as Contract, DoesNotApply as DoesNotApply, Input as Input
+    from sentinel.contracts.contract import Inputs as Inputs, Observed as Observed
+    from sentinel.deciding.outcomes import Decision as Decision
+    from sentinel.errors import SentinelError as SentinelError
+    from sentinel.laws.compare import Match as Match, same as same
+    from sentinel.laws.law import Case as Case, Law as Law, Violation as Violation
+    from sentinel.laws.layout import first_two as first_two, like as like, pick_rows as pick_rows
+    from sentinel.laws.layout import row_count as row_count, valid_tokens as valid_tokens
+    from sentinel.targets import Binding as Binding, Dialect as Dialect, PackageRoot as PackageRoot, Registry as Registry
+    from sentinel.targets import StandIn as StandIn, Target as Target
+    from sentinel.values.literals import Tensor as Tensor, from_array as from_array, tensor as tensor
+    from sentinel.worker.drift import AbsentError as AbsentError, DriftError as DriftError
+    from sentinel.worker.drift import StandInNamespace as StandInNamespace, UnknownInputError as UnknownInputError
+    # fmt: on
+    # isort: on
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(import_module(home_of(name)), name)
+
+
+def home_of(name: str) -> str:
+    """The module that defines a public name.
+
+    :raises AttributeError: where it is none.
+    """
+    for module, names in PUBLIC.items():
+        if name in names.split():
+            return module
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

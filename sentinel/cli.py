@@ -14,45 +14,48 @@ import sentinel
 from sentinel.commands import (
     audit,
     bisect,
-    boundaries,
     cache,
-    changes,
     discover,
     doctor,
-    duplicates,
     export,
-    findings,
-    history,
     impact,
     listing,
     mirror,
-    query,
     recipe,
     reporting,
     show,
-    site,
     sweep,
     verify,
 )
 from sentinel.commands.console import complain
 from sentinel.errors import SentinelError
 
-#: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
-GROUPS = (
-    *(mirror, listing, boundaries, show, recipe, verify, export, audit, impact, findings, duplicates, discover),
-    *(sweep, bisect, history, query, changes, reporting, site, cache, doctor),
-)
+#: As ``--help`` shows them. Their modules import next to nothing before a command runs.
+GROUPS = {
+    "begin": (doctor, mirror, listing, show),
+    "check": (audit, verify),
+    "search": (discover, sweep, bisect, impact),
+    "tell": (reporting, export, recipe),
+    "tidy": (cache,),
+}
+
+#: What was a command of its own before 0.1: the first words of a command line, and what they are now.
+RENAMED: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("boundaries",): ("list", "boundaries"),
+    ("schema", "evidence"): ("report", "schema"),
+    ("schema", "recipe"): ("recipe", "schema"),
+    ("baseline", "update"): ("report", "accept"),
+    **{(name,): ("report", name) for name in ("changes", "history", "query", "findings", "duplicates", "site")},
+}
+
+#: What a command of several kinds shows where none is named.
+FIRST = {"list": "targets", "report": "run"}
 
 _EPILOG = """\
-examples:
-  sentinel doctor                                   is everything there?
-  sentinel mirror add verl                          have the history of verl on this machine
-  pytest --sentinel-target=verl                     the main job
-  sentinel verify sentinel-reports/verl/BUG/git-0123456789ab.json
-  sentinel sweep verl --bug 'VERL-REJECTED-*'        when did these bugs come and go, and in which releases?
-  sentinel recipe new MY-BUG --target verl          pin a bug of your own
-
-exit status: 0 yes or done, 1 no (a check failed, a number differs), 2 it could not be done, 130 interrupted
+`sentinel COMMAND --help` shows options and examples. First steps:
+  sentinel mirror add verl; pytest --sentinel-target=verl   verl's known bugs
+  sentinel audit verl --config run.yaml                     which concern me?
+exit status: 0 yes or done, 1 no, 2 it could not be done, 130 interrupted
 """
 
 
@@ -65,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
     try:
         parser = _parser()
-        arguments, unknown = parser.parse_known_args(argv)
+        arguments, unknown = parser.parse_known_args(_current(sys.argv[1:] if argv is None else argv))
         if unknown:
             _refuse(arguments.parser or parser, unknown)
         if arguments.run is None:
@@ -101,19 +104,38 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
+def _current(words: Sequence[str]) -> list[str]:
+    """A command line under the names of today."""
+    for old, new in RENAMED.items():
+        if tuple(words[: len(old)]) == old:
+            complain(f"`sentinel {' '.join(old)}` is now `sentinel {' '.join(new)}`")
+            words = [*new, *words[len(old) :]]
+            break
+    named = len(words) > 1 and (words[1] in ("-h", "--help") or not words[1].startswith("-"))
+    return [words[0], FIRST[words[0]], *words[1:]] if words and words[0] in FIRST and not named else list(words)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sentinel",
-        description="The conformance suite for LLM reinforcement-learning frameworks: mirrors, recipes and evidence.",
+        usage="sentinel [--help] [--version] COMMAND ...",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
-    parser.add_argument("--version", action="version", version=f"sentinel {sentinel.__version__}")
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    version = f"sentinel {sentinel.__version__}"
+    parser.add_argument("--version", action="version", version=version, help=argparse.SUPPRESS)
     parser.set_defaults(run=None, parser=None)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for group in GROUPS:
-        group.declare(commands)
+    commands = parser.add_subparsers(prog="sentinel", metavar="COMMAND", help=argparse.SUPPRESS)
+    lines = ["Does this code corrupt the training signal? pytest checks; this does the rest."]
+    for heading, group in GROUPS.items():
+        for place, module in enumerate(group):
+            module.declare(commands)
+            made = commands._choices_actions[-1]
+            lines.append(f"{heading if not place else '':<8}{made.dest:<10}{made.help}")
+    parser.description = "\n".join([lines[0], "", *lines[1:]])
     return parser
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 
@@ -25,3 +26,14 @@ class Unavailable(SentinelError):
         super().__init__(reason)
         self.reason = reason
         self.kind = kind
+
+
+def nearest(name: str, known: Iterable[str], all_of: str = "") -> str:
+    """Name what a wrong name may have meant: `` — did you mean 'x'?``; else the known names after ``all_of``."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    near = get_close_matches(name, names, 1, 0.6)
+    if near:
+        return f" — did you mean {near[0]!r}?"
+    return f"; {all_of} {', '.join(sorted(names))}" if all_of and names else ""

@@ -1,6 +1,7 @@
 """The hooks by which other packages add to Sentinel. They are pytest hooks: implement them in any pytest plugin.
 
-Registered with ``pytest_plugins`` or the ``pytest11`` entry point; see docs/adapters.md.
+Registered with ``pytest_plugins`` or the ``pytest11`` entry point; see docs/adapters.md. What they need to import is in
+``sentinel`` itself, and no other name is promised to stay.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from sentinel.contracts.contract import Contract
-    from sentinel.deciding.outcomes import Decision
-    from sentinel.laws.law import Law
+    from sentinel import Contract, Decision, Law
 
 
 @pytest.hookspec

@@ -13,7 +13,7 @@ import pytest
 from sentinel.settings import NAMED
 
 if TYPE_CHECKING:
-    from sentinel.run.recipe_items import RecipeFile
+    from sentinel.run.items import RecipeFile
     from sentinel.run.session import Run
 
 _RUN = pytest.StashKey["Run | None"]()
@@ -90,21 +90,26 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> RecipeFile
     if run is None or not parent.session.isinitpath(file_path):
         return None
     from sentinel.recipes import SUFFIXES
+    from sentinel.run.items import collector
 
-    return run.collector(file_path, parent) if file_path.suffix in SUFFIXES else None
+    return collector(run, file_path, parent) if file_path.suffix in SUFFIXES else None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     run = config.stash.get(_RUN, None)
     if run is not None:
-        run.collect_the_rest(session, items)
+        from sentinel.run.items import the_rest
+
+        items += the_rest(run, session, tuple(items))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     run = session.config.stash.get(_RUN, None)
     if run is not None:
-        run.plan(session.items)
+        from sentinel.run.items import Item
+
+        run.plan([item.job for item in session.items if isinstance(item, Item)])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -60,3 +61,11 @@ def test_the_page_names_every_package_and_no_other() -> None:
     packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
     assert packages - {"_bundled"} == set(_order()) - LOOSE
     assert {file.stem for file in PACKAGE.glob("*.py")} == LOOSE
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    modules = _modules()
+    graph = {
+        module: {other for other, _ in _imports(module, modules)} & modules.keys() - {module} for module in modules
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError, with the circle

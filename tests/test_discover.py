@@ -1,4 +1,4 @@
-"""``sentinel discover`` and ``sentinel boundaries`` on the demo framework."""
+"""``sentinel discover`` and ``sentinel list boundaries`` on the demo framework."""
 
 from __future__ import annotations
 
@@ -120,11 +120,11 @@ def test_a_wrong_word_says_what_is_right(arguments: list[str], sentence: str, sa
 
 
 def test_boundaries_of_a_working_tree(said: Any, fixed_tree: Path) -> None:
-    status, out, _ = said("boundaries", "demo", "--ref", f"path:{fixed_tree}")
+    status, out, _ = said("list", "boundaries", "demo", "--ref", f"path:{fixed_tree}")
     assert status == 0
     assert "demo_rl.losses.agg_loss" in out
     assert "demo_rl.rejection.policy_loss" in out  # beside a bound one, and not bound itself
-    status, out, _ = said("boundaries", "demo", "--json")
+    status, out, _ = said("list", "boundaries", "demo", "--json")
     assert status == 0
     assert {row["contract"] for row in json.loads(out)["boundaries"]} == {
         "loss_aggregation",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from sentinel.cli import _parser
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,3 +33,20 @@ def test_every_link_of_a_page_at_the_top_leads_somewhere(page: str) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}, target
+
+
+#: Where a line or a quoted word begins with a command.
+COMMAND = re.compile(r"(?:^\s*(?:\$ |run: )?|`|; )sentinel ([a-z]+)(?: ([a-z]+)\b(?![-./=]))?", re.MULTILINE)
+
+
+@pytest.mark.parametrize("pages", ["*.md", "docs/*.md", ".github/workflows/*.yml", "action.yml", "sentinel/**/*.py"])
+def test_every_command_that_is_named_is_one_of_today(pages: str) -> None:
+    def kinds(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+        return next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
+
+    commands = kinds(_parser())
+    below = {name: kinds(parser) for name, parser in commands.items()}
+    for page in ROOT.glob(pages):
+        for name, kind in COMMAND.findall(page.read_text(encoding="utf-8")):
+            assert name in commands, f"{page}: sentinel {name}"
+            assert not kind or not below[name] or kind in below[name], f"{page}: sentinel {name} {kind}"

@@ -167,7 +167,7 @@ def _counting(decide: Any, decided: list[str]) -> Any:
     [
         ("laws/demo", "*no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW*"),
         ("laws/dem/demo_rl.losses.agg_loss", "*unknown target 'dem'*"),
-        (f"{AGG_LOSS}::no_such_law", "*has no law 'no_such_law' to keep; `sentinel boundaries demo` lists*"),
+        (f"{AGG_LOSS}::no_such_law", "*has no law 'no_such_law' to keep; `sentinel list boundaries demo` lists*"),
     ],
 )
 def test_an_id_of_nothing_says_what_to_do(name: str, said: str, pytester: pytest.Pytester) -> None:
@@ -205,8 +205,8 @@ def test_a_baseline_records_what_was_found_and_fails_on_what_is_new(
     (pytester.path / "baseline").mkdir()
     new = run(pytester, *base, "--sentinel-baseline=baseline")
     assert new.parseoutcomes()["failed"] > 0
-    new.stdout.fnmatch_lines(["*nothing is recorded in baseline; accept it with `sentinel baseline update`*"])
-    assert main(["baseline", "update", "--from", "found", "--to", "baseline"]) == 0
+    new.stdout.fnmatch_lines(["*nothing is recorded in baseline; accept it with `sentinel report accept`*"])
+    assert main(["report", "accept", "--from", "found", "--to", "baseline"]) == 0
     recorded = [json.loads(file.read_text())["verdict"] for file in (pytester.path / "baseline").rglob("*.json")]
     assert set(recorded) == {"reproduced"}
     assert "failed" not in run(pytester, *base, "--sentinel-baseline=baseline").parseoutcomes()

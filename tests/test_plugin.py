@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +16,7 @@ from xml.etree import ElementTree
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 
+import sentinel
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, Runner
 from sentinel.worker.client import Zygote
@@ -338,7 +343,7 @@ def test_a_baseline_holds_and_tells_which_way_things_went(
     kept = ("--sentinel-baseline=kept",)
     (pytester.path / "kept").mkdir()
     nothing = run(pytester, *base, *kept)
-    nothing.stdout.fnmatch_lines(["*nothing is recorded in kept*sentinel baseline update*"])
+    nothing.stdout.fnmatch_lines(["*nothing is recorded in kept*sentinel report accept*"])
     nothing.assert_outcomes(failed=1)
 
     run(pytester, *base, "--sentinel-ref=git:main", "--sentinel-report-dir=kept").assert_outcomes(passed=1)
@@ -519,7 +524,7 @@ def test_another_plugin_adds_and_listens(pytester: pytest.Pytester, recipes: Pat
     pytester.makeconftest(
         """
         from pathlib import Path
-        from sentinel.laws.law import Law
+        from sentinel import Law
 
         def pytest_sentinel_laws():
             return [Law("nothing_is_wrong", "whatever", lambda case: [])]
@@ -541,6 +546,101 @@ def test_another_plugin_adds_and_listens(pytester: pytest.Pytester, recipes: Pat
         "DEMO-MASKED-TOKENS fixed",
         "DEMO-REJECTED-ROW fixed",
     ]
+
+
+OUTSIDE = {
+    "mine/outside_rl/__init__.py": """
+        def doubled(values, mask):
+            return (values * mask).sum() * 2
+    """,
+    "outside_contract.py": """
+        from sentinel import Contract, Input, Observed, gradient, leaf
+
+        def measure(call, inputs):
+            values = leaf(inputs["values"])
+            total = call(**{**inputs, "values": values})["total"]
+            return {"total": total.detach(), "slope": gradient(total, values)}
+
+        TOKENS = {"shape": ("batch", "tokens")}
+        CONTRACT = Contract(
+            "outside_sum", "a sum", "arithmetic",
+            inputs=(
+                Input("values", "tensor", "numbers", differentiable=True, domain="reward", **TOKENS),
+                Input("response_mask", "tensor", "1 where one counts", domain="mask", **TOKENS),
+            ),
+            observes=(Observed("total", "their sum"), Observed("slope", "d total", ("batch", "tokens"), "gradient")),
+            measure=measure,
+            oracle=lambda inputs: {"total": (inputs["values"] * inputs["response_mask"]).sum()},
+            laws=("outside_zero_is_nothing", "the_oracle_agrees", "masked_values_have_no_influence"),
+        )
+    """,
+    "outside_adapter.py": """
+        from sentinel import Binding, DriftError, PackageRoot, Target
+
+        def call(boundary, inputs):
+            from sentinel import AbsentError
+
+            if boundary is None:
+                raise DriftError("no boundary") from AbsentError()
+            return {"total": boundary.invoke(inputs)}
+
+        TARGET = Target(
+            name="outside", repository="https://example.invalid/outside.git", roots=(PackageRoot("outside_rl"),),
+            bindings=(Binding("outside_rl.doubled", "outside_sum", arguments={"response_mask": ("mask",)}, call=call),),
+        )
+    """,
+    "conftest.py": """
+        from pathlib import Path
+        from outside_contract import CONTRACT
+        from sentinel import BASELINE, Case, DoesNotApply, Law, Violation, first_two, like, same, valid_tokens
+
+        def zeroed(contract, inputs, choose):
+            if not valid_tokens(contract, inputs).any():
+                raise DoesNotApply("nothing counts")
+            values = inputs["values"]
+            return {BASELINE: inputs, "zero": {**inputs, "values": like(values, values.array() * 0)}}
+
+        def check(case: Case):
+            first, others = first_two(case)
+            total = case.observation[others[0]]["total"]
+            return [] if float(total.array()) == 0 else [Violation("zero.total", total, 0.0, "of zeros")]
+
+        def pytest_sentinel_adapters():
+            return [Path("outside_adapter.py")]
+
+        def pytest_sentinel_contracts():
+            return [CONTRACT]
+
+        def pytest_sentinel_laws():
+            return [Law("outside_zero_is_nothing", "the sum of zeros is zero", check, vary=zeroed)]
+    """,
+}
+
+
+def test_a_target_a_contract_and_a_law_from_outside_need_the_public_names_alone(pytester: pytest.Pytester) -> None:
+    for name, text in OUTSIDE.items():
+        (pytester.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (pytester.path / name).write_text(textwrap.dedent(text))
+        assert not re.search(r"(from|import) sentinel\.", text)
+    pytester.syspathinsert()
+    result = run(pytester, "--sentinel-target=outside", "--sentinel-repo=mine", "-rA", "--color=no")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*PASSED laws/outside/outside_rl.doubled::outside_zero_is_nothing*"])
+    result.stdout.fnmatch_lines(["*FAILED laws/outside/outside_rl.doubled::the_oracle_agrees*"])
+
+
+def test_every_public_name_is_there_and_none_is_imported_before_it_is_used() -> None:
+    code = (
+        "import sentinel, sys; loaded = [name for name in sys.modules if name.startswith('sentinel.')]\n"
+        "names = [name for names in sentinel.PUBLIC.values() for name in names.split()]\n"
+        "print(loaded, len(names) == len(set(names)), all(hasattr(sentinel, name) for name in names))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "[] True True\n"
+    source = (Path(sentinel.__file__)).read_text(encoding="utf-8")
+    for module, names in sentinel.PUBLIC.items():
+        typed = re.findall(rf"^    from {re.escape(module)} import (.*)$", source, re.MULTILINE)
+        assert [part.split(" as ")[0] for line in typed for part in line.split(", ")] == names.split()
 
 
 def test_quiet_and_verbose(pytester: pytest.Pytester, recipes: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -143,7 +143,6 @@ def _run(
 ) -> Training:
     from sentinel.configuration.declared import options_of
     from sentinel.configuration.training import training
-    from sentinel.recipes.wording import nearest
 
     run = training(given, options_of(catalog, target, checkout) if checkout else ())
     if run.options is not None:

@@ -1,4 +1,4 @@
-"""``sentinel boundaries``: what is bound to which contract, whether it is there at a ref, and what is left."""
+"""``sentinel list boundaries``: what is bound to which contract and takes what, whether it is there, what is left."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from sentinel.commands.console import Commands
+    from sentinel.contracts.contract import Input
     from sentinel.deciding.ground import Ground
     from sentinel.recipes.catalog import Catalog
     from sentinel.targets import Target
     from sentinel.targets.checkout import Checkout
 
 _EXAMPLE = """\
-  sentinel boundaries                                    of every target, as the adapters say
-  sentinel boundaries verl --ref git:main                and whether each is there at that ref
-  sentinel boundaries roll --ref git:8eb27cc2dc34c4d1310b169d9b86d339004d811a --json
-  sentinel boundaries verl --history                     at every release tag and every 25th commit of main
+  sentinel list boundaries roll                     with the inputs, keys and laws of their contracts
+  sentinel list boundaries verl --ref git:main      and whether each is there at that ref
+  sentinel list boundaries roll --ref git:8eb27cc2dc34c4d1310b169d9b86d339004d811a --json
+  sentinel list boundaries verl --history           at every release tag and every 25th commit of main
 
 Under "not bound" stand the functions that the adapter leaves out with a reason; and, with --ref, the other public
 functions of the modules that have a bound one. --history reads the mirror and imports nothing: a boundary is there
@@ -49,11 +50,16 @@ class Row:
     contract: str
     there: str
     laws: tuple[str, ...]
-    note: str = ""
+    note: str
+    formerly: tuple[str, ...]
+    inputs: tuple[str, ...]
+    observes: tuple[str, ...]
 
 
 def declare(commands: Commands) -> None:
-    parser = command(commands, "boundaries", _boundaries, "list boundaries with their contracts and laws", _EXAMPLE)
+    parser = command(
+        commands, "boundaries", _boundaries, "list bound functions with their contracts and laws", _EXAMPLE
+    )
     parser.add_argument("target", metavar="TARGET", nargs="?", help="only of this target")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--ref", metavar="REF", help="also look whether each is there")
@@ -100,13 +106,13 @@ def _boundaries(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(
             {
-                "boundaries": [{**vars(row), "laws": list(row.laws)} for row in rows],
+                "boundaries": [vars(row) for row in rows],
                 "not_bound": [{"target": t, "function": path, "reason": reason} for t, path, reason in unbound],
                 "unavailable": unavailable,
             }
         )
     else:
-        _show(rows, unbound, unavailable)
+        _show(catalog if arguments.ref is None else None, rows, unbound, unavailable)
     if unavailable and not rows:
         return 2
     return 1 if any(row.there == "no" for row in rows) else 0
@@ -121,9 +127,9 @@ def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
     reasons = {item.boundary: item.reason for item in omitted if not item.law}
     rows = []
     for binding in target.bindings:
+        contract = catalog.contracts[binding.contract]
         there, note = "", "" if id(binding) in laws else reasons.get(binding.boundary, "")
         if ground is not None:
-            contract = catalog.contracts[binding.contract]
             subject = Subject(binding, contract, (), str(catalog.adapters[target.name].file))
             try:
                 path = ground.bench.find(subject).boundary
@@ -131,7 +137,10 @@ def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
                 note = note or (f"as {path}" if path != binding.boundary else "")
             except Undecidable as error:
                 there, note = "other version" if binding.requires else "no", str(error)
-        rows.append(Row(target.name, binding.boundary, binding.contract, there, laws.get(id(binding), ()), note))
+        own = laws.get(id(binding), ())
+        inputs = tuple(item.name for item in contract.inputs)
+        said = (target.name, binding.boundary, contract.name, there, own, note)
+        rows.append(Row(*said, tuple(binding.formerly), inputs, tuple(contract.keys)))
     return rows
 
 
@@ -247,18 +256,36 @@ def _functions(file: Path) -> Iterable[str]:
     ]
 
 
-def _show(rows: list[Row], unbound: list[tuple[str, str, str]], unavailable: list[str]) -> None:
+def _show(
+    catalog: Catalog | None, rows: list[Row], unbound: list[tuple[str, str, str]], unavailable: list[str]
+) -> None:
+    """Print the table; and with a catalog the contracts of those that are in it, and of any function."""
     if rows:
         say_table(
-            ("target", "boundary", "contract", "there", "laws", "note"),
-            [(row.target, row.boundary, row.contract, row.there, str(len(row.laws) or ""), row.note) for row in rows],
+            ("target", "boundary", "contract", "formerly", "there", "laws", "note"),
+            [
+                (r.target, r.boundary, r.contract, ", ".join(r.formerly), r.there, str(len(r.laws) or ""), r.note)
+                for r in rows
+            ],
         )
-    contracts = {row.contract: row.laws for row in sorted(rows, key=lambda row: len(row.laws))}
-    for contract, laws in sorted(contracts.items()):
-        if laws:
-            say(f"\n{contract}: {', '.join(laws)}")
+    laws = {row.contract: row.laws for row in sorted(rows, key=lambda row: len(row.laws))}
+    for contract in (item for _, item in sorted((catalog.contracts if catalog else {}).items())):
+        if contract.name not in laws and not contract.open_keys:
+            continue
+        say(f"\n{contract.name}: {contract.summary}")
+        say_table(("  input", "", ""), [(f"  {item.name}", _kind(item), item.meaning) for item in contract.inputs])
+        say(f"  observes: {', '.join(contract.keys)}{', and what the boundary returns' * contract.open_keys}")
+        if laws.get(contract.name):
+            say(f"  laws: {', '.join(laws[contract.name])}")
     if unbound:
         say("\nnot bound")
         say_table(("target", "function", "why"), [(t, path, reason or "-") for t, path, reason in unbound])
     for line in unavailable:
         say(f"unavailable: {line}")
+
+
+def _kind(item: Input) -> str:
+    from sentinel.contracts.contract import REQUIRED
+
+    shape = f" [{', '.join(item.shape)}]" if item.shape else ""
+    return f"{item.kind}{shape}{'' if item.default is REQUIRED else ', optional'}"

@@ -1,4 +1,4 @@
-"""``sentinel changes``: what a run found that the baseline does not say, and with which commit that came."""
+"""``sentinel report changes``: what a run found that the baseline does not say, and with which commit that came."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _EXAMPLE = """\
   pytest --sentinel-target=all --sentinel-ref=git:main --sentinel-baseline=reports
-  sentinel changes                                    what is different tonight, and since which commit
-  sentinel changes --format markdown >> "$GITHUB_STEP_SUMMARY"
-  sentinel changes --no-bisect --json
-  sentinel changes --from head --baseline base --across-refs --worse      guard a branch
+  sentinel report changes                                    what is different tonight, and since which commit
+  sentinel report changes --format markdown >> "$GITHUB_STEP_SUMMARY"
+  sentinel report changes --no-bisect --json
+  sentinel report changes --from head --baseline base --across-refs --worse      guard a branch
 
 A bug that came or went between the commit that is recorded and tonight's is bisected. To accept what is now true:
-`sentinel baseline update`.
+`sentinel report accept`.
 exit status: 0 nothing changed, 1 something did, 2 it could not be told
 """
 

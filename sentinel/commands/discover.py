@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, counted, json_option, progress, say, say_json
 from sentinel.commands.known import known, settings_options, target_named
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +80,6 @@ def _discover(arguments: argparse.Namespace) -> int:
     from sentinel.search.checks import any_of, subjects
     from sentinel.search.discovery import Discovered, Discovery, Memory, grouped, recognised
     from sentinel.search.survey import checkout_with_registries
-    from sentinel.settings import nearest
     from sentinel.sources import Home
     from sentinel.targets.refs import Ref
 

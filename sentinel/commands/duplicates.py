@@ -1,4 +1,4 @@
-"""``sentinel duplicates``: whether somebody has a bug already."""
+"""``sentinel report duplicates``: whether somebody has a bug already."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from sentinel.commands.console import Commands
 
 _EXAMPLE = """\
-  sentinel duplicates VERL-REJECTED-ROW-GRPO             recipes, upstream's history, every pull request of the mirror
-  sentinel duplicates MY-BUG --recipes . --fork ~/src/verl   and the branches of your clone
-  GITHUB_TOKEN=... sentinel duplicates MY-BUG            and GitHub's own search
+  sentinel report duplicates VERL-REJECTED-ROW-GRPO      recipes, upstream's history, every pull request of the mirror
+  sentinel report duplicates MY-BUG --recipes . --fork ~/src/verl      and the branches of your clone
+  GITHUB_TOKEN=... sentinel report duplicates MY-BUG     and GitHub's own search
 
 Every source is listed, with why it was not searched where it was not. What is found is to be read, not a verdict.
 exit status: 0; 1 where no source could be searched but the recipes

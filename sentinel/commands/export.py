@@ -78,7 +78,7 @@ def _all(
     tell: Callable[[str], None],
 ) -> int:
     from sentinel.deciding.runner import opener, options_of
-    from sentinel.export.exporting import Exporter, revisions
+    from sentinel.export.exporting import Exporter
     from sentinel.export.writing import write
     from sentinel.findings.duplicates import duplicates
     from sentinel.recipes import find_recipes
@@ -92,7 +92,7 @@ def _all(
         for recipe in recipes:
             options = options_of(settings, recipe.target)
             exporter = exporters.setdefault(recipe.target, Exporter(catalog, opened, options, tell))
-            bundle = exporter.export(recipe, *revisions(recipe, base, head), check=not arguments.no_check)
+            bundle = exporter.export(recipe, *recipe.revisions(base, head), check=not arguments.no_check)
             sources = []
             if arguments.duplicates:
                 tell(f"looking for {recipe.bug_id} elsewhere")

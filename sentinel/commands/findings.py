@@ -1,4 +1,4 @@
-"""``sentinel findings``: how far each bug has come, from found to released."""
+"""``sentinel report findings``: how far each bug has come, from found to released."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from sentinel.recipes import Recipe
 
 _EXAMPLE = """\
-  sentinel findings                            what has moved since the last time; files in findings/
-  sentinel findings --from nightly             with the evidence of the nightly run
-  sentinel findings --state confirmed          confirmed, and nobody told yet
+  sentinel report findings                            what has moved since the last time; files in findings/
+  sentinel report findings --from nightly             with the evidence of the nightly run
+  sentinel report findings --state confirmed          confirmed, and nobody told yet
 
 Writes one small file a bug into --to, and BUG_FINDINGS.md beside them.
 """

@@ -1,4 +1,4 @@
-"""``sentinel history``: when bugs came, when they went, and which releases had them; from what sweeps have kept."""
+"""``sentinel report history``: when bugs came, when they went, and which releases had them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from sentinel.commands.console import Commands
 
 _EXAMPLE = """\
-  sentinel history VERL-REJECTED-ROW-GRPO
-  sentinel history VERL-REJECTED-ROW-GRPO --from reports/history     what is committed
-  sentinel history VERL-REJECTED-ROW-GRPO --json
-  sentinel history --from reports/history --markdown                 the table of all bugs, as in its README
+  sentinel report history VERL-REJECTED-ROW-GRPO
+  sentinel report history VERL-REJECTED-ROW-GRPO --from reports/history     what is committed
+  sentinel report history VERL-REJECTED-ROW-GRPO --json
+  sentinel report history --from reports/history --markdown          the table of all bugs, as in its README
 """
 
 

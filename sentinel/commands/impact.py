@@ -112,7 +112,6 @@ def _measure(
     arguments: argparse.Namespace, catalog: Catalog, recipe: Recipe, runner: Runner, tell: Callable[[str], None]
 ) -> tuple[Report, bool]:
     """Measure one bug; whether the user ended its training."""
-    from sentinel.export.exporting import revisions
     from sentinel.impact.places import REFERENCE, at_reference, at_revision
     from sentinel.impact.report import Report
     from sentinel.impact.setup import NotTakenError, setups
@@ -120,7 +119,7 @@ def _measure(
     from sentinel.targets.refs import Ref
 
     named = Ref.parse(arguments.head) if arguments.head and arguments.head != REFERENCE else None
-    base, head = revisions(recipe, Ref.parse(arguments.base) if arguments.base else None, named)
+    base, head = recipe.revisions(Ref.parse(arguments.base) if arguments.base else None, named)
     tell(f"{recipe.bug_id} at {base.short}")
     contract, untrained = catalog.contracts[recipe.contract], ""
     with ExitStack() as places:

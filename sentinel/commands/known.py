@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 
 if TYPE_CHECKING:
     from sentinel.recipes.catalog import Catalog
@@ -52,7 +52,6 @@ def known(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Setting
 
 def target_named(catalog: Catalog, name: str) -> Target:
     """:raises SentinelError: for an unknown name, with the nearest and the list."""
-    from sentinel.settings import nearest
 
     targets = catalog.targets
     if name not in targets:

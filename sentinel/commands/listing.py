@@ -4,71 +4,79 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import command, json_option, say, say_json, say_table
+from sentinel.commands import boundaries
+from sentinel.commands.console import command, group, json_option, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
-from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from sentinel.commands.console import Commands
-    from sentinel.contracts.contract import Contract, Input
+    from collections.abc import Sequence
+
+    from sentinel.commands.console import Commands, Run
     from sentinel.recipes import Recipe
     from sentinel.recipes.catalog import Catalog
 
 _EXAMPLE = """\
   sentinel list                      the targets
   sentinel list recipes verl         the known bugs of one target
+  sentinel list boundaries roll      the functions that recipes can call, and what they take
+  sentinel list refs                 the revisions that recipes name, and which can be had here right now
+"""
+_TARGETS = """\
+  sentinel list targets --json
+"""
+_RECIPES = """\
+  sentinel list recipes verl         the known bugs of one target
   sentinel list recipes --law '*masked*' --severity high --affects gspo
   sentinel list recipes --signal metric
   sentinel list recipes verl --introduced-by '#4769'     as far as histories know it
   sentinel list recipes --markdown   the index that is committed as recipes/README.md
-  sentinel list boundaries roll      the functions that recipes can call, and what they take
-  sentinel list refs                 the revisions that recipes name, and which can be had here right now
-  sentinel list refs --json
 """
-
-Table = tuple[Sequence[str], list[dict[str, Any]]]
+_REFS = """\
+  sentinel list refs verl --json
+"""
 
 
 def declare(commands: Commands) -> None:
-    parser = command(commands, "list", _list, "list targets, recipes, boundaries or refs", _EXAMPLE)
-    parser.add_argument("what", nargs="?", default="targets", choices=tuple(_LISTS))
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="only of this target")
+    own = group(commands, "list", "list targets, recipes, boundaries or refs", _EXAMPLE)
+    _kind(own, "targets", _targets, "list the frameworks that have an adapter; what is shown without a kind", _TARGETS)
+    recipes = _kind(own, "recipes", _recipes, "list known bugs", _RECIPES)
     for name, of in _FILTERS.items():
-        parser.add_argument(f"--{name}", metavar="GLOB", help=f"only recipes of which {of} matches")
+        recipes.add_argument(f"--{name}", metavar="GLOB", help=f"only recipes of which {of} matches")
     for name, of in _TEXTS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="TEXT", help=f"only recipes {of} this text")
-    parser.add_argument("--markdown", action="store_true", help="recipes as a Markdown index, grouped by law")
+        recipes.add_argument(f"--{name.replace('_', '-')}", metavar="TEXT", help=f"only recipes {of} this text")
+    recipes.add_argument("--markdown", action="store_true", help="as a Markdown index, grouped by law")
+    boundaries.declare(own)
+    _kind(own, "refs", _refs, "list the revisions that recipes name", _REFS)
+
+
+def _kind(own: Commands, name: str, run: Run, text: str, example: str) -> argparse.ArgumentParser:
+    parser = command(own, name, run, text, example)
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="only of this target")
     settings_options(parser, "recipes")
     json_option(parser)
+    return parser
 
 
-def _list(arguments: argparse.Namespace) -> int:
+def _read(arguments: argparse.Namespace) -> tuple[Catalog, list[str], list[Recipe]]:
+    """The catalog, the targets that are asked about, and their recipes."""
+    from sentinel.recipes import find_recipes
+
     catalog, _ = known(arguments)
     names = [target_named(catalog, arguments.target).name] if arguments.target else sorted(catalog.targets)
-    wanted = {name: getattr(arguments, name) for name in (*_FILTERS, *_TEXTS) if getattr(arguments, name)}
-    if arguments.what != "recipes" and (wanted or arguments.markdown):
-        option = next(iter(wanted), "markdown").replace("_", "-")
-        raise SentinelError(f"--{option} is about recipes: sentinel list recipes --{option} ...")
-    headings, rows = _LISTS[arguments.what](catalog, names)
-    if arguments.what == "recipes":
-        rows = [row for row in rows if _matches(row, wanted)]
-    if arguments.markdown:
-        from sentinel.reports.index import index
+    return catalog, names, find_recipes(catalog, names)
 
-        say(index(rows))
-    elif arguments.json:
+
+def _tell(headings: Sequence[str], rows: list[dict[str, Any]], arguments: argparse.Namespace, nothing: str) -> int:
+    if arguments.json:
         say_json(rows)
     elif not rows:
-        limits = "".join(f", {name} {value}" for name, value in wanted.items())
-        say(f"no {arguments.what} of {', '.join(names)}{limits}")
+        say(nothing)
     else:
         say_table(headings, [[_cell(row[heading.replace(" ", "_")]) for heading in headings] for row in rows])
-        if arguments.what == "boundaries":
-            _explain(catalog, {row["contract"] for row in rows})
     return 0
 
 
@@ -107,19 +115,19 @@ def _cell(value: Any) -> str:
     return "" if value is None else {True: "yes", False: "no"}.get(value, "") if isinstance(value, bool) else str(value)
 
 
-def _targets(catalog: Catalog, names: Sequence[str]) -> Table:
+def _targets(arguments: argparse.Namespace) -> int:
     from sentinel.sources import MirrorStore
 
-    recipes = Counter(recipe.target for recipe in _recipes_of(catalog, names))
+    catalog, names, recipes = _read(arguments)
+    pinned = Counter(recipe.target for recipe in recipes)
     mirrors = {mirror.target: mirror for mirror in MirrorStore().list()}
     rows = []
     for name in names:
-        target = catalog.targets[name]
-        mirror = mirrors.get(name)
+        target, mirror = catalog.targets[name], mirrors.get(name)
         rows.append(
             {
                 "target": name,
-                "recipes": recipes[name],
+                "recipes": pinned[name],
                 "boundaries": len(target.bindings),
                 "packages": list(target.packages),
                 "pypi": target.pypi,
@@ -127,58 +135,48 @@ def _targets(catalog: Catalog, names: Sequence[str]) -> Table:
                 "mirror": "none" if mirror is None else "here" if mirror.whole else "cut off half-way",
             }
         )
-    return ("target", "recipes", "boundaries", "packages", "pypi", "repository", "mirror"), rows
+    headings = ("target", "recipes", "boundaries", "packages", "pypi", "repository", "mirror")
+    return _tell(headings, rows, arguments, "no targets")
 
 
-def _recipes(catalog: Catalog, names: Sequence[str]) -> Table:
-    rows = [
-        {
-            "target": recipe.target,
-            "bug": recipe.bug_id,
-            "pins": len(recipe.pins),
-            "title": recipe.title,
-            "boundary": recipe.boundary,
-            "contract": recipe.contract,
-            "laws": list(recipe.laws),
-            "severity": recipe.document.get("severity"),
-            "signal": recipe.document.get("signal"),
-            "effect": recipe.document.get("effect"),
-            "affects": [str(item) for item in recipe.affects],
-            "introduced_by": recipe.document.get("introduced_by"),
-            "fixed_by": recipe.document.get("fixed_by"),
-            "pull": recipe.upstream.get("pull"),
-            "status": recipe.upstream.get("status"),
-            "upstream": recipe.upstream.get("url"),
-        }
-        for recipe in _recipes_of(catalog, names)
-    ]
-    return ("target", "bug", "pins", "title"), rows
+def _recipes(arguments: argparse.Namespace) -> int:
+    _, names, recipes = _read(arguments)
+    wanted = {name: getattr(arguments, name) for name in (*_FILTERS, *_TEXTS) if getattr(arguments, name)}
+    rows = [row for row in map(_row, recipes) if _matches(row, wanted)]
+    if arguments.markdown:
+        from sentinel.reports.index import index
+
+        say(index(rows))
+        return 0
+    limits = "".join(f", {name} {value}" for name, value in wanted.items())
+    return _tell(("target", "bug", "pins", "title"), rows, arguments, f"no recipes of {', '.join(names)}{limits}")
 
 
-def _boundaries(catalog: Catalog, names: Sequence[str]) -> Table:
-    rows = []
-    for name in names:
-        for binding in catalog.targets[name].bindings:
-            contract = catalog.contracts.get(binding.contract)
-            rows.append(
-                {
-                    "target": name,
-                    "boundary": binding.boundary,
-                    "contract": binding.contract,
-                    "formerly": list(binding.formerly),
-                    "inputs": [item.name for item in contract.inputs] if contract else [],
-                    "observes": list(contract.keys) if contract else [],
-                }
-            )
-    return ("target", "boundary", "contract", "formerly"), rows
+def _row(recipe: Recipe) -> dict[str, Any]:
+    said = {name: recipe.document.get(name) for name in ("severity", "signal", "effect", "introduced_by", "fixed_by")}
+    return {
+        "target": recipe.target,
+        "bug": recipe.bug_id,
+        "pins": len(recipe.pins),
+        "title": recipe.title,
+        "boundary": recipe.boundary,
+        "contract": recipe.contract,
+        "laws": list(recipe.laws),
+        "affects": [str(item) for item in recipe.affects],
+        **said,
+        "pull": recipe.upstream.get("pull"),
+        "status": recipe.upstream.get("status"),
+        "upstream": recipe.upstream.get("url"),
+    }
 
 
-def _refs(catalog: Catalog, names: Sequence[str]) -> Table:
+def _refs(arguments: argparse.Namespace) -> int:
     from sentinel.commands.whereabouts import Whereabouts
 
+    catalog, names, recipes = _read(arguments)
     places = Whereabouts()
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for recipe in _recipes_of(catalog, names):
+    for recipe in recipes:
         for ref, expect in [*((pin.ref, pin.expect) for pin in recipe.pins), *((ref, None) for ref in recipe.watch)]:
             key = (recipe.target, str(ref))
             if key not in found:
@@ -188,38 +186,5 @@ def _refs(catalog: Catalog, names: Sequence[str]) -> Table:
             found[key]["kind"] = "pin" if expect else found[key]["kind"]
             found[key]["recipes"].append({"bug": recipe.bug_id, "expect": expect})
     rows = [{**row, "named_by": len(row["recipes"])} for row in found.values()]
-    return ("target", "ref", "kind", "named by", "here", "where"), rows
-
-
-def _recipes_of(catalog: Catalog, names: Sequence[str]) -> list[Recipe]:
-    from sentinel.recipes import find_recipes
-
-    return find_recipes(catalog, names)
-
-
-_LISTS: dict[str, Callable[[Catalog, Sequence[str]], Table]] = {
-    "targets": _targets,
-    "recipes": _recipes,
-    "boundaries": _boundaries,
-    "refs": _refs,
-}
-
-
-def _explain(catalog: Catalog, names: set[str]) -> None:
-    """The contracts of a table of boundaries, and those that need no binding."""
-    shown = [item for name, item in sorted(catalog.contracts.items()) if name in names or item.open_keys]
-    for contract in shown:
-        say(f"\n{contract.name}: {contract.summary}")
-        say_table(("  input", "", ""), [(f"  {item.name}", _kind(item), item.meaning) for item in contract.inputs])
-        say(f"  observes: {', '.join(contract.keys)}{_open(contract)}")
-
-
-def _kind(item: Input) -> str:
-    from sentinel.contracts.contract import REQUIRED
-
-    shape = f" [{', '.join(item.shape)}]" if item.shape else ""
-    return f"{item.kind}{shape}{'' if item.default is REQUIRED else ', optional'}"
-
-
-def _open(contract: Contract) -> str:
-    return ", and what the boundary returns" if contract.open_keys else ""
+    headings = ("target", "ref", "kind", "named by", "here", "where")
+    return _tell(headings, rows, arguments, f"no refs of {', '.join(names)}")

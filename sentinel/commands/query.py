@@ -1,4 +1,4 @@
-"""``sentinel query``: what sweeps have kept, by target, bug, law, verdict, date and release."""
+"""``sentinel report query``: what sweeps have kept, by target, bug, law, verdict, date and release."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from sentinel.commands.console import Commands
 
 _EXAMPLE = """\
-  sentinel query --verdict reproduced --until 2026-01-01      what was broken before 2026
-  sentinel query --release v0.8.0 --verdict reproduced        the bugs that a release has
-  sentinel query --target verl --law '*masked*'
-  sentinel query --bug 'VERL-AGGLOSS-*' --json
+  sentinel report query --verdict reproduced --until 2026-01-01      what was broken before 2026
+  sentinel report query --release v0.8.0 --verdict reproduced        the bugs that a release has
+  sentinel report query --target verl --law '*masked*'
+  sentinel report query --bug 'VERL-AGGLOSS-*' --json
 
 exit status: 0 something was found, 1 nothing was
 """

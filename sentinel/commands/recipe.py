@@ -1,4 +1,4 @@
-"""``sentinel recipe`` and ``sentinel schema``: for those who write recipes."""
+"""``sentinel recipe``: for those who write recipes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, counted, group, say, say_json
 from sentinel.commands.known import known, target_named
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -27,8 +27,7 @@ _NEW = """\
   sentinel recipe new MY-BUG --target roll -o -      to standard output
 """
 _SCHEMA = """\
-  sentinel schema recipe > recipe.schema.json        for an editor that checks YAML while you type
-  sentinel schema evidence
+  sentinel recipe schema > recipe.schema.json        for an editor that checks YAML while you type
 """
 
 
@@ -44,8 +43,7 @@ def declare(commands: Commands) -> None:
     )
     check = command(own, "check", _check, "lint recipes; exit 1 where one has an error", _CHECK)
     check.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a recipe, or a folder of them")
-    schema = command(commands, "schema", _schema, "print the JSON Schema of recipes or of evidence", _SCHEMA)
-    schema.add_argument("what", choices=("recipe", "evidence"))
+    command(own, "schema", _schema, "print the JSON Schema of recipes", _SCHEMA)
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -84,7 +82,6 @@ def _new(arguments: argparse.Namespace) -> int:
 def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str | None) -> Contract | None:
     """The contract that was named, or the one that the adapter binds the boundary to."""
     from sentinel.recipes.literals import inside
-    from sentinel.recipes.wording import nearest
 
     if boundary is not None:
         problem = inside(boundary, target.packages)
@@ -123,8 +120,7 @@ def _create(file: Path, text: str) -> None:
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    from sentinel.recipes import structure as recipe_structure
-    from sentinel.reports import evidence
+    from sentinel.recipes.structure import schema
 
-    say_json(recipe_structure.schema() if arguments.what == "recipe" else evidence.schema())
+    say_json(schema())
     return 0

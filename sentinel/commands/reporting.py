@@ -1,4 +1,4 @@
-"""``sentinel baseline`` and ``sentinel report``: what a run left behind."""
+"""``sentinel report``: what runs and sweeps left behind, for readers. A kind of report is a module or stands here."""
 
 from __future__ import annotations
 
@@ -7,38 +7,52 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import command, counted, group, say
+from sentinel.commands import changes, duplicates, findings, history, query, site
+from sentinel.commands.console import command, counted, group, say, say_json
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
 
-_UPDATE = """\
-  pytest --sentinel-target=all; sentinel baseline update     accept what was decided into reports/
-  sentinel baseline update --prune                           and remove what was not decided any more
-  pytest --sentinel-target=all --sentinel-baseline=reports   compare with it from then on
-"""
 _REPORT = """\
+  sentinel report                              the table of the last run
+  sentinel report changes                      what it found that the baseline does not say
+  sentinel report accept                       make that the baseline
+  sentinel report history VERL-REJECTED-ROW-GRPO
+"""
+_RUN = """\
   sentinel report                                            the table of the last run
   sentinel report --format markdown >> "$GITHUB_STEP_SUMMARY"
   sentinel report --from reports --format html -o reports.html
 """
+_ACCEPT = """\
+  pytest --sentinel-target=all; sentinel report accept       accept what was decided into reports/
+  sentinel report accept --prune                             and remove what was not decided any more
+  pytest --sentinel-target=all --sentinel-baseline=reports   compare with it from then on
+"""
+_SCHEMA = """\
+  sentinel report schema > evidence.schema.json
+"""
 
 
 def declare(commands: Commands) -> None:
-    own = group(commands, "baseline", "accept a run's evidence as the baseline", _UPDATE)
-    update = command(own, "update", _update, "bring the baseline up to a run", _UPDATE)
-    _source(update)
-    update.add_argument(
+    own = group(commands, "report", "tell what runs and sweeps have found, and accept it", _REPORT)
+    run = command(own, "run", _run, "show the verdicts of a run; what is shown where no kind is named", _RUN)
+    _source(run)
+    run.add_argument("--format", choices=("text", "markdown", "html"), default="text", help="default: text")
+    run.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    changes.declare(own)
+    accept = command(own, "accept", _accept, "make a run's evidence the baseline", _ACCEPT)
+    _source(accept)
+    accept.add_argument(
         "--to", dest="baseline", metavar="DIR", type=Path, default=Path("reports"), help="default: reports"
     )
-    update.add_argument(
+    accept.add_argument(
         "--prune", action="store_true", help="remove what the run did not decide, of the targets it covers"
     )
-    report = command(commands, "report", _report, "render a run's evidence for readers", _REPORT)
-    _source(report)
-    report.add_argument("--format", choices=("text", "markdown", "html"), default="text", help="default: text")
-    report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    for kind in (history, query, findings, duplicates, site):
+        kind.declare(own)
+    command(own, "schema", _schema, "print the JSON Schema of evidence", _SCHEMA)
 
 
 def _source(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +61,7 @@ def _source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", metavar="DIR", type=Path, default=folder, help=text)
 
 
-def _update(arguments: argparse.Namespace) -> int:
+def _accept(arguments: argparse.Namespace) -> int:
     from sentinel.reports.baseline import update
 
     _require(arguments.source)
@@ -68,7 +82,7 @@ def _require(folder: Path) -> None:
         raise SentinelError(f"no such folder: {folder}; run pytest with --sentinel-target first, or give --from DIR")
 
 
-def _report(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     _require(arguments.source)
     results = results_of(arguments.source)
     text = _rendered(results, arguments.format, arguments.source, arguments.output is None)
@@ -110,3 +124,10 @@ def _rendered(results: list[tuple[dict[str, Any], str]], style: str, folder: Pat
 
     terminal = to_terminal and sys.stdout.isatty()
     return summary(results, str(folder), terminal=terminal, width=shutil.get_terminal_size().columns) + "\n"
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    from sentinel.reports.evidence import schema
+
+    say_json(schema())
+    return 0

@@ -26,9 +26,7 @@ _WIDTH = 100
 
 
 def declare(commands: Commands) -> None:
-    parser = command(
-        commands, "show", _show, "show a bug: story, scenario, expected values, pins, last verdicts", _EXAMPLE
-    )
+    parser = command(commands, "show", _show, "show a bug: story, scenario, expected values, last verdicts", _EXAMPLE)
     parser.add_argument("bug", metavar="BUG", help="a bug id, or a pattern with *; see `sentinel list recipes`")
     settings_options(parser, "recipes")
 

@@ -1,4 +1,4 @@
-"""``sentinel site``: what is recorded, as pages that need no server."""
+"""``sentinel report site``: what is recorded, as pages that need no server."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from sentinel.commands.console import Commands
 
 _EXAMPLE = """\
-  sentinel site                                    the committed evidence of reports/, as pages in site/
-  sentinel site --reports sentinel-reports         of your last run
-  sentinel export --all; sentinel site             with a runner to copy on each bug's page
+  sentinel report site                               the committed evidence of reports/, as pages in site/
+  sentinel report site --reports sentinel-reports    of your last run
+  sentinel export --all; sentinel report site        with a runner to copy on each bug's page
 
 Open site/index.html; it needs no server and no network. Histories are shown where `sentinel sweep --save` put them
 beside the evidence. The same records give the same bytes. A folder that is not a site of ours is not touched.

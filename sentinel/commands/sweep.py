@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, complain, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ _EXAMPLE = """\
   sentinel sweep roll --law '*masked*' --until 2026-01-01
   sentinel sweep verl --tags                         the release tags alone
   sentinel sweep verl --releases                     the releases on PyPI; needs no mirror
-  sentinel sweep verl --save reports/history         records to be committed, for `sentinel query --from`
+  sentinel sweep verl --save reports/history         records to be committed, for `sentinel report query --from`
   sentinel sweep verl --bug VERL-AGGLOSS-RANKS-TWICE --json
 
 A verdict can only change where the code changes that the boundary imports, so each distinct closure of it is probed
@@ -130,7 +130,6 @@ def chosen(catalog: Catalog, target: str, bugs: Sequence[str], laws: Sequence[st
     :raises SentinelError: where a glob chooses none; names the nearest.
     """
     from sentinel.recipes import find_recipes
-    from sentinel.settings import nearest
 
     every = find_recipes(catalog, (target,), bugs)
     found = [r for r in every if not laws or any(fnmatchcase(law, glob) for law in r.laws for glob in laws)]

@@ -13,15 +13,15 @@ class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.configuration.files import flattened
-from sentinel.configuration.option_arguments import options_of_parser
+from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled
+from sentinel.configuration.literals import choices_of, parsed, text_of
 from sentinel.configuration.option_classes import options_of_class
-from sentinel.configuration.option_trees import options_of_tree
 from sentinel.configuration.options import Option, Options
 from sentinel.errors import SentinelError
 
@@ -40,6 +40,8 @@ FILE = "options.toml"
 
 #: A file of a copy that is larger was not written by hand; it is not read.
 _LARGEST = 4_000_000
+
+_FLAGS = {"store_true": "false", "store_false": "true"}
 
 
 def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
@@ -78,6 +80,36 @@ def _read(entry: Mapping[str, Any], place: Path, target: Target, checkout: Check
     if entry["kind"] == "classes":
         return options_of_class(place, entry["class"], lambda module: _module(checkout, module))
     return options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
+
+
+def options_of_parser(file: Path) -> dict[str, Option]:
+    """Every call in the file that names an option ``--name``: ``add_argument``, or a function around it."""
+    found: dict[str, Option] = {}
+    for node in ast.walk(parsed(file)):
+        if not isinstance(node, ast.Call):
+            continue
+        words = [item.value for item in node.args if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+        names = [word for word in words if word.startswith("--")]
+        given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        if names:
+            name = text_of(given["dest"]) if "dest" in given else names[0]
+            found.setdefault(spelled(name), Option(_default(given), choices_of(given.get("choices"))))
+    return found
+
+
+def _default(given: dict[str, ast.expr]) -> str | None:
+    if "default" in given:
+        return text_of(given["default"])
+    action = text_of(given["action"]) if "action" in given else ""
+    if given.get("required") is not None:
+        return None
+    return _FLAGS.get(action or "", "null")
+
+
+def options_of_tree(file: Path) -> dict[str, Option]:
+    """What the file itself says. What its Hydra ``defaults`` list brings in is not looked up: it is no option here."""
+    data = settings_of(read_mapping(file))
+    return {name: Option(None if text == MISSING else text) for name, text in flattened(data).items()}
 
 
 def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:

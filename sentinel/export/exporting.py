@@ -12,7 +12,6 @@ from pathlib import Path
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, OpenCheckout
 from sentinel.deciding.runner import Runner as Deciding
-from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment, Tried, distribution_of
 from sentinel.export.runner import Question, Runner, runner
 from sentinel.export.verbatim import NotSelfContained
@@ -112,24 +111,6 @@ def _problem(side: Side) -> str:
     if side.tested is not None and side.tested.status != wanted:
         return f"the test {side.tested.status or side.tested.problem} at {side.name}, where the evidence says {verdict}"
     return ""
-
-
-def revisions(recipe: Recipe, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
-    """The refs to compare: those asked for, else the recipe's first pin without the bug, and the last before it with
-    the bug (or the first with it, where none is before): the nearer they are, the more alike they are called. Where no
-    pin has the bug, the last before it.
-
-    :raises SentinelError: where nothing says at which ref the bug is.
-    """
-    expects = [pin.expect for pin in recipe.pins]
-    mended = expects.index("fixed") if "fixed" in expects else 0
-    buggy = [pin.ref for pin in recipe.pins if pin.expect == "reproduced"]
-    before = [pin.ref for pin in recipe.pins[:mended] if pin.expect == "reproduced"]
-    others = [pin.ref for pin in recipe.pins[:mended][-1:] + recipe.pins]
-    base = base or next(iter([*before[-1:], *buggy, *others]), None)
-    if base is None:
-        raise SentinelError(f"{recipe.bug_id} has no pins; say where the bug is with --base git:<sha>")
-    return base, head or next((pin.ref for pin in recipe.pins if pin.expect == "fixed" and pin.ref != base), None)
 
 
 class Exporter:

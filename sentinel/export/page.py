@@ -251,7 +251,7 @@ def _told(side: Side, name: str) -> str:
 def _duplicates(sources: Sequence[Source]) -> Iterable[str]:
     yield "## Duplicate checks\n"
     if not sources:
-        yield f"{TO_WRITE}where the same bug was looked for (`sentinel duplicates`).\n"
+        yield f"{TO_WRITE}where the same bug was looked for (`sentinel report duplicates`).\n"
         return
     yield "| source | searched | found |\n| --- | --- | --- |"
     for source in sources:

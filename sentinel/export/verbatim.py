@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import sentinel
+
 #: What stands in every runner as a whole.
 HEAD = "sentinel.export.head"
 
@@ -66,6 +68,8 @@ class Verbatim:
 
     def name(self, module: str, name: str) -> str:
         """Gather what a name of a module of ours means, and whatever that names; the name."""
+        if module == "sentinel":
+            module = sentinel.home_of(name)
         if (module, name) in self._seen or module == HEAD:
             return name
         self._seen.add((module, name))
@@ -100,6 +104,8 @@ class Verbatim:
             self.imports.add(ast.unparse(ast.ImportFrom(of, [alias], 0) if of else ast.Import([alias])))
             return
         origin = _origin(module, statement)
+        if origin == "sentinel" and hasattr(sentinel, alias.name) and isinstance(statement, ast.ImportFrom):
+            origin = sentinel.home_of(alias.name)
         if isinstance(statement, ast.Import) or origin == module or alias.name not in _bindings(origin):
             raise NotSelfContained(f"{_label(module)} uses the module {name} as a namespace; import its names")
         self.name(origin, alias.name)

@@ -12,14 +12,13 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
+from sentinel.history.surroundings import surroundings
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.settings import Settings
 from sentinel.values.literals import typed
-from sentinel.worker import walls
 from sentinel.worker.client import flags
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -29,14 +28,6 @@ _JUDGES = (
     *("deciding/verdicts.py", "deciding/proof.py", "deciding/runner.py", "values/closeness.py", "values/literals.py"),
     *("targets/__init__.py", "targets/loading.py"),
 )
-_VERSIONS = """
-from importlib import metadata
-import json, platform, sys
-def version(name):
-    try: return metadata.version(name)
-    except metadata.PackageNotFoundError: return ""
-print(json.dumps({"python": platform.python_version(), **{name: version(name) for name in sys.argv[1:]}}))
-"""
 
 
 @dataclass(frozen=True)
@@ -62,8 +53,8 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
     :raises SentinelError: where the interpreter of ``--sentinel-python`` does not run.
     """
     adapter = catalog.adapters[recipe.target]
-    python = settings.python_of(recipe.target)
-    versions = _versions(python, ("torch", "numpy", *adapter.target.preload))
+    beside = surroundings(settings.python_of(recipe.target))
+    versions = {name: beside(name).partition(" ")[2] for name in ("python", "torch", "numpy", *adapter.target.preload)}
     contract = Path(catalog.contracts[recipe.contract].file)
     return Basis(
         _meaning(recipe),
@@ -94,20 +85,6 @@ def _meaning(recipe: Recipe) -> str:
         recipe.requires,
     )
     return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
-
-
-@cache
-def _versions(python: str | None, names: tuple[str, ...]) -> Mapping[str, str]:
-    if python is None:
-        return {"python": platform.python_version(), **{name: _version(name) for name in names}}
-    return dict(walls.ask(python, "-c", _VERSIONS, *names))
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 @cache

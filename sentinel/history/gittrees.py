@@ -20,7 +20,6 @@ _MODES = {b"40000": TREE, b"120000": LINK}
 #: What a folder holds: name -> (mode, object name).
 Folder = Mapping[str, tuple[str, str]]
 
-_EMPTY: Folder = {}
 #: Folders that are remembered, a few kB each. Commits near each other share nearly all of theirs.
 _REMEMBERED = 8192
 _PIECE = 1 << 20
@@ -95,11 +94,6 @@ class GitTrees:
                 return None
             mode, name = found
         return mode, name
-
-    def folder_at(self, tree: str, path: str) -> Folder:
-        """What the folder at a path holds; nothing where there is no folder."""
-        found = self.at(tree, path)
-        return self.folder(found[1]) if found is not None and found[0] == TREE else _EMPTY
 
     def _read(self, name: str, kind: bytes) -> bytes:
         if self._files is None:

@@ -13,7 +13,7 @@ from sentinel.history.chronicle import plain_commit
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe
 from sentinel.reports import store
-from sentinel.reports.baseline import difference
+from sentinel.reports.baseline import difference, named, which_way
 
 Document = Mapping[str, Any]
 
@@ -99,7 +99,7 @@ def _subject(document: Document) -> tuple[str, str, str, str]:
 def _missing(recorded: Document) -> Change:
     """Of what a base decided, and its branch left no evidence: whatever the branch runs may have seen to that."""
     detail = "the run left no evidence of it"
-    return Change("missing", *_about(recorded), _named(recorded), "", detail, _commit(recorded))
+    return Change("missing", *_about(recorded), named(recorded), "", detail, _commit(recorded))
 
 
 def _about(document: Document) -> tuple[str, str, str, str]:
@@ -120,28 +120,16 @@ def _change(recorded: Document | None, now: Document, across_refs: bool) -> Chan
         lines = difference(recorded, now)
         if not lines:
             return None
-        what = _which_way(recorded, now)
+        what = which_way(recorded, now)
     return Change(
         what,
         *_about(now),
-        _named(recorded) if recorded else "",
-        _named(now),
+        named(recorded) if recorded else "",
+        named(now),
         "; ".join(lines),
         _commit(recorded),
         _commit(now),
     )
-
-
-def _which_way(recorded: Document, now: Document) -> str:
-    if recorded["verdict"] == now["verdict"] or now["verdict"] == "changed":
-        return "drifted"
-    if now["verdict"] == "inconclusive":
-        return "drifted" if now["kind"] == "drift" else "newly inconclusive"
-    return {"reproduced": "newly broken", "fixed": "newly fixed"}.get(now["verdict"], "no longer to be had")
-
-
-def _named(document: Document) -> str:
-    return f"{document['verdict']} ({document['kind']})" if document["kind"] else str(document["verdict"])
 
 
 def _commit(document: Document | None) -> str:

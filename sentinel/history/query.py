@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 from sentinel.history import record as records
 
 
@@ -86,8 +86,6 @@ def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
     kept = every(folder)
     found = [record for record in kept if record["bug_id"].lower() == bug.lower()]
     if not found:
-        from sentinel.settings import nearest
-
         known = [record["bug_id"] for record in kept]
         raise SentinelError(f"no history of {bug!r} in {folder}{nearest(bug, known)}; `sentinel sweep TARGET` makes it")
     return sorted(found, key=lambda record: -record["commits"])

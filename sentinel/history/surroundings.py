@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -14,10 +15,11 @@ from sentinel.worker import walls
 Surroundings = Callable[[str], str]
 
 _LISTED = """
-import json, sys
+import json, platform
 from importlib import metadata
 owners = {name: several[0] for name, several in metadata.packages_distributions().items()}
-print(json.dumps({name: [owner, metadata.version(owner)] for name, owner in owners.items()}))
+found = {name: [owner, metadata.version(owner)] for name, owner in owners.items()}
+print(json.dumps({**found, "python": ["python", platform.python_version()]}))
 """
 
 
@@ -39,6 +41,8 @@ def third_party(name: str) -> bool:
 
 @cache
 def _here(name: str) -> str:
+    if name == "python":
+        return f"python {platform.python_version()}"
     try:
         if importlib.util.find_spec(name) is None:
             return "-"

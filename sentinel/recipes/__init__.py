@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.errors import RecipeError, SentinelError
+from sentinel.errors import RecipeError, SentinelError, nearest
 from sentinel.recipes.addresses import Address, AddressError, parse_address
-from sentinel.recipes.affects import Affected
-from sentinel.recipes.wording import nearest
-from sentinel.targets.refs import Ref
+from sentinel.recipes.recipe import Expected, Pin, Recipe
 from sentinel.values.tolerance import Tolerance
 
 if TYPE_CHECKING:
-    from sentinel.contracts.contract import Contract
     from sentinel.recipes.catalog import Catalog
 
 __all__ = [
@@ -39,93 +36,6 @@ __all__ = [
 
 #: What a folder of recipes is searched for.
 SUFFIXES = (".yaml", ".yml", ".json")
-
-
-@dataclass(frozen=True)
-class Expected:
-    """One expected value.
-
-    :ivar value: a scalar, string, None, nested list of numbers, or a :class:`~sentinel.values.literals.Tensor` where
-        the recipe gives a dtype (which then must agree too).
-    """
-
-    value: Any
-    tolerance: Tolerance = field(default_factory=Tolerance)
-
-
-@dataclass(frozen=True)
-class Pin:
-    """:ivar ref: an immutable ref.
-    :ivar expect: the verdict it must give.
-    """
-
-    ref: Ref
-    expect: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A recipe after validation.
-
-    :ivar boundary: the dotted path as the recipe writes it.
-    :ivar variants: variant -> canonical input -> literal (see :mod:`sentinel.values.literals`), defaults filled in;
-        the one name ``""`` where the recipe has no variants.
-    :ivar defaulted: the input names that were filled in from the contract's defaults.
-    :ivar requires: dotted paths that a checkout must have for this recipe to be about it.
-    :ivar also_breaks: further laws that are broken for the same reason.
-    :ivar affects: what trains wrongly because of it; each entry alone is enough.
-    :ivar until: setting -> value that avoids the bug until it is mended upstream.
-    :ivar digest: ``sha256:<hex>`` of the file's bytes.
-    :ivar published: whether the file is a blob as in a published report.
-    :ivar document: the file's content as plain data, for readers and for exports.
-    :ivar notes: warnings found while loading, each with file, line and column.
-    """
-
-    bug_id: str
-    title: str
-    target: str
-    contract: str
-    boundary: str
-    variants: Mapping[str, Mapping[str, Any]]
-    path: Path
-    digest: str
-    expected_unpatched: Mapping[str, Expected] = field(default_factory=dict)
-    expected_fixed: Mapping[str, Expected] = field(default_factory=dict)
-    defaulted: tuple[str, ...] = ()
-    invariant: str | None = None
-    also_breaks: tuple[str, ...] = ()
-    tolerance: Tolerance = field(default_factory=Tolerance)
-    upstream: Mapping[str, Any] = field(default_factory=dict)
-    requires: tuple[str, ...] = ()
-    pins: tuple[Pin, ...] = ()
-    watch: tuple[Ref, ...] = ()
-    affects: tuple[Affected, ...] = ()
-    until: Mapping[str, str] = field(default_factory=dict)
-    story: str = ""
-    published: bool = False
-    document: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    @property
-    def has_values(self) -> bool:
-        """Whether expected values decide; else the law does."""
-        return bool(self.expected_unpatched or self.expected_fixed)
-
-    def given(self, contract: Contract, fixed: Collection[str]) -> list[str]:
-        """The inputs that the scenario states, and that the boundary must be able to take.
-
-        What says which boundary it is, or how it differs, is for the oracle: the boundary needs no parameter for it.
-
-        :param fixed: the inputs that the boundary's binding fixes.
-        """
-        stated = {name for inputs in self.variants.values() for name in inputs} - set(self.defaulted)
-        return sorted(stated - {item.name for item in contract.inputs if item.dialect} - set(fixed))
-
-    @property
-    def laws(self) -> tuple[str, ...]:
-        """Every law that the bug breaks, as far as the recipe says."""
-        return tuple(name for name in (self.invariant, *self.also_breaks) if name)
 
 
 # What reads YAML, JSON Schemas and tensors is imported only when a recipe is loaded: a pytest run that does not ask for

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sentinel.recipes.wording import nearest
+from sentinel.errors import nearest
 
 _DIFFERENCE = re.compile(r"difference\s*\(\s*([^\s,()]*)\s*,\s*([^\s,()]*)\s*\)\s*\.\s*(.*)", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_-]+)*")

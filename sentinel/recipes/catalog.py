@@ -62,7 +62,7 @@ class Catalog:
         """
         more_adapters = dict(self.adapters)
         for file in adapters:
-            adapter = load_adapter(Path(file))
+            adapter = load_adapter(Path(file).absolute())  # a worker has another working folder
             _add(more_adapters, adapter.target.name, adapter, f"adapter {file}")
         more_contracts = dict(self.contracts)
         for contract in contracts:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sentinel.recipes.core_schema import Place
 from sentinel.recipes.findings import Findings, Problem, shown
 from sentinel.recipes.reading import examine
 from sentinel.recipes.template import TODO
-from sentinel.recipes.yamldoc import Place, read
+from sentinel.recipes.yamldoc import read
 
 if TYPE_CHECKING:
     from sentinel.recipes.catalog import Catalog

@@ -1,12 +1,18 @@
-"""Scalars by the core schema of YAML 1.2, which JSON's are a part of."""
+"""What both readers share: documents with places, and scalars by YAML 1.2's core schema, which has JSON's in it."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+MAX_DEPTH = 64
+MAX_NODES = 200_000
 MAX_DIGITS = 400
+
+#: Where something stands in a document: keys of mappings and indices of lists, from the top.
+Place = tuple[Any, ...]
 
 CORE = "tag:yaml.org,2002:"
 _SCALAR_TAGS = frozenset(CORE + name for name in ("str", "int", "float", "bool", "null"))
@@ -34,6 +40,33 @@ class DocumentError(ValueError):
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
         super().__init__(message)
         self.message, self.line, self.column = message, line, column
+
+
+@dataclass
+class Document:
+    """Plain data and where each part of it stands.
+
+    :ivar values: place -> (line, column) of the value.
+    :ivar keys: place -> (line, column) of the key that leads to it.
+    :ivar digest: ``sha256:<hex>`` of the file's bytes.
+    """
+
+    data: Any
+    values: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    digest: str = ""
+
+    def at(self, place: Place, key: bool = False) -> tuple[int, int]:
+        """Line and column of a place; of the nearest thing around it where there is no such place.
+
+        :param key: the key rather than the value.
+        """
+        while place:
+            found = self.keys.get(place) if key else self.values.get(place)
+            if found:
+                return found
+            place, key = place[:-1], False
+        return self.values.get((), (1, 1))
 
 
 def scalar(event: Any, line: int, column: int) -> Any:

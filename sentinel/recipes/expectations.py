@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import Contract
-from sentinel.recipes import Expected
 from sentinel.recipes.addresses import AddressError, parse_address
+from sentinel.recipes.core_schema import Place
 from sentinel.recipes.findings import Findings
+from sentinel.recipes.recipe import Expected
 from sentinel.recipes.tensor_literals import LiteralError, make_tensor, numbers, untagged
-from sentinel.recipes.yamldoc import Place
 from sentinel.values.closeness import agree
 from sentinel.values.tolerance import Tolerance
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from sentinel.recipes.yamldoc import Document, Place
+from sentinel.recipes.core_schema import Document, Place
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,17 @@ class Findings:
     @property
     def warnings(self) -> list[Problem]:
         return [problem for problem in self.problems if problem.severity == "warning"]
+
+
+def describe(value: Any) -> str:
+    """A value as messages name it: what it is, and what it says."""
+    if value is None:
+        return "null"
+    for kind, name in ((bool, "the boolean"), (int, "the number"), (float, "the number"), (str, "the string")):
+        if isinstance(value, kind):
+            text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+            return f"{name} {text if len(text) <= 60 else text[:57] + '...'}"
+    return "a list" if isinstance(value, list) else "a mapping"
 
 
 def shown(path: Path) -> str:

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import Input
+from sentinel.errors import nearest
+from sentinel.recipes.findings import describe
 from sentinel.recipes.tensor_literals import TAGGED, LiteralError, make_tensor, natural_dtype, untagged
-from sentinel.recipes.wording import describe, nearest
 from sentinel.values.literals import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
 
 #: The largest tensor that ``full`` makes: a recipe is small, and so must be what it asks for.

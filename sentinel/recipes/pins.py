@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sentinel.errors import SentinelError
-from sentinel.recipes import Pin
+from sentinel.recipes.core_schema import Place
 from sentinel.recipes.findings import Findings
 from sentinel.recipes.literals import inside
-from sentinel.recipes.yamldoc import Place
+from sentinel.recipes.recipe import Pin
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
-from sentinel.recipes import Recipe
+from sentinel.errors import nearest
 from sentinel.recipes.affects import affected, in_text
-from sentinel.recipes.core_schema import DocumentError
+from sentinel.recipes.core_schema import Document, DocumentError
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.recipes.findings import Findings, Problem, shown
 from sentinel.recipes.literals import inside
 from sentinel.recipes.pins import read_pins, read_requires, read_watch
+from sentinel.recipes.recipe import Recipe
 from sentinel.recipes.scenarios import build, published_scenario, written_scenario
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.wording import nearest
-from sentinel.recipes.yamldoc import Document, read
+from sentinel.recipes.yamldoc import read
 from sentinel.targets import Binding, Target
 
 if TYPE_CHECKING:

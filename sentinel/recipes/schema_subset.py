@@ -7,8 +7,11 @@ that our schemas use are known, and any other is refused; a property test holds 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib import resources
 from typing import Any
 
 Schema = Mapping[str, Any]
@@ -25,6 +28,33 @@ _TYPES: dict[str, Check] = {
     "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
     "integer": lambda value: (type(value) is int) or (isinstance(value, float) and value.is_integer()),
 }
+
+
+class Published:
+    """One of the schemas that Sentinel publishes.
+
+    :param name: ``recipe`` or ``evidence``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema (draft 2020-12). Not to be changed by whoever gets it."""
+        file = resources.files("sentinel") / "schemas" / f"{self._name}.schema.json"
+        loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return loaded
+
+    @cached_property
+    def accepts(self) -> Check:
+        return compiled(self.schema)
+
+    def errors(self, document: Any) -> Iterator[Any]:
+        """What jsonschema has to say about a document that is not accepted."""
+        from jsonschema import Draft202012Validator
+
+        return iter(Draft202012Validator(self.schema).iter_errors(document))
 
 
 def compiled(root: Schema) -> Check:

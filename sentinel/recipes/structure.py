@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sentinel.recipes.findings import Findings
-from sentinel.recipes.schema_subset import Check, compiled
-from sentinel.recipes.wording import describe, nearest
-
-if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
+from sentinel.errors import nearest
+from sentinel.recipes.findings import Findings, describe
+from sentinel.recipes.schema_subset import Published
 
 _TYPES = {
     "object": "a mapping",
@@ -26,24 +20,12 @@ _TYPES = {
 }
 
 
-@cache
+_PUBLISHED = Published("recipe")
+
+
 def schema() -> dict[str, Any]:
-    """The published JSON Schema of recipes (draft 2020-12). Not to be changed by whoever gets it."""
-    text = (resources.files("sentinel") / "schemas" / "recipe.schema.json").read_text(encoding="utf-8")
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
-
-
-@cache
-def _validator() -> Validator:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(schema())
-
-
-@cache
-def _accepts() -> Check:
-    return compiled(schema())
+    """The published JSON Schema of recipes."""
+    return _PUBLISHED.schema
 
 
 def check_structure(findings: Findings) -> set[str]:
@@ -56,9 +38,9 @@ def check_structure(findings: Findings) -> set[str]:
         findings.error((), f"a recipe is a mapping that begins with recipe_version: 1; found {describe(data)}")
         return set()
     broken: set[str] = set()
-    if _accepts()(data):
+    if _PUBLISHED.accepts(data):
         return broken
-    for error in _leaves(_validator().iter_errors(data)):
+    for error in _leaves(_PUBLISHED.errors(data)):
         place = tuple(error.absolute_path)
         before = len(findings.problems)
         _SENTENCES.get(str(error.validator), _other)(findings, place, error)

@@ -36,7 +36,7 @@ def template(bug_id: str, target: str, boundary: str = TODO, contract: Contract 
     name = contract.name if contract else TODO
     return f"""\
 # A recipe of Sentinel: one known bug, pinned. Data only; 'sentinel recipe check FILE' says what is not right yet.
-# Editors that read JSON Schema: 'sentinel schema recipe' prints it.
+# Editors that read JSON Schema: 'sentinel recipe schema' prints it.
 recipe_version: 1
 bug_id: {_word(bug_id)}  # the file is called {bug_id}.yaml
 title: {TODO}  # the bug in one line

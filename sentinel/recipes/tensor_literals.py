@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sentinel.recipes.wording import describe, nearest
+from sentinel.errors import nearest
+from sentinel.recipes.findings import describe
 from sentinel.values.literals import FLOATS, STORAGE, Tensor, tensor
 
 #: How JSON, which has no such numbers, writes them; evidence does too.

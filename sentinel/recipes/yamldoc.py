@@ -9,53 +9,34 @@ overflows the stack on a deep document, which kills the process.
 from __future__ import annotations
 
 import hashlib
+import json as standard
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from sentinel.recipes.core_schema import CORE, DocumentError, plain, scalar, unknown_tag
+from sentinel.recipes.core_schema import (
+    CORE,
+    MAX_DEPTH,
+    MAX_NODES,
+    Document,
+    DocumentError,
+    Place,
+    integer,
+    plain,
+    real,
+    scalar,
+    unknown_tag,
+)
 
 MAX_BYTES = 1 << 20
-MAX_DEPTH = 64
-MAX_NODES = 200_000
-
-#: Where something stands in a document: keys of mappings and indices of lists, from the top.
-Place = tuple[Any, ...]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NODES = frozenset((yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStartEvent, yaml.AliasEvent))
-
-
-@dataclass
-class Document:
-    """Plain data and where each part of it stands.
-
-    :ivar values: place -> (line, column) of the value.
-    :ivar keys: place -> (line, column) of the key that leads to it.
-    :ivar digest: ``sha256:<hex>`` of the file's bytes.
-    """
-
-    data: Any
-    values: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    keys: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    digest: str = ""
-
-    def at(self, place: Place, key: bool = False) -> tuple[int, int]:
-        """Line and column of a place; of the nearest thing around it where there is no such place.
-
-        :param key: the key rather than the value.
-        """
-        while place:
-            found = self.keys.get(place) if key else self.values.get(place)
-            if found:
-                return found
-            place, key = place[:-1], False
-        return self.values.get((), (1, 1))
 
 
 def read(path: Path) -> Document:
@@ -82,12 +63,7 @@ def read_text(raw: bytes, json: bool = False) -> Document:
         raise DocumentError(f"not UTF-8: byte 0x{raw[error.start]:02x}; save the file as UTF-8", line, column) from None
     if not text.strip():
         raise DocumentError("the file is empty; 'sentinel recipe new' writes a template")
-    if json:
-        from sentinel.recipes.jsondoc import parse_json
-
-        document = parse_json(text)
-    else:
-        document = parse_yaml(text)
+    document = parse_json(text) if json else parse_yaml(text)
     document.digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
     return document
 
@@ -234,3 +210,67 @@ def _collection(event: Any, line: int, column: int) -> Any:
     if event.tag not in (None, "!", CORE + wanted):
         raise DocumentError(unknown_tag(event.tag), line, column)
     return {} if wanted == "map" else []
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+_NOT_FINITE = re.compile(r"-?(?:NaN|Infinity)")
+#: A character beyond the first plane, as JSON writes it in ASCII. YAML writes it otherwise.
+_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+
+
+def parse_json(text: str) -> Document:
+    """Read one JSON document.
+
+    The standard library reads the values and tells no positions; YAML, which nearly all JSON is, has positions and
+    takes more. So a text is read as both: what is wrong is JSON's to say, where things stand is YAML's.
+
+    :raises DocumentError: where the text is not JSON, or an object has one key twice.
+    """
+    document, problem = Document(None), DocumentError("not YAML")
+    try:
+        document = parse_yaml(_PAIR.sub("x" * 12, text))
+    except DocumentError as error:
+        problem = error
+    strange = _NOT_FINITE.search(_STRING.sub(lambda found: " " * len(found[0]), text))
+    if strange:
+        message = 'JSON has no NaN or infinity; write "NaN", "Infinity" or "-Infinity", in quotes'
+        raise _json_error(text, strange.start(), message)
+    half = next((found for found in _STRING.finditer(text) if "\\u" in found[0] and _is_torn(found[0])), None)
+    if half:
+        raise _json_error(text, half.start(), "half of a surrogate pair is no character")
+    try:
+        document.data = standard.loads(
+            text,
+            object_pairs_hook=_no_key_twice,
+            parse_int=lambda digits: integer(digits, 10, 1, 1),
+            parse_float=lambda digits: real(digits, 1, 1),
+        )
+    except standard.JSONDecodeError as error:
+        raise DocumentError(f"not JSON: {error.msg}", error.lineno, error.colno) from None
+    except (DocumentError, RecursionError) as error:
+        known = problem if not problem.message.startswith("not YAML") else None
+        raise known or DocumentError(f"not JSON: {error}") from None
+    if document.values or problem.message.startswith("not YAML"):  # what YAML cannot write is read without places
+        return document
+    raise problem
+
+
+def _json_error(text: str, offset: int, message: str) -> DocumentError:
+    before = text[:offset]
+    return DocumentError(f"not JSON: {message}", before.count("\n") + 1, offset - before.rfind("\n"))
+
+
+def _is_torn(literal: str) -> bool:
+    try:
+        return any("\ud800" <= character <= "\udfff" for character in standard.loads(literal))
+    except ValueError:
+        return False
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise DocumentError("an object has one key twice")
+    return found

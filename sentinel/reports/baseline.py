@@ -75,23 +75,22 @@ def _verdict_difference(recorded: Recorded, now: Recorded) -> list[str]:
     before, after = recorded["verdict"], now["verdict"]
     if before != after:
         reason = f": {message(now['reason'])}" if now["reason"] and after in _UNDECIDED else ""
-        return [f"{_direction(before, after)}: {_named(recorded)} -> {_named(now)}{reason}"]
+        return [f"{which_way(recorded, now)}: {named(recorded)} -> {named(now)}{reason}"]
     if recorded["kind"] != now["kind"]:
-        return [f"another reason: {_named(recorded)} -> {_named(now)}: {message(now['reason'])}"]
+        return [f"another reason: {named(recorded)} -> {named(now)}: {message(now['reason'])}"]
     return []
 
 
-def _direction(before: str, after: str) -> str:
-    if after == "reproduced":
-        return "newly broken"
-    if after == "fixed":
-        return "newly fixed"
-    if after == "changed":
+def which_way(recorded: Recorded, now: Recorded) -> str:
+    """In which way a verdict went, or what was measured where the verdict stayed."""
+    if recorded["verdict"] == now["verdict"] or now["verdict"] == "changed":
         return "drifted"
-    return "no longer to be had" if after == "unavailable" else "no longer decided"
+    if now["verdict"] == "inconclusive":
+        return "drifted" if now["kind"] == "drift" else "newly inconclusive"
+    return {"reproduced": "newly broken", "fixed": "newly fixed"}.get(now["verdict"], "no longer to be had")
 
 
-def _named(document: Recorded) -> str:
+def named(document: Recorded) -> str:
     return f"{document['verdict']} ({message(document['kind'])})" if document["kind"] else str(document["verdict"])
 
 
@@ -288,7 +287,7 @@ def _evidence_in(directory: Path) -> dict[PurePosixPath, Document]:
 
 def _changes(recorded: Recorded | None, current: Recorded) -> list[str]:
     if recorded is None:
-        return [f"new: {_named(current)}"]
+        return [f"new: {named(current)}"]
     changed = [name for name in _SUBJECT if recorded[name] != current[name]]
     return difference(recorded, current) + ([f"other {', '.join(changed)}"] if changed else [])
 

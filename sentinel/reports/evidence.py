@@ -9,10 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,15 +18,12 @@ import sentinel
 from sentinel.deciding.outcomes import Comparison, Decision, Observation
 from sentinel.errors import SentinelError
 from sentinel.recipes import Expected
-from sentinel.recipes.schema_subset import Check, compiled
+from sentinel.recipes.schema_subset import Published
 from sentinel.reports.behaviour import behaviour
 from sentinel.reports.escaping import message, passage
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import typed
 from sentinel.values.tolerance import Tolerance
-
-if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
 
 SCHEMA_VERSION = 1
 
@@ -108,24 +103,12 @@ def _text(value: Any, indent: str) -> str:
     return _encode(value)
 
 
-@cache
+_PUBLISHED = Published("evidence")
+
+
 def schema() -> Document:
-    """The published JSON Schema of evidence. Not to be changed by whoever gets it."""
-    text = (resources.files("sentinel") / "schemas" / "evidence.schema.json").read_text(encoding="utf-8")
-    loaded: Document = json.loads(text)
-    return loaded
-
-
-@cache
-def _accepts() -> Check:
-    return compiled(schema())
-
-
-@cache
-def _validator() -> Validator:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(schema())
+    """The published JSON Schema of evidence."""
+    return _PUBLISHED.schema
 
 
 def validate(document: Any) -> None:
@@ -133,9 +116,9 @@ def validate(document: Any) -> None:
 
     :raises SentinelError: naming the first place that is wrong.
     """
-    if _accepts()(document):
+    if _PUBLISHED.accepts(document):
         return
-    error = next(iter(_validator().iter_errors(document)), None)
+    error = next(_PUBLISHED.errors(document), None)
     if error is not None:
         raise SentinelError(f"not valid evidence: at {error.json_path}: {message(error.message)[:300]}")
 

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.deciding.outcomes import Decision
 from sentinel.reports.escaping import message
-from sentinel.reports.evidence import reason, ref_text
 from sentinel.targets.refs import Ref
 
 #: In the order in which a reader wants to hear of them.
@@ -57,25 +55,8 @@ class Row:
         return (self.target, self.what, self.ref, self.verdict, self.outcome, self.reason)
 
 
-def row(subject: Decision | Mapping[str, Any], outcome: str = "") -> Row:
-    """The row of a decision, or of an evidence document (all that a run on several processes may have)."""
-    return _of_decision(subject, outcome) if isinstance(subject, Decision) else _of_document(subject, outcome)
-
-
-def _of_decision(decision: Decision, outcome: str) -> Row:
-    recipe, verdict = decision.recipe, decision.verdict
-    return Row(
-        message(recipe.target),
-        message(recipe.bug_id or f"{decision.law} of {recipe.boundary}"),
-        message(decision.ref.short if decision.ref.kind in ("git", "pypi") else ref_text(decision.ref)),
-        verdict.name,
-        outcome,
-        _reason(verdict.name, verdict.kind, _without(recipe.title, reason(decision)), decision.expect, outcome),
-        decision.law_alone,
-    )
-
-
-def _of_document(document: Mapping[str, Any], outcome: str) -> Row:
+def row(document: Mapping[str, Any], outcome: str = "") -> Row:
+    """The row of an evidence document."""
     kind, colon, name = str(document["ref"]).partition(":")
     return Row(
         message(document["target"]),

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sentinel.deciding.outcomes import Decision
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, ordered, row
 
@@ -20,7 +19,7 @@ _OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim"}
 
 
 def summary(
-    results: Iterable[tuple[Decision | Mapping[str, Any], str]],
+    results: Iterable[tuple[Mapping[str, Any], str]],
     report_dir: str = "",
     *,
     terminal: bool = False,
@@ -30,14 +29,14 @@ def summary(
 ) -> str:
     """The summary of a run.
 
-    :param results: each decision (or evidence document) with pytest's outcome of its item.
+    :param results: each evidence document with pytest's outcome of its item.
     :param report_dir: the folder to name, as the user wrote it.
     :param terminal: whether a person's terminal shows it. Without one, or with ``NO_COLOR`` or ``TERM=dumb``, the
         table is plain aligned text in which nothing is cut or wrapped, whatever the width.
     :param width: the terminal's.
     :param every: whether each item has its line; else many that passed or were skipped for one reason share one.
     """
-    rows = ordered(row(subject, outcome) for subject, outcome in results)
+    rows = ordered(row(document, outcome) for document, outcome in results)
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]

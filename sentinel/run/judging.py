@@ -41,7 +41,7 @@ def _against(baseline: Path, decision: Decision, head: str) -> str | None:
     if recorded is None:
         if decision.verdict.name == "unavailable" or (decision.law_alone and decision.verdict.name == "fixed"):
             return None  # a baseline records what a search found, and not each of the thousand laws that hold
-        return f"{head}: nothing is recorded in {baseline}; accept it with `sentinel baseline update`"
+        return f"{head}: nothing is recorded in {baseline}; accept it with `sentinel report accept`"
     if decision.verdict.kind == "ref":
         return None  # not to be had on this machine: no statement about the code, so no difference
     changes = difference(recorded, evidence(decision))

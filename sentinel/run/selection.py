@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
+
+_ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)(?:\[(?P<ref>[^\]]+)\])?)?")
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
@@ -72,3 +76,41 @@ def require_subject(
         )
     if given.get("laws") not in (None, "off") and not settings.targets and not laws:
         raise SentinelError(f"--sentinel-laws={given['laws']} needs to know of what: add --sentinel-target=NAME")
+
+
+class LawId:
+    """An item id given as an argument: ``laws/TARGET/BOUNDARY``, with a law and a ref or without."""
+
+    def __init__(self, text: str) -> None:
+        found = _ID.fullmatch(text)
+        if found is None:
+            raise SentinelError(
+                f"{text!r} is no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW[REF], the last two or the last "
+                "one may be left out"
+            )
+        self.target, self.boundary = found["target"], found["boundary"]
+        self.law, self.ref = found["law"], found["ref"]
+
+    def nothing(self, there: Sequence[LawJob], refs: Sequence[str]) -> str:
+        """What to say where it selects nothing.
+
+        :param there: the laws of its target, at any ref.
+        :param refs: those of this run.
+        """
+        of_boundary = [job.law for job in there if job.boundary == self.boundary]
+        if not of_boundary:
+            boundaries = dict.fromkeys(job.boundary for job in there)
+            what = f"{self.target} has no boundary {self.boundary!r} to be searched{nearest(self.boundary, boundaries)}"
+        elif self.law not in (None, *of_boundary):
+            what = f"{self.boundary} has no law {self.law!r} to keep{nearest(str(self.law), of_boundary)}"
+        else:
+            at = f"{self.ref} is not among the refs of this run ({', '.join(refs)})" if refs else "this run has no ref"
+            return f"{at}; say where {self.boundary} is to be searched: --sentinel-ref=git:main, or --sentinel-repo=DIR"
+        return f"{what}; `sentinel list boundaries {self.target}` lists boundaries and laws"
+
+    def selects(self, job: LawJob) -> bool:
+        return (
+            (job.target, job.boundary) == (self.target, self.boundary)
+            and self.law in (None, job.law)
+            and self.ref in (None, job.ref.short, str(job.ref))
+        )

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,10 @@ from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.recipes.catalog import Catalog, bundled, bundled_catalog
 from sentinel.run.judging import complaint
-from sentinel.run.law_items import LawBoundary, LawId, LawItem
-from sentinel.run.recipe_items import RecipeFile, RecipeFolder, RecipeItem
-from sentinel.run.selection import require_subject, require_writable, select
-from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries, law_jobs
-from sentinel.settings import Settings, nearest, read_file, settle
+from sentinel.run.selection import LawId, require_subject, require_writable, select
+from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
+from sentinel.settings import Settings, read_file, settle
+from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
 
@@ -45,9 +43,6 @@ def catalog_of(config: pytest.Config) -> Catalog:
         recipe_folders=flat(hook.pytest_sentinel_recipe_folders()),
     )
 
-
-#: For the laws of a target wherever they are checked.
-_ANY_REF = (Ref("git", "main"),)
 
 #: A folder without a test in it.
 _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
@@ -71,10 +66,8 @@ class Run:
         self._verdicts: dict[tuple[str, Ref], str] = {}
         self._selected: dict[tuple[str, Ref], Job] = {}
         self._failed: set[tuple[str, Ref]] = set()
-        self._invited: list[Path] = []
-        self._collected: set[Path] = set()
-        self._places: dict[Path, Path] = {}
-        self._bundled = bundled("recipes").resolve()
+        self.invited: list[Path] = []
+        self.places: dict[Path, Path] = {}
         self._last_line = ""
         self._unwritten: list[str] = []
         self._runner: Runner | None = None
@@ -119,11 +112,11 @@ class Run:
             self._bundled_id(arg) for arg in config.args if not arg.startswith("laws/") or self._exists(arg)
         ]
         ours = self.settings.asked and alone and not config.option.file_or_dir
-        if ours or (not config.args and (self.law_ids or self._has_laws)):
+        if ours or (not config.args and (self.law_ids or self.has_laws)):
             config.args[:] = [str(_NOTHING)]  # without an argument pytest would collect the user's tests
         self._require_refs(config.args)
         given = [Path(arg) for arg in config.args if Path(arg).suffix in SUFFIXES]
-        self._invited = list(dict.fromkeys([*given, *(recipe.path for recipe in selected)]))
+        self.invited = list(dict.fromkeys([*given, *(recipe.path for recipe in selected)]))
 
     def _require_refs(self, arguments: Sequence[str]) -> None:
         """:raises SentinelError: where an item id names a ref at which its recipe is not judged; names those there."""
@@ -158,51 +151,15 @@ class Run:
 
     # -- collecting ---------------------------------------------------------------------------------------------------
 
-    def collect_the_rest(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Add the selected recipes that pytest's own walk did not come by.
-
-        Beside a folder pytest drops the arguments that lie in it, and then does not enter a virtual environment there.
-        """
-        ids = {item.nodeid for item in items}
-        by_id = {arg.partition("::")[0] for arg in self.config.args if "::" in arg}
-        folders: dict[Path, list[Path]] = {}
-        for path in self._invited:
-            if path.resolve() not in self._collected or str(path) in by_id:
-                folders.setdefault(path.absolute().parent, []).append(path.absolute())
-        for folder, recipes in folders.items():
-            found = session.genitems(RecipeFolder.make(session, folder, self, recipes))
-            items += [item for item in found if item.nodeid not in ids]
-        items += self._law_items(session)  # last: who explains what broke a law asks what recipes said
-
     @property
-    def _has_laws(self) -> bool:
+    def has_laws(self) -> bool:
         return self.settings.law_level != "off" and bool(self.settings.targets)
 
-    def _law_items(self, session: pytest.Session) -> list[pytest.Item]:
-        """The laws that the options or ids ask for."""
-        jobs: list[LawJob] = []
-        for target in dict.fromkeys([*(i.target for i in self.law_ids), *self.settings.targets]):
-            if target not in self.catalog.adapters:
-                raise pytest.UsageError(
-                    f"sentinel: unknown target {target!r}{nearest(target, self.catalog.adapters)}; "
-                    f"known: {', '.join(self.catalog.adapters)}"
-                )
-            if not (self.law_ids or self._has_laws):
-                continue
-            at = partial(checkout_with_registries, self._the_runner(), self.catalog, target)
-            found = law_jobs(self.catalog, target, self._law_refs(target), at)
-            jobs += [job for job in found if not self.law_ids or any(i.selects(job) for i in self.law_ids)]
-        for wanted in self.law_ids:
-            if not any(wanted.selects(job) for job in jobs):
-                refs = [ref.short for ref in self._law_refs(wanted.target)]
-                there = law_jobs(self.catalog, wanted.target, _ANY_REF)
-                raise pytest.UsageError(f"sentinel: {wanted.nothing(there, refs)}")
-        groups: dict[tuple[str, str], list[LawJob]] = {}
-        for job in jobs:
-            groups.setdefault((job.target, job.boundary), []).append(job)
-        return [item for group in groups.values() for item in session.genitems(LawBoundary.make(session, self, group))]
+    def registering(self, target: str, ref: Ref) -> Checkout | None:
+        """The code in which a target may register something; None where it does not, or there is no such ref."""
+        return checkout_with_registries(self._the_runner(), self.catalog, target, ref)
 
-    def _law_refs(self, target: str) -> list[Ref]:
+    def law_refs(self, target: str) -> list[Ref]:
         """The refs at which laws are checked: those asked for, else the pins of the target's recipes."""
         asked = list(self.settings.refs_of(target))
         named = [i.ref for i in self.law_ids if i.target == target and i.ref]
@@ -212,16 +169,6 @@ class Run:
         pins = list(dict.fromkeys(pins))
         others = [text for text in dict.fromkeys(named) if text not in {t for p in pins for t in (p.short, str(p))}]
         return [*pins, *map(Ref.parse, others)]
-
-    def collector(self, path: Path, parent: pytest.Collector) -> RecipeFile:
-        # pytest asks about every file of a folder again for each of them that was given.
-        if path not in self._places:
-            self._places[path] = path.resolve()
-        place = self._places[path]
-        self._collected.add(place)
-        inside = str(place).startswith(f"{self._bundled}{os.sep}")
-        nodeid = f"recipes/{place.relative_to(self._bundled).as_posix()}" if inside else None
-        return RecipeFile.make(parent, path, nodeid, self, self.recipes.get(place))
 
     def load(self, path: Path) -> Recipe:
         """Load a file that was given by its path.
@@ -265,29 +212,29 @@ class Run:
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._the_runner().start(self.settings.targets)
 
-    def plan(self, items: Sequence[pytest.Item]) -> None:
+    def plan(self, questions: Sequence[Job | LawJob]) -> None:
         """Let the machine's cores work ahead; under xdist the workers are the parallelism."""
-        laws = [item.job for item in items if isinstance(item, LawItem)]
+        laws = [job for job in questions if isinstance(job, LawJob)]
+        jobs = [job for job in questions if isinstance(job, Job)]
         self._laws_at = Counter(job.place for job in laws)
-        if laws and not self.is_controller and not self.config.option.collectonly:
-            self._the_survey().plan(laws)
-        self._selected = {
-            (item.job.recipe.digest, item.job.ref): item.job for item in items if isinstance(item, RecipeItem)
-        }
-        if self.config.option.collectonly or self.is_controller or self.is_worker:
+        self._selected = {(job.recipe.digest, job.ref): job for job in jobs}
+        if self.config.option.collectonly or self.is_controller:
             return
-        jobs = [item.job for item in items if isinstance(item, RecipeItem)]
-        if jobs:
+        if laws:
+            self._the_survey().plan(laws)
+        if jobs and not self.is_worker:
             self._the_runner().plan(jobs)
 
-    def decide(self, job: Job) -> Decision:
+    def decide(self, job: Job | LawJob) -> Decision:
+        if isinstance(job, LawJob):
+            return self._decide_law(job)
         decision = self._the_runner().decide(job)
         self._verdicts[job.recipe.digest, job.ref] = decision.verdict.name
         if job == self._selected.get((job.recipe.digest, job.ref)) and complaint(decision, self.settings.baseline):
             self._failed.add((job.recipe.digest, job.ref))
         return decision
 
-    def decide_law(self, job: LawJob) -> Decision:
+    def _decide_law(self, job: LawJob) -> Decision:
         started = time.monotonic()
         decision = self._the_survey().decide(job)
         if job.place not in self._law_seconds:  # one search has decided all of them

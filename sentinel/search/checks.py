@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from sentinel.deciding.bench import Subject
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.registries import of_every_member, registered
 from sentinel.search.scenarios import NotSearchable, narrowed
-from sentinel.settings import nearest
 from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
 

@@ -7,13 +7,13 @@ import os
 import reprlib
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 from sentinel.targets.refs import Ref
 
 #: Turns what was written (once or several times) into a setting's value; also given the names of the known targets.
@@ -117,7 +117,7 @@ def _folder(text: str) -> Path:
 def _recorded(text: str) -> Path:
     if not os.path.isdir(_path(text)):
         raise SentinelError(
-            f"no such folder: {text}; a baseline is evidence that was accepted: `sentinel baseline update --to {text}` "
+            f"no such folder: {text}; a baseline is evidence that was accepted: `sentinel report accept --to {text}` "
             "makes one of the last run, and a clone of Sentinel has its own in reports/"
         )
     return _path(text)
@@ -364,14 +364,6 @@ def settle(given: Mapping[str, Any], file: Mapping[str, Any], known_targets: Seq
                     "leave one out, or give both as refs: --sentinel-ref=git:main,path:DIR"
                 )
     return settings
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """`` — did you mean 'x'?`` where something is close."""
-    import difflib
-
-    close = difflib.get_close_matches(name, list(names), 1, 0.5)
-    return f" — did you mean {close[0]!r}?" if close else ""
 
 
 def _placed(text: Any, option: Option, base: Path) -> Any:

@@ -23,7 +23,7 @@ def check(folder: Path) -> None:
         raise SentinelError(f"{folder} is not a folder; {_OTHERWISE}")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
         raise SentinelError(
-            f"{folder} is not empty and was not made by sentinel site; nothing in it is touched: {_OTHERWISE}"
+            f"{folder} is not empty and was not made by sentinel report site; nothing in it is touched: {_OTHERWISE}"
         )
 
 

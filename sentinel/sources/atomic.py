@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,13 +25,10 @@ def replace(file: Path, text: str) -> None:
     remove_leftovers(file.parent)
     temporary, handle = _own(file)
     try:
-        # Closed only when it has its name: the lock goes with it. (Windows renames no open file.)
+        # Closed only when it has its name: the lock goes with it.
         with open(handle, "w", encoding="utf-8", newline="\n") as stream:
             stream.write(text)
             stream.flush()
-            if sys.platform != "win32":
-                os.replace(temporary, file)
-        if sys.platform == "win32":
             os.replace(temporary, file)
     except BaseException:
         temporary.unlink(missing_ok=True)

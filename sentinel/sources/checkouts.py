@@ -250,7 +250,7 @@ def _fill(
             if path.parent not in folders:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 folders.add(path.parent)
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o444)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
         except (FileExistsError, NotADirectoryError, IsADirectoryError, UnicodeEncodeError) as error:
             # Twice the same name, or names that are one to this file system; no tool that writes trees writes such.
             raise Unavailable(f"{target}: {entry.path!r} is in the way of another file of the revision") from error

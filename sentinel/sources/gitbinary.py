@@ -135,6 +135,39 @@ def common_dir(git_dir: Path) -> Path:
     return git_dir if named is None else Path(os.path.normpath(git_dir / named.strip()))
 
 
+def _execute(
+    git_dir: Path,
+    arguments: Sequence[str],
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Any:
+    """What GitPython's ``execute`` gives.
+
+    :raises GitMissingError: where there is no git.
+    """
+    git = _git()
+    try:
+        return git.Git().execute(_command(arguments, settings), env=_environment(git_dir, environment or {}), **options)
+    except git.exc.GitCommandNotFound as error:
+        raise GitMissingError(_MISSING) from error
+
+
+@contextmanager
+def _process(git_dir: Path, arguments: Sequence[str], **options: Any) -> Iterator[Any]:
+    """A git that runs for as long as the block lasts."""
+    process = _execute(git_dir, arguments, as_process=True, **options)
+    try:
+        yield process
+    finally:
+        for file in (process.proc.stdin, process.stdout, process.stderr):
+            with suppress(OSError):
+                if file is not None:
+                    file.close()
+        process.proc.terminate()
+        process.proc.wait()
+
+
 @contextmanager
 def _input(data: bytes | None) -> Iterator[IO[bytes] | None]:
     if data is None:
@@ -160,21 +193,11 @@ def run(
         would keep it for ever.
     :raises GitMissingError: where there is no git.
     """
-    git = _git()
     with _input(data) as stdin:
-        try:
-            status, out, err = git.Git().execute(
-                _command(arguments, settings),
-                istream=stdin,
-                env=_environment(git_dir, environment or {}),
-                kill_after_timeout=seconds,
-                with_extended_output=True,
-                with_exceptions=False,
-                stdout_as_string=False,
-                strip_newline_in_stdout=False,
-            )
-        except git.exc.GitCommandNotFound as error:
-            raise GitMissingError(_MISSING) from error
+        status, out, err = _execute(
+            git_dir, arguments, settings, environment, istream=stdin, kill_after_timeout=seconds,
+            with_extended_output=True, with_exceptions=False, stdout_as_string=False, strip_newline_in_stdout=False,
+        )  # fmt: skip
     return Finished(status, out, err)
 
 
@@ -195,67 +218,34 @@ def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = N
     :param seconds: as :func:`run` has it.
     :raises GitError: where it does not succeed, or says more than ``most`` bytes.
     """
-    git = _git()
-    try:
-        process = git.Git().execute(_command(arguments), env=_environment(git_dir, {}), as_process=True)
-    except git.exc.GitCommandNotFound as error:
-        raise GitMissingError(_MISSING) from error
-    alarm = threading.Timer(seconds or 0, process.proc.kill)
-    if seconds is not None:
-        alarm.start()
-    try:
-        out: bytes = process.stdout.read(most + 1)
-        if len(out) > most:
-            raise GitError(f"git {arguments[0]} lists more than any revision that Sentinel knows has")
-        said = process.stderr.read().decode("utf-8", "replace")
-        if process.proc.wait():
-            raise GitError(reason(said))
-        return out
-    finally:
-        alarm.cancel()
-        process.proc.terminate()
-        process.proc.wait()
-        process.stdout.close()
-        process.stderr.close()
+    with _process(git_dir, arguments) as process:
+        alarm = threading.Timer(seconds or 0, process.proc.kill)
+        if seconds is not None:
+            alarm.start()
+        try:
+            out: bytes = process.stdout.read(most + 1)
+            if len(out) > most:
+                raise GitError(f"git {arguments[0]} lists more than any revision that Sentinel knows has")
+            said = process.stderr.read().decode("utf-8", "replace")
+            if process.proc.wait():
+                raise GitError(reason(said))
+            return out
+        finally:
+            alarm.cancel()
 
 
 @contextmanager
 def stream(git_dir: Path, *arguments: str, data: bytes) -> Iterator[IO[bytes]]:
     """Run git and read its output while it is written."""
-    git = _git()
-    with _input(data) as stdin:
-        try:
-            process = git.Git().execute(
-                _command(arguments), istream=stdin, env=_environment(git_dir, {}), as_process=True
-            )
-        except git.exc.GitCommandNotFound as error:
-            raise GitMissingError(_MISSING) from error
-    try:
+    with _input(data) as stdin, _process(git_dir, arguments, istream=stdin) as process:
         yield process.stdout
-    finally:
-        process.stdout.close()
-        process.stderr.close()
-        process.proc.wait()
 
 
 @contextmanager
 def conversation(git_dir: Path, *arguments: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """Run git for as long as the block lasts, to be asked (first file) and answer (second file) any number of times."""
-    git = _git()
-    try:
-        process = git.Git().execute(
-            _command(arguments), istream=subprocess.PIPE, env=_environment(git_dir, {}), as_process=True
-        )
-    except git.exc.GitCommandNotFound as error:
-        raise GitMissingError(_MISSING) from error
-    try:
+    with _process(git_dir, arguments, istream=subprocess.PIPE) as process:
         yield process.proc.stdin, process.stdout
-    finally:
-        for file in (process.proc.stdin, process.stdout, process.stderr):
-            with suppress(OSError):
-                file.close()
-        process.proc.terminate()
-        process.proc.wait()
 
 
 def run_with_progress(
@@ -270,21 +260,10 @@ def run_with_progress(
 
     :raises GitError: where it does not succeed.
     """
-    git = _git()
-    with _input(data) as stdin:
-        try:
-            process = git.Git().execute(
-                _command(arguments, settings),
-                istream=stdin,
-                env=_environment(git_dir, environment),
-                as_process=True,
-                with_stdout=False,
-            )
-        except git.exc.GitCommandNotFound as error:
-            raise GitMissingError(_MISSING) from error
     said: list[str] = []
     rest = b""
-    try:
+    how = {"settings": settings, "environment": environment, "with_stdout": False}
+    with _input(data) as stdin, _process(git_dir, arguments, istream=stdin, **how) as process:
         while chunk := process.stderr.read1(65536):
             *lines, rest = _PROGRESS_LINE.split(rest + chunk)
             for line in lines:
@@ -294,11 +273,5 @@ def run_with_progress(
                 if text and "%" not in text:
                     said.append(text)
         status = process.proc.wait()
-    except BaseException:
-        process.proc.terminate()
-        process.proc.wait()
-        raise
-    finally:
-        process.stderr.close()
     if status:
         raise GitError(reason("\n".join([*said, rest.decode("utf-8", "replace")])))

@@ -40,7 +40,7 @@ class Home:
 
     @classmethod
     def default(cls) -> Home:
-        """``$SENTINEL_HOME``, else ``sentinel`` in the platform's user cache folder."""
+        """``$SENTINEL_HOME``, else ``rl-sentinel`` in the platform's user cache folder."""
         chosen = os.environ.get("SENTINEL_HOME")
         return cls(Path(chosen).expanduser() if chosen else _user_cache() / "rl-sentinel")
 
@@ -63,8 +63,6 @@ class Home:
 def _user_cache() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification says that a relative path there is to be ignored.
     return Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"
@@ -138,10 +136,6 @@ def remove_tree(path: Path) -> None:
     for folder, _, _ in os.walk(path):
         with suppress(FileNotFoundError):  # somebody else removes it too
             os.chmod(folder, stat.S_IRWXU)
-    if sys.platform == "win32":
-        for folder, _, files in os.walk(path):
-            for name in files:
-                os.chmod(os.path.join(folder, name), stat.S_IWRITE)
     shutil.rmtree(path, ignore_errors=True)
 
 

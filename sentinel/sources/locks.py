@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-if sys.platform == "win32":
-    import msvcrt
 
-    def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
-        # Windows has no shared form here; openers then wait for each other, which is slower and as right.
-        msvcrt.locking(handle, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-
-else:
-    import fcntl
-
-    def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
+    fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
 def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
@@ -29,7 +20,7 @@ def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Through a link that somebody has put there it would make a file elsewhere.
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         lock(handle, shared, wait)
     except OSError as error:

@@ -28,6 +28,7 @@ from sentinel.sources.mirrorfiles import (
     write_references,
 )
 from sentinel.sources.origins import Origin, copy_objects, open_directory, open_tar
+from sentinel.sources.resolving import resolve
 from sentinel.sources.trees import Entry
 from sentinel.sources.urls import checked_url, is_url, local_path, redacted
 from sentinel.targets import Target
@@ -192,9 +193,16 @@ class MirrorStore:
 
     def resolve(self, target: Target, name: str, *, pull: int | None = None, progress: Progress | None = None) -> str:
         """The full sha of a commit; see :func:`sentinel.sources.resolving.resolve`."""
-        from sentinel.sources.resolving import resolve
 
-        return resolve(self, target, name, pull=pull, progress=progress)
+        def fetch(refspec: str) -> str | None:
+            try:
+                self.fetch(target.name, [refspec], progress)
+            except SentinelError as error:
+                what = refspec.split(":")[0].lstrip("+")
+                return f"{what} could not be fetched from {redacted(self.url(target.name))}: {error}"
+            return None
+
+        return resolve(self.path(target.name), target.name, name, pull, fetch)
 
     def sweep(self) -> None:
         """Remove what runs that were cut off left behind, of every target that nobody is at work on.

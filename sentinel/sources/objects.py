@@ -69,13 +69,18 @@ def sizes(mirror: Path, blobs: Iterable[str]) -> dict[str, int | None]:
     asked = list(dict.fromkeys(blobs))
     if not asked:
         return {}
-    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data="".join(f"{b}\n" for b in asked).encode())
     known: dict[str, int | None] = dict.fromkeys(asked)
-    for line in out.decode("ascii", "replace").splitlines():
-        words = line.split()
+    for words in _looked_up(mirror, asked):
         if len(words) == 3 and words[1] == "blob":
             known[words[0]] = int(words[2])
     return known
+
+
+def _looked_up(mirror: Path, names: Iterable[str]) -> list[list[str]]:
+    """What git says of each object: its name, kind and size, or its name and ``missing``."""
+    asked = "".join(f"{name}\n" for name in names).encode()
+    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data=asked)
+    return [line.split() for line in out.decode("ascii", "replace").splitlines()]
 
 
 def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
@@ -117,9 +122,7 @@ def absent_objects(mirror: Path) -> list[str]:
 
 def whole_refs(mirror: Path, refs: dict[str, str]) -> dict[str, str]:
     """The refs whose object is there."""
-    asked = sorted(set(refs.values()))
-    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data="".join(f"{b}\n" for b in asked).encode())
-    here = {line.split()[0] for line in out.decode("ascii").splitlines() if not line.endswith("missing")}
+    here = {words[0] for words in _looked_up(mirror, sorted(set(refs.values()))) if words[-1] != "missing"}
     return {name: sha for name, sha in refs.items() if sha in here}
 
 
@@ -134,6 +137,5 @@ def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
     every = sorted({parent for several in parents.values() for parent in several})
     if not every:
         return set()
-    out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data="".join(f"{b}\n" for b in every).encode())
-    here = {line.split()[0] for line in out.decode("ascii").splitlines() if not line.endswith("missing")}
+    here = {words[0] for words in _looked_up(mirror, every) if words[-1] != "missing"}
     return {commit for commit, several in parents.items() if not here.issuperset(several)}

@@ -1,5 +1,6 @@
 """The worker's entry: run by path, in any interpreter that has torch and numpy.
 
+``bootstrap.py DESCRIPTOR`` serves a zygote; ``bootstrap.py --contained SETTINGS PROGRAM ARGUMENT...`` runs a command.
 It makes ``sentinel`` importable from its own files alone, so that nothing else of the controller's environment is seen,
 and hands over to the zygote, or to a command that is to be contained.
 """
@@ -7,20 +8,19 @@ and hands over to the zygote, or to a command that is to be contained.
 from __future__ import annotations
 
 import sys
-import types
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-
-#: ``bootstrap.py --contained SETTINGS PROGRAM ARGUMENT...``
-CONTAINED = "--contained"
 
 
 def main() -> None:
     package = Path(__file__).resolve().parent.parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != package / "worker"]
-    stub = types.ModuleType("sentinel")
-    stub.__path__ = [str(package)]
-    sys.modules["sentinel"] = stub
-    if sys.argv[1] == CONTAINED:
+    spec = spec_from_file_location("sentinel", package / "__init__.py", submodule_search_locations=[str(package)])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["sentinel"] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["sentinel"])
+    if sys.argv[1] == "--contained":
         from sentinel.worker.contained import run
 
         run(sys.argv[2], sys.argv[3:])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sentinel.worker import bootstrap, containment, limits, processes, syscalls
+from sentinel.worker import containment, limits, processes, syscalls
 
 #: Seconds: whoever asks for a command has a limit of its own.
 _PATIENCE = 600
@@ -37,7 +37,8 @@ def contained_command(command: Sequence[str], folder: Path, *readable: Path, mem
         place.chmod(0o755 if place.is_dir() else 0o644)
     visible = [str(place) for place in (folder, *readable)]
     settings = {"readable": visible, "scratch": str(scratch), "system_calls": syscalls.hexadecimal(), "memory": memory}
-    return [command[0], str(Path(bootstrap.__file__).resolve()), bootstrap.CONTAINED, json.dumps(settings), *command]
+    bootstrap = Path(__file__).resolve().with_name("bootstrap.py")
+    return [command[0], str(bootstrap), "--contained", json.dumps(settings), *command]
 
 
 def run(settings: str, command: Sequence[str]) -> NoReturn:

@@ -1,4 +1,4 @@
-"""``sentinel changes``: a run beside its baseline, for people, programs and job summaries."""
+"""``sentinel report changes``: a run beside its baseline, for people, programs and job summaries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def overnight(run_sentinel: Any, tiny: Any, catalog: Any) -> list[str]:
         document = {**json.loads(file.read_text()), "ref": "git:main"}
         file.rename(file.with_name("git-main.json")).write_text(json.dumps(document))
     runner.close()
-    return ["changes", "--from", "tonight", "--baseline", "recorded"]
+    return ["report", "changes", "--from", "tonight", "--baseline", "recorded"]
 
 
 def test_a_bug_that_went_is_told_with_the_commit(run_sentinel: Any, overnight: list[str], tiny: Any) -> None:
@@ -55,8 +55,8 @@ def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(
     for folder in ("recorded", "tonight"):
         for file in Path(folder).glob("tiny/*/*.json"):
             file.rename(file.with_name(f"path-{folder}.json"))
-    better = run_sentinel("changes", "--from", "tonight", "--baseline", "recorded", *GATE)
-    worse = run_sentinel("changes", "--from", "recorded", "--baseline", "tonight", *GATE)
+    better = run_sentinel("report", "changes", "--from", "tonight", "--baseline", "recorded", *GATE)
+    worse = run_sentinel("report", "changes", "--from", "recorded", "--baseline", "tonight", *GATE)
     assert (better.status, "newly fixed" in better.out) == (0, True)
     assert (worse.status, "newly broken" in worse.out) == (1, True)
 
@@ -75,7 +75,7 @@ def guarded(run_sentinel: Any, overnight: list[str]) -> Any:
                 place = Path(folder, "tiny", each["bug_id"], f"path-{folder}.json")
                 place.parent.mkdir(parents=True)
                 place.write_text(json.dumps(each))
-        return run_sentinel("changes", "--from", "head", "--baseline", "base", *GATE, *options)
+        return run_sentinel("report", "changes", "--from", "head", "--baseline", "base", *GATE, *options)
 
     return told
 
@@ -126,7 +126,7 @@ def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel: Any, overn
     file.write_text(json.dumps(_answered("inconclusive", "harness")(json.loads(file.read_text()))))
     Path("empty").mkdir()
     for folder in ("tonight", "empty"):
-        answer = run_sentinel("changes", "--from", folder, "--baseline", "tonight", *GATE)
+        answer = run_sentinel("report", "changes", "--from", folder, "--baseline", "tonight", *GATE)
         assert (answer.status, "nothing was decided" in answer.err) == (2, True)
 
 
@@ -137,20 +137,20 @@ def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel: Any,
     stale = json.loads(file.read_text())
     file.with_name("path-000.json").write_text(json.dumps(_answered("changed")(stale)))
     Path("tonight/run.json").write_text(json.dumps({"items": [item]}))
-    assert run_sentinel("changes", "--from", "tonight", "--baseline", "tonight", "--across-refs").status == 0
-    assert run_sentinel("baseline", "update", "--from", "tonight", "--to", "new").status == 0
+    assert run_sentinel("report", "changes", "--from", "tonight", "--baseline", "tonight", "--across-refs").status == 0
+    assert run_sentinel("report", "accept", "--from", "tonight", "--to", "new").status == 0
     assert [file.name for file in Path("new").rglob("*.json")] == ["git-main.json"]
     for evil in ("../recorded/x.json", "/etc/passwd", "tiny/gone.json", 7):
         Path("tonight/run.json").write_text(json.dumps({"items": [{**item, "evidence": evil}]}))
-        answer = run_sentinel("changes", "--from", "tonight", "--baseline", "recorded")
+        answer = run_sentinel("report", "changes", "--from", "tonight", "--baseline", "recorded")
         assert (answer.status, "no such evidence" in answer.err) == (2, True)
 
 
 def test_nothing_changed_is_status_0(run_sentinel: Any, overnight: list[str]) -> None:
-    answer = run_sentinel(*overnight[:2], "recorded", *overnight[3:])
+    answer = run_sentinel(*overnight[:3], "recorded", *overnight[4:])
     assert (answer.status, answer.out) == (0, "nothing changed\n")
 
 
 def test_a_folder_that_is_not_there(run_sentinel: Any) -> None:
-    answer = run_sentinel("changes", "--from", "nowhere")
+    answer = run_sentinel("report", "changes", "--from", "nowhere")
     assert (answer.status, "no such folder: nowhere" in answer.err) == (2, True)

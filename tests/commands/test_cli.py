@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import sentinel
+from sentinel.cli import FIRST, GROUPS, RENAMED
 from sentinel.sources import mirrors
 
 COMMANDS = [
@@ -21,13 +22,17 @@ COMMANDS = [
     ("cache", "prune"),
     ("recipe", "new"),
     ("recipe", "check"),
-    ("schema",),
+    ("recipe", "schema"),
     ("list",),
+    ("list", "recipes"),
+    ("list", "boundaries"),
     ("show",),
     ("doctor",),
     ("verify",),
-    ("baseline", "update"),
+    ("report", "accept"),
     ("report",),
+    ("report", "run"),
+    ("report", "schema"),
 ]
 
 
@@ -40,6 +45,30 @@ def test_without_a_command_it_explains_itself(run_sentinel: Any) -> None:
     answer = run_sentinel()
     assert answer.status == 2
     assert "sentinel mirror add verl" in answer.out
+
+
+def test_the_help_names_about_a_dozen_commands_on_one_screen(run_sentinel: Any) -> None:
+    lines = run_sentinel("--help").out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert sum(map(len, GROUPS.values())) <= 14
+
+
+@pytest.mark.parametrize("old", RENAMED, ids=" ".join)
+def test_an_old_name_works_and_says_the_new_one(run_sentinel: Any, old: tuple[str, ...]) -> None:
+    new = RENAMED[old]
+    before, now = (run_sentinel(*words, "tinny") for words in (old, new))
+    assert before.status == now.status
+    assert before.out == now.out
+    assert before.err == f"sentinel: `sentinel {' '.join(old)}` is now `sentinel {' '.join(new)}`\n{now.err}"
+    assert f"sentinel {' '.join(new)}" in run_sentinel(*old, "--help").out
+
+
+@pytest.mark.parametrize(("command", "kind"), FIRST.items())
+def test_a_command_of_several_kinds_has_a_first_one(run_sentinel: Any, command: str, kind: str) -> None:
+    assert run_sentinel(command) == run_sentinel(command, kind)
+    assert run_sentinel(command, "--json") == run_sentinel(command, kind, "--json")
+    assert kind in run_sentinel(command, "--help").out
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -80,9 +109,9 @@ def test_a_wrong_command_line_exits_2_and_says_what_there_is(run_sentinel: Any, 
 def test_a_word_that_a_command_does_not_take_is_said_by_that_command(run_sentinel: Any) -> None:
     answer = run_sentinel("list", "recipes", "--target", "tiny")
     assert answer.status == 2
-    assert answer.err.startswith("usage: sentinel list ")
-    said = "unrecognized arguments: --target tiny; write TARGET by itself, without --target"
-    assert answer.err.endswith(f"sentinel list: error: {said}\n")
+    assert answer.err.startswith("usage: sentinel list recipes ")
+    said = "unrecognized arguments: --target; write TARGET by itself, without --target"
+    assert answer.err.endswith(f"sentinel list recipes: error: {said}\n")
 
 
 def test_an_error_is_one_line_with_the_nearest_name(run_sentinel: Any) -> None:
@@ -107,7 +136,7 @@ def test_interruption_leaves_nothing_half_written(
 def test_a_reader_that_goes_away_is_reported_as_the_shell_does() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "sentinel.cli", "schema", "evidence"]
+    command = [sys.executable, "-m", "sentinel.cli", "report", "schema"]
     finished = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (finished.returncode, finished.stderr) == (141, b"")
@@ -137,7 +166,7 @@ def test_settings_of_the_folder_hold(run_sentinel: Any, tiny: Any) -> None:
         ("export", "TINY-MEAN"),
         ("impact", "TINY-MEAN"),
         ("discover", "tiny"),
-        ("boundaries", "tiny", "--ref", "git:main"),
+        ("list", "boundaries", "tiny", "--ref", "git:main"),
         ("bisect", "TINY-MEAN", "--good", "main", "--bad", "main~1"),
     ],
     ids=lambda command: command[0],

@@ -1,4 +1,4 @@
-"""``sentinel history``: a bug's story from what sweeps have kept."""
+"""``sentinel report history``: a bug's story from what sweeps have kept."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 
 def test_a_bug_s_history_is_told_from_what_was_kept(run_sentinel: Any) -> None:
     run_sentinel("sweep", "tiny")
-    told = run_sentinel("history", "tiny-mean")
+    told = run_sentinel("report", "history", "tiny-mean")
     assert (told.status, "tiny: 2 commits of main (first-parent)" in told.out) == (0, True)
-    assert run_sentinel("history", "TINY-MEAN", "--json").json()[0]["bug_id"] == "TINY-MEAN"
-    assert "did you mean 'TINY-MEAN'" in run_sentinel("history", "TINY-MEEN").err
+    assert run_sentinel("report", "history", "TINY-MEAN", "--json").json()[0]["bug_id"] == "TINY-MEAN"
+    assert "did you mean 'TINY-MEAN'" in run_sentinel("report", "history", "TINY-MEEN").err
 
 
 def test_without_a_sweep_there_is_nothing_to_tell(run_sentinel: Any) -> None:
-    answer = run_sentinel("history", "TINY-MEAN")
+    answer = run_sentinel("report", "history", "TINY-MEAN")
     assert (answer.status, "no histories in" in answer.err) == (2, True)
 
 
 def test_without_a_bug_there_is_a_line_for_each(run_sentinel: Any) -> None:
     run_sentinel("sweep", "tiny")
-    told = run_sentinel("history")
+    told = run_sentinel("report", "history")
     assert told.status == 0
     assert "TINY-MEAN" in told.out
     assert "bugs: 1, at 2 commits; seen: 1; in a tagged release: 0" in told.out
-    assert run_sentinel("history", "--json").json()[0]["introduced"].startswith("≤2026-01-01")
-    lines = run_sentinel("history", "--markdown").out.splitlines()
+    assert run_sentinel("report", "history", "--json").json()[0]["introduced"].startswith("≤2026-01-01")
+    lines = run_sentinel("report", "history", "--markdown").out.splitlines()
     assert "| target | bug | introduced | ended | days | releases with the bug | on PyPI |" in lines
-    assert run_sentinel("history", "TINY-MEAN", "--markdown").status == 2
+    assert run_sentinel("report", "history", "TINY-MEAN", "--markdown").status == 2
 
 
 def test_without_a_bug_and_without_a_sweep(run_sentinel: Any) -> None:
-    answer = run_sentinel("history")
+    answer = run_sentinel("report", "history")
     assert (answer.status, "no histories in" in answer.err) == (2, True)

@@ -1,4 +1,4 @@
-"""``sentinel recipe``, ``schema``, ``list`` and ``show``."""
+"""``sentinel recipe``, ``list`` and ``show``."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_new_refuses(run_sentinel: Any, arguments: list[str], reason: str) -> No
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize("what", ["recipe", "evidence"])
+@pytest.mark.parametrize("what", ["recipe", "report"])
 def test_schema_is_one(run_sentinel: Any, what: str) -> None:
-    Draft202012Validator.check_schema(run_sentinel("schema", what).json())
+    Draft202012Validator.check_schema(run_sentinel(what, "schema").json())
 
 
 def test_list_targets(run_sentinel: Any, tiny: Any) -> None:
@@ -91,15 +91,15 @@ def test_list_targets(run_sentinel: Any, tiny: Any) -> None:
 
 @pytest.mark.usefixtures("mirrored")
 def test_boundaries_over_a_history(run_sentinel: Any) -> None:
-    answer = run_sentinel("boundaries", "tiny", "--history")
+    answer = run_sentinel("list", "boundaries", "tiny", "--history")
     assert (answer.status, "2 bound, 0 not reached" in answer.out) == (0, True), answer.out
-    [found] = run_sentinel("boundaries", "tiny", "--history", "--json").json()["boundaries"]
+    [found] = run_sentinel("list", "boundaries", "tiny", "--history", "--json").json()["boundaries"]
     assert (found["boundary"], found["revisions"], found["bound"]) == ("tiny.losses.agg_loss", 2, 2)
     assert [(span["state"], span["path"]) for span in found["spans"]] == [("bound", "tiny.losses.agg_loss")]
 
 
 def test_boundaries_over_a_history_that_is_not_there(run_sentinel: Any) -> None:
-    answer = run_sentinel("boundaries", "tiny", "--history")
+    answer = run_sentinel("list", "boundaries", "tiny", "--history")
     assert (answer.status, "unavailable: tiny: no mirror of tiny" in answer.out) == (2, True)
 
 
@@ -109,7 +109,11 @@ def test_list_recipes_and_boundaries(run_sentinel: Any) -> None:
     assert "tiny.losses.agg_loss" in text
     assert "per_token_gradient" in text
     assert "\ncall: " in text
-    assert run_sentinel("list", "boundaries", "--json").json()[0]["contract"] == "loss_aggregation"
+    assert "\n  laws: masked_values_have_no_influence, " in text
+    (row,) = run_sentinel("list", "boundaries", "--json").json()["boundaries"]
+    assert (row["contract"], row["there"]) == ("loss_aggregation", "")
+    assert {"loss_mat", "response_mask"} < set(row["inputs"])
+    assert "per_token_gradient" in row["observes"]
 
 
 def test_list_takes_recipes_of_a_folder_and_of_the_settings(run_sentinel: Any, tiny: Any) -> None:
@@ -173,9 +177,7 @@ def test_recipes_are_chosen_by_what_they_say(run_sentinel: Any, arguments: tuple
 def test_what_only_recipes_have_is_refused_elsewhere(run_sentinel: Any) -> None:
     answer = run_sentinel("list", "refs", "--law", "x")
     assert answer.status == 2
-    assert "--law is about recipes: sentinel list recipes --law" in answer.err
-    answer = run_sentinel("list", "refs", "--fixed-by", "x")
-    assert "--fixed-by is about recipes: sentinel list recipes --fixed-by" in answer.err
+    assert "sentinel list refs: error: unrecognized arguments: --law" in answer.err
 
 
 def test_the_index_of_recipes(run_sentinel: Any) -> None:

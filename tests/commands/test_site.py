@@ -1,4 +1,4 @@
-"""``sentinel site``: what it writes, and what it will not write over."""
+"""``sentinel report site``: what it writes, and what it will not write over."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def reports(tmp_path: Path) -> Path:
 
 def test_a_site_is_made_and_made_again(run_sentinel: Any, reports: Path, tmp_path: Path) -> None:
     out = tmp_path / "pages" / "site"
-    answer = run_sentinel("site", "--out", out, "--reports", reports)
+    answer = run_sentinel("report", "site", "--out", out, "--reports", reports)
     assert answer.status == 0, answer.err
     assert answer.out.startswith(f"{out / 'index.html'}: 1 bug, ")
     first = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     (reports / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK" / "git-main.json").unlink()
-    assert run_sentinel("site", "--out", out, "--reports", reports).status == 0
+    assert run_sentinel("report", "site", "--out", out, "--reports", reports).status == 0
     gone = out / "evidence" / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK" / "git-main.json"
     assert gone in first
     assert not gone.exists()
@@ -35,9 +35,10 @@ def test_a_folder_that_is_no_site_is_not_touched(run_sentinel: Any, reports: Pat
     out = tmp_path / "work"
     out.mkdir()
     (out / "thesis.tex").write_text("x")
-    answer = run_sentinel("site", "--out", out, "--reports", reports)
+    answer = run_sentinel("report", "site", "--out", out, "--reports", reports)
     assert answer.status == 2
-    assert "was not made by sentinel site; nothing in it is touched: name another folder with --out" in answer.err
+    assert "was not made by sentinel report site; nothing in it is touched" in answer.err
+    assert "name another folder with --out" in answer.err
     assert [file.name for file in out.iterdir()] == ["thesis.tex"]
 
 
@@ -56,7 +57,7 @@ def test_wrong_input_is_one_clear_line(run_sentinel: Any, tmp_path: Path, conten
         (folder / name).write_text(text)
     if content is not None:
         folder.mkdir(exist_ok=True)
-    answer = run_sentinel("site", "--out", tmp_path / "site", "--reports", folder)
+    answer = run_sentinel("report", "site", "--out", tmp_path / "site", "--reports", folder)
     assert (answer.status, answer.out) == (2, "")
     assert said in answer.err
     assert len([line for line in answer.err.splitlines() if not line.startswith("sentinel: reading")]) == 1
@@ -64,7 +65,7 @@ def test_wrong_input_is_one_clear_line(run_sentinel: Any, tmp_path: Path, conten
 
 
 def test_a_site_among_the_evidence_would_be_evidence(run_sentinel: Any, reports: Path) -> None:
-    answer = run_sentinel("site", "--out", reports / "site", "--reports", reports)
+    answer = run_sentinel("report", "site", "--out", reports / "site", "--reports", reports)
     assert answer.status == 2
     assert "give another --out" in answer.err
     assert not (reports / "site").exists()

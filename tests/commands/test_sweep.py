@@ -116,7 +116,7 @@ def test_releases_on_pypi_need_no_mirror(run_sentinel: Any, monkeypatch: pytest.
     ]
     assert run_sentinel("sweep", "tiny", "--releases", "--json").json()["probed"] == 0
     assert "| tiny | TINY-MEAN | ≤1.0 | 1.1 |  | 1.0 |" in run_sentinel("sweep", "tiny", "--releases", "--markdown").out
-    assert run_sentinel("query", "--release", "1.*", "--verdict", "reproduced").status == 0
+    assert run_sentinel("report", "query", "--release", "1.*", "--verdict", "reproduced").status == 0
 
 
 def test_an_index_that_cannot_be_asked_says_why(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,4 +131,4 @@ def test_an_index_that_cannot_be_asked_says_why(run_sentinel: Any, monkeypatch: 
 def test_records_are_saved_where_they_are_asked_from(run_sentinel: Any, tmp_path: Path) -> None:
     assert run_sentinel("sweep", "tiny", "--save", str(tmp_path / "kept")).status == 0
     assert (tmp_path / "kept" / "tiny" / "TINY-MEAN" / "git-main.json").is_file()
-    assert run_sentinel("history", "TINY-MEAN", "--from", str(tmp_path / "kept")).status == 0
+    assert run_sentinel("report", "history", "TINY-MEAN", "--from", str(tmp_path / "kept")).status == 0

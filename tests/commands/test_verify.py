@@ -215,7 +215,7 @@ def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel: Any, 
     assert "run.json: not what a run writes; run again" in answer.err
 
 
-@pytest.mark.parametrize("command", [("report",), ("baseline", "update")], ids=" ".join)
+@pytest.mark.parametrize("command", [("report",), ("report", "accept")], ids=" ".join)
 def test_without_a_run_there_is_nothing_to_read(run_sentinel: Any, command: tuple[str, ...]) -> None:
     answer = run_sentinel(*command)
     assert answer.status == 2
@@ -225,15 +225,15 @@ def test_without_a_run_there_is_nothing_to_read(run_sentinel: Any, command: tupl
 
 
 def test_baseline_update_and_prune(run_sentinel: Any, evidence: Path, tiny: Any) -> None:
-    answer = run_sentinel("baseline", "update", "--from", evidence)
+    answer = run_sentinel("report", "accept", "--from", evidence)
     assert answer.status == 0
     assert f"reports/tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json: new: reproduced" in answer.out
     assert answer.out.endswith("4 files changed\n")
-    again = run_sentinel("baseline", "update", "--from", evidence, "--to", "reports")
+    again = run_sentinel("report", "accept", "--from", evidence, "--to", "reports")
     assert again.out == "reports is up to date; nothing changed\n"
     stale = Path("reports/tiny/TINY-MEAN/git-old.json")
     stale.write_bytes(Path(f"reports/tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json").read_bytes())
-    assert "git-old.json: removed" in run_sentinel("baseline", "update", "--from", evidence, "--prune").out
+    assert "git-old.json: removed" in run_sentinel("report", "accept", "--from", evidence, "--prune").out
     assert not stale.exists()
 
 
@@ -241,7 +241,7 @@ def test_show_has_the_last_verdicts(run_sentinel: Any, evidence: Path, tiny: Any
     import shutil
 
     shutil.copytree(evidence, "sentinel-reports")
-    run_sentinel("baseline", "update")
+    run_sentinel("report", "accept")
     Path("sentinel-reports/tiny/TINY-MEAN/git-main.json").write_text("{")
     answer = run_sentinel("show", "TINY-MEAN")
     assert "git-main.json:1:2: not JSON" in answer.err

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.configuration.option_arguments import options_of_parser
+from sentinel.configuration.declared import options_of_parser, options_of_tree
 from sentinel.configuration.option_classes import options_of_class
-from sentinel.configuration.option_trees import options_of_tree
 from sentinel.configuration.options import Option
 
 BASE = """

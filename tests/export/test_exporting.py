@@ -18,7 +18,7 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW
 
 from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment, Tried
-from sentinel.export.exporting import Bundle, revisions
+from sentinel.export.exporting import Bundle
 from sentinel.recipes import Pin, Recipe
 from sentinel.targets.refs import Ref
 
@@ -287,7 +287,7 @@ def test_a_title_cannot_end_the_docstring(export: Any, broken_tree: Path, fixed_
 
 def test_without_pins_an_error_that_helps(loaded_recipe: Recipe) -> None:
     with pytest.raises(SentinelError, match="--base"):
-        revisions(loaded_recipe)
+        loaded_recipe.revisions()
 
 
 @pytest.mark.parametrize(
@@ -306,4 +306,4 @@ def test_revisions_are_neighbours(loaded_recipe: Recipe, expects: str, pair: tup
     refs = [Ref("git", f"{number:040x}") for number in range(6)]
     pins = tuple(Pin(ref, expect) for ref, expect in zip(refs, expects.split()))
     base, head = pair
-    assert revisions(replace(loaded_recipe, pins=pins)) == (refs[base], None if head is None else refs[head])
+    assert replace(loaded_recipe, pins=pins).revisions() == (refs[base], None if head is None else refs[head])

@@ -164,20 +164,20 @@ def test_updating_a_baseline(walked: Walk, here: Path, decided: Decided, broken_
     """One file is new, one stays, and one that is not decided any more goes."""
 
     def ready() -> int:
-        return run_of(broken_tree)() or main(["baseline", "update"]) or _other(run_of(fixed_tree))
+        return run_of(broken_tree)() or main(["report", "accept"]) or _other(run_of(fixed_tree))
 
     def _other(run: Callable[[], int]) -> int:
         for file in (here / "sentinel-reports").rglob("DEMO-MASKED-TOKENS/*.json"):
             file.unlink()
         return run()
 
-    act = Command(lambda: main(["baseline", "update", "--prune"]), written(here / "reports"), 3, before=ready)
+    act = Command(lambda: main(["report", "accept", "--prune"]), written(here / "reports"), 3, before=ready)
     assert walked(replace(act, whole=written(here / "reports")), here)
 
 
 def test_findings(walked: Walk, here: Path, decided: Decided, broken_tree: Path) -> None:
     ready = run_of(broken_tree, report_dir="reports")
-    act = Command(lambda: main(["findings"]), lambda: listing(here / "findings"), 5, before=ready)
+    act = Command(lambda: main(["report", "findings"]), lambda: listing(here / "findings"), 5, before=ready)
     assert walked(act, here)
 
 

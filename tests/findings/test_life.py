@@ -76,7 +76,7 @@ def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is
     kept = {}
     for recipe in find_recipes(bundled_catalog()):
         finding = load(place(folder, recipe))
-        if finding is not None:  # a recipe has no life yet before `sentinel findings` has looked at it
+        if finding is not None:  # a recipe has no life yet before `sentinel report findings` has looked at it
             kept[place(folder, recipe)] = finding
     assert set(folder.glob("*/*.json")) == set(kept), "findings of recipes that are no more"
     assert (folder / "BUG_FINDINGS.md").read_text(encoding="utf-8") == page(list(kept.values()))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attribution import fixed_by, introduced_by
 from history_kit import BROKEN, BUGGY, CHANGED, FIXED, History
-
-from sentinel.history.attribution import fixed_by, introduced_by
 
 Swept = Callable[..., dict[str, Any]]
 

@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import attribution
 import pytest
 
-from sentinel.history import attribution, rendering
 from sentinel.history import record as records
+from sentinel.history import rendering
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 

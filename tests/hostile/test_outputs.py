@@ -298,7 +298,9 @@ def test_a_run_and_what_it_writes(run: str, recipes: Path, pytester: pytest.Pyte
 
 def test_the_pages_of_a_run(run: str, sentinel_says: Said, pytester: pytest.Pytester) -> None:
     pytest.importorskip("matplotlib")
-    clean(sentinel_says("site", "--reports", "sentinel-reports", "--out", "site", "--exports", "nothing", *OURS))
+    clean(
+        sentinel_says("report", "site", "--reports", "sentinel-reports", "--out", "site", "--exports", "nothing", *OURS)
+    )
     pages = [file for file in (pytester.path / "site").rglob("*") if file.suffix in (".html", ".svg", ".json")]
     assert any("DEMO-TELLS" in file.name for file in pages)
     for file in pages:
@@ -331,14 +333,16 @@ def test_reports_of_a_run(run: str, head: Repository, sentinel_says: Said, pytes
         assert foreign_html(said) == [] or kind != "html"
     for file in folder.rglob("DEMO-*/*.json"):
         clean(sentinel_says("verify", file, "--repo", head.path))
-    clean(sentinel_says("changes", "--from", folder, "--baseline", folder))
+    clean(sentinel_says("report", "changes", "--from", folder, "--baseline", folder))
     nothing = pytester.path / "nothing"
     nothing.mkdir()
-    changed = sentinel_says("changes", "--from", folder, "--baseline", nothing, "--format", "markdown", "--no-bisect")
+    changed = sentinel_says(
+        "report", "changes", "--from", folder, "--baseline", nothing, "--format", "markdown", "--no-bisect"
+    )
     clean(changed)
     assert "DEMO-TELLS" in changed
     assert foreign_markdown(changed) == []
-    clean(sentinel_says("findings", "--from", folder, "--to", "findings"))
+    clean(sentinel_says("report", "findings", "--from", folder, "--to", "findings"))
     for file in (pytester.path / "findings").rglob("*.md"):
         clean(file.read_text(encoding="utf-8"))
         assert foreign_markdown(file.read_text(encoding="utf-8")) == []
@@ -352,7 +356,8 @@ def test_reports_of_a_run(run: str, head: Repository, sentinel_says: Said, pytes
         ("recipe", "check", "recipes/demo/DEMO-RAISES.yaml"), ("recipe", "check", "recipes/demo/DEMO-TELLS.yaml"),
         ("show", PAYLOAD), ("list", "recipes", "--law", PAYLOAD), ("list", PAYLOAD), ("recipe", "check", PAYLOAD),
         ("report", "--from", PAYLOAD), ("mirror", "update", PAYLOAD), ("verify", PAYLOAD), (PAYLOAD,),
-        ("boundaries", "demo", "--ref", f"git:{PAYLOAD}"), ("query", "--bug", PAYLOAD), ("history", "--from", PAYLOAD),
+        ("list", "boundaries", "demo", "--ref", f"git:{PAYLOAD}"), ("report", "query", "--bug", PAYLOAD),
+        ("report", "history", "--from", PAYLOAD),
         ("export", PAYLOAD), ("mirror", "add", "demo", "--from", PAYLOAD),
         ("discover", PAYLOAD), ("discover", "demo", "--law", PAYLOAD), ("discover", "demo", "--boundary", PAYLOAD),
         ("discover", "demo", "--ref", f"git:{PAYLOAD}"), ("discover", "demo", "--examples", PAYLOAD),
@@ -368,12 +373,12 @@ def test_a_mirror_of_an_attackers(head: Repository, sentinel_says: Said, warm_ru
     """Commit subjects, names of branches and what cannot be resolved."""
     clean(sentinel_says("mirror", "add", "demo", "--from", head.path))
     clean(sentinel_says("mirror", "list"))
-    clean(sentinel_says("duplicates", "DEMO-RAISES", *OURS))
+    clean(sentinel_says("report", "duplicates", "DEMO-RAISES", *OURS))
     clean(sentinel_says("bisect", "DEMO-RAISES", "--good", head.commits["one"], "--bad", "main", *OURS))
     clean(sentinel_says("sweep", "demo", "--bug", "DEMO-RAISES", *OURS))
     clean(sentinel_says("sweep", "demo", "--markdown", *OURS))
-    clean(sentinel_says("history"))
-    clean(sentinel_says("history", "DEMO-RAISES"))
+    clean(sentinel_says("report", "history"))
+    clean(sentinel_says("report", "history", "DEMO-RAISES"))
 
 
 def test_what_is_exported(
@@ -552,5 +557,5 @@ def test_every_field_of_a_history(sentinel_says: Said, pytester: pytest.Pytester
     marked = {**whole, "title": MARK, "bug_id": MARK, "runs": [{**run, "kind": MARK} for run in whole["runs"]]}
     place.write_text(json.dumps(marked))
     for command in ("query", "query --json", "history", "history --markdown", "history --json"):
-        clean(sentinel_says(*command.split(), "--from", pytester.path / "history"))
-    clean(sentinel_says("history", MARK, "--from", pytester.path / "history"))
+        clean(sentinel_says("report", *command.split(), "--from", pytester.path / "history"))
+    clean(sentinel_says("report", "history", MARK, "--from", pytester.path / "history"))

@@ -40,7 +40,7 @@ def test_no_difference(decide: Build) -> None:
         ("inconclusive", "fixed", "newly fixed: inconclusive (timeout) -> fixed"),
         ("unavailable", "reproduced", "newly broken: unavailable (timeout) -> reproduced"),
         ("fixed", "changed", "drifted: fixed -> changed (timeout)"),
-        ("fixed", "inconclusive", "no longer decided: fixed -> inconclusive (timeout): took longer than 60 s"),
+        ("fixed", "inconclusive", "newly inconclusive: fixed -> inconclusive (timeout): took longer than 60 s"),
         ("fixed", "unavailable", "no longer to be had: fixed -> unavailable (timeout): took longer than 60 s"),
     ],
 )

@@ -78,7 +78,7 @@ def test_what_is_no_site_is_refused(tmp_path: Path) -> None:
     check(tmp_path / "new")
     check(tmp_path)  # empty
     (tmp_path / "file").write_text("")
-    with pytest.raises(SentinelError, match="is not empty and was not made by sentinel site"):
+    with pytest.raises(SentinelError, match="is not empty and was not made by sentinel report site"):
         check(tmp_path)
     with pytest.raises(SentinelError, match="is not a folder"):
         check(tmp_path / "file")

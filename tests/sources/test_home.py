@@ -18,7 +18,6 @@ from sentinel.sources.home import Home, safe_name, write_atomically, writing
         ("linux", {"XDG_CACHE_HOME": "{}/xdg"}, "xdg/rl-sentinel"),
         ("linux", {"XDG_CACHE_HOME": "relative"}, "user/.cache/rl-sentinel"),
         ("darwin", {}, "user/Library/Caches/rl-sentinel"),
-        ("win32", {"LOCALAPPDATA": "{}/local"}, "local/rl-sentinel"),
         ("linux", {"SENTINEL_HOME": "{}/chosen"}, "chosen"),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from shipped import MIRRORS, RECIPES
 
-from sentinel.export.exporting import Exporter, revisions
+from sentinel.export.exporting import Exporter
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
@@ -39,7 +39,7 @@ def exporter() -> Iterator[Exporter]:
 @pytest.mark.parametrize("bug", BUGS)
 def test_runner_and_test_agree_with_the_evidence(bug: str, exporter: Exporter) -> None:
     recipe = RECIPES[bug]
-    bundle = exporter.export(recipe, *revisions(recipe))
+    bundle = exporter.export(recipe, *recipe.revisions())
     if any(side.decision.verdict.kind not in ("", "not-in-this-version") for side in bundle.sides):
         pytest.skip(bundle.reason)
     assert bundle.complete, bundle.reason

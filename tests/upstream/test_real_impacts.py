@@ -9,7 +9,6 @@ import pytest
 from shipped import MIRRORS, RECIPES, runner
 
 from sentinel.deciding.runner import Runner
-from sentinel.export.exporting import revisions
 from sentinel.impact.places import REFERENCE, at_reference, at_revision
 from sentinel.impact.report import Curves, Report
 from sentinel.impact.setup import setups
@@ -28,7 +27,7 @@ def _measured(warm: Runner, bug: str, steps: int = 0) -> Report:
     recipe, catalog = RECIPES[bug], bundled_catalog()
     if MIRRORS.get(recipe.target) is None:
         pytest.skip(f"no mirror of {recipe.target}: `sentinel mirror add {recipe.target}`")
-    base, head = revisions(recipe)
+    base, head = recipe.revisions()
     first = at_revision(warm, catalog, recipe, base)
     second = at_revision(warm, catalog, recipe, head) if head else at_reference(warm, catalog, recipe, base)
     contract = catalog.contracts[recipe.contract]

@@ -77,7 +77,7 @@ def test_a_pin_gives_its_verdict_and_evidence_that_proves_it(pin: Job, decided: 
     assert (document["verdict"], document["expect"]) == (verdict.name, pin.expect)
     if _committed():
         recorded = find(REPORTS, decision)
-        assert recorded is not None, f"{pin_id(pin)} has no evidence in reports/; run `sentinel baseline update`"
+        assert recorded is not None, f"{pin_id(pin)} has no evidence in reports/; run `sentinel report accept`"
         assert difference(recorded, decision) == []
     measured = decision.measurement
     if measured is None:

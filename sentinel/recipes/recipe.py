@@ -1,0 +1,122 @@
+"""What a recipe says, after validation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.errors import SentinelError
+from sentinel.recipes.affects import Affected
+from sentinel.targets.refs import Ref
+from sentinel.values.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from sentinel.contracts.contract import Contract
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One expected value.
+
+    :ivar value: a scalar, string, None, nested list of numbers, or a :class:`~sentinel.values.literals.Tensor` where
+        the recipe gives a dtype (which then must agree too).
+    """
+
+    value: Any
+    tolerance: Tolerance = field(default_factory=Tolerance)
+
+
+@dataclass(frozen=True)
+class Pin:
+    """:ivar ref: an immutable ref.
+    :ivar expect: the verdict it must give.
+    """
+
+    ref: Ref
+    expect: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe after validation.
+
+    :ivar boundary: the dotted path as the recipe writes it.
+    :ivar variants: variant -> canonical input -> literal (see :mod:`sentinel.values.literals`), defaults filled in;
+        the one name ``""`` where the recipe has no variants.
+    :ivar defaulted: the input names that were filled in from the contract's defaults.
+    :ivar requires: dotted paths that a checkout must have for this recipe to be about it.
+    :ivar also_breaks: further laws that are broken for the same reason.
+    :ivar affects: what trains wrongly because of it; each entry alone is enough.
+    :ivar until: setting -> value that avoids the bug until it is mended upstream.
+    :ivar digest: ``sha256:<hex>`` of the file's bytes.
+    :ivar published: whether the file is a blob as in a published report.
+    :ivar document: the file's content as plain data, for readers and for exports.
+    :ivar notes: warnings found while loading, each with file, line and column.
+    """
+
+    bug_id: str
+    title: str
+    target: str
+    contract: str
+    boundary: str
+    variants: Mapping[str, Mapping[str, Any]]
+    path: Path
+    digest: str
+    expected_unpatched: Mapping[str, Expected] = field(default_factory=dict)
+    expected_fixed: Mapping[str, Expected] = field(default_factory=dict)
+    defaulted: tuple[str, ...] = ()
+    invariant: str | None = None
+    also_breaks: tuple[str, ...] = ()
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    upstream: Mapping[str, Any] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+    pins: tuple[Pin, ...] = ()
+    watch: tuple[Ref, ...] = ()
+    affects: tuple[Affected, ...] = ()
+    until: Mapping[str, str] = field(default_factory=dict)
+    story: str = ""
+    published: bool = False
+    document: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def has_values(self) -> bool:
+        """Whether expected values decide; else the law does."""
+        return bool(self.expected_unpatched or self.expected_fixed)
+
+    def given(self, contract: Contract, fixed: Collection[str]) -> list[str]:
+        """The inputs that the scenario states, and that the boundary must be able to take.
+
+        What says which boundary it is, or how it differs, is for the oracle: the boundary needs no parameter for it.
+
+        :param fixed: the inputs that the boundary's binding fixes.
+        """
+        stated = {name for inputs in self.variants.values() for name in inputs} - set(self.defaulted)
+        return sorted(stated - {item.name for item in contract.inputs if item.dialect} - set(fixed))
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """Every law that the bug breaks, as far as the recipe says."""
+        return tuple(name for name in (self.invariant, *self.also_breaks) if name)
+
+    def revisions(self, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
+        """Choose the refs to compare, where they are not given.
+
+        The head is the first pin without the bug, the base the last before it with the bug (or the first with it, where
+        none is before): the nearer they are, the more alike they are called. Where no pin has the bug, it is the last
+        before the head.
+
+        :raises SentinelError: where nothing says at which ref the bug is.
+        """
+        expects = [pin.expect for pin in self.pins]
+        mended = expects.index("fixed") if "fixed" in expects else 0
+        buggy = [pin.ref for pin in self.pins if pin.expect == "reproduced"]
+        before = [pin.ref for pin in self.pins[:mended] if pin.expect == "reproduced"]
+        others = [pin.ref for pin in self.pins[:mended][-1:] + self.pins]
+        base = base or next(iter([*before[-1:], *buggy, *others]), None)
+        if base is None:
+            raise SentinelError(f"{self.bug_id} has no pins; say where the bug is with --base git:<sha>")
+        return base, head or next((pin.ref for pin in self.pins if pin.expect == "fixed" and pin.ref != base), None)

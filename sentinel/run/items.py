@@ -1,0 +1,230 @@
+"""Recipes and laws as pytest items, and how pytest comes by them.
+
+A recipe file is a collector with an item a ref. A boundary is a collector with an item a law and ref, and stands in no
+file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job
+from sentinel.errors import RecipeError, SentinelError, nearest
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import bundled
+from sentinel.run.judging import complaint, expected_unavailable
+from sentinel.run.session import Run
+from sentinel.search.survey import LawJob, law_jobs
+from sentinel.targets.refs import Ref
+
+#: For the laws of a target wherever they are checked.
+_ANY_REF = (Ref("git", "main"),)
+
+
+class SentinelWarning(pytest.PytestWarning):
+    """Something in a recipe that is not used."""
+
+
+class VerdictError(Exception):
+    """The verdict is not the one that passes; carries what a failure shows."""
+
+    def __init__(self, decision: Decision, headline: str) -> None:
+        super().__init__(headline)
+        self.decision = decision
+        self.headline = headline
+
+
+class Item(pytest.Item):
+    """One question of a run."""
+
+    job: Job | LawJob
+    run: Run
+    evidence_file: Path | None = None
+    seconds: float = 0.0
+
+    @classmethod
+    def make(cls, parent: pytest.Collector, name: str, run: Run, job: Job | LawJob, *markers: str) -> Item:
+        item: Item = cls.from_parent(parent, name=name)
+        item.run, item.job = run, job
+        for marker in ("sentinel", *markers):
+            item.add_marker(marker)
+        return item
+
+    def runtest(self) -> None:
+        decision = self.run.decide(self.job)
+        self.seconds = self.run.seconds(self.job)
+        self.evidence_file = self.run.record(decision)
+        headline = complaint(decision, self.run.settings.baseline)
+        if headline is not None:
+            self.fail(decision, headline)
+        if decision.verdict.name == "unavailable" and not expected_unavailable(decision):
+            pytest.skip(decision.verdict.reason)
+
+    def fail(self, decision: Decision, headline: str) -> None:
+        raise VerdictError(decision, headline)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        error = excinfo.value
+        if isinstance(error, VerdictError):
+            from sentinel.reports.explain import explain
+
+            return f"{error.headline}\n\n{explain(error.decision, self.run.command(self.nodeid))}"
+        if isinstance(error, SentinelError):
+            return f"sentinel: {error}"
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        job = self.job
+        what = job.recipe.bug_id if isinstance(job, Job) else f"{job.boundary} {job.law}"
+        return self.path, 0, f"{what} at {job.ref.short}"
+
+
+class RecipeItem(Item):
+    """The verdict of one recipe at one ref."""
+
+
+class LawItem(Item):
+    """Whether one boundary keeps one law at one ref."""
+
+    job: LawJob
+
+    def fail(self, decision: Decision, headline: str) -> None:
+        known, told = self.run.known_as(self.job)
+        if told:  # one bug, one failure
+            pytest.skip(f"{decision.verdict.name}; known, and failed already: {', '.join(known)}")
+        raise VerdictError(decision, f"{headline}{' (known: ' + ', '.join(known) + ')' if known else ''}")
+
+
+class RecipeFile(pytest.Collector):
+    """A recipe file. The recipe itself, where the run has loaded it already, saves loading it twice.
+
+    No ``pytest.File``: ``--lf`` looks for those by their ids below the root folder, where bundled recipes are not.
+    """
+
+    run: Run
+    recipe: Recipe | None
+
+    @classmethod
+    def make(
+        cls, parent: pytest.Collector, path: Path, nodeid: str | None, run: Run, recipe: Recipe | None
+    ) -> RecipeFile:
+        nodeid = nodeid or Path(os.path.relpath(path, parent.config.rootpath)).as_posix()
+        file: RecipeFile = cls.from_parent(parent, name=path.name, path=path, nodeid=nodeid)
+        file.run, file.recipe = run, recipe
+        return file
+
+    def collect(self) -> Iterable[pytest.Item]:
+        try:
+            recipe = self.recipe or self.run.load(self.path)
+            for note in recipe.notes:
+                self.warn(SentinelWarning(note))
+            for job in self.run.jobs(recipe):
+                law = [recipe.invariant] if recipe.invariant else []
+                item = RecipeItem.make(self, job.ref.short, self.run, job, recipe.target, *law)
+                item.extra_keyword_matches.add(recipe.bug_id)  # -k: a published blob's file may have any name
+                yield item
+        except (RecipeError, SentinelError) as error:
+            raise self.CollectError(str(error)) from None
+
+
+class RecipeFolder(pytest.Directory):
+    """The selected recipes of one folder.
+
+    pytest loads the folder's ``conftest.py``, as for a folder of its own. For files that it is given by their paths it
+    would go through their folder once for each, which takes minutes for a thousand.
+    """
+
+    files: Sequence[RecipeFile]
+
+    @classmethod
+    def make(cls, session: pytest.Session, path: Path, run: Run, recipes: Iterable[Path]) -> RecipeFolder:
+        folder: RecipeFolder = cls.from_parent(session, path=path)
+        folder.files = [collector(run, recipe, folder) for recipe in recipes]
+        return folder
+
+    def collect(self) -> Iterable[RecipeFile]:
+        return self.files
+
+
+class LawBoundary(pytest.Collector):
+    """A boundary, for its laws."""
+
+    run: Run
+    jobs: Sequence[LawJob]
+
+    @classmethod
+    def make(cls, session: pytest.Session, run: Run, jobs: Sequence[LawJob]) -> LawBoundary:
+        first = jobs[0]
+        made: LawBoundary = cls.from_parent(
+            session, name=first.boundary, nodeid=f"laws/{first.target}/{first.boundary}", path=session.path
+        )
+        made.run, made.jobs = run, jobs
+        return made
+
+    def collect(self) -> Iterable[pytest.Item]:
+        for job in self.jobs:
+            item = LawItem.make(self, f"{job.law}[{job.ref.short}]", self.run, job, job.target, job.law)
+            # With --dist=loadgroup, xdist keeps a boundary's laws together: one hunt serves them all.
+            item.add_marker(pytest.mark.xdist_group(self.nodeid))
+            yield item
+
+
+def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
+    # pytest asks about every file of a folder again for each of them that was given.
+    if path not in run.places:
+        run.places[path] = path.resolve()
+    place = run.places[path]
+    recipes = bundled("recipes").resolve()
+    inside = str(place).startswith(f"{recipes}{os.sep}")
+    nodeid = f"recipes/{place.relative_to(recipes).as_posix()}" if inside else None
+    return RecipeFile.make(parent, path, nodeid, run, run.recipes.get(place))
+
+
+def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """The selected recipes that pytest's own walk did not come by; and the laws.
+
+    Beside a folder pytest drops the arguments that lie in it, and then does not enter a virtual environment there.
+    """
+    ids = {item.nodeid for item in items}
+    by_id = {arg.partition("::")[0] for arg in run.config.args if "::" in arg}
+    collected = set(run.places.values())
+    folders: dict[Path, list[Path]] = {}
+    for path in run.invited:
+        if path.resolve() not in collected or str(path) in by_id:
+            folders.setdefault(path.absolute().parent, []).append(path.absolute())
+    for folder, recipes in folders.items():
+        found = session.genitems(RecipeFolder.make(session, folder, run, recipes))
+        yield from (item for item in found if item.nodeid not in ids)
+    # Last: who explains what broke a law asks what recipes said.
+    groups: dict[tuple[str, str], list[LawJob]] = {}
+    for job in _law_jobs(run):
+        groups.setdefault((job.target, job.boundary), []).append(job)
+    for group in groups.values():
+        yield from session.genitems(LawBoundary.make(session, run, group))
+
+
+def _law_jobs(run: Run) -> list[LawJob]:
+    """The laws that the options or ids ask for."""
+    jobs: list[LawJob] = []
+    for target in dict.fromkeys([*(i.target for i in run.law_ids), *run.settings.targets]):
+        if target not in run.catalog.adapters:
+            raise pytest.UsageError(
+                f"sentinel: unknown target {target!r}{nearest(target, run.catalog.adapters)}; "
+                f"known: {', '.join(run.catalog.adapters)}"
+            )
+        if run.law_ids or run.has_laws:
+            found = law_jobs(run.catalog, target, run.law_refs(target), partial(run.registering, target))
+            jobs += [job for job in found if not run.law_ids or any(i.selects(job) for i in run.law_ids)]
+    for wanted in run.law_ids:
+        if not any(wanted.selects(job) for job in jobs):
+            refs = [ref.short for ref in run.law_refs(wanted.target)]
+            there = law_jobs(run.catalog, wanted.target, _ANY_REF)
+            raise pytest.UsageError(f"sentinel: {wanted.nothing(there, refs)}")
+    return jobs
