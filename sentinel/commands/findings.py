@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, complain, counted, json_option, say, say_json, say_table
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.known import evidence_folders, known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def declare(commands: Commands) -> None:
         metavar="DIR",
         type=Path,
         action="append",
-        help="evidence (default: reports; repeatable)",
+        help="evidence (default: baseline of the settings, else reports; repeatable)",
     )
     parser.add_argument("--to", metavar="DIR", type=Path, default=Path("findings"), help="default: findings")
     parser.add_argument("--state", metavar="STATE", help="list those of a state only")
@@ -51,11 +51,12 @@ def _findings(arguments: argparse.Namespace) -> int:
         raise SentinelError(f"unknown state {arguments.state!r}; one of {', '.join(life.STATES)}")
     catalog, _ = known(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
+    sources = arguments.sources or evidence_folders(arguments)[1:]
     kept, moved = [], []
     for recipe in find_recipes(catalog):
         file = life.place(arguments.to, recipe)
         before = life.load(file)
-        documents = _evidence(recipe, arguments.sources or [Path("reports")])
+        documents = _evidence(recipe, sources)
         state, because = life.state_of(recipe, documents, catalog.targets[recipe.target].branch)
         finding = life.advanced(before, recipe, state, because, day)
         life.save(file, finding)

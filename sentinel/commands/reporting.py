@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, counted, group, say
+from sentinel.commands.known import evidence_folders, evidence_option
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -25,41 +26,37 @@ _REPORT = """\
 """
 
 
+RUN = ("report-dir", "a run's evidence", "sentinel-reports")
+
+
 def declare(commands: Commands) -> None:
     own = group(commands, "baseline", "accept a run's evidence as the baseline", _UPDATE)
     update = command(own, "update", _update, "bring the baseline up to a run", _UPDATE)
-    _source(update)
-    update.add_argument(
-        "--to", dest="baseline", metavar="DIR", type=Path, default=Path("reports"), help="default: reports"
-    )
+    evidence_option(update, "--from", *RUN)
+    evidence_option(update, "--to", "baseline", "the baseline", "reports")
     update.add_argument(
         "--prune", action="store_true", help="remove what the run did not decide, of the targets it covers"
     )
     report = command(commands, "report", _report, "render a run's evidence for readers", _REPORT)
-    _source(report)
+    evidence_option(report, "--from", *RUN)
     report.add_argument("--format", choices=("text", "markdown", "html"), default="text", help="default: text")
     report.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
-
-
-def _source(parser: argparse.ArgumentParser) -> None:
-    folder = Path("sentinel-reports")
-    text = f"a run's evidence (default: {folder})"
-    parser.add_argument("--from", dest="source", metavar="DIR", type=Path, default=folder, help=text)
 
 
 def _update(arguments: argparse.Namespace) -> int:
     from sentinel.reports.baseline import update
 
-    _require(arguments.source)
-    done = update(arguments.source, arguments.baseline, arguments.prune)
+    source, baseline = evidence_folders(arguments)
+    _require(source)
+    done = update(source, baseline, arguments.prune)
     for line in done.changed:
-        say(f"{arguments.baseline}/{line}")
+        say(f"{baseline}/{line}")
     for line in done.kept:
-        say(f"kept: {arguments.baseline}/{line}")
+        say(f"kept: {baseline}/{line}")
     if done.changed:
         say(f"{counted(len(done.changed), 'file')} changed")
     else:
-        say("nothing changed" if done.kept else f"{arguments.baseline} is up to date; nothing changed")
+        say("nothing changed" if done.kept else f"{baseline} is up to date; nothing changed")
     return 0
 
 
@@ -69,9 +66,10 @@ def _require(folder: Path) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    _require(arguments.source)
-    results = results_of(arguments.source)
-    text = _rendered(results, arguments.format, arguments.source, arguments.output is None)
+    source, _ = evidence_folders(arguments)
+    _require(source)
+    results = results_of(source)
+    text = _rendered(results, arguments.format, source, arguments.output is None)
     if arguments.output is None:
         sys.stdout.write(text)
     else:

@@ -16,6 +16,7 @@ from sentinel.errors import SentinelError
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
     from sentinel.recipes import Recipe
+    from sentinel.settings import Settings
 
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
@@ -37,7 +38,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from sentinel.recipes import find_recipes
 
     catalog, settings = known(arguments)
-    folders = _report_folders(settings.report_dir)
+    folders = _report_folders(settings)
     for index, recipe in enumerate(find_recipes(catalog, (), [arguments.bug])):
         if index:
             say("")
@@ -48,13 +49,13 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report_folders(report_dir: Path) -> dict[str, Path]:
+def _report_folders(settings: Settings) -> dict[str, Path]:
     """Where verdicts may lie: the last run's folder, and the committed baseline here or of Sentinel's own tree."""
     import sentinel
 
-    committed = [Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
+    committed = [settings.baseline or Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
     baseline = next((folder for folder in committed if any(folder.glob("*/*/*.json"))), None)
-    folders = {str(report_dir): report_dir, "baseline": baseline}
+    folders = {str(settings.report_dir): settings.report_dir, "baseline": baseline}
     return {name: folder for name, folder in folders.items() if folder is not None and folder.is_dir()}
 
 

@@ -24,7 +24,7 @@ from sentinel.recipes.catalog import Catalog, bundled, bundled_catalog
 from sentinel.run.judging import complaint
 from sentinel.run.law_items import LawBoundary, LawId, LawItem
 from sentinel.run.recipe_items import RecipeFile, RecipeFolder, RecipeItem
-from sentinel.run.selection import require_subject, require_writable, select
+from sentinel.run.selection import require_folders, require_subject, select
 from sentinel.search.survey import LawJob, Place, Survey, law_jobs
 from sentinel.settings import Settings, nearest, read_file, settle
 from sentinel.targets.refs import Ref
@@ -100,7 +100,7 @@ class Run:
         require_subject(config.args, given, settings, selected)
         run = cls(config, settings, catalog, selected)
         if not config.option.collectonly and not run.is_worker:
-            require_writable(settings)
+            require_folders(settings)
             for target in {*settings.targets, *(recipe.target for recipe in selected)} or catalog.adapters:
                 options_of(settings, target)
         for name in (*catalog.adapters, *catalog.laws):
