@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from datetime import datetime, timezone
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, complain, counted, json_option, say, say_json, say_table
@@ -45,7 +45,7 @@ def declare(commands: Commands) -> None:
 def _findings(arguments: argparse.Namespace) -> int:
     from sentinel.findings import life
     from sentinel.recipes import find_recipes
-    from sentinel.reports.store import write_atomically
+    from sentinel.reports.store import write_below
 
     if arguments.state is not None and arguments.state not in life.STATES:
         raise SentinelError(f"unknown state {arguments.state!r}; one of {', '.join(life.STATES)}")
@@ -63,7 +63,7 @@ def _findings(arguments: argparse.Namespace) -> int:
         kept.append(finding)
         if before is None or before.state != finding.state:
             moved.append((recipe.bug_id, before.state if before else "", finding.state, finding.steps[-1].because))
-    write_atomically(arguments.to / "BUG_FINDINGS.md", life.page(kept), "name another folder with --to")
+    write_below(arguments.to, "BUG_FINDINGS.md", life.page(kept), "name another folder with --to")
     if arguments.json:
         say_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
     elif arguments.state is not None:
@@ -79,11 +79,11 @@ def _findings(arguments: argparse.Namespace) -> int:
 
 def _evidence(recipe: Recipe, folders: Iterable[Path]) -> list[Mapping[str, Any]]:
     """What is recorded about a recipe; a later folder has the later word."""
-    from sentinel.reports.store import file_name, load
+    from sentinel.reports.store import below, file_name, load
 
     found: list[Mapping[str, Any]] = []
     for folder in folders:
-        for file in sorted((folder / file_name(recipe.target) / file_name(recipe.bug_id)).glob("*.json")):
+        for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
             try:
                 found.append(load(file))
             except SentinelError as error:
