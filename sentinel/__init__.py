@@ -39,8 +39,8 @@ if TYPE_CHECKING:  # the same for type checkers
     from sentinel.laws.law import Case as Case, Law as Law, Violation as Violation
     from sentinel.laws.layout import first_two as first_two, like as like, pick_rows as pick_rows
     from sentinel.laws.layout import row_count as row_count, valid_tokens as valid_tokens
-    from sentinel.targets import Binding as Binding, Dialect as Dialect, PackageRoot as PackageRoot, Registry as Registry
-    from sentinel.targets import StandIn as StandIn, Target as Target
+    from sentinel.targets import Binding as Binding, Dialect as Dialect, PackageRoot as PackageRoot
+    from sentinel.targets import Registry as Registry, StandIn as StandIn, Target as Target
     from sentinel.values.literals import Tensor as Tensor, from_array as from_array, tensor as tensor
     from sentinel.worker.drift import AbsentError as AbsentError, DriftError as DriftError
     from sentinel.worker.drift import StandInNamespace as StandInNamespace, UnknownInputError as UnknownInputError

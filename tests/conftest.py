@@ -122,10 +122,10 @@ def zygote() -> Iterator[Zygote]:
 @pytest.fixture(scope="session")
 def consult(zygote: Zygote) -> Iterator[Consult]:
     """``consult(contract, variants)``, by an oracle process as in a run."""
-    processes = [zygote.oracle()]
+    processes: list[TargetProcess] = []
 
-    def oracle() -> TargetProcess:  # another one where a test has taken the zygote, and so the last one, away
-        if processes[-1].dead is not None:
+    def oracle() -> TargetProcess:
+        if not processes or processes[-1].dead:
             processes.append(zygote.oracle())
         return processes[-1]
 
@@ -141,7 +141,8 @@ def consult(zygote: Zygote) -> Iterator[Consult]:
 
     yield ask
     references.close()
-    processes[-1].close()
+    for process in processes:
+        process.close()
 
 
 @pytest.fixture

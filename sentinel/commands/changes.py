@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, counted, json_option, progress, say, say_json
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.known import evidence_folders, evidence_option, known, settings_options
+from sentinel.commands.reporting import RUN
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -33,11 +33,8 @@ exit status: 0 nothing changed, 1 something did, 2 it could not be told
 def declare(commands: Commands) -> None:
     text = "tell what a run found that the baseline does not say"
     parser = command(commands, "changes", _changes, text, _EXAMPLE)
-    folder = Path("sentinel-reports")
-    parser.add_argument(
-        "--from", dest="source", metavar="DIR", type=Path, default=folder, help=f"a run's evidence (default: {folder})"
-    )
-    parser.add_argument("--baseline", metavar="DIR", type=Path, default=Path("reports"), help="default: reports")
+    evidence_option(parser, "--from", *RUN)
+    evidence_option(parser, "--baseline", "baseline", "what is recorded", "reports")
     parser.add_argument(
         "--across-refs", action="store_true", help="compare each bug whatever the revision: a branch with its base"
     )
@@ -57,10 +54,11 @@ def _changes(arguments: argparse.Namespace) -> int:
     from sentinel.history.ledger import Ledger
     from sentinel.recipes import find_recipes
 
-    for folder in (arguments.source, arguments.baseline):
+    source, baseline = evidence_folders(arguments)
+    for folder in (source, baseline):
         if not folder.is_dir():
             raise SentinelError(f"no such folder: {folder}; run pytest with --sentinel-target first, or give another")
-    found = nightly.changes(arguments.source, arguments.baseline, arguments.across_refs)
+    found = nightly.changes(source, baseline, arguments.across_refs)
     if found and not arguments.no_bisect:
         catalog, settings = known(arguments)
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog, tuple(sorted(catalog.targets)))}

@@ -90,7 +90,7 @@ def _discover(arguments: argparse.Namespace) -> int:
         if not any(any_of(name, [glob]) for name in catalog.laws):
             raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.laws)}")
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
-    recipes = find_recipes(catalog, (target.name,), ())
+    recipes, everywhere = find_recipes(catalog, (target.name,), ()), subjects(catalog, target.name)[0]
     with progress() as tell:
         runner = runner_of(catalog, settings, tell)
         saved: dict[int, Path | str] = {}
@@ -131,7 +131,7 @@ def _discover(arguments: argparse.Namespace) -> int:
             try:
                 tell(f"comparing {counted(len(found), 'finding')} with known recipes; Ctrl-C shows them as they are")
                 found = grouped(done.findings, ground.bench)
-                for place, item in enumerate(recognised(runner, target, ground, found, recipes)):
+                for place, item in enumerate(recognised(runner, target, ground, found, recipes, everywhere)):
                     found[place] = item
                     if arguments.save is not None and item.known_as == ():
                         saved[place] = _saved(arguments.save, item.finding, ground, runner, catalog)

@@ -97,9 +97,7 @@ def _all(
             if arguments.duplicates:
                 tell(f"looking for {recipe.bug_id} elsewhere")
                 sources = duplicates(recipe, find_recipes(catalog), catalog.targets[recipe.target], store)
-            folder = write(
-                arguments.out / recipe.bug_id, bundle, catalog, arguments.comment, arguments.in_toto, sources
-            )
+            folder = write(arguments.out, bundle, catalog, arguments.comment, arguments.in_toto, sources)
             incomplete += not bundle.complete
             _tell(bundle, folder, arguments, catalog, len(recipes) > 1)
     finally:

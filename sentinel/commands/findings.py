@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from datetime import datetime, timezone
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, complain, counted, json_option, say, say_json, say_table
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.known import evidence_folders, known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def declare(commands: Commands) -> None:
         metavar="DIR",
         type=Path,
         action="append",
-        help="evidence (default: reports; repeatable)",
+        help="evidence (default: baseline of the settings, else reports; repeatable)",
     )
     parser.add_argument("--to", metavar="DIR", type=Path, default=Path("findings"), help="default: findings")
     parser.add_argument("--state", metavar="STATE", help="list those of a state only")
@@ -45,24 +45,25 @@ def declare(commands: Commands) -> None:
 def _findings(arguments: argparse.Namespace) -> int:
     from sentinel.findings import life
     from sentinel.recipes import find_recipes
-    from sentinel.reports.store import write_atomically
+    from sentinel.reports.store import write_below
 
     if arguments.state is not None and arguments.state not in life.STATES:
         raise SentinelError(f"unknown state {arguments.state!r}; one of {', '.join(life.STATES)}")
     catalog, _ = known(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
+    sources = arguments.sources or evidence_folders(arguments)[1:]
     kept, moved = [], []
     for recipe in find_recipes(catalog):
         file = life.place(arguments.to, recipe)
         before = life.load(file)
-        documents = _evidence(recipe, arguments.sources or [Path("reports")])
+        documents = _evidence(recipe, sources)
         state, because = life.state_of(recipe, documents, catalog.targets[recipe.target].branch)
         finding = life.advanced(before, recipe, state, because, day)
         life.save(file, finding)
         kept.append(finding)
         if before is None or before.state != finding.state:
             moved.append((recipe.bug_id, before.state if before else "", finding.state, finding.steps[-1].because))
-    write_atomically(arguments.to / "BUG_FINDINGS.md", life.page(kept), "name another folder with --to")
+    write_below(arguments.to, "BUG_FINDINGS.md", life.page(kept), "name another folder with --to")
     if arguments.json:
         say_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
     elif arguments.state is not None:
@@ -78,11 +79,11 @@ def _findings(arguments: argparse.Namespace) -> int:
 
 def _evidence(recipe: Recipe, folders: Iterable[Path]) -> list[Mapping[str, Any]]:
     """What is recorded about a recipe; a later folder has the later word."""
-    from sentinel.reports.store import file_name, load
+    from sentinel.reports.store import below, file_name, load
 
     found: list[Mapping[str, Any]] = []
     for folder in folders:
-        for file in sorted((folder / file_name(recipe.target) / file_name(recipe.bug_id)).glob("*.json")):
+        for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
             try:
                 found.append(load(file))
             except SentinelError as error:

@@ -157,9 +157,9 @@ def _train(training: Training, steps: int, tell: Callable[[str], None]) -> bool:
 
 def _tell(report: Report, arguments: argparse.Namespace, brief: bool) -> None:
     """Write what was measured, and show it: of several bugs a line each."""
-    from sentinel.reports.store import write_atomically
+    from sentinel.reports.store import write_below
 
-    folder, otherwise = arguments.out / report.recipe.bug_id, "name another folder with --out"
+    bug = report.recipe.bug_id
     files = {"impact.json": json.dumps(report.document(), indent=2, sort_keys=True) + "\n"}
     if report.steps:
         try:
@@ -169,7 +169,7 @@ def _tell(report: Report, arguments: argparse.Namespace, brief: bool) -> None:
         except ImportError as error:
             complain(f"no picture: {error.name} is not installed; pip install 'rl-sentinel[site]'")
     for name, text in files.items():
-        write_atomically(folder / name, text, otherwise)
+        write_below(arguments.out, f"{bug}/{name}", text, "name another folder with --out")
     if not arguments.json:
-        lines = [f"{report.recipe.bug_id}: {'; '.join(report.sentences)}"] if brief else report.lines
-        say("\n".join(lines if brief else [*lines, f"{folder}: {', '.join(files)}"]))
+        lines = [f"{bug}: {'; '.join(report.sentences)}"] if brief else report.lines
+        say("\n".join(lines if brief else [*lines, f"{arguments.out / bug}: {', '.join(files)}"]))

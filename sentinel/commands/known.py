@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ DISTRIBUTION = "rl-sentinel"
 
 #: The options that say how a target's code is had and run, whatever is asked of it.
 PROBING = ("recipes", "python", "repo-url", "device", "timeout", "sandbox")
+#: Those that say where evidence lies: the last run's, and what was accepted.
+EVIDENCE = ("report-dir", "baseline")
 
 
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
@@ -40,14 +42,36 @@ def known(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Setting
     from dataclasses import replace
 
     from sentinel.recipes.catalog import bundled_catalog
-    from sentinel.settings import read_file, settle
 
     catalog = _with_plugins(bundled_catalog())
-    values, file = read_file(Path.cwd())
-    base = file.parent if file else Path.cwd()
-    given = {name: getattr(arguments, name.replace("-", "_"), None) for name in PROBING}
-    settings = settle(given, values, list(catalog.adapters), base)
+    settings = _settled(arguments, (*PROBING, *EVIDENCE), list(catalog.adapters))
     return replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes)), settings
+
+
+def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, text: str, default: str) -> None:
+    """Let a command take one of :data:`EVIDENCE` in its own words; :func:`evidence_folders` gives what comes of it."""
+    text = f"{text} (default: {option} of the settings, else {default})"
+    parser.add_argument(flag, dest=option.replace("-", "_"), metavar="DIR", help=text)
+
+
+def evidence_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """The folder of the last run's evidence and that of the accepted one, whether they are there or not.
+
+    :raises SentinelError: where the settings are not right.
+    """
+    settings = _settled(arguments, EVIDENCE, ())
+    return settings.report_dir, settings.baseline or Path("reports")
+
+
+def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets: Sequence[str]) -> Settings:
+    """These options of a command line over those of the current folder. What else a run would follow there, a working
+    tree or a pattern of bugs, is no matter of a command's."""
+    from sentinel.settings import read_file, settle
+
+    values, file = read_file(Path.cwd())
+    given = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
+    values = {name: value for name, value in values.items() if name in names}
+    return settle(given, values, targets, file.parent if file else Path.cwd())
 
 
 def target_named(catalog: Catalog, name: str) -> Target:

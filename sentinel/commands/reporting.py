@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.commands import changes, duplicates, findings, history, query, site
 from sentinel.commands.console import command, counted, group, say, say_json
+from sentinel.commands.known import evidence_folders, evidence_option
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -35,18 +36,19 @@ _SCHEMA = """\
 """
 
 
+RUN = ("report-dir", "a run's evidence", "sentinel-reports")
+
+
 def declare(commands: Commands) -> None:
     own = group(commands, "report", "tell what runs and sweeps have found, and accept it", _REPORT)
     run = command(own, "run", _run, "show the verdicts of a run; what is shown where no kind is named", _RUN)
-    _source(run)
+    evidence_option(run, "--from", *RUN)
     run.add_argument("--format", choices=("text", "markdown", "html"), default="text", help="default: text")
     run.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     changes.declare(own)
     accept = command(own, "accept", _accept, "make a run's evidence the baseline", _ACCEPT)
-    _source(accept)
-    accept.add_argument(
-        "--to", dest="baseline", metavar="DIR", type=Path, default=Path("reports"), help="default: reports"
-    )
+    evidence_option(accept, "--from", *RUN)
+    evidence_option(accept, "--to", "baseline", "the baseline", "reports")
     accept.add_argument(
         "--prune", action="store_true", help="remove what the run did not decide, of the targets it covers"
     )
@@ -55,25 +57,20 @@ def declare(commands: Commands) -> None:
     command(own, "schema", _schema, "print the JSON Schema of evidence", _SCHEMA)
 
 
-def _source(parser: argparse.ArgumentParser) -> None:
-    folder = Path("sentinel-reports")
-    text = f"a run's evidence (default: {folder})"
-    parser.add_argument("--from", dest="source", metavar="DIR", type=Path, default=folder, help=text)
-
-
 def _accept(arguments: argparse.Namespace) -> int:
     from sentinel.reports.baseline import update
 
-    _require(arguments.source)
-    done = update(arguments.source, arguments.baseline, arguments.prune)
+    source, baseline = evidence_folders(arguments)
+    _require(source)
+    done = update(source, baseline, arguments.prune)
     for line in done.changed:
-        say(f"{arguments.baseline}/{line}")
+        say(f"{baseline}/{line}")
     for line in done.kept:
-        say(f"kept: {arguments.baseline}/{line}")
+        say(f"kept: {baseline}/{line}")
     if done.changed:
         say(f"{counted(len(done.changed), 'file')} changed")
     else:
-        say("nothing changed" if done.kept else f"{arguments.baseline} is up to date; nothing changed")
+        say("nothing changed" if done.kept else f"{baseline} is up to date; nothing changed")
     return 0
 
 
@@ -83,9 +80,10 @@ def _require(folder: Path) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    _require(arguments.source)
-    results = results_of(arguments.source)
-    text = _rendered(results, arguments.format, arguments.source, arguments.output is None)
+    source, _ = evidence_folders(arguments)
+    _require(source)
+    results = results_of(source)
+    text = _rendered(results, arguments.format, source, arguments.output is None)
     if arguments.output is None:
         sys.stdout.write(text)
     else:

@@ -6,7 +6,7 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, complain, say, say_table
@@ -16,6 +16,7 @@ from sentinel.errors import SentinelError
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
     from sentinel.recipes import Recipe
+    from sentinel.settings import Settings
 
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
@@ -35,7 +36,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from sentinel.recipes import find_recipes
 
     catalog, settings = known(arguments)
-    folders = _report_folders(settings.report_dir)
+    folders = _report_folders(settings)
     for index, recipe in enumerate(find_recipes(catalog, (), [arguments.bug])):
         if index:
             say("")
@@ -46,13 +47,14 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report_folders(report_dir: Path) -> dict[str, Path]:
+def _report_folders(settings: Settings) -> dict[str, Path]:
     """Where verdicts may lie: the last run's folder, and the committed baseline here or of Sentinel's own tree."""
     import sentinel
+    from sentinel.reports.store import files
 
-    committed = [Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
-    baseline = next((folder for folder in committed if any(folder.glob("*/*/*.json"))), None)
-    folders = {str(report_dir): report_dir, "baseline": baseline}
+    committed = [settings.baseline or Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
+    baseline = next((folder for folder in committed if any(files(folder))), None)
+    folders = {str(settings.report_dir): settings.report_dir, "baseline": baseline}
     return {name: folder for name, folder in folders.items() if folder is not None and folder.is_dir()}
 
 
@@ -164,11 +166,11 @@ def _expectations(recipe: Recipe) -> None:
 
 def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
     """Ref -> folder's name -> the verdict recorded there."""
-    from sentinel.reports.store import file_name, load
+    from sentinel.reports.store import below, file_name, load
 
     found: dict[str, dict[str, str]] = {}
     for name, folder in folders.items():
-        for file in sorted((folder / file_name(recipe.target) / file_name(recipe.bug_id)).glob("*.json")):
+        for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
             try:
                 document = load(file)
             except SentinelError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, complain, counted, progress, say, size
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.known import evidence_folders, evidence_option, known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _NOTES = 5
 def declare(commands: Commands) -> None:
     parser = command(commands, "site", _site, "show evidence, coverage and histories as web pages", _EXAMPLE)
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("site"), help="default: site")
-    parser.add_argument("--reports", metavar="DIR", type=Path, default=Path("reports"), help="default: reports")
+    evidence_option(parser, "--reports", "baseline", "evidence", "reports")
     parser.add_argument(
         "--exports",
         metavar="DIR",
@@ -48,14 +48,13 @@ def _site(arguments: argparse.Namespace) -> int:
 
     require()
     check(arguments.out)
-    if arguments.reports.resolve() in (arguments.out.resolve(), *arguments.out.resolve().parents):
-        raise SentinelError(
-            f"{arguments.out} lies in {arguments.reports}, and would be read as evidence; give another --out"
-        )
+    _, reports = evidence_folders(arguments)
+    if reports.resolve() in (arguments.out.resolve(), *arguments.out.resolve().parents):
+        raise SentinelError(f"{arguments.out} lies in {reports}, and would be read as evidence; give another --out")
     catalog, _ = known(arguments)
     with progress() as tell:
-        tell(f"reading {arguments.reports}")
-        material = read(arguments.reports, catalog, arguments.exports)
+        tell(f"reading {reports}")
+        material = read(reports, catalog, arguments.exports)
         made = write(arguments.out, build(material, tell))
     for note in material.notes[:_NOTES]:
         complain(note)

@@ -125,9 +125,9 @@ def _files(paths: list[Path]) -> list[Path]:
 
 def _below(folder: Path) -> list[Path]:
     """Every JSON file of a folder but ``run.json``, also where it was not a run that laid them out."""
-    from sentinel.reports.store import RUN
+    from sentinel.reports.store import RUN, below
 
-    return sorted(file for file in folder.rglob("*.json") if file.name != RUN and not file.name.startswith("."))
+    return [file for file in below(folder) if file.name != RUN and not file.name.startswith(".")]
 
 
 def _load(file: Path) -> dict[str, Any] | str:
@@ -223,8 +223,9 @@ class _Verifier:
         from dataclasses import replace
 
         from sentinel.deciding.runner import runner_of
+        from sentinel.settings import NAMED
 
-        device = str(recorded["environment"]["device"] or "cpu")
+        device = NAMED["device"].read([recorded["environment"]["device"] or "cpu"], ())
         if device not in self._runners:
             settings = replace(self._settings, device=device)
             self._runners[device] = runner_of(self._catalog, settings, self._tell, self._store)
@@ -251,7 +252,7 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
     if ref.kind == "git" and not ref.immutable and checkout.get("commit"):
         return Ref("git", checkout["commit"])
     if ref.kind == "pypi" and not ref.immutable and checkout.get("version"):
-        return Ref("pypi", checkout["version"])
+        return Ref.parse(f"pypi:{checkout['version']}")
     return ref
 
 

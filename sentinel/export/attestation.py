@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
+from sentinel.reports.store import parse, regular
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -98,8 +99,8 @@ def attested(file: Path) -> Attested | None:
     :raises SentinelError: where it is a statement of something else, or the evidence is not there.
     """
     try:
-        document = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        document = parse(file)
+    except SentinelError:
         return None  # whatever it is, it is reported as evidence that is none
     signed = isinstance(document, dict) and document.get("payloadType") == ENVELOPE
     if signed:
@@ -111,7 +112,7 @@ def attested(file: Path) -> Attested | None:
     try:
         first = document["predicate"]["configuration"][0]
         evidence = file.parent / Path(str(first["name"])).name
-        content = evidence.read_bytes()
+        content = regular(evidence)
         return Attested(evidence, tuple(_problems(document, first, evidence.name, content)), signed)
     except OSError as error:
         raise SentinelError(f"{file}: its evidence {evidence} is not there ({error.strerror})") from None

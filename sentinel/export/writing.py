@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from sentinel.errors import SentinelError
 from sentinel.export.attestation import statement
@@ -13,7 +13,7 @@ from sentinel.export.page import evidence_text, page, recipe_json
 from sentinel.findings.duplicates import Source
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.reports.store import write_atomically
+from sentinel.reports.store import own, write_below
 
 #: Files of an earlier export that this one may not have.
 _OWN = (
@@ -23,20 +23,22 @@ _OWN = (
 
 
 def write(
-    folder: Path,
+    out: Path,
     bundle: Bundle,
     catalog: Catalog,
     comment: bool = False,
     in_toto: bool = False,
     sources: Sequence[Source] = (),
 ) -> Path:
-    """Write a bundle's files into a folder; those of an earlier export that are not among them go.
+    """Write a bundle's files into the bug's folder; those of an earlier export that are not among them go.
 
     :param comment: also a short comment; ``in_toto``: also a statement of each evidence.
     :param sources: where the same bug was looked for.
-    :raises SentinelError: where the folder cannot be written.
+    :returns: the bug's folder.
+    :raises SentinelError: where it cannot be written.
     """
-    recipe = bundle.recipe
+    recipe, otherwise = bundle.recipe, "choose another with --out"
+    folder = own(out, PurePosixPath(recipe.bug_id))
     files = {
         "PULL_REQUEST.md": page(bundle, catalog, related_to(recipe, catalog), sources),
         "recipe.json": recipe_json(recipe) + "\n",
@@ -57,9 +59,9 @@ def write(
         for name in {*_OWN, bundle.test_name} - files.keys():
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
-        raise SentinelError(f"cannot write {folder}: {error.strerror}; choose another with --out") from error
+        raise SentinelError(f"cannot write {folder}: {error.strerror}; {otherwise}") from error
     for name, text in files.items():
-        write_atomically(folder / name, text, "choose another with --out")
+        write_below(folder, name, text, otherwise)
     return folder
 
 

@@ -7,6 +7,7 @@ file keeps when each state was first seen, which nothing else remembers.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
-from sentinel.reports.store import file_name, own, write_atomically
+from sentinel.reports.store import file_name, own, parse, write_atomically
 
 STATES = ("found", "confirmed", "reported", "fixed upstream", "released")
 
@@ -97,14 +98,14 @@ def load(file: Path) -> Finding | None:
     :raises SentinelError: where it is not one.
     """
     try:
-        data = json.loads(file.read_bytes())
+        if not os.path.lexists(file):
+            return None
+        data = parse(file)
         steps = tuple(Step(str(s["state"]), str(s["on"]), str(s["because"])) for s in data["steps"])
         if any(step.state not in STATES for step in steps):
             raise ValueError(f"a state is one of {', '.join(STATES)}")
         return Finding(str(data["bug_id"]), str(data["target"]), str(data["title"]), data["upstream"], steps)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (SentinelError, ValueError, KeyError, TypeError) as error:
         raise SentinelError(f"{file} is no finding: {error}; remove it to begin anew") from None
 
 

@@ -18,6 +18,7 @@ Walk = Literal["first-parent", "merges", "all"]
 _FORMAT = "%H%x00%T%x00%P%x00%at%x00%s%x00"
 _RELEASE = re.compile(r"(?:[A-Za-z]+[-_/])?v?\d+(\.\d+)+([._-]?(a|b|rc|alpha|beta|post|dev)?[._-]?\d*)*")
 _PULL = re.compile(r"\(#(\d{1,9})\)\s*$|^Merge pull request #(\d{1,9}) ", re.ASCII)
+_MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
@@ -129,7 +130,16 @@ def _commit(fields: Sequence[str]) -> Commit:
 
 def _utc(seconds: str) -> str:
     try:
-        moment = datetime.fromtimestamp(int(seconds), timezone.utc)
+        text = datetime.fromtimestamp(int(seconds), timezone.utc).strftime(_MOMENT)
     except (ValueError, OverflowError, OSError):  # git takes any number for a date
-        moment = datetime.fromtimestamp(0, timezone.utc)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        text = ""
+    return text if is_moment(text) else datetime.fromtimestamp(0, timezone.utc).strftime(_MOMENT)
+
+
+def is_moment(text: str) -> bool:
+    """Whether a text is a commit's date as :class:`Commit` has it, in a year in which there can be commits."""
+    try:
+        moment = datetime.strptime(text, _MOMENT)
+    except ValueError:
+        return False
+    return 1970 <= moment.year < 2200 and moment.strftime(_MOMENT) == text

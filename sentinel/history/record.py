@@ -18,7 +18,7 @@ from typing import Any
 from sentinel.errors import SentinelError
 from sentinel.history import chronicle
 from sentinel.history.basis import Basis
-from sentinel.history.commits import Commit, Tag
+from sentinel.history.commits import Commit, Tag, is_moment
 from sentinel.history.origins import Origin
 from sentinel.history.units import Unit
 from sentinel.recipes import Recipe
@@ -28,6 +28,8 @@ from sentinel.reports.store import below, file_name, own, parse, write_atomicall
 
 #: 2: a change says where the code came from that a history begins with.
 SCHEMA_VERSION = 2
+#: More than there are commits, lines or days.
+_MANY = 10**9
 
 
 def _object(**properties: Any) -> dict[str, Any]:
@@ -54,7 +56,8 @@ _CHANGE = _object(
 SCHEMA = _object(
     schema_version=_COUNT, target=_TEXT, bug_id=_TEXT, title=_TEXT, laws=_list(_TEXT), commits=_COUNT,
     source=_object(
-        begins=_list(_TEXT), **dict.fromkeys(("kind", "ref", "head", "walk", "since", "until"), _TEXT)
+        begins=_list(_TEXT), kind={"enum": ["git", "pypi"]},
+        **dict.fromkeys(("ref", "head", "walk", "since", "until"), _TEXT),
     ),
     runs=_list(_object(verdict=_VERDICT, kind=_TEXT, reason=_TEXT, commits=_COUNT, first=_COMMIT, last=_COMMIT)),
     changes=_list(_CHANGE),
@@ -212,9 +215,30 @@ def load(file: Path) -> dict[str, Any]:
             f"{file}: a record of schema version {str(version)[:40]}, and this Sentinel reads "
             f"{SCHEMA_VERSION}; sweep again"
         )
-    if not _accepts()(document):
+    if not _accepts()(document) or not _sound(document):
         raise SentinelError(f"{file}: no record of a history; `sentinel sweep` writes them")
     return document
+
+
+def _sound(document: Record) -> bool:
+    """Whether numbers count something and come to the whole, and dates are days; releases on PyPI have none."""
+    values = list(_leaves(document, ""))
+    dates = [value for name, value in values if name == "date"]
+    undated = document["source"]["kind"] != "git" and not any(dates)
+    numbers = [value for _, value in values if isinstance(value, (int, float))]
+    return (
+        not any(isinstance(number, float) or abs(number) > _MANY for number in numbers)
+        and document["commits"] == sum(run["commits"] for run in document["runs"])
+        and (undated or all(map(is_moment, dates)))
+    )
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else ((name, item) for item in value):
+            yield from _leaves(item, key)
+    else:
+        yield name, value
 
 
 @cache
@@ -226,5 +250,9 @@ def files(folder: Path) -> Iterator[Path]:
     """Every record below a folder, in order of path."""
     for file in below(folder):
         parts = file.relative_to(folder).parts
-        if not {"closures", "copies"} & set(parts) and not any(part.startswith(".") for part in parts):
+        if (
+            len(parts) > 1
+            and not {"closures", "copies"} & set(parts)
+            and not any(part.startswith(".") for part in parts)
+        ):
             yield file

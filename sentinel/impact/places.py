@@ -89,11 +89,7 @@ def at_reference(runner: Runner, catalog: Catalog, recipe: Recipe, base: Ref) ->
     bench = runner.ground(recipe.target, base, [subject.binding]).bench
     silent = "the contract's reference has no answer (name a revision with --head REF)"
     observe = _or_not_taken(lambda calls: bench.consult(subject, calls), silent)
-    # What the adapter says of the boundary, unless the recipe knows better.
-    variants = {
-        name: {**inputs, **{key: item for key, item in recipe.variants[name].items() if key not in recipe.defaulted}}
-        for name, inputs in example(subject, recipe).variants.items()
-    }
+    variants = example(subject, recipe).variants
     return Place(REFERENCE, "the contract's reference", "", "", variants, observe(variants), observe, [bench])
 
 

@@ -35,6 +35,7 @@ RUN = "run.json"
 HISTORY = "history"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 120
+_HERE = PurePosixPath()
 _LARGEST = 64 * 1024 * 1024
 
 
@@ -129,6 +130,13 @@ def own(folder: Path, place: PurePosixPath) -> Path:
     return file
 
 
+def write_below(folder: Path, place: str, text: str, otherwise: str) -> Path:
+    """:func:`write_atomically` at a place in a user's folder, where no link on the way leads elsewhere."""
+    file = own(folder, PurePosixPath(place))
+    write_atomically(file, text, otherwise)
+    return file
+
+
 def prepare(report_dir: Path) -> None:
     """Make the report folder where it is not there; a new one ignores itself in git.
 
@@ -212,7 +220,7 @@ def parse(file: Path) -> Any:
     """
     name = visible(str(file))
     try:
-        raw = _regular(file)
+        raw = regular(file)
         if len(raw) > _LARGEST:
             raise SentinelError(f"{name}: too large for evidence (at most {_LARGEST} bytes)")
     except OSError as error:
@@ -260,16 +268,15 @@ def files(directory: Path) -> Iterator[Path]:
     """Every evidence file of a report folder, in order of path; ``run.json`` and other files are passed over."""
     for file in below(directory):
         parts = file.relative_to(directory).parts
-        if parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
+        if len(parts) > 1 and parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
             yield file
 
 
-def below(directory: Path) -> list[Path]:
-    """The JSON files in the folders of a folder, in order of path. What a link leads to is somebody else's: in a
-    stranger's folder it may be the whole disk."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        tops = [top for top in directory.iterdir() if not top.is_symlink()]
-        return sorted(file for top in tops for file in top.glob("**/*.json") if file.is_file())
+def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
+    """The JSON files at a place in a folder and further down, in order of path. What a link leads to is somebody
+    else's: in a stranger's folder it may be the whole disk."""
+    with suppress(OSError, SentinelError):
+        return sorted(file for file in own(directory, place).rglob("*.json") if file.is_file())
     return []
 
 
@@ -294,7 +301,7 @@ def decided(directory: Path) -> dict[Path, str]:
     return found
 
 
-def _regular(file: Path) -> bytes:
+def regular(file: Path) -> bytes:
     """The content of a file, no more than is ever taken: a pipe would be waited for, and a device never end."""
     handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(handle, "rb") as stream:
@@ -305,7 +312,7 @@ def _regular(file: Path) -> bytes:
 
 def _present(file: Path) -> bytes | None:
     try:
-        return _regular(file)
+        return regular(file)
     except FileNotFoundError:
         return None
     except OSError as error:

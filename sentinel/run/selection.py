@@ -32,10 +32,16 @@ def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
     return selected
 
 
-def require_writable(settings: Settings) -> None:
-    """Say at once, and not after everything was decided, where nothing can be written."""
+def require_folders(settings: Settings) -> None:
+    """Say at once, and not after everything was decided, where nothing can be written, or compared with."""
     from sentinel.sources import Home
 
+    baseline = settings.baseline
+    if baseline is not None and not os.path.isdir(baseline):
+        raise SentinelError(
+            f"no such folder: {baseline}; a baseline is evidence that was accepted: `sentinel report accept --to "
+            f"{baseline}` makes one of the last run, and a clone of Sentinel has its own in reports/"
+        )
     for what, folder, advice in (
         ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
         ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),

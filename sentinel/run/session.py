@@ -22,7 +22,7 @@ from sentinel.errors import RecipeError, SentinelError
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.recipes.catalog import Catalog, bundled, bundled_catalog
 from sentinel.run.judging import complaint
-from sentinel.run.selection import LawId, require_subject, require_writable, select
+from sentinel.run.selection import LawId, require_folders, require_subject, select
 from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
 from sentinel.settings import Settings, read_file, settle
 from sentinel.targets.checkout import Checkout
@@ -94,7 +94,7 @@ class Run:
         require_subject(config.args, given, settings, selected)
         run = cls(config, settings, catalog, selected)
         if not config.option.collectonly and not run.is_worker:
-            require_writable(settings)
+            require_folders(settings)
             for target in {*settings.targets, *(recipe.target for recipe in selected)} or catalog.adapters:
                 options_of(settings, target)
         for name in (*catalog.adapters, *catalog.laws):

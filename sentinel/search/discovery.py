@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from hypothesis.database import DirectoryBasedExampleDatabase
@@ -269,10 +271,18 @@ def _explains(one: Finding, other: Finding) -> bool:
 
 
 def recognised(
-    runner: Runner, target: Target, ground: Ground, found: Sequence[Discovered], recipes: Sequence[Recipe]
+    runner: Runner,
+    target: Target,
+    ground: Ground,
+    found: Sequence[Discovered],
+    recipes: Sequence[Recipe],
+    subjects: Sequence[Subject] = (),
 ) -> Iterator[Discovered]:
     """The findings, one after the other, with the recipes that explain them: same law, the boundary is the recipe's or
-    calls it, and the recipe's bug is there at this ref."""
+    calls it, and the recipe's bug is there at this ref.
+
+    :param subjects: the boundaries of the target, where scenarios of recipes are tried.
+    """
     decided: dict[str, str] = {}
 
     def verdict(recipe: Recipe) -> str:
@@ -280,12 +290,23 @@ def recognised(
             decided[recipe.bug_id] = runner.decide(Job(recipe, ground.ref)).verdict.name
         return decided[recipe.bug_id]
 
+    def shown_by(recipe: Recipe) -> Iterator[Finding]:
+        """What the recipe's own scenario shows at its boundary: a search that draws its own never met it."""
+        for subject in subjects:
+            laws = [law for law in subject.laws if law.name == recipe.invariant]
+            if laws and recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths:
+                hunt = Hunt(ground.bench, subject, 0, laws)
+                with suppress(Undecidable):
+                    hunt.try_recipes([recipe])
+                yield from hunt.tallies[laws[0]].findings
+
     for item in list(found):
         beside = [other.finding for other in found if other.finding.subject.name == item.finding.subject.name]
         known = tuple(
             recipe.bug_id
             for recipe in recipes
-            if is_about(recipe, item.finding, target, item.laws) and is_there(recipe, verdict(recipe), beside)
+            if is_about(recipe, item.finding, target, item.laws)
+            and is_there(recipe, verdict(recipe), chain(beside, shown_by(recipe)))
         )
         yield replace(item, known_as=known)
 

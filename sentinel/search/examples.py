@@ -24,18 +24,20 @@ class Example:
 
 
 def example(subject: Subject, recipe: Recipe) -> Example:
-    """The scenario of a recipe of this boundary. What it leaves to the boundary is what a search draws first."""
+    """The scenario of a recipe of this boundary. What it states is tried as it says, in the place of what the adapter
+    says of the boundary; what it leaves open is what a search draws first."""
     usual = {item.name: item.choices[0] for item in subject.contract.inputs if item.choices and not item.domain}
     granted = {name: usual[name] for name in recipe.defaulted if name in usual}
     fixed = subject.binding.fixed
     constants = {name: value for name, value in fixed.items() if not callable(value)}
-    # What a search derives from the rest of a scenario; a recipe that states it knows better.
+    # What a search derives from the rest of a scenario.
     derived = {name: value for name, value in fixed.items() if callable(value) and name in recipe.defaulted}
     variants = {}
     for name, inputs in recipe.variants.items():
-        stated = {**inputs, **granted, **constants}
-        stated |= {key: derive(stated) for key, derive in derived.items()}
-        variants[name] = with_dialects(subject.contract, subject.binding, stated)
+        stated = {key: value for key, value in inputs.items() if key not in recipe.defaulted}
+        whole = {**inputs, **granted, **constants, **stated}
+        whole |= {key: derive(whole) for key, derive in derived.items()}
+        variants[name] = {**with_dialects(subject.contract, subject.binding, whole), **stated}
     return Example(variants, recipe.laws, recipe.bug_id)
 
 

@@ -23,8 +23,9 @@ from sentinel.contracts.contract import DoesNotApply, Input, Inputs
 from sentinel.deciding.bench import Bench, Plan, Subject, Trial, widened
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
+from sentinel.recipes import Recipe
 from sentinel.search.drawing import TAPE, Draws, tape
-from sentinel.search.examples import Example
+from sentinel.search.examples import Example, examples
 from sentinel.search.scenarios import draw, takes, with_dialects
 from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
@@ -34,6 +35,8 @@ ROUND = 100
 
 #: Draws of shrinking for each call that it may take; most draws repeat a scenario that was tried.
 _ATTEMPTS = 2
+
+_ALONE = "there is nothing to compare the scenario with"
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,13 @@ class Drawn:
         contract, binding = self.subject.contract, self.subject.binding
         if law.twin and not binding.twins:
             variants = {name: inputs for name, inputs in variants.items() if name != law.twin}
+        if with_dialects(contract, binding, dict(self.inputs)) != self.inputs:  # a recipe's, which knows better
+            return variants if len(variants) > 1 else _ALONE
         # A turned knob may lead into what a dialect speaks of. What is as it was stays the same object: the bench calls
         # the scenario itself once for all laws.
         stated = {name: with_dialects(contract, binding, dict(inputs)) for name, inputs in variants.items()}
         variants = {name: inputs if inputs == stated[name] else stated[name] for name, inputs in variants.items()}
-        return variants if len(variants) > 1 else "there is nothing to compare the scenario with"
+        return variants if len(variants) > 1 else _ALONE
 
 
 @dataclass(frozen=True)
@@ -237,6 +242,14 @@ class Hunt:
     def narrowed(self, subject: Subject) -> Subject | None:
         """A subject without the inputs that examples have that were refused for them, where that makes a difference."""
         return _without(subject, self._not_taken)
+
+    def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
+        """:meth:`begin` with the scenarios of the recipes of this boundary; those that this version refuses for an
+        option that it has not are tried without it."""
+        subject: Subject | None = self.subject
+        while subject is not None:
+            self.begin(examples(subject, recipes), recorded)
+            subject, recorded = self.narrowed(subject), ()
 
     def replay(self, plans: Sequence[Plan]) -> bool:
         """Try scenarios of an earlier run; whether any still breaks its law. What the adapter no longer says that the

@@ -16,7 +16,7 @@ from sentinel.laws.law import Law
 from sentinel.recipes import load_copy
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.evidence import ref_text
-from sentinel.reports.store import law_folder, load
+from sentinel.reports.store import below, law_folder, load
 from sentinel.targets.refs import Ref
 
 
@@ -32,7 +32,7 @@ class Recorded:
         return {law: variants for law, variants in found.items() if variants is not None}
 
     def _scenario(self, target: str, subject: Subject, law: Law, ref: Ref) -> Mapping[str, Inputs] | None:
-        for file in sorted((self._baseline / law_folder(target, subject.name, law.name)).glob("*.json")):
+        for file in below(self._baseline, law_folder(target, subject.name, law.name)):
             try:
                 document = load(file)
                 if document["verdict"] == "reproduced" and document["ref"] == ref_text(ref):

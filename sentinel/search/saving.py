@@ -7,6 +7,7 @@ called broken what is broken, and mended what a mended boundary answers, before 
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -122,7 +123,7 @@ def save(folder: Path, document: Mapping[str, Any]) -> Path:
 
     place = folder / f"{document['bug_id']}.yaml"
     number = 2
-    while place.exists():
+    while os.path.lexists(place):  # a link that leads nowhere too
         place = folder / f"{document['bug_id']}-{number}.yaml"
         number += 1
     shown = {**document, "bug_id": place.stem}

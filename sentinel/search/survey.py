@@ -158,7 +158,6 @@ class Survey:
 
     def _hunt(self, place: Place) -> None:
         from sentinel.search.decisions import of_absence, of_tally, of_undecidable  # Hypothesis takes its time
-        from sentinel.search.examples import examples
         from sentinel.search.hunt import Hunt
 
         target, boundary, ref = place
@@ -181,11 +180,7 @@ class Survey:
         hunt = Hunt(bench, subject, self._seed, laws, self._shrinking, shrink_further=False, ahead=ahead)
         try:
             recorded = self._recorded.variants(target, subject, laws, ref) if self._recorded is not None else {}
-            recipes, narrower = self._recipes_of(target), subject
-            hunt.begin(examples(subject, recipes), list(recorded.items()))
-            while (narrowed := hunt.narrowed(narrower)) is not None:  # without the options that this version has not
-                narrower = narrowed
-                hunt.begin(examples(narrower, recipes))
+            hunt.try_recipes(self._recipes_of(target), list(recorded.items()))
             hunt.run(self._examples)
             self._wait_for_dialects(bench, hunt)
         except Undecidable as error:

@@ -114,15 +114,6 @@ def _folder(text: str) -> Path:
     return path
 
 
-def _recorded(text: str) -> Path:
-    if not os.path.isdir(_path(text)):
-        raise SentinelError(
-            f"no such folder: {text}; a baseline is evidence that was accepted: `sentinel report accept --to {text}` "
-            "makes one of the last run, and a clone of Sentinel has its own in reports/"
-        )
-    return _path(text)
-
-
 def _tree(text: str) -> Ref:
     return Ref("path", os.path.abspath(_folder(text)))
 
@@ -210,7 +201,7 @@ class Settings:
         "baseline",
         "DIR",
         "fail only where evidence differs from what is recorded here",
-        _one(_recorded),
+        _one(_path),
         None,
         file=True,
     )

@@ -246,7 +246,8 @@ def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
         return found
     for bug in bugs:
         own = folder / file_name(bug.bug_id)
-        if own.is_dir():
+        if own.is_dir() and not own.is_symlink():
             file = own / "run_validation.py"
-            found[bug.bug_id] = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+            there = file.is_file() and not file.is_symlink()
+            found[bug.bug_id] = file.read_text(encoding="utf-8", errors="replace") if there else ""
     return found

@@ -524,23 +524,30 @@ class TargetProcess:
 
         :raises WorkerError: where the target process is gone.
         """
+        if self.dead is not None:
+            raise WorkerError(self.dead.reason)
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
+        timeout, when = self._options.timeout + _GRACE, "while a session was forked"
         try:
-            if self.dead is None:
-                with self._lock:
-                    self._channel.settimeout(self._options.timeout + _GRACE)
-                    deadline = time.monotonic() + self._options.timeout + _GRACE
-                    protocol.send(self._channel, {"op": "session"})
-                    socket.send_fds(self._channel, [b"!"], [theirs.fileno()])
-                    protocol.receive(self._channel, deadline)
-                return Session(ours, _first_sender(ours, self._options.timeout), self._options)
-        except (EOFError, OSError, protocol.ProtocolError, KeyError, TypeError, ValueError):
-            self._bury("crash", "the target process ended while a session was forked")
+            with self._lock:
+                self._channel.settimeout(timeout)
+                deadline = time.monotonic() + timeout
+                protocol.send(self._channel, {"op": "session"})
+                socket.send_fds(self._channel, [b"!"], [theirs.fileno()])
+                protocol.receive(self._channel, deadline)
+            theirs.close()  # or nobody would see that the session ended before it said a word
+            return Session(ours, _first_sender(ours, self._options.timeout), self._options)
+        except TimeoutError:
+            failed = self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
+        except (EOFError, OSError) as error:
+            failed = self._bury("crash", f"the target process ended {when}: {error or type(error).__name__}")
+        except protocol.ProtocolError as error:
+            failed = self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
         finally:
             theirs.close()
         ours.close()
-        raise WorkerError(str(self.dead and self.dead.reason))
+        raise WorkerError(failed.reason)
 
     def _ask(
         self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer]

@@ -95,6 +95,7 @@ def _one_after_the_other(
 def _session(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
     """Fork a session that talks over the socket that follows the request."""
     _, fds, _, _ = socket.recv_fds(channel, 1, 1)
+    processes.kill_children(spare=_living_sessions())  # those that ended count among the processes that there may be
     gc.freeze()
     pid = os.fork()
     if pid == 0:

@@ -224,6 +224,27 @@ def test_without_a_run_there_is_nothing_to_read(run_sentinel: Any, command: tupl
     assert "sentinel-reports holds no evidence" in run_sentinel(*command).err
 
 
+def test_the_folders_of_evidence_are_those_of_the_settings(
+    run_sentinel: Any, mirrored: None, evidence: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads what a run wrote looks where the run was told to write; the command line goes before that."""
+    Path("sentinel.toml").write_text(f'report-dir = "{evidence}"\nbaseline = "accepted"\nrepo = "nowhere"\n')
+    assert "1 reproduced, 1 unavailable, 2 fixed" in run_sentinel("report").out
+    assert str(evidence) in run_sentinel("show", "TINY-MEAN").out
+    assert "accepted" in run_sentinel("changes", "--no-bisect").err  # nothing is there yet
+    assert run_sentinel("baseline", "update").out.endswith("4 files changed\n")
+    assert Path("accepted/tiny/TINY-MEAN/git-main.json").is_file()
+    assert run_sentinel("changes", "--no-bisect").out == "nothing changed\n"
+    assert "baseline" in run_sentinel("show", "TINY-MEAN").out
+    assert run_sentinel("findings", "--json").json()[0]["steps"][-1]["because"] == "fixed at git:main"
+    assert run_sentinel("site").status == 0
+    for command in (("report", "--from"), ("baseline", "update", "--from"), ("changes", "--baseline")):
+        assert "no such folder: elsewhere" in run_sentinel(*command, "elsewhere").err
+    Path("sentinel.toml").unlink()
+    monkeypatch.setenv("OUTPUT_DIR", str(evidence))  # a run follows it too
+    assert run_sentinel("report").status == 0
+
+
 def test_baseline_update_and_prune(run_sentinel: Any, evidence: Path, tiny: Any) -> None:
     answer = run_sentinel("report", "accept", "--from", evidence)
     assert answer.status == 0

@@ -132,6 +132,23 @@ def test_a_call_shows_what_it_returned_and_its_gradients(lab: Lab) -> None:
     assert seen["raised"] is None
 
 
+def test_a_gradient_inside_an_argument_that_a_function_makes_is_expected_by_its_path(
+    decide: Decide, broken_tree: Path
+) -> None:
+    losses = broken_tree / "demo_rl" / "losses.py"
+    made = "\n\ndef made(values):\n    return {'values': values}\n"
+    losses.write_text(losses.read_text() + made + "\n\ndef total(out):\n    return (out['values'] ** 2).sum()\n")
+    values = {"tensor": [1.0, 2.0], "dtype": "float32", "requires_grad": True}
+    document = {
+        "recipe_version": 1, "bug_id": "DEMO-NESTED", "title": "x", "target": "demo", "contract": "call",
+        "boundary": "demo_rl.losses.total", "upstream": {"status": "unreported"},
+        "scenario": {"arguments": {"out": {"new": "demo_rl.losses.made", "arguments": {"values": values}}}},
+        "expected_unpatched": {"gradients.out.values": [1.0, 2.0]},
+        "expected_fixed": {"returned": 5.0, "gradients.out.values": [2.0, 4.0]},
+    }  # fmt: skip
+    assert decide(document, broken_tree).verdict.name == "fixed"
+
+
 def test_a_call_shows_what_it_mutated(lab: Lab) -> None:
     seen = ask(lab, "pkg.mod.mutate", positional=[tensor([1.0], "float32"), [0]])
     assert seen["mutated"] == ["positional.0", "positional.1.1"]

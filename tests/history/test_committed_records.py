@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attribution
 import pytest
 
+from sentinel.errors import SentinelError
 from sentinel.history import record as records
 from sentinel.history import rendering
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.site.lifetimes import life_of
+from sentinel.site.material import Bug
+from sentinel.site.timelines import drawable, timeline
 
 FOLDER = Path(__file__).parents[2] / "reports" / "history"
 RECORDS = [records.load(file) for file in records.files(FOLDER)]
@@ -67,3 +74,47 @@ def test_the_committed_table_is_that_of_the_records(line: str) -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert rendering.markdown(headings, rows) in text
     assert any(line in said and said in text for said in rendering.counts(RECORDS))
+
+
+WRONG = ("", "x", "2026-13-45T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T00:00:00Z", "2026-08-21", 0, 2.0, 10**40)
+
+
+def changed(document: Any, within: Any) -> Iterator[Any]:
+    """The document with one leaf or one list in it changed to something of a wrong kind, size or time."""
+    for key in list(within) if isinstance(within, dict) else range(len(within)):
+        value = within[key]
+        wrong = [[]] if isinstance(value, list) else [None] if isinstance(value, dict) else WRONG
+        for within[key] in wrong:
+            yield copy.deepcopy(document)
+        within[key] = value
+        if isinstance(value, (dict, list)):
+            yield from changed(document, value)
+
+
+@pytest.mark.parametrize(
+    "source", ["roll/ROLL-PAD-TO-LENGTH-BOOL-TO-INT/git-main", "verl/VERL-MASKED-MEAN-EMPTY-NAN/pypi"]
+)
+def test_a_record_of_a_stranger_is_refused_or_shown(source: str, tmp_path: Path) -> None:
+    """A date of no calendar, a count that is none, an empty list: what :func:`load` lets through can be read."""
+    place = tmp_path / "git-main.json"
+    whole = json.loads((FOLDER / f"{source}.json").read_text())
+    drawn: set[str] = set()
+    refused = 0
+    for document in changed(whole, whole):
+        place.write_text(json.dumps(document))
+        try:
+            document = records.load(place)
+        except SentinelError:
+            refused += 1
+            continue
+        rendering.story(document), rendering.heading(document), rendering.row(document)
+        rendering.overview([document]), rendering.counts([document])
+        if document["releases"]:
+            rendering.releases(document)
+        life = life_of(Bug("roll", "X", None, histories=(document,)))
+        assert life is not None
+        days = str(re.findall(r"'([0-9-]*)'", str(life)))
+        if drawable(life) and days not in drawn:
+            drawn.add(days)
+            timeline([life])
+    assert refused > 100

@@ -20,6 +20,8 @@ import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, gone
 
 from sentinel.cli import main
+from sentinel.commands.findings import _evidence
+from sentinel.commands.verify import _files
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
 from sentinel.findings import life
@@ -27,6 +29,7 @@ from sentinel.history import record as records
 from sentinel.reports import store as reports
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import dumps, evidence
+from sentinel.search.saving import save
 from sentinel.site.folder import write
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.sources.cache import prune
@@ -322,6 +325,11 @@ def test_no_link_in_a_site_or_among_findings_is_written_through(decision: Decisi
         write(site, [("bugs/a.html", "b")])
     with pytest.raises(SentinelError, match="is a link"):
         life.place(tmp_path / "findings", decision.recipe)
+    with pytest.raises(SentinelError, match="is a link"):
+        reports.write_below(tmp_path / "findings", "demo/impact.json", "x", "")
+    for name, points in (("X", mine / "file"), ("X-2", "nowhere")):  # a link that leads nowhere is somebody's too
+        link(tmp_path / "recipes" / f"{name}.yaml", points)
+    assert save(tmp_path / "recipes", {"bug_id": "X"}).name == "X-3.yaml"
 
 
 def test_a_half_made_report_folder_that_is_a_link(decision: Decision, mine: Path, tmp_path: Path) -> None:
@@ -371,6 +379,11 @@ def test_reading_stays_in_the_folder(decision: Decision, tmp_path: Path) -> None
         link(folder / "demo" / name, "/")
     assert list(reports.files(folder)) == [file]
     assert list(records.files(folder)) == [file]
+    assert _files([folder]) == [file]  # of `verify`
+    (tmp_path / "links").mkdir()
+    link(tmp_path / "links" / "demo", file.parents[1])
+    assert _evidence(decision.recipe, [tmp_path / "links"]) == []
+    assert len(_evidence(decision.recipe, [folder])) == 1
 
 
 RUNS = [

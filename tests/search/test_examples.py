@@ -25,10 +25,11 @@ SUBJECT = Subject(
     (),
     "",
 )
+COUNTED = {"values": tensor([[1.0]], "float32"), "response_mask": tensor([[1.0]], "float32")}
 
 
 def recipe(inputs: Mapping[str, Any], *defaulted: str) -> Recipe:
-    variants = {"": {"shifted": True, "scale": 1.0, **inputs}}
+    variants = {"": {"shifted": False, "scale": 1.0, **inputs}}
     return Recipe("X", "x", "toy", "toy_sum", "pkg.toys.right", variants, Path("x"), "", defaulted=defaulted)
 
 
@@ -38,16 +39,28 @@ def test_what_a_search_derives_gives_way_to_what_a_recipe_states(defaulted: tupl
     assert found.variants == {"": {"shifted": False, "scale": scale}}
 
 
+DIALECT = Dialect("shifted", True, "meant", "https://example.org")
+
+
+@pytest.mark.parametrize("states", [{"shifted": True}, {}], ids=["stated", "left out"])
+def test_what_a_recipe_states_is_tried_as_it_says(states: dict[str, Any]) -> None:
+    """Whatever the adapter says of the boundary today, for every law that looks at the scenario too."""
+    told = recipe(states, *({"scale"} if states else {"scale", "shifted"}))
+    assert example(SUBJECT, told).variants[""]["shifted"] is bool(states)  # what the boundary fixes
+    dialects = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(DIALECT,)), TOY, (), "")
+    told = recipe({"shifted": False, **COUNTED}, *(() if states else {"shifted"}))
+    inputs = example(dialects, told).variants[""]
+    assert inputs["shifted"] is not bool(states)
+    variants = Drawn(dialects, inputs, bytes(TAPE)).variants(EVERY_KNOB_COUNTS)
+    assert isinstance(variants, dict)
+    assert {part["shifted"] for part in variants.values()} == {inputs["shifted"]}
+
+
 def test_a_turned_knob_leads_into_what_a_dialect_speaks_of() -> None:
     """Or the reference would answer for another boundary than the one that is measured."""
     dialect = Dialect("shifted", True, "meant", "https://example.org", where={"scale": (2.0,)})
     subject = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(dialect,)), TOY, (), "")
-    inputs = {
-        "values": tensor([[1.0]], "float32"),
-        "response_mask": tensor([[1.0]], "float32"),
-        "scale": 1.0,
-        "shifted": False,
-    }
+    inputs = {**COUNTED, "scale": 1.0, "shifted": False}
     variants = Drawn(subject, inputs, bytes(TAPE)).variants(EVERY_KNOB_COUNTS)
     assert isinstance(variants, dict)
     assert {name: (part["scale"], part["shifted"]) for name, part in variants.items()} == {

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from demo_kit import write_recipe
+from toy_ground import TOYS, OpenGround
 
-from sentinel.search.discovery import is_about, is_there
+from sentinel.deciding.runner import Job, Runner
+from sentinel.recipes import load_recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.discovery import Discovered, is_about, is_there, recognised
+from sentinel.search.hunt import Hunt
 from sentinel.targets import Binding, PackageRoot, Target
 
 LAW = "masked_values_have_no_influence"
@@ -58,3 +65,26 @@ def test_what_is_reproduced_is_there_and_what_is_fixed_is_not() -> None:
     mean = recipe("pkg.statistics.mean", "statistics")
     assert is_there(mean, "reproduced", [])
     assert not is_there(mean, "fixed", [finding(LOSS, examples=("OTHER", "BUG"))])
+
+
+def test_where_a_recipe_cannot_be_decided_its_scenario_is_tried(
+    open_ground: OpenGround, runners: list[Runner], toys: Catalog, tmp_path: Path
+) -> None:
+    """As at an old commit, whose numbers are others: what a search drew by itself is no proof of whose bug it is."""
+    document = {
+        "recipe_version": 1, "bug_id": "TOYS-UNMASKED", "title": "x", "target": "toys", "contract": "toy_sum",
+        "boundary": "pkg.toys.unmasked", "invariant": "the_oracle_agrees", "upstream": {"status": "unreported"},
+        "scenario": {"values": [[1.0, 2.0]], "response_mask": [[1, 0]], "scale": 1.0},
+        "expected_unpatched": {"sums": [7.0]}, "expected_fixed": {"sums": [8.0]},
+    }  # fmt: skip
+    bug = load_recipe(write_recipe(tmp_path, document), toys)
+    other = TOYS.replace("values.sum(-1)", "(values if len(values) > 1 else values * response_mask).sum(-1)")
+    for code, known in ((TOYS, ("TOYS-UNMASKED",)), (other, ())):
+        ground, subjects = open_ground("unmasked", code=code)
+        assert runners[-1].decide(Job(bug, ground.ref)).verdict.name == "changed"
+        hunt = Hunt(ground.bench, subjects["unmasked"], 0)
+        hunt.run(30)
+        [tally] = hunt.tallies.values()
+        found, where = [Discovered(tally.findings[0])], list(subjects.values())
+        [told] = recognised(runners[-1], toys.targets["toys"], ground, found, [bug], where)
+        assert told.known_as == known

@@ -87,7 +87,6 @@ def test_published_names_of_the_environment(tmp_path: Path, monkeypatch: pytest.
         ({"ref": ["rol=git:main"]}, "unknown target 'rol' in 'rol=git:main' — did you mean 'roll'?"),
         ({"repo": ["/no/such/folder"]}, "/no/such/folder"),
         ({"recipes": ["/no/such/folder"]}, "no such folder: /no/such/folder"),
-        ({"baseline": "/no/such/folder"}, "`sentinel report accept --to /no/such/folder` makes one of the last run"),
         ({"device": "gpu"}, "unknown device 'gpu'; write cpu, cuda or cuda:N"),
         ({"device": "cuda:x"}, "unknown device"),
         ({"timeout": "soon"}, "the timeout is a number of seconds, not 'soon'"),

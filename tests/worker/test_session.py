@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from demo_kit import Lab, gone
 
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.values.literals import tensor
-from sentinel.worker.client import Session, TargetProcess, WorkerError
+from sentinel.worker.client import Session, TargetProcess, WorkerError, Zygote
 
 CODE = """
 import os, random, time
@@ -197,5 +199,24 @@ def test_closing_ends_the_process_and_a_dead_target_gives_no_session(process: Ta
     session.close()
     assert gone(session._leader.pid)
     os.kill(process._leader.pid, 9)
-    with pytest.raises(WorkerError):
+    with pytest.raises(WorkerError, match="the target process ended while a session was forked: "):
         process.session()
+
+
+def test_a_target_process_that_stands_still_has_not_ended(lab: Lab) -> None:
+    process = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=0.1)
+    os.kill(process._leader.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerError, match=r"did not answer within [0-9.]+ s while a session was forked"):
+        process.session()
+    assert process.dead.kind == "timeout"
+
+
+def test_sessions_that_ended_leave_room_for_others(zygote: Zygote, offered: Callable[[str], str]) -> None:
+    """Strictly contained there are at most 256 processes, and one that nobody has waited for is one of them."""
+    offered("strict")
+    process = zygote.oracle()
+    try:
+        for _ in range(300):
+            process.session().close()
+    finally:
+        process.close()
