@@ -17,6 +17,7 @@ from sentinel.commands import (
     boundaries,
     cache,
     changes,
+    coverage,
     discover,
     doctor,
     duplicates,
@@ -39,7 +40,21 @@ from sentinel.errors import SentinelError
 
 #: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
 GROUPS = (
-    *(mirror, listing, boundaries, show, recipe, verify, export, audit, impact, findings, duplicates, discover),
+    *(
+        mirror,
+        listing,
+        boundaries,
+        coverage,
+        show,
+        recipe,
+        verify,
+        export,
+        audit,
+        impact,
+        findings,
+        duplicates,
+        discover,
+    ),
     *(sweep, bisect, history, query, changes, reporting, site, cache, doctor),
 )
 
