@@ -134,6 +134,6 @@ def _history(target: Target, as_json: bool) -> int:
     else:
         rows = [(tag.name, tag.commit.date[:10], *_numbers(one.totals)) for tag, one in found]
         say_table(("release", "date", "functions", *STATES), rows)
-        for file in sorted({file for _, one in found for file in one.unread}):
-            say(f"not read at some of them: {file}")
+        for file, why in sorted({item for _, one in found for item in one.unread.items()}):
+            say(f"not read at some of them: {file}: {why}")
     return 1 if any(one.unread for _, one in found) else 0

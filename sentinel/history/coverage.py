@@ -83,7 +83,7 @@ def coverages(target: Target, trees: Trees, revisions: Sequence[str]) -> Iterato
     for tree in revisions:
         there = sorted(definitions.sources(tree))
         new = {
-            f"{file}\0{blob}": (_module(target, file), trees.blob(blob))
+            f"{file}\0{blob}": (module_of(target, file), trees.blob(blob))
             for file, blob in there
             if (file, blob) not in known
         }
@@ -109,7 +109,7 @@ def _coverage(target: Target, definitions: Definitions, tree: str, sources: Mapp
     }
     functions = []
     for file, source in sources.items():
-        module = _module(target, file)
+        module = module_of(target, file)
         for function in source.functions:
             place = file, function.span
             reason = left.get(place) or _reason_against(target, f"{module}.{function.name}")
@@ -130,7 +130,7 @@ def _reason_against(target: Target, path: str) -> str:
     return next(filter(None, map(target.reason_against, names)), "")
 
 
-def _module(target: Target, file: str) -> str:
+def module_of(target: Target, file: str) -> str:
     """The dotted name of a file of the package roots."""
     roots = [root for root in target.roots if file.startswith(f"{root.path}/")]
     root = max(roots, key=lambda each: len(each.path))

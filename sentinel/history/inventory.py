@@ -11,6 +11,7 @@ import ast
 import os
 import re
 import resource
+import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -97,6 +98,8 @@ _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.AsyncFor, ast.As
 _OPERATION = re.compile(OPERATIONS)
 _KEY = re.compile(r"[\w/.-]{1,40}")
 
+_PYTHON = ".".join(map(str, sys.version_info[:2]))
+
 #: Bounds of a process that parses: a framework takes it one to three seconds and 100 MB.
 _SECONDS, _MEMORY = 60, 2 << 30
 
@@ -161,7 +164,7 @@ def _read(work: tuple[str, bytes]) -> Source:
         body = ast.parse(content).body
         return Source(names_of(body), tuple(signal_functions(body, module)))
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        return Source(unread=f"it does not parse: {type(error).__name__}")
+        return Source(unread=f"it does not parse with Python {_PYTHON}: {type(error).__name__}")
 
 
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
