@@ -90,10 +90,11 @@ def coverages(target: Target, trees: Trees, revisions: Sequence[str]) -> Iterato
         for key, source in read(new).items():
             file, _, blob = key.partition("\0")
             known[file, blob] = names[blob] = source
-        yield _coverage(target, definitions, tree, {file: known[file, blob] for file, blob in there})
+        yield coverage_of(target, definitions, tree, {file: known[file, blob] for file, blob in there})
 
 
-def _coverage(target: Target, definitions: Definitions, tree: str, sources: Mapping[str, Source]) -> Coverage:
+def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Mapping[str, Source]) -> Coverage:
+    """The coverage of some files of a tree."""
     bound: dict[tuple[str, tuple[int, int]], list[str]] = defaultdict(list)
     paths = {}
     for binding in target.bindings:
