@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
+import runpy
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from history_kit import History
@@ -15,6 +18,7 @@ from sentinel.history.coverage import Coverage, coverages
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.inventory import Source, read, signal_functions
 from sentinel.recipes.catalog import Catalog
+from sentinel.sources import MirrorStore
 
 AGGREGATE = "def agg_loss(loss_mat, loss_mask):\n    return (loss_mat * loss_mask).sum()\n"
 
@@ -151,3 +155,38 @@ def test_the_states_of_functions_over_a_history(history: History, tiny_catalog: 
     # What is bound and speaks of nothing is not counted, and what cannot be read is not passed over in silence.
     assert broken.outside == ()
     assert [*broken.unread] == ["tiny/rows.py"]
+
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+MEAN = "def masked_mean(x, mask):\n    return (x * mask).mean()\n"
+PORT = "def port():\n    return 1 + 1\n"
+
+
+def test_fixes_are_mined_that_nobody_has_shown(
+    history: History, tiny_catalog: Catalog, store: MirrorStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": AGGREGATE + MEAN, "tiny/net.py": PORT})
+    found = AGGREGATE.replace(".sum()", ".sum() / loss_mask.sum()")
+    for subject, files in {
+        "Fix the denominator (#1)": {"tiny/losses.py": found + MEAN},
+        "feat: another mean": {"tiny/losses.py": found + MEAN.replace("mean()", "sum()")},
+        "fix typo": {"tiny/losses.py": found + MEAN},
+        "fix a comment": {"tiny/losses.py": found + MEAN.replace("\n    r", "\n    'It says more.'\n    # why\n    r")},
+        "wrong mean (#4)": {"tiny/losses.py": found + MEAN.replace("mean()", "sum()")},
+        "bugfix": {"tiny/net.py": PORT.replace("1 + 1", "2 + 2")},
+        "fix the mean, as shown (#7)": {"tiny/losses.py": found + MEAN},
+    }.items():
+        history.commit(files, subject)
+    store.add(tiny_catalog.targets["tiny"], str(history.path))
+    (tmp_path / "known.jsonl").write_text('{"target": "tiny", "pull": 7}\n{"target": "other", "pull": 4}\n')
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    unseen = runpy.run_path(str(BENCHMARKS / "unseen.py"))
+    monkeypatch.delitem(sys.modules, "detection")  # it has this test's catalog
+    known = unseen["Known"]("tiny", [tmp_path / "known.jsonl"])
+    mined = list(unseen["Miner"](tiny_catalog.targets["tiny"], store).candidates(known))
+    assert {one.subject: (one.state, [function.path for function in one.functions]) for one in mined} == {
+        "Fix the denominator (#1)": ("by contract", ["tiny.losses.agg_loss"]),
+        "fix a comment": ("outside the inventory", []),
+        "wrong mean (#4)": ("never looked at", ["tiny.losses.masked_mean"]),
+        "bugfix": ("outside the inventory", []),
+    }
