@@ -26,6 +26,7 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.search.hunt import Hunt
 from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
@@ -68,18 +69,23 @@ def searched(runner: Runner, job: Job) -> Case:
     subject = subject_of(job.recipe)
     if subject is None:
         return Case(job.recipe.bug_id, job.ref.short, (), 0, f"the contract {job.recipe.contract} has no laws here")
+    return hunted(runner, job.recipe.bug_id, job.recipe.target, job.ref, subject)
+
+
+def hunted(runner: Runner, bug: str, target: str, ref: Ref, subject: Subject, enough: int = ENOUGH) -> Case:
+    """Search until a law breaks."""
     try:
-        ground = runner.ground(job.recipe.target, job.ref, [subject.binding])
+        ground = runner.ground(target, ref, [subject.binding])
         hunt = Hunt(ground.bench, subject, 0, shrinking=SHRINKING)
-        while hunt.tried < ENOUGH and not any(tally.findings for tally in hunt.tallies.values()):
+        while hunt.tried < enough and not any(tally.findings for tally in hunt.tallies.values()):
             before = hunt.tried
             hunt.run(25)
             if hunt.tried == before:
                 break
     except (Unavailable, Undecidable) as error:
-        return Case(job.recipe.bug_id, job.ref.short, (), 0, str(error))
+        return Case(bug, ref.short, (), 0, str(error))
     broken = tuple(law.name for law, tally in hunt.tallies.items() if tally.findings)
-    return Case(job.recipe.bug_id, job.ref.short, broken, hunt.tried, "" if broken else why(hunt))
+    return Case(bug, ref.short, broken, hunt.tried, "" if broken else why(hunt))
 
 
 def why(hunt: Hunt) -> str:

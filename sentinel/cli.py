@@ -15,6 +15,7 @@ from sentinel.commands import (
     audit,
     bisect,
     cache,
+    coverage,
     discover,
     doctor,
     export,
@@ -34,7 +35,7 @@ from sentinel.errors import SentinelError
 GROUPS = {
     "begin": (doctor, mirror, listing, show),
     "check": (audit, verify),
-    "search": (discover, sweep, bisect, impact),
+    "search": (coverage, discover, sweep, bisect, impact),
     "tell": (reporting, export, recipe),
     "tidy": (cache,),
 }

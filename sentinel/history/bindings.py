@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sentinel.history import commits
 from sentinel.history.commits import Commit
-from sentinel.history.gittrees import TREE, GitTrees, LargeObjectError
+from sentinel.history.gittrees import TREE, Folder, LargeObjectError
+from sentinel.history.names import Name, names_of
 from sentinel.history.origins import code_lines, rows
 from sentinel.sources.trees import FILE
 from sentinel.targets import Binding, PackageRoot, Target
@@ -27,24 +28,6 @@ _EVERY = 25
 
 #: Where a definition is: the object name of its file, and the span.
 _Place = tuple[str, tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class Name:
-    """What a module or class has under one name.
-
-    :ivar kind: ``function``, ``class``, ``import`` or ``value``.
-    :ivar span: the first line, with decorators, and the last one.
-    :ivar leads: dotted paths, as written: what is imported or assigned, or a class's bases.
-    :ivar names: of a class.
-    :ivar parameters: of a function.
-    """
-
-    kind: str
-    span: tuple[int, int] = (0, 0)
-    leads: tuple[str, ...] = ()
-    names: Mapping[str, Name] = field(default_factory=dict)
-    parameters: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -95,18 +78,29 @@ class Sighting:
         return {"state": state, "path": path, "lacks": self.lacks, "needs": self.needs, "alike": list(self.alike)}
 
 
+class Trees(Protocol):
+    """Trees of files: :class:`~sentinel.history.gittrees.GitTrees`, or what stands for one."""
+
+    def at(self, tree: str, path: str) -> tuple[str, str] | None: ...
+    def folder(self, tree: str) -> Folder: ...
+    def blob(self, name: str) -> bytes: ...
+
+
 class Definitions:
     """Finds dotted paths in the trees of one mirror. A file is read once, whichever trees have it.
 
     :param roots: the target's package roots.
+    :param module: what a blob defines, for a caller that has read it already.
     """
 
-    def __init__(self, trees: GitTrees, roots: Sequence[PackageRoot]) -> None:
+    def __init__(
+        self, trees: Trees, roots: Sequence[PackageRoot], module: Callable[[str], Mapping[str, Name]] | None = None
+    ) -> None:
         self._trees = trees
         self._roots: dict[str, list[str]] = defaultdict(list)
         for root in roots:
             self._roots[root.package].append(root.path)
-        self.module = lru_cache(maxsize=None)(self._module)
+        self.module = module or lru_cache(maxsize=None)(self._module)
         self.lines = lru_cache(maxsize=64)(self._lines)
         self.rows = lru_cache(maxsize=4096)(self._rows)
         self._below = lru_cache(maxsize=None)(self._files_below)
@@ -184,7 +178,7 @@ class Definitions:
 
     def _module(self, blob: str) -> Mapping[str, Name]:
         try:
-            return _names(ast.parse(self._trees.blob(blob)).body)
+            return names_of(ast.parse(self._trees.blob(blob)).body)
         except (SyntaxError, ValueError, LargeObjectError):
             return {}
 
@@ -222,7 +216,7 @@ def revisions(mirror: Path, head: str) -> dict[str, Commit]:
 
 
 def sightings(
-    target: Target, trees: GitTrees, revisions: Sequence[str], tell: Callable[[int], None] = lambda done: None
+    target: Target, trees: Trees, revisions: Sequence[str], tell: Callable[[int], None] = lambda done: None
 ) -> list[list[Sighting]]:
     """Each binding of a target (in the adapter's order) at each of these trees.
 
@@ -237,9 +231,14 @@ def sightings(
     for done, tree in enumerate(revisions):
         tell(done)
         for binding, ones in zip(target.bindings, seen):
-            found = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
-            ones.append(Sighting(found, *_lacking(definitions, tree, binding)))
+            ones.append(sighting(definitions, tree, binding))
     return _Search(definitions, revisions, seen).completed()
+
+
+def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
+    """Where a binding is in one tree, under its own names."""
+    found = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
+    return Sighting(found, *_lacking(definitions, tree, binding))
 
 
 def _lacking(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
@@ -314,46 +313,6 @@ def _functions(names: Mapping[str, Name], owner: str = "") -> Iterator[tuple[str
             yield f"{owner}{key}", name.span
         elif name.kind == "class":
             yield from _functions(name.names, f"{key}.")
-
-
-def _names(body: Sequence[ast.stmt]) -> dict[str, Name]:
-    """What a body defines, whatever the condition; of two the last, but a definition before a value."""
-    found: dict[str, Name] = {}
-    for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            arguments = node.args
-            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-            found[node.name] = Name("function", _span(node), parameters=frozenset(item.arg for item in every))
-        elif isinstance(node, ast.ClassDef):
-            bases = tuple(ast.unparse(base).partition("[")[0] for base in node.bases)
-            found[node.name] = Name("class", _span(node), bases, _names(node.body))
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                key = alias.asname or (alias.name if isinstance(node, ast.ImportFrom) else alias.name.partition(".")[0])
-                if isinstance(node, ast.Import):
-                    found[key] = Name("import", leads=(alias.name if alias.asname else key,))
-                elif alias.name == "*":
-                    found[f"*{len(found)}"] = Name("import", leads=("." * node.level + (node.module or ""),))
-                else:
-                    start = "." * node.level + (f"{node.module}." if node.module else "")
-                    found[key] = Name("import", leads=(f"{start}{alias.name}",))
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            plain = isinstance(node.value, (ast.Name, ast.Attribute))
-            leads = (ast.unparse(node.value),) if plain and node.value else ()
-            for item in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(item, ast.Name):
-                    found[item.id] = Name("value", _span(node), leads)
-        else:
-            blocks = (getattr(node, part, ()) for part in ("body", "orelse", "finalbody"))
-            handlers = (handler.body for handler in getattr(node, "handlers", ()))
-            for block in (*handlers, *blocks):
-                found |= _names(block)
-    return found
-
-
-def _span(node: ast.stmt) -> tuple[int, int]:
-    decorators = getattr(node, "decorator_list", ())
-    return min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
 
 
 def _absolute(written: str, module: str, file: str) -> str:

@@ -1,0 +1,161 @@
+"""Does the inventory of `sentinel coverage` have what it should? `python benchmarks/inventory.py`.
+
+1. Coverage of every target at the last commit of its branch: the table of docs/coverage.md, written there.
+2. Recall: of the boundaries of known bugs, at the revisions that have them, how many are in the inventory. Known bugs
+   are the recipes, and the lines of `--corpus FILE` (JSON: target, boundary, parent); a target without an adapter needs
+   `--mirror TARGET=DIR`, and its package is looked for at the top and below `src/`.
+3. The boundaries that are bound at the last commit, and not in the inventory.
+4. With `--sample N`: so many functions of the inventory and as many of the others, drawn at random, to be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import Unavailable
+from sentinel.history.bindings import Definitions
+from sentinel.history.commits import commit
+from sentinel.history.coverage import Coverage, coverages, module_of
+from sentinel.history.gittrees import GitTrees
+from sentinel.history.inventory import signal_functions
+from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.sources import MirrorStore
+from sentinel.sources.gitbinary import GitError
+from sentinel.targets import PackageRoot, Target
+
+CATALOG = bundled_catalog()
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
+HEADINGS = ("target", "commit", "functions", "by contract", "left out", "never looked at")
+
+
+class Upstream:
+    """One framework: its trees, and what its functions carry."""
+
+    def __init__(self, target: Target, mirror: Path) -> None:
+        self.target, self.mirror, self.trees = target, mirror, GitTrees(mirror)
+        self.definitions = Definitions(self.trees, target.roots)
+        self.carried = lru_cache(maxsize=None)(self._carried)
+
+    def tree(self, sha: str) -> str:
+        return commit(self.mirror, sha).tree
+
+    def has(self, tree: str, path: str) -> bool | None:
+        """Whether the inventory has a boundary; None where the tree has no function of that path."""
+        names = binding.paths if (binding := self.target.binding(path)) else (path,)
+        found = next(filter(None, (self.definitions.find(tree, name) for name in names)), None)
+        if found is None or found.name.kind != "function":
+            return None
+        return found.name.span in self.carried(found.file, found.blob)
+
+    def _carried(self, file: str, blob: str) -> set[tuple[int, int]]:
+        body = ast.parse(self.trees.blob(blob)).body
+        return {function.span for function in signal_functions(body, module_of(self.target, file))}
+
+    def others(self, tree: str, found: Coverage) -> Iterator[str]:
+        """The functions that carry nothing."""
+        inside = {(function.file, function.line) for function in found.functions}
+        for file, blob in sorted(self.definitions.sources(tree)):
+            for node in ast.walk(ast.parse(self.trees.blob(blob))):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                    if (file, line) not in inside:
+                        yield f"{node.name} ({file}:{line})"
+
+
+def known_bugs(corpora: list[Path]) -> Iterator[tuple[str, str, str, str]]:
+    """Set, target, boundary and a commit that has it, of every known bug."""
+    for recipe in find_recipes(CATALOG):
+        for pin in recipe.pins:
+            if pin.ref.kind == "git" and pin.expect != "unavailable":
+                yield "recipes", recipe.target, recipe.boundary, str(pin.ref.name)
+    for file in corpora:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            bug = json.loads(line)
+            yield file.name, bug["target"], bug["boundary"], bug["parent"]
+
+
+def recall(upstreams: dict[str, Upstream], corpora: list[Path]) -> dict[str, Any]:
+    sets: dict[str, dict[bool | None, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for name, target, boundary, sha in known_bugs(corpora):
+        try:
+            held = upstreams[target].has(upstreams[target].tree(sha), boundary)
+        except (KeyError, GitError):
+            held = None
+        sets[name][held].add(f"{boundary} at {sha[:12]}")
+    return {
+        name: {
+            "in the inventory": len(found[True]),
+            "missed": sorted(found[False]),
+            "no function there, or no such commit here": sorted(found[None]),
+        }
+        for name, found in sets.items()
+    }
+
+
+def rewritten(text: str, rows: list[tuple[str, ...]]) -> str:
+    """Put the table of coverage into the text of the page."""
+    lines = ["| " + " | ".join(row) + " |" for row in (HEADINGS, ("---",) * len(HEADINGS), *rows)]
+    return re.sub(r"\| target \| commit .*?\n\n", lambda _: "\n".join(lines) + "\n\n", text, flags=re.DOTALL)
+
+
+def row(name: str, sha: str, found: Coverage) -> tuple[str, ...]:
+    contract, left, never = found.totals.values()
+    total = len(found.functions)
+    return name, f"`{sha[:12]}`", str(total), str(contract), str(left), f"{never} ({never / total:.0%})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--corpus", type=Path, action="append", default=[])
+    parser.add_argument("--mirror", metavar="TARGET=DIR", action="append", default=[])
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    store, rows = MirrorStore(), []
+    upstreams: dict[str, Upstream] = {}
+    inside: list[str] = []
+    outside: list[str] = []
+    missed: list[str] = []
+    for name, target in CATALOG.targets.items():
+        try:
+            upstream = Upstream(target, store.path(name))
+            head = store.resolve(target, target.branch)
+        except Unavailable:
+            continue
+        tree = upstream.tree(head)
+        (found,) = coverages(target, upstream.trees, [tree])
+        upstreams[name] = upstream
+        rows.append(row(name, head, found))
+        missed += found.outside
+        inside += [f"{each.path} ({each.file}:{each.line})" for each in found.functions]
+        outside += upstream.others(tree, found) if arguments.sample else ()
+    for name, _, folder in (text.partition("=") for text in arguments.mirror):
+        packages = {bug[2].partition(".")[0] for bug in known_bugs(arguments.corpus) if bug[1] == name}
+        roots = [PackageRoot(f"{above}{package}", above.rstrip("/")) for package in packages for above in ("", "src/")]
+        upstreams[name] = Upstream(Target(name, "", tuple(roots)), Path(folder))
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
+    drawn = random.Random(arguments.seed)
+    result = {
+        "coverage": rows,
+        "bound boundaries that the rule does not see": missed,
+        "recall": recall(upstreams, arguments.corpus),
+        "sample": {
+            "inside": drawn.sample(inside, min(arguments.sample, len(inside))),
+            "outside": drawn.sample(outside, min(arguments.sample, len(outside))),
+        },
+    }
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""What of the bugs that nobody has shown it would Sentinel see? `python benchmarks/unseen.py`.
+
+Candidates are mined from whole histories (`sentinel mirror add TARGET`): first-parent commits of the branch whose
+subject speaks of a mistake, that change a function, and that neither a recipe nor a line of `--known FILE` names by
+commit or pull request. Nothing is asked of the laws while they are mined.
+
+1. The static share: by the best state of the functions of the inventory (docs/coverage.md) that a candidate changes,
+   how many are looked at by a contract, left out, never looked at, or outside the inventory.
+2. With `--run`, once: the laws of each changed boundary that is bound search at the parent and at the fix. `found` is a
+   law that breaks at the parent and not at the fix.
+
+A candidate is no verified bug: its subject may speak of a crash, and its diff may tidy up. `--json FILE` has them all,
+to be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+from detection import hunted
+
+from sentinel.deciding.runner import Runner
+from sentinel.errors import Unavailable
+from sentinel.history import commits
+from sentinel.history.bindings import Definitions, sighting
+from sentinel.history.coverage import STATES, coverage_of, module_of
+from sentinel.history.gittrees import GitTrees, LargeObjectError
+from sentinel.history.inventory import Function, Source, signal_functions
+from sentinel.history.names import span_of
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.checks import subjects
+from sentinel.sources import MirrorStore, open_checkout
+from sentinel.targets import Target
+from sentinel.targets.refs import Ref
+from sentinel.worker.client import Options
+
+CATALOG = bundled_catalog()
+
+SPEAKS = re.compile(
+    r"\b(fix(e[sd]|ing)?|bug(s|fix)?|wrong(ly)?|incorrect(ly)?|mis(match|count|align)\w*|broken)\b", re.I
+)
+#: What such a subject may be about that trains nothing.
+ASIDE = re.compile(
+    r"\b(revert|docs?|readme|typos?|ci|lint|format(ting)?|pre-commit|tests?|docker\w*|install\w*)\b", re.I
+)
+
+#: Scenarios of one search: what `--sentinel-laws=quick` has time for.
+ENOUGH = 100
+
+
+@dataclass(frozen=True)
+class Touched:
+    path: str
+    state: str
+    by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """:ivar state: the best of the functions that it changes.
+    :ivar outcome: of the laws, where they were asked.
+    """
+
+    target: str
+    commit: str
+    parent: str
+    date: str
+    subject: str
+    functions: tuple[Touched, ...]
+    outcome: str = ""
+
+    @property
+    def state(self) -> str:
+        states = {function.state for function in self.functions}
+        return next((state for state in STATES if state in states), "outside the inventory")
+
+
+class Known:
+    """The commits and pull requests of a target that recipes and other records name."""
+
+    def __init__(self, target: str, records: list[Path]) -> None:
+        files = (file for folder in CATALOG.recipe_folders for file in (folder / target).rglob("*.yaml"))
+        texts = [file.read_text(encoding="utf-8") for file in files]
+        for record in records:
+            texts += [line for line in record.read_text(encoding="utf-8").splitlines() if f'"{target}"' in line]
+        text = "\n".join(texts)
+        self.shas = set(re.findall(r"\b[0-9a-f]{7,40}\b", text))
+        self.pulls = {int(number) for number in re.findall(r"(?:#|pull[\"']?: ?|pull/)(\d+)", text)}
+
+    def __contains__(self, commit: commits.Commit) -> bool:
+        return commit.pull in self.pulls or any(commit.sha.startswith(sha) for sha in self.shas)
+
+
+class Miner:
+    """The candidates of one target."""
+
+    def __init__(self, target: Target, store: MirrorStore) -> None:
+        self.target, self.mirror = target, store.path(target.name)
+        self.head = store.resolve(target, target.branch)
+        self.trees = GitTrees(self.mirror)
+        self.definitions = Definitions(self.trees, target.roots)
+        self.texts = lru_cache(maxsize=256)(self._texts)
+
+    def candidates(self, known: Known) -> Iterator[Candidate]:
+        line = commits.history(self.mirror, self.head)
+        for parent, commit in pairwise(line):
+            if not SPEAKS.search(commit.subject) or ASIDE.search(commit.subject) or commit in known:
+                continue
+            old, new = (dict(self.definitions.sources(one.tree)) for one in (parent, commit))
+            changed = [file for file in old if new.get(file, old[file]) != old[file]]
+            if changed:
+                functions = self.touched(parent.tree, [(file, old[file], new[file]) for file in changed])
+                where = self.target.name, commit.sha, parent.sha, commit.date[:10], commit.subject
+                yield Candidate(*where, tuple(functions))
+
+    def touched(self, tree: str, changed: Sequence[tuple[str, str, str]]) -> Iterator[Touched]:
+        """The functions of the inventory that have other code now.
+
+        :param changed: file, blob in the tree, blob afterwards.
+        """
+        sources = {}
+        for file, old, new in changed:
+            now = {function.name: text for function, text in self.texts(file, new)}
+            found = [function for function, text in self.texts(file, old) if now.get(function.name, text) != text]
+            sources[file] = Source(functions=tuple(found))
+        if any(source.functions for source in sources.values()):
+            for one in coverage_of(self.target, self.definitions, tree, sources).functions:
+                yield Touched(one.path, one.state, one.by)
+
+    def _texts(self, file: str, blob: str) -> list[tuple[Function, str]]:
+        """The functions of a file that carry signal, each with its code, without comments and docstrings."""
+        try:
+            tree = ast.parse(self.trees.blob(blob))
+        except (SyntaxError, ValueError, LargeObjectError):
+            return []
+        functions = {one.span: one for one in signal_functions(tree.body, module_of(self.target, file))}
+        texts = []
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                function = functions.get(span_of(node))
+                if ast.get_docstring(node):
+                    node.body = node.body[1:]
+                if function:
+                    texts.append((function, ast.dump(node)))
+        return texts
+
+    def asked(self, runner: Runner, candidate: Candidate) -> str:
+        """What the laws of the bound boundaries that it changes say, at the parent and at the fix."""
+        tree = commits.commit(self.mirror, candidate.parent).tree
+        changed = (self.definitions.find(tree, function.path) for function in candidate.functions)
+        places = {found.place for found in changed if found}
+        said = []
+        for subject in subjects(CATALOG, self.target.name)[0]:
+            seen = sighting(self.definitions, tree, subject.binding)
+            if seen.found is None or not seen.bound or seen.found.place not in places:
+                continue
+            refs = Ref("git", candidate.parent), Ref("git", candidate.commit)
+            before, after = (hunted(runner, "", self.target.name, ref, subject, ENOUGH) for ref in refs)
+            gone = sorted(set(before.laws) - set(after.laws))
+            if gone and not after.missed.startswith(("every call", "the ")):
+                return f"found: {subject.name}: {', '.join(gone)}"
+            said.append("breaks at both" if before.laws and after.laws else before.missed or after.missed)
+        return Counter(said).most_common(1)[0][0] if said else "no laws"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", action="append", choices=sorted(CATALOG.targets))
+    parser.add_argument("--known", metavar="FILE", type=Path, action="append", default=[])
+    parser.add_argument("--run", action="store_true", help="ask the laws of the bound ones")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write every candidate there")
+    arguments = parser.parse_args()
+    found: list[Candidate] = []
+    runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
+    try:
+        for name in arguments.target or [name for name in CATALOG.targets if name != "demo"]:
+            try:
+                miner = Miner(CATALOG.targets[name], MirrorStore())
+            except Unavailable as error:
+                print(error.reason, file=sys.stderr)
+                continue
+            for one in miner.candidates(Known(name, arguments.known)):
+                if arguments.run and one.state == "by contract":
+                    one = replace(one, outcome=miner.asked(runner, one))
+                found.append(one)
+                print(
+                    f"{name} {one.commit[:12]} {one.state}: {one.subject[:90]}  {one.outcome}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            mine = [one for one in found if one.target == name]
+            states = Counter(one.state for one in mine)
+            outcomes = Counter(one.outcome.partition(":")[0] for one in mine if one.outcome)
+            print(f"{name}: {len(mine)} candidates; {dict(states)}; {dict(outcomes)}", flush=True)
+    finally:
+        runner.close()
+    print(f"{len(found)} candidates; {dict(Counter(one.state for one in found))}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps([{**asdict(one), "state": one.state} for one in found], indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""``sentinel coverage``: which of the functions that carry training signal are looked at, and which never were."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from sentinel.commands.console import command, counted, json_option, progress, say, say_json, say_table
+from sentinel.commands.known import known, settings_options, target_named
+from sentinel.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sentinel.commands.console import Commands
+    from sentinel.history.coverage import Coverage
+    from sentinel.settings import Settings
+    from sentinel.targets import Target
+
+_EXAMPLE = """\
+  sentinel coverage verl                             at the last commit of its branch, a line for each module
+  sentinel coverage verl --ref path:~/src/verl -v    and every function, with file and line
+  sentinel coverage verl --history                   at every release tag of the mirror
+
+A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
+rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
+nothing of it is imported or run.
+exit status: 0; 1 where a file could not be read, so that the table is not whole; 2 where the ref, or the mirror, is not
+to be had
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "coverage", _coverage, "say which signal-carrying functions are looked at", _EXAMPLE)
+    parser.add_argument("target", metavar="TARGET", help="the framework")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
+    when.add_argument("--history", action="store_true", help="every release tag instead, a line for each")
+    parser.add_argument("-v", "--verbose", action="store_true", help="name every function, with file and line")
+    settings_options(parser, "repo-url", "python")
+    json_option(parser)
+
+
+def _coverage(arguments: argparse.Namespace) -> int:
+    catalog, settings = known(arguments)
+    target = target_named(catalog, arguments.target)
+    try:
+        if arguments.history:
+            return _history(target, arguments.json)
+        return _at(target, arguments.ref or f"git:{target.branch}", settings, arguments)
+    except Unavailable as error:
+        if not arguments.json:
+            raise
+        say_json({"target": target.name, "unavailable": error.reason})
+        return 2
+
+
+def _at(target: Target, written: str, settings: Settings, arguments: argparse.Namespace) -> int:
+    from sentinel.deciding.runner import opener
+    from sentinel.history.coverage import STATES, CheckoutTrees, coverages
+    from sentinel.targets.refs import Ref
+
+    with progress() as tell:
+        checkout = opener(settings, tell)(target, Ref.parse(written), None)
+    (found,) = coverages(target, CheckoutTrees(checkout), [""])
+    if arguments.json:
+        say_json(
+            {
+                "target": target.name,
+                "ref": str(checkout.ref),
+                "commit": checkout.commit,
+                "totals": found.totals,
+                "modules": found.modules,
+                "functions": [{"path": each.path, **asdict(each)} for each in found.functions],
+                "outside": found.outside,
+                "unread": found.unread,
+            }
+        )
+        return 1 if found.unread else 0
+    if arguments.verbose:
+        named = [(each.path, f"{each.file}:{each.line}", each.state, "; ".join(each.by)) for each in found.functions]
+        say_table(("function", "place", "state", "contract, or reason"), named)
+        say("")
+    rows = [(module, *_numbers(totals)) for module, totals in found.modules.items()]
+    say_table(("module", "functions", *STATES), [*rows, ("total", *_numbers(found.totals))])
+    _say_rest(found)
+    return 1 if found.unread else 0
+
+
+def _numbers(totals: Mapping[Any, int]) -> tuple[str, ...]:
+    return str(sum(totals.values())), *map(str, totals.values())
+
+
+def _say_rest(found: Coverage) -> None:
+    total, never = len(found.functions), found.totals["never looked at"]
+    share = f" ({never / total:.0%})" if total else ""
+    say(f"\n{counted(total, 'function')} of training signal, {never} never looked at{share}")
+    if found.outside:
+        say(f"bound, and not counted: the rule does not see signal in {', '.join(found.outside)}")
+    for file, why in sorted(found.unread.items()):
+        say(f"not read: {file}: {why}")
+
+
+def _history(target: Target, as_json: bool) -> int:
+    from sentinel.history.commits import releases
+    from sentinel.history.coverage import STATES, coverages
+    from sentinel.history.gittrees import GitTrees
+    from sentinel.sources import MirrorStore
+
+    mirror = MirrorStore().path(target.name)
+    tags = releases(mirror)
+    if not tags:
+        raise Unavailable(f"{target.name}: the mirror has no release tags")
+    trees = GitTrees(mirror)
+    try:
+        with progress() as tell:
+            found = []
+            for tag, one in zip(tags, coverages(target, trees, [tag.commit.tree for tag in tags])):
+                found.append((tag, one))
+                tell(f"{target.name}: {len(found) * 100 // len(tags)}% of {len(tags)} releases")
+    finally:
+        trees.close()
+    if as_json:
+        say_json(
+            {
+                "target": target.name,
+                "releases": [
+                    {"release": tag.name, "commit": tag.commit.sha, "totals": one.totals, "unread": one.unread}
+                    for tag, one in found
+                ],
+            }
+        )
+    else:
+        rows = [(tag.name, tag.commit.date[:10], *_numbers(one.totals)) for tag, one in found]
+        say_table(("release", "date", "functions", *STATES), rows)
+        for file, why in sorted({item for _, one in found for item in one.unread.items()}):
+            say(f"not read at some of them: {file}: {why}")
+    return 1 if any(one.unread for _, one in found) else 0

@@ -1,0 +1,164 @@
+"""Says of every function that carries training signal whether a contract looks at it, a reason leaves it out, or
+nobody has looked at it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Literal
+
+from sentinel.history.bindings import Definitions, Trees, sighting
+from sentinel.history.gittrees import TREE, Folder
+from sentinel.history.inventory import Source, read
+from sentinel.sources.checkouts import files
+from sentinel.sources.trees import FILE
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.worker.codes import LARGEST_SOURCE, read_source
+
+State = Literal["by contract", "left out", "never looked at"]
+STATES: tuple[State, ...] = ("by contract", "left out", "never looked at")
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One function that carries training signal.
+
+    :ivar module: its dotted name.
+    :ivar by: the contracts that it is bound to; or the reason why it is left out.
+    """
+
+    module: str
+    name: str
+    file: str
+    line: int
+    end_line: int
+    subjects: tuple[str, ...]
+    state: State
+    by: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """:ivar functions: the inventory, by file and line.
+    :ivar outside: bound boundaries that the rule does not have in the inventory.
+    :ivar unread: file -> why it could not be read: what it defines is not counted.
+    """
+
+    functions: tuple[Looked, ...]
+    outside: tuple[str, ...]
+    unread: Mapping[str, str]
+
+    @property
+    def totals(self) -> dict[State, int]:
+        return counted(self.functions)
+
+    @property
+    def modules(self) -> dict[str, dict[State, int]]:
+        found: dict[str, list[Looked]] = defaultdict(list)
+        for function in self.functions:
+            found[function.module].append(function)
+        return {module: counted(found[module]) for module in sorted(found)}
+
+
+def counted(functions: Sequence[Looked]) -> dict[State, int]:
+    counts = Counter(function.state for function in functions)
+    return {state: counts[state] for state in STATES}
+
+
+def coverages(target: Target, trees: Trees, revisions: Sequence[str]) -> Iterator[Coverage]:
+    """The coverage of a target at each of these trees. A file is parsed once, whichever trees have it.
+
+    :raises SentinelError: where a file takes too long, or too much memory, to parse.
+    """
+    names: dict[str, Source] = {}
+    definitions = Definitions(trees, target.roots, lambda blob: names[blob].names if blob in names else {})
+    known: dict[tuple[str, str], Source] = {}
+    for tree in revisions:
+        there = sorted(definitions.sources(tree))
+        new = {
+            f"{file}\0{blob}": (module_of(target, file), trees.blob(blob))
+            for file, blob in there
+            if (file, blob) not in known
+        }
+        for key, source in read(new).items():
+            file, _, blob = key.partition("\0")
+            known[file, blob] = names[blob] = source
+        yield coverage_of(target, definitions, tree, {file: known[file, blob] for file, blob in there})
+
+
+def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Mapping[str, Source]) -> Coverage:
+    """The coverage of some files of a tree."""
+    bound: dict[tuple[str, tuple[int, int]], list[str]] = defaultdict(list)
+    paths = {}
+    for binding in target.bindings:
+        seen = sighting(definitions, tree, binding)
+        if seen.found is not None and seen.bound:
+            place = seen.found.file, seen.found.name.span
+            paths[place] = seen.found.path
+            bound[place].append(binding.contract)
+    left = {
+        (found.file, found.name.span): reason
+        for path, reason in target.unbound.items()
+        if (found := definitions.find(tree, path)) is not None
+    }
+    functions = []
+    for file, source in sources.items():
+        module = module_of(target, file)
+        for function in source.functions:
+            place = file, function.span
+            reason = left.get(place) or _reason_against(target, f"{module}.{function.name}")
+            state: State = "by contract" if place in bound else "left out" if reason else "never looked at"
+            by = tuple(dict.fromkeys(bound[place])) if place in bound else (reason,) if reason else ()
+            functions.append(Looked(module, function.name, file, *function.span, function.subjects, state, by))
+    inside = {(function.file, (function.line, function.end_line)) for function in functions}
+    outside = tuple(sorted(path for place, path in paths.items() if place not in inside))
+    unread = {file: source.unread for file, source in sources.items() if source.unread}
+    return Coverage(tuple(functions), outside, unread)
+
+
+def _reason_against(target: Target, path: str) -> str:
+    """Why the adapter leaves a function out, under the name that it has here or has today."""
+    names = [path]
+    for today, several in target.moved.items():
+        names += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
+    return next(filter(None, map(target.reason_against, names)), "")
+
+
+def module_of(target: Target, file: str) -> str:
+    """The dotted name of a file of the package roots."""
+    roots = [root for root in target.roots if file.startswith(f"{root.path}/")]
+    root = max(roots, key=lambda each: len(each.path))
+    parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+class CheckoutTrees:
+    """The files of a checkout as a tree, for what reads trees; there is one, and its name does not matter."""
+
+    def __init__(self, checkout: Checkout) -> None:
+        self._base = checkout.path
+        self._folders: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+        for file in files(checkout):
+            path, mode = PurePosixPath(file), FILE
+            while path.name:
+                above = path.parent.as_posix()
+                self._folders["" if above == "." else above][path.name] = (mode, path.as_posix())
+                path, mode = path.parent, TREE
+
+    def at(self, tree: str, path: str) -> tuple[str, str] | None:
+        above, _, name = path.rpartition("/")
+        return self.folder(above).get(name)
+
+    def folder(self, tree: str) -> Folder:
+        return self._folders.get(tree, {})
+
+    def blob(self, name: str) -> bytes:
+        # One byte more: what is longer than a source may be is not read as a part of it.
+        return read_source(str(self._base / name), LARGEST_SOURCE + 1)

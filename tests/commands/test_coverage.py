@@ -1,0 +1,94 @@
+"""``sentinel coverage`` at a working tree, and over a history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sentinel.recipes.catalog
+from sentinel.recipes.catalog import Catalog
+
+LOSSES = """\
+def agg_loss(loss_mat, loss_mask):
+    return (loss_mat * loss_mask).sum()
+
+def masked_mean(x, mask):
+    return (x * mask).mean()
+
+def split(x):
+    return x[1:]
+"""
+ROWS = "raise SystemExit('this was run')\n\ndef pack(input_ids, seqlens):\n    return input_ids[seqlens]\n"
+
+
+@pytest.fixture
+def work(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working tree that has one function of each state, and one that carries nothing."""
+    adapter = catalog.adapters["tiny"]
+    target = replace(adapter.target, unbound={"tiny.rows.pack": "it moves rows"})
+    changed = replace(catalog, adapters={"tiny": replace(adapter, target=target)})
+    monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: changed)
+    folder = tmp_path / "work" / "tiny"
+    folder.mkdir(parents=True)
+    for name, text in {"__init__.py": "", "losses.py": LOSSES, "rows.py": ROWS}.items():
+        (folder / name).write_text(text)
+    return folder.parent
+
+
+def test_the_table_of_modules_and_the_total(run_sentinel: Any, work: Path) -> None:
+    answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
+    assert answer.status == 0, answer.err
+    lines = [line.split() for line in answer.out.splitlines()]
+    assert ["tiny.losses", "2", "1", "0", "1"] in lines
+    assert ["tiny.rows", "1", "0", "1", "0"] in lines
+    assert ["total", "3", "1", "1", "1"] in lines
+    assert answer.out.endswith("3 functions of training signal, 1 never looked at (33%)\n")
+    assert "masked_mean" not in answer.out
+
+
+def test_every_function_by_name(run_sentinel: Any, work: Path) -> None:
+    answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "-v")
+    lines = [" ".join(line.split()) for line in answer.out.splitlines()]
+    assert "tiny.losses.agg_loss tiny/losses.py:1 by contract loss_aggregation" in lines
+    assert "tiny.losses.masked_mean tiny/losses.py:4 never looked at" in lines
+    assert "tiny.rows.pack tiny/rows.py:3 left out it moves rows" in lines
+    assert "tiny.losses.split" not in answer.out
+
+
+def test_for_programs(run_sentinel: Any, work: Path) -> None:
+    found = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--json").json()
+    assert found["totals"] == {"by contract": 1, "left out": 1, "never looked at": 1}
+    assert found["modules"]["tiny.rows"]["left out"] == 1
+    assert found["functions"][0]["path"] == "tiny.losses.agg_loss"
+    assert (found["target"], found["outside"], found["unread"]) == ("tiny", [], {})
+
+
+def test_a_bound_boundary_that_the_rule_does_not_see_is_named(run_sentinel: Any, work: Path) -> None:
+    (work / "tiny" / "losses.py").write_text("def agg_loss(x):\n    return other(x)\n")
+    answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
+    assert "bound, and not counted: the rule does not see signal in tiny.losses.agg_loss" in answer.out
+
+
+def test_a_file_that_cannot_be_read_makes_the_table_incomplete(run_sentinel: Any, work: Path) -> None:
+    (work / "tiny" / "rows.py").write_text("def (")
+    answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
+    assert answer.status == 1
+    assert "not read: tiny/rows.py: it does not parse with Python " in answer.out
+
+
+def test_without_a_mirror(run_sentinel: Any) -> None:
+    for arguments in (("coverage", "tiny"), ("coverage", "tiny", "--history")):
+        answer = run_sentinel(*arguments)
+        assert (answer.status, answer.err.count("no mirror of tiny")) == (2, 1)
+    assert "no mirror of tiny" in run_sentinel("coverage", "tiny", "--json").json()["unavailable"]
+
+
+@pytest.mark.usefixtures("mirrored")
+def test_of_a_mirror(run_sentinel: Any) -> None:
+    answer = run_sentinel("coverage", "tiny")
+    assert (answer.status, answer.out.splitlines()[-1]) == (0, "1 function of training signal, 0 never looked at (0%)")
+    answer = run_sentinel("coverage", "tiny", "--history")
+    assert (answer.status, "no release tags" in answer.err) == (2, True)

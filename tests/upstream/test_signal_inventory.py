@@ -1,0 +1,82 @@
+"""Every boundary of a known bug carries training signal, by the rule; and the page's table is what the command says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from shipped import MIRRORS, PINS
+
+from sentinel.errors import Unavailable
+from sentinel.history.bindings import Definitions
+from sentinel.history.commits import commit
+from sentinel.history.coverage import coverages, module_of
+from sentinel.history.gittrees import GitTrees
+from sentinel.history.inventory import signal_functions
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.sources.gitbinary import GitError
+
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
+
+TARGETS = [name for name in bundled_catalog().targets if name != "demo"]
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_boundary_of_a_known_bug_is_in_the_inventory(name: str) -> None:
+    target = bundled_catalog().targets[name]
+    try:
+        mirror = MIRRORS.path(name)
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    trees = GitTrees(mirror)
+    definitions = Definitions(trees, target.roots)
+
+    @cache
+    def carried(file: str, blob: str) -> set[tuple[int, int]]:
+        functions = signal_functions(ast.parse(trees.blob(blob)).body, module_of(target, file))
+        return {function.span for function in functions}
+
+    held, missed = set(), set()
+    try:
+        for job in PINS:
+            if job.recipe.target != name or job.ref.kind != "git" or job.expect == "unavailable":
+                continue
+            try:
+                tree = commit(mirror, str(job.ref.name)).tree
+            except GitError:  # of a pull request that nobody fetched
+                continue
+            binding = target.binding(job.recipe.boundary, job.recipe.contract)
+            paths = binding.paths if binding else (job.recipe.boundary,)
+            found = next(filter(None, (definitions.find(tree, path) for path in paths)))
+            inside = found.name.span in carried(found.file, found.blob)
+            (held if inside else missed).add((job.recipe.boundary, job.ref.short))
+    finally:
+        trees.close()
+    assert missed == set()
+    assert len(held) >= 20
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_table_of_the_page_is_what_the_code_says(name: str) -> None:
+    target = bundled_catalog().targets[name]
+    shape = rf"^\| {name} \| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \((\d+)%\) \|$"
+    [(sha, *numbers)] = re.findall(shape, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    try:
+        trees = GitTrees(MIRRORS.path(name))
+        tree = commit(MIRRORS.path(name), MIRRORS.resolve(target, sha)).tree
+    except Unavailable as error:
+        pytest.skip(error.reason)
+    try:
+        (found,) = coverages(target, trees, [tree])
+    finally:
+        trees.close()
+    total, contract, left, never, share = map(int, numbers)
+    assert len(found.functions) == total == contract + left + never
+    assert share == round(100 * never / total)
+    assert found.totals["never looked at"] <= never  # an adapter that has grown since is no lie of the page
+    assert found.unread == {}
+    assert len(found.outside) <= 0.1 * len(target.bindings)  # what a person bound and the rule does not see
