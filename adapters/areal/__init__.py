@@ -318,11 +318,7 @@ _POLICY_LOSSES = (
         accepts={"ratio_level": (None, "geometric")},
     ),
     _policy(
-        "cispo_loss_fn",
-        _CLIP,
-        _tokens_level,
-        requires=(f"{_FUNCTIONAL}.cispo_loss_fn",),
-        fixed={"algorithm": "cispo"},
+        "cispo_loss_fn", _CLIP, _tokens_level, requires=(f"{_FUNCTIONAL}.cispo_loss_fn",), fixed={"algorithm": "cispo"}
     ),
 )
 

@@ -67,9 +67,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         drop = {"behav_imp_weight_cap": high}
     else:
         made = boundary.imported[_ARGUMENTS].RejectionSamplingConfig
-        drop = {
-            "rejection_sampling": made(level="token", action="mask", metric="ratio", lower=low, upper=high),
-        }
+        drop = {"rejection_sampling": made(level="token", action="mask", metric="ratio", lower=low, upper=high)}
     loss, told = boundary.invoke(
         {},
         logprobs=inputs["log_probs"],

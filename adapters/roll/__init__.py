@@ -561,10 +561,7 @@ TARGET = Target(
         Binding(
             f"{_FUNCTIONALS}.agg_loss",
             "loss_aggregation",
-            arguments={
-                "response_mask": ("loss_mask",),
-                "global_batch_size": ("global_valid_samples",),
-            },
+            arguments={"response_mask": ("loss_mask",), "global_batch_size": ("global_valid_samples",)},
             outputs=("loss",),
             call=_aggregated,
             accepts=_AGGREGATION,
@@ -655,13 +652,7 @@ TARGET = Target(
             "masked_statistics",
             arguments={"values": ("tensor",), "response_mask": ("mask",)},
             outputs=("whitened",),
-            fixed={
-                "statistic": "segment_mean",
-                "axis": None,
-                "unbiased": True,
-                "shift_mean": True,
-                "epsilon": 1e-8,
-            },
+            fixed={"statistic": "segment_mean", "axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8},
             dialects=(replace(_COUNT_EPSILON, link=f"{_MAIN}/pipeline/agentic/utils.py#L384"),),
         ),
         Binding(
@@ -730,11 +721,7 @@ TARGET = Target(
             "pipeline/agentic/agentic_actor_pg_worker.py",
             {"TOPR": 278, "Kimi k1.5": 451, "agg_loss": 100},
         ),
-        _actor(
-            "roll.pipeline.rlvr.actor_worker.ActorWorker",
-            "rlvr",
-            accepts={"algorithm": ("ppo", "gspo")},
-        ),
+        _actor("roll.pipeline.rlvr.actor_worker.ActorWorker", "rlvr", accepts={"algorithm": ("ppo", "gspo")}),
         _actor(
             "roll.pipeline.agentic.agentic_actor_worker.ActorWorker",
             "agentic",

@@ -128,10 +128,7 @@ _CHOICES = {
 _ENDS = {"response_mask": ("full", "right")}
 _GROUPS = {"group_layout": "equal"}
 _ALONE = Dialect(
-    "group_of_one",
-    "kept",
-    "with one response to each prompt there is no filter",
-    f"{MAIN}/utils/functionals.py#L604",
+    "group_of_one", "kept", "with one response to each prompt there is no filter", f"{MAIN}/utils/functionals.py#L604"
 )
 
 BINDINGS = (

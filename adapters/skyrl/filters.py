@@ -76,12 +76,7 @@ BINDINGS = (
         fixed={"group_layout": "equal"},
         dialects=(_alone(556),),
     ),
-    Binding(
-        f"skyrl.{_SAMPLING}.zero_variance_filter",
-        "group_filter",
-        call=_without_variance,
-        dialects=(_alone(663),),
-    ),
+    Binding(f"skyrl.{_SAMPLING}.zero_variance_filter", "group_filter", call=_without_variance, dialects=(_alone(663),)),
     Binding(
         f"skyrl.{_GENERATORS}.apply_overlong_filtering",
         "overlong_filter",

@@ -178,10 +178,5 @@ BINDINGS = (
         # The loop kept the limit itself once; since then it is the engine's, and this one answers what it is told to.
         accepts={"max_tokens": (100,)},
     ),
-    Binding(
-        f"{_NOW}.generate_batched",
-        "length_report",
-        call=_batched,
-        stand_ins=_STAND_INS,
-    ),
+    Binding(f"{_NOW}.generate_batched", "length_report", call=_batched, stand_ins=_STAND_INS),
 )

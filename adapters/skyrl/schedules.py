@@ -27,11 +27,4 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"coefficients": coefficients}
 
 
-BINDINGS = (
-    Binding(
-        f"{PPO}.get_kl_controller",
-        "kl_coefficient",
-        call=_coefficients,
-        imports=(CONFIG,),
-    ),
-)
+BINDINGS = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)

@@ -353,19 +353,11 @@ BINDINGS = (
         call=_normalised_data,
         **_BATCH_NORMALISATION,
     ),
-    _statistic(
-        f"{TORCH}.masked_mean",
-        "mean",
-        ("axis",),
-        _mean,
-    ),
+    _statistic(f"{TORCH}.masked_mean", "mean", ("axis",), _mean),
     _statistic(f"{PPO}.masked_var", "var", ("unbiased",)),
     _statistic(f"{PPO}.masked_whiten", "whiten", ("shift_mean",)),
     _correction(
-        "compute_tis_ratio",
-        _truncated,
-        {"mode": "truncate", "threshold_low": None},
-        level=("token", "sequence"),
+        "compute_tis_ratio", _truncated, {"mode": "truncate", "threshold_low": None}, level=("token", "sequence")
     ),
     _correction("compute_outlier_token_mask", _without_outliers, {"level": "every_token", "mode": "mask"}),
     _correction("compute_token_mask", _masked_tokens, {"level": "token", "mode": "mask"}, threshold_low=_LOWER),

@@ -117,10 +117,7 @@ def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
     log_probs, entropy = boundary.invoke({"with_entropy": inputs["with_entropy"]}, logits, tokens, None)
-    return {
-        "log_probs": log_probs.reshape(shape),
-        "entropy": None if entropy is None else entropy.reshape(shape),
-    }
+    return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
 
 
 def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,12 +255,7 @@ BINDINGS = (
         accepts={"response_mask": ("full",)},
     ),
     Binding(
-        f"{LOSS}.get_values",
-        "critic_values",
-        call=_values,
-        stand_ins=(ARGS, MPU),
-        accepts=_LENGTHS,
-        dtypes=_SINGLE,
+        f"{LOSS}.get_values", "critic_values", call=_values, stand_ins=(ARGS, MPU), accepts=_LENGTHS, dtypes=_SINGLE
     ),
     Binding(
         f"{_FSDP}.get_logprob_and_entropy_with_cp",

@@ -39,11 +39,7 @@ BINDINGS = (
         # Rules of one dataset each want the wording of that dataset.
         accepts={"rule": ("math", "boxed_math"), "wording": ("boxed",)},
     ),
-    Binding(
-        "slime.rollout.rm_hub.math_utils.grade_answer_verl",
-        "rule_reward",
-        call=_graded,
-    ),
+    Binding("slime.rollout.rm_hub.math_utils.grade_answer_verl", "rule_reward", call=_graded),
     *(
         Binding(f"slime.rollout.rm_hub.{name}", "rule_reward", call=_ruled, accepts=accepts)
         for name, accepts in {

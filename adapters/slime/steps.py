@@ -250,9 +250,7 @@ def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
     args = stand_in(
-        loss_aggregation="prompt_mean",
-        n_samples_per_prompt=len(labels) // len(sums),
-        calculate_per_token_loss=False,
+        loss_aggregation="prompt_mean", n_samples_per_prompt=len(labels) // len(sums), calculate_per_token_loss=False
     )
     batch = {"prompt_mask_sums": [torch.as_tensor(sums[label]) for label in labels]}
     lengths = full_lengths(inputs)

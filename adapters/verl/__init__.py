@@ -143,12 +143,7 @@ _OUTCOMES = (
         twins=(f"{_CORE}.compute_grpo_outcome_advantage",),
     ),
     _outcome("compute_grpo_passk_outcome_advantage", "passk", ("epsilon", "norm_by_std"), call=_pass_at_k),
-    _outcome(
-        "compute_reinforce_plus_plus_baseline_outcome_advantage",
-        "reinforce_plus_plus_baseline",
-        (),
-        _alone(573),
-    ),
+    _outcome("compute_reinforce_plus_plus_baseline_outcome_advantage", "reinforce_plus_plus_baseline", (), _alone(573)),
     _outcome("compute_gdpo_outcome_advantage", "gdpo", ("epsilon", "norm_by_std"), _alone(316)),
     _outcome(
         "compute_rloo_outcome_advantage",
@@ -158,10 +153,7 @@ _OUTCOMES = (
         twins=(f"{_CORE}.compute_rloo_vectorized_outcome_advantage",),
     ),
     _outcome(
-        "compute_rloo_vectorized_outcome_advantage",
-        "rloo",
-        (),
-        twins=(f"{_CORE}.compute_rloo_outcome_advantage",),
+        "compute_rloo_vectorized_outcome_advantage", "rloo", (), twins=(f"{_CORE}.compute_rloo_outcome_advantage",)
     ),
     _outcome(
         "compute_gpg_outcome_advantage",
@@ -361,13 +353,7 @@ _DUAL = {**_CLIP, "dual_clip": "clip_ratio_c"}
 _DPPO = {**_CLIP, "ratio_cap": "clip_ratio_c"}
 
 _POLICY_LOSSES = (
-    _policy(
-        "compute_policy_loss_vanilla",
-        "ppo",
-        _DUAL,
-        _cut(1338),
-        accepts={"dual_clip": (3.0, 1.5)},
-    ),
+    _policy("compute_policy_loss_vanilla", "ppo", _DUAL, _cut(1338), accepts={"dual_clip": (3.0, 1.5)}),
     Binding(
         f"{_CORE}.compute_policy_loss",
         "policy_loss",
@@ -401,12 +387,7 @@ _POLICY_LOSSES = (
         twins=(f"{_CORE}.compute_policy_loss_vanilla",),
     ),
     _policy(
-        "compute_policy_loss_dppo_tv",
-        "dppo_tv",
-        _DPPO,
-        _cut(1420),
-        _surrogate(1439),
-        accepts={"ratio_cap": (5.0, 1.5)},
+        "compute_policy_loss_dppo_tv", "dppo_tv", _DPPO, _cut(1420), _surrogate(1439), accepts={"ratio_cap": (5.0, 1.5)}
     ),
     _policy(
         "compute_policy_loss_dppo_kl",
@@ -426,11 +407,7 @@ _POLICY_LOSSES = (
         fixed=_BY_SEQUENCE,
     ),
     _policy(
-        "compute_policy_loss_sapo",
-        "sapo",
-        {"tau_pos": "tau_pos", "tau_neg": "tau_neg"},
-        _cut(1665),
-        fixed=_BY_SEQUENCE,
+        "compute_policy_loss_sapo", "sapo", {"tau_pos": "tau_pos", "tau_neg": "tau_neg"}, _cut(1665), fixed=_BY_SEQUENCE
     ),
     _policy("compute_policy_loss_gpg", "gpg", {}),
     _policy(
@@ -446,11 +423,7 @@ _POLICY_LOSSES = (
         metrics={"clip_fraction": ("actor/pg_clipfrac",)},
         # Of a few tokens the defaults take none; and all that the bounds name are no matter of chance.
         fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
-        options={
-            "policy_loss.clip_cov_ratio": 1.0,
-            "policy_loss.clip_cov_lb": 0.05,
-            "policy_loss.clip_cov_ub": 100.0,
-        },
+        options={"policy_loss.clip_cov_ratio": 1.0, "policy_loss.clip_cov_lb": 0.05, "policy_loss.clip_cov_ub": 100.0},
     ),
     _policy(
         "compute_policy_loss_kl_cov",
@@ -472,10 +445,7 @@ _POLICY_LOSSES = (
         _CLIP,
         Dialect("epsilon", 1e-10, "1e-10 is added to a weight before its logarithm", _core_line(1995)),
         # One is of positive advantages, the other of negative ones.
-        metrics={
-            "clip_fraction": ("actor/pg_clipfrac", "actor/pg_clipfrac_lower"),
-            "approx_kl": ("actor/ppo_kl",),
-        },
+        metrics={"clip_fraction": ("actor/pg_clipfrac", "actor/pg_clipfrac_lower"), "approx_kl": ("actor/ppo_kl",)},
         fixed=_BY_SEQUENCE,
     ),
     _policy("compute_policy_loss_dro", "dro", {"beta": "policy_loss.dro_beta"}),

@@ -40,12 +40,7 @@ def _operated(do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
     return Binding(
-        name,
-        "row_surgery",
-        call=partial(_operated, do),
-        imports=(_PROTOCOL,),
-        fixed={"surgery": kind},
-        **more,
+        name, "row_surgery", call=partial(_operated, do), imports=(_PROTOCOL,), fixed={"surgery": kind}, **more
     )
 
 
@@ -171,12 +166,7 @@ BINDINGS = (
     _surgery(f"{_DATA}.split", "split", _counted),
     _surgery(f"{_DATA}.concat", "join", partial(_joined, container)),
     _surgery(f"{_DATA}.reorder", "reorder", _reordered),
-    _surgery(
-        f"{_DATA}.repeat",
-        "repeat",
-        _one,
-        requires=(f"{_DATA}.repeat",),
-    ),
+    _surgery(f"{_DATA}.repeat", "repeat", _one, requires=(f"{_DATA}.repeat",)),
     _surgery(f"{_DATA}.sample_level_repeat", "repeat_each", _repeated),
     _surgery(f"{_PROTOCOL}.pad_dataproto_to_divisor", "fill", _filled),
     _surgery(f"{_PROTOCOL}.unpad_dataproto", "shorten", _one),

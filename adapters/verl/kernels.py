@@ -41,10 +41,7 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     places = torch.arange(inputs["response_length"])
     there = (places[None, :] < inputs["lengths"][:, None]).long()
-    tensors = {
-        "responses": inputs["responses"],
-        "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1),
-    }
+    tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
     data = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors=tensors)
     return {"response_mask": boundary.function(data)}
 

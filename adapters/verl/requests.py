@@ -47,12 +47,7 @@ BINDINGS = (
         imports=(_PROTOCOL,),
         stand_ins=(_SELF, _RUN),
         requires=(f"{_LOOP}.AgentLoopWorker.generate_sequences",),  # workers have a method of this name
-        accepts={
-            "max_new_tokens": (None,),
-            "top_p": (1.0, 0.9),
-            "top_k": (50, 20),
-            "repetition_penalty": (1.0, 1.1),
-        },
+        accepts={"max_new_tokens": (None,), "top_p": (1.0, 0.9), "top_k": (50, 20), "repetition_penalty": (1.0, 1.1)},
     ),
 )
 

@@ -331,11 +331,7 @@ BINDINGS = (
         formerly=("verl.trainer.main_ppo.RewardManager.__call__",),
     ),
     _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", partial(_laid, _lenient), *_STANDING),
-    _lays(
-        f"{_MANAGERS}.batch.BatchRewardManager.__call__",
-        partial(_laid, _manager_of_batches),
-        *_STANDING,
-    ),
+    _lays(f"{_MANAGERS}.batch.BatchRewardManager.__call__", partial(_laid, _manager_of_batches), *_STANDING),
     _lays(f"{_MANAGERS}.prime.PrimeRewardManager.__call__", partial(_laid, _manager), *_STANDING, _EXECUTOR),
     _lays(_ASSEMBLES, _assembled, fixed={"score_as": None}),
     *(
@@ -343,10 +339,7 @@ BINDINGS = (
         for file, name in (("naive", "Naive"), ("dapo", "DAPO"), ("gdpo", "GDPO"))
     ),
     _punishes(
-        f"{_MANAGERS}.dapo.DAPORewardManager.__call__",
-        _penalised,
-        "workers/reward_manager/dapo.py#L126",
-        *_STANDING,
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _penalised, "workers/reward_manager/dapo.py#L126", *_STANDING
     ),
     _punishes(
         f"{_LOOP}.dapo.DAPORewardManager.run_single",

@@ -156,11 +156,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ):
         told = boundary.function(actor, data)
     kl_loss = told.get("actor/kl_loss") if actor.config.use_kl_loss else None
-    return {
-        "gradient": recorder.gradient,
-        "pg_loss": mean_of(told.get("actor/pg_loss")),
-        "kl_loss": mean_of(kl_loss),
-    }
+    return {"gradient": recorder.gradient, "pg_loss": mean_of(told.get("actor/pg_loss")), "kl_loss": mean_of(kl_loss)}
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

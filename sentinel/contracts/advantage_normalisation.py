@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.contract import TOKENS, Contract, Observed, dialect, per_token, token_mask
 from sentinel.contracts.normalisation import LAWS_OF_TOKENS, NORMALISATION_INPUTS, lay_out_groups, normalised
 
 
@@ -29,26 +29,15 @@ ADVANTAGE_NORMALISATION = Contract(
     summary="token-level advantages relative to those of the group's or the batch's tokens that count",
     source="What Matters in On-Policy RL (arXiv:2006.05990), section 3.3; REINFORCE++ (arXiv:2501.03262), equation 7",
     inputs=(
-        Input("advantages", "tensor", "advantage of each token", shape=("batch", "tokens"), domain="advantage"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
+        per_token("advantages", "advantage of each token", "advantage"),
+        token_mask(),
         *NORMALISATION_INPUTS,
-        Input(
-            "masked_output",
-            "string",
-            "what a token that does not count comes out with: zero, or any (nobody reads it)",
-            default="zero",
-            dialect=True,
+        dialect(
+            "masked_output", "zero", "what a token that does not count comes out with: zero, or any (nobody reads it)"
         ),
     ),
     observes=(
-        Observed("normalised", "advantage of each token that counts, normalised; 0 elsewhere", ("batch", "tokens")),
+        Observed("normalised", "advantage of each token that counts, normalised; 0 elsewhere", TOKENS),
         Observed("left_on_masked", "sum of magnitudes that tokens that do not count come out with"),
     ),
     measure=_measure,

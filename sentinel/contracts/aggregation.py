@@ -10,16 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, DoesNotApply, Input
+from sentinel.contracts.contract import Choose, DoesNotApply, Input, dialect
 from sentinel.values.literals import Tensor, tensor
 
-LOSS_AGG_MODES = (
-    "token-mean",
-    "token-sum",
-    "seq-mean-token-sum",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum-norm",
-)
+LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 #: The inputs of :func:`aggregate`, beside the per-token losses and the mask.
 #:
@@ -37,30 +31,24 @@ AGGREGATION_INPUTS = (
         default=None,
         choices=(None, 8),
     ),
-    Input(
+    dialect(
         "empty_rows",
-        "string",
+        "absent",
         "whether rows without a valid token count among the sequences of a mean: absent or counted",
-        default="absent",
-        dialect=True,
     ),
-    Input(
+    dialect(
         "sequence_norm",
-        "string",
+        "mean",
         "whether seq-mean-token-sum-norm is the mean or the sum over sequences, before its constant divisor",
-        default="mean",
-        dialect=True,
     ),
 )
 
 
 #: A dialect of what takes a ratio.
-RATIO_PRECISION = Input(
+RATIO_PRECISION = dialect(
     "ratio_precision",
-    "string",
+    "float64",
     "in what the exponential of a log-ratio is taken, whatever the log-probs come in: float64 (no loss), or float32",
-    default="float64",
-    dialect=True,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-BALANCED_PARTITION = Contract(
+BALANCED_PARTITION = rule(
     name="balanced_partition",
     summary="sequences that are dealt out to ranks or microbatches, about as many tokens to each",
     source=(
@@ -106,9 +106,6 @@ BALANCED_PARTITION = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
     aliases={"k_partitions": "parts", "seqlen_list": "lengths"},
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import Contract, DoesNotApply, Observed, per_token, token_mask
 
 _QUANTITIES = ("advantages", "returns", "values")
 _STATISTICS = ("mean", "max", "min")
@@ -31,25 +31,15 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_TOKENS = ("batch", "tokens")
-
 BATCH_REPORT = Contract(
     name="batch_report",
     summary="means and extremes of a batch's advantages, returns, values and lengths, as they are reported",
     source="a mean, a maximum and a minimum over the tokens that the policy chose",
     inputs=(
-        Input("advantages", "tensor", "advantage of each token", shape=_TOKENS, domain="advantage"),
-        Input("returns", "tensor", "return of each token", shape=_TOKENS, default=None, domain="value"),
-        Input("values", "tensor", "value of each token", shape=_TOKENS, default=None, domain="value"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            dtype="int64",
-            shape=_TOKENS,
-            domain="mask",
-            dtypes=("bool", "float32"),
-        ),
+        per_token("advantages", "advantage of each token", "advantage"),
+        per_token("returns", "return of each token", "value", default=None),
+        per_token("values", "value of each token", "value", default=None),
+        token_mask(dtype="int64", dtypes=("bool", "float32")),
     ),
     observes=tuple(Observed(key, f"the reported {key.replace('_', ' ')}", role="metric") for key in _KEYS),
     measure=_measure,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-BATCH_TRIMMING = Contract(
+BATCH_TRIMMING = rule(
     name="batch_trimming",
     summary="the samples that a step keeps, where they are no multiple of its batch size",
     source="floor(n / b) * b samples are whole batches",
@@ -44,15 +44,9 @@ BATCH_TRIMMING = Contract(
             choices=(False, True),
         ),
     ),
-    observes=(
-        Observed("kept", "samples that are left"),
-        Observed("global_batch_size", "samples of a batch"),
-    ),
+    observes=(Observed("kept", "samples that are left"), Observed("global_batch_size", "samples of a batch")),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
     aliases={"batch_size": "global_batch_size"},
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

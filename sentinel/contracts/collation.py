@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 from sentinel.values.literals import from_array
 
 
@@ -61,7 +61,7 @@ def _field(layout: Mapping[str, Any], row: int, tokens: int) -> Any:
     return from_array(100 * row + np.arange(math.prod(shape)).reshape(shape), layout["dtype"])
 
 
-COLLATION = Contract(
+COLLATION = rule(
     name="collation",
     summary="samples that become one batch",
     source="a batch is its samples side by side: what is read out of it for a sample is what the sample had",
@@ -85,6 +85,5 @@ COLLATION = Contract(
     oracle=_oracle,
     law="fields_survive_surgery",
     laws=("fields_survive_surgery", "the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, dialect, rule
 from sentinel.values.literals import from_array
 
 _DTYPES = ("float32", "int64", "bool", "float64", "int32")
@@ -48,7 +48,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-COLUMN_PADDING = Contract(
+COLUMN_PADDING = rule(
     name="column_padding",
     summary="rows that are filled up to a length with a value",
     source="padding adds columns and nothing else: values, order and dtype stay",
@@ -57,7 +57,7 @@ COLUMN_PADDING = Contract(
         Input("length", "integer", "columns that there are to be at least", choices=(4, 2, 6)),
         Input("pad_value", "number", "what the new columns hold", choices=(0, 7)),
         Input("side", "string", "where they stand: right or left", default="right", choices=("right", "left")),
-        Input("longer", "string", "rows that are longer: kept, or cut to the length", default="kept", dialect=True),
+        dialect("longer", "kept", "rows that are longer: kept, or cut to the length"),
     ),
     observes=(
         Observed("padded", "the values with the new columns", ("rows", "columns")),
@@ -66,8 +66,5 @@ COLUMN_PADDING = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

@@ -10,11 +10,7 @@ from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, O
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     outputs = call(**inputs)
-    return {
-        "accepted": outputs["refusal"] is None,
-        "refusal": outputs["refusal"],
-        "settled": outputs["settled"],
-    }
+    return {"accepted": outputs["refusal"] is None, "refusal": outputs["refusal"], "settled": outputs["settled"]}
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 from sentinel.values.literals import tensor
 
 
@@ -26,7 +26,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-CONTEXT_PARALLEL_LOSS = Contract(
+CONTEXT_PARALLEL_LOSS = rule(
     name="context_parallel_loss",
     summary="the mean loss of a sequence's tokens, which context-parallel ranks share",
     source="data and context parallelism are implementations of one sum (Megatron-LM, arXiv:2104.04473)",
@@ -39,8 +39,5 @@ CONTEXT_PARALLEL_LOSS = Contract(
     observes=(Observed("loss", "the loss of the sequence"),),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

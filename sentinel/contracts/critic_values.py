@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import leaf
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.contract import (
+    TOKENS,
+    Contract,
+    Observed,
+    dialect,
+    laws_of_tokens,
+    per_row,
+    per_token,
+    token_mask,
+)
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,59 +52,36 @@ CRITIC_VALUES = Contract(
     summary="the critic's value of each response token, from the outputs of its value head",
     source="PPO (arXiv:1707.06347), equations 10 and 11: advantages compare with V(s_t), of the state before action t",
     inputs=(
-        Input(
+        per_token(
             "outputs",
-            "tensor",
             "of each response token: what the value head says one position before it",
-            shape=("batch", "tokens"),
+            "value",
             differentiable=True,
-            domain="value",
         ),
-        Input(
+        per_row(
             "output_after",
-            "tensor",
             "what the value head says at the last position of each row, after its last token",
-            shape=("batch",),
+            "value",
             differentiable=True,
-            domain="value",
         ),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where there is a response token",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
-        Input(
-            "outside_the_mask",
-            "string",
-            "what stands at tokens that do not count: zero, or any number",
-            default="zero",
-            dialect=True,
-        ),
+        token_mask("1 where there is a response token"),
+        dialect("outside_the_mask", "zero", "what stands at tokens that do not count: zero, or any number"),
     ),
     observes=(
-        Observed("values", "of each response token; 0 elsewhere", ("batch", "tokens")),
+        Observed("values", "of each response token; 0 elsewhere", TOKENS),
         Observed("outside", "the largest magnitude at a token of the row that does not count", ("batch",)),
-        Observed("per_token_gradient", "d sum(values) / d outputs", ("batch", "tokens"), "gradient"),
+        Observed("per_token_gradient", "d sum(values) / d outputs", TOKENS, "gradient"),
         Observed("gradient_after", "d sum(values) / d output_after", ("batch",), "gradient"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"loss_mask": "response_mask"},
-    laws=(
-        "masked_values_have_no_influence",
-        "a_rejected_row_is_an_absent_row",
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "representation_is_invisible",
-        "finite_in_finite_out",
-        "gradients_stay_where_they_belong",
+    laws=laws_of_tokens(
+        "parts_add_up",
+        "a_sequence_decision_is_one_decision",
+        "every_knob_counts",
+        "metrics_tell_the_truth",
+        "normalisation_laws",
     ),
 )

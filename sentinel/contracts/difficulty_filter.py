@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Input, Observed, dialect, knob, per_row, rule
 from sentinel.contracts.normalisation import lay_out_groups, rows_of
 
 
@@ -24,37 +24,22 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": kept}
 
 
-DIFFICULTY_FILTER = Contract(
+DIFFICULTY_FILTER = rule(
     name="difficulty_filter",
     summary="the responses that are trained on: those to prompts of medium difficulty",
     source="PRIME (arXiv:2502.01456), online prompt filtering: prompts whose accuracy is within a range",
     inputs=(
-        Input("rewards", "tensor", "reward of each response", shape=("batch",), domain="reward"),
+        per_row("rewards", "reward of each response", "reward"),
         Input("group", "labels", "the prompt that each response answers", shape=("batch",)),
         Input("group_layout", "string", "any, consecutive, or equal (and of one size)", default="any"),
-        Input("low", "number", "a prompt whose mean is not above is too hard", choices=(0.125, 0.375), knob=True),
-        Input("high", "number", "one whose mean is not below is too easy", choices=(0.875, 0.625), knob=True),
-        Input(
-            "group_of_one",
-            "string",
-            "a response without others to the same prompt: filtered, or kept",
-            default="filtered",
-            dialect=True,
-        ),
+        knob("low", "a prompt whose mean is not above is too hard", (0.125, 0.375), REQUIRED),
+        knob("high", "one whose mean is not below is too easy", (0.875, 0.625), REQUIRED),
+        dialect("group_of_one", "filtered", "a response without others to the same prompt: filtered, or kept"),
     ),
     observes=(Observed("kept", "1 for a response that is trained on", ("batch",), "decision"),),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    mask="",
     group="group",
-    laws=(
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "every_knob_counts",
-    ),
+    laws=("groups_are_isolated", "order_does_not_matter", "twins_agree", "every_knob_counts", *AS_DEFINED),
     arrange=lay_out_groups,
 )

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Observed,
+    dialect,
+    knob,
+    per_token,
+    token_mask,
+)
 from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
 
 
@@ -89,62 +99,40 @@ DISCOUNTED_RETURN = Contract(
     summary="token-level returns from token rewards and a KL penalty, without a critic",
     source="REINFORCE++ (arXiv:2501.03262), on KL-regularised token rewards (arXiv:2203.02155, equation 2)",
     inputs=(
-        Input(
+        per_token(
             "token_level_rewards",
-            "tensor",
             "reward of each token; an outcome reward stands on the last one that counts",
-            shape=("batch", "tokens"),
-            domain="reward",
+            "reward",
         ),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts, that is, is a step of the episode",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
+        token_mask("1 where a token counts, that is, is a step of the episode"),
         REWARD_LAYOUT,
-        Input("gamma", "number", "discount of a step", default=1.0, choices=(1.0, 0.5, 0.9, 0.0), knob=True),
-        Input(
-            "kl",
-            "tensor",
-            "KL estimate of each token, in nats",
-            shape=("batch", "tokens"),
-            default=None,
-            domain="log_ratio",
-        ),
-        Input("kl_coef", "number", "what multiplies kl", default=0.0, choices=(0.0, 0.5, 0.1), knob=True),
-        Input(
+        knob("gamma", "discount of a step", (1.0, 0.5, 0.9, 0.0)),
+        per_token("kl", "KL estimate of each token, in nats", "log_ratio", default=None),
+        knob("kl_coef", "what multiplies kl", (0.0, 0.5, 0.1)),
+        dialect(
             "credit",
-            "string",
+            "discounted",
             "what a token's return is: discounted (the discounted rewards from it on), response (all rewards of the "
             "response, less the token's own KL penalty), segment (as discounted, with a whole run of tokens that "
             "count as one step)",
-            default="discounted",
-            dialect=True,
         ),
-        Input(
+        dialect(
             "masked_steps",
-            "string",
+            "skipped",
             "what a token that does not count is: skipped (no step), counted (a step with the reward that stands "
             "there, without KL penalty), end (the episode ends before it, and another begins after it)",
-            default="skipped",
-            dialect=True,
         ),
-        Input(
+        dialect(
             "whiten",
-            "boolean",
+            False,
             "advantages are the returns, centred and divided by sqrt(variance + 1e-8) over all tokens that count, the "
             "variance with n - 1; false: advantages are the returns",
-            default=False,
-            dialect=True,
         ),
         COUNT_EPSILON,
     ),
     observes=(
-        Observed("returns", "return of each token that counts; 0 elsewhere", ("batch", "tokens")),
-        Observed("advantages", "advantage of each token that counts; 0 elsewhere", ("batch", "tokens")),
+        Observed("returns", "return of each token that counts; 0 elsewhere", TOKENS),
+        Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
     ),
     measure=_measure,
     oracle=_oracle,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.contract import Input, Observed, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"drawn": drawn}
 
 
-EPOCH_ORDER = Contract(
+EPOCH_ORDER = rule(
     name="epoch_order",
     summary="the order of a shuffled dataset, epoch after epoch",
     source="the documentation of torch.utils.data.DistributedSampler",
@@ -47,7 +47,4 @@ EPOCH_ORDER = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
 )

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    REQUIRED,
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Observed,
+    dialect,
+    knob,
+    per_token,
+    token_mask,
+)
 from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, whitened
 
 
@@ -53,41 +64,29 @@ GENERALISED_ADVANTAGE = Contract(
     summary="token-level advantages and returns from token rewards and a critic's values",
     source="GAE (arXiv:1506.02438), equation 16, for an episode that ends with the last token that counts",
     inputs=(
-        Input("token_level_rewards", "tensor", "reward of each token", shape=("batch", "tokens"), domain="reward"),
-        Input("values", "tensor", "the critic's value at each token", shape=("batch", "tokens"), domain="value"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts, that is, is a step of the episode",
-            dtype="float32",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
+        per_token("token_level_rewards", "reward of each token", "reward"),
+        per_token("values", "the critic's value at each token", "value"),
+        token_mask("1 where a token counts, that is, is a step of the episode"),
         REWARD_LAYOUT,
-        Input("gamma", "number", "discount", choices=(1.0, 0.5, 0.9, 0.0), knob=True),
-        Input("lam", "number", "GAE's lambda", choices=(1.0, 0.5, 0.95, 0.0), knob=True),
-        Input(
+        knob("gamma", "discount", (1.0, 0.5, 0.9, 0.0), REQUIRED),
+        knob("lam", "GAE's lambda", (1.0, 0.5, 0.95, 0.0), REQUIRED),
+        dialect(
             "whiten",
-            "boolean",
+            False,
             "advantages (not returns) are centred and divided by sqrt(variance + 1e-8) over all tokens that count, the "
             "variance with n - 1",
-            default=False,
-            dialect=True,
         ),
-        Input(
+        dialect(
             "masked_steps",
-            "string",
+            "skipped",
             "what a token that does not count is: skipped (no step), or counted (a step with the reward and the value "
             "that stand there)",
-            default="skipped",
-            dialect=True,
         ),
         COUNT_EPSILON,
     ),
     observes=(
-        Observed("advantages", "advantage of each token that counts; 0 elsewhere", ("batch", "tokens")),
-        Observed("returns", "the critic's target at each token that counts; 0 elsewhere", ("batch", "tokens")),
+        Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
+        Observed("returns", "the critic's target at each token that counts; 0 elsewhere", TOKENS),
     ),
     measure=_measure,
     oracle=_oracle,

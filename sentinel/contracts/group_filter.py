@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import AS_DEFINED, Choose, Input, Observed, dialect, per_row, rule
 from sentinel.contracts.normalisation import lay_out_groups, rows_of
 from sentinel.values.literals import tensor
 
@@ -49,12 +49,12 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-GROUP_FILTER = Contract(
+GROUP_FILTER = rule(
     name="group_filter",
     summary="the responses that are trained on: those to prompts whose rewards are not all alike",
     source="DAPO (arXiv:2503.14476), section 3.2, equation 11: dynamic sampling leaves out what has no advantage",
     inputs=(
-        Input("rewards", "tensor", "reward of each response", dtype="float64", shape=("batch",), domain="reward"),
+        per_row("rewards", "reward of each response", "reward", dtype="float64"),
         Input("group", "labels", "the prompt that each response answers", shape=("batch",)),
         Input(
             "group_layout",
@@ -62,20 +62,8 @@ GROUP_FILTER = Contract(
             "which labels the boundary can be given: any, consecutive, equal (consecutive, and of one size)",
             default="any",
         ),
-        Input(
-            "group_of_one",
-            "string",
-            "a response without others to differ from: dropped, or kept",
-            default="dropped",
-            dialect=True,
-        ),
-        Input(
-            "none_left",
-            "string",
-            "what comes out where no group is kept: none, or all",
-            default="none",
-            dialect=True,
-        ),
+        dialect("group_of_one", "dropped", "a response without others to differ from: dropped, or kept"),
+        dialect("none_left", "none", "what comes out where no group is kept: none, or all"),
     ),
     observes=(
         Observed("kept", "1 for a response that comes out", ("batch",), "decision"),
@@ -83,15 +71,7 @@ GROUP_FILTER = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    mask="",
     group="group",
-    laws=(
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-    ),
+    laws=("groups_are_isolated", "order_does_not_matter", "twins_agree", *AS_DEFINED),
     arrange=_arrange,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 from sentinel.values.literals import Array
 
 #: Three labels of each kind, as batches carry them: (values, numpy dtype).
@@ -44,7 +44,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-GROUP_NUMBERS = Contract(
+GROUP_NUMBERS = rule(
     name="group_numbers",
     summary="the numbers 0 to G-1 of the G groups that rows belong to",
     source="a label is a name: rows are of one group where their labels are equal, and of no other",
@@ -57,8 +57,5 @@ GROUP_NUMBERS = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

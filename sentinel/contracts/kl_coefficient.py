@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, knob, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,25 +34,21 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-KL_COEFFICIENT = Contract(
+KL_COEFFICIENT = rule(
     name="kl_coefficient",
     summary="the weight of the KL penalty, step after step",
     source="arXiv:1909.08593, section 2.2, and its code: github.com/openai/lm-human-preferences, AdaptiveKLController",
     inputs=(
         Input("adaptive", "boolean", "whether it is steered towards the target", choices=(True, False)),
         Input("initial", "number", "the coefficient of the first step", choices=(0.2, 0.001, 0.0)),
-        Input("target_kl", "number", "what the KL of a step is to be, in nats", choices=(0.5, 6.0), knob=True),
-        Input(
-            "horizon", "integer", "samples over which the coefficient is corrected", choices=(100, 7, 10000), knob=True
-        ),
-        Input("samples_per_step", "integer", "samples of one step", choices=(8, 1, 64), knob=True),
+        knob("target_kl", "what the KL of a step is to be, in nats", (0.5, 6.0), REQUIRED),
+        knob("horizon", "samples over which the coefficient is corrected", (100, 7, 10000), REQUIRED),
+        knob("samples_per_step", "samples of one step", (8, 1, 64), REQUIRED),
         Input("kls", "any", "the KL of each step, in nats", choices=((),)),
     ),
     observes=(Observed("coefficients", "the first coefficient, and the one after each step", ("steps",)),),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched", "every_knob_counts", "finite_in_finite_out"),
-    mask="",
+    laws=(*AS_DEFINED, "every_knob_counts", "finite_in_finite_out"),
     arrange=_arrange,
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, dialect, knob, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-LEARNING_RATE = Contract(
+LEARNING_RATE = rule(
     name="learning_rate",
     summary="the learning rate of each update of a training",
     source=(
@@ -50,29 +50,19 @@ LEARNING_RATE = Contract(
     ),
     inputs=(
         Input("schedule", "string", "constant, cosine or wsd", choices=("constant", "cosine", "wsd")),
-        Input("warmup_steps", "integer", "updates in which it goes up", choices=(3, 0, 1, 10), knob=True),
+        knob("warmup_steps", "updates in which it goes up", (3, 0, 1, 10), REQUIRED),
         Input("training_steps", "integer", "updates of the training", default=10),
-        Input("min_ratio", "number", "the lowest rate by the peak", default=0.0, choices=(0.0, 0.1, 1.0), knob=True),
-        Input("initial_ratio", "number", "the rate of step 0 by the peak", default=0.0, choices=(0.0, 0.2), knob=True),
-        Input(
-            "stable_ratio", "number", "share of the rest at the peak", default=0.5, choices=(0.5, 0.0, 0.9), knob=True
-        ),
+        knob("min_ratio", "the lowest rate by the peak", (0.0, 0.1, 1.0)),
+        knob("initial_ratio", "the rate of step 0 by the peak", (0.0, 0.2)),
+        knob("stable_ratio", "share of the rest at the peak", (0.5, 0.0, 0.9)),
         Input("peak", "number", "the highest rate", default=1.0, choices=(1.0, 1e-6)),
-        Input("first_step", "integer", "what the first update is counted as", default=0, choices=(0, 1), knob=True),
-        Input(
-            "warmup_from",
-            "string",
-            "where the warm-up begins: at initial_ratio, or at the minimum",
-            default="initial",
-            dialect=True,
-        ),
+        knob("first_step", "what the first update is counted as", (0, 1)),
+        dialect("warmup_from", "initial", "where the warm-up begins: at initial_ratio, or at the minimum"),
     ),
     observes=(Observed("rates", "the rate that each update is taken with", ("steps",)),),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
     aliases={"num_warmup_steps": "warmup_steps", "num_training_steps": "training_steps", "min_lr_ratio": "min_ratio"},
-    laws=("the_oracle_agrees", "nothing_else_is_touched", "every_knob_counts", "finite_in_finite_out"),
-    mask="",
+    laws=(*AS_DEFINED, "every_knob_counts", "finite_in_finite_out"),
     arrange=_arrange,
 )

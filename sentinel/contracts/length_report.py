@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 
 _STATISTICS = ("mean", "max", "min")
 
@@ -28,7 +28,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-LENGTH_REPORT = Contract(
+LENGTH_REPORT = rule(
     name="length_report",
     summary="the reported lengths of the responses that a generator returns",
     source="a mean, a maximum and a minimum of what is returned",
@@ -44,6 +44,5 @@ LENGTH_REPORT = Contract(
     oracle=_oracle,
     law="metrics_tell_the_truth",
     laws=("the_oracle_agrees", "metrics_tell_the_truth", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

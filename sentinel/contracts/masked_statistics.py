@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    TOKENS,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    per_token,
+    token_mask,
+)
 from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, mean, root, runs, variance
 
 
@@ -75,60 +85,30 @@ MASKED_STATISTICS = Contract(
     summary="statistics of the tokens that count",
     source="the definitions of the sample mean and the sample variance; whitening as in PPO (arXiv:2006.05990, C67)",
     inputs=(
-        Input("values", "tensor", "a value of each token", shape=("batch", "tokens"), domain="value"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
+        per_token("values", "a value of each token", "value"),
+        token_mask(),
         Input(
             "statistic",
             "string",
             "mean, sum, var, whiten (centred, divided by the standard deviation), or segment_mean (each token has the "
             "mean of the run of tokens that count in which it stands)",
         ),
-        Input(
-            "axis",
-            "string",
-            "over what: None for all tokens of the batch, token for those of each row",
-            default=None,
-            choices=(None, "token"),
-            knob=True,
-        ),
-        Input(
-            "unbiased",
-            "boolean",
-            "whether the variance has n - 1 (or n) in its denominator",
-            default=True,
-            choices=(True, False),
-            knob=True,
-        ),
-        Input(
-            "shift_mean",
-            "boolean",
-            "whiten: whether the result is centred at 0, or at the mean it had",
-            default=True,
-            choices=(True, False),
-            knob=True,
-        ),
-        Input("epsilon", "number", "whiten: see epsilon_placement", default=1e-8, choices=(1e-8, 0.5), knob=True),
-        Input(
+        knob("axis", "over what: None for all tokens of the batch, token for those of each row", (None, "token")),
+        knob("unbiased", "whether the variance has n - 1 (or n) in its denominator", (True, False)),
+        knob("shift_mean", "whiten: whether the result is centred at 0, or at the mean it had", (True, False)),
+        knob("epsilon", "whiten: see epsilon_placement", (1e-8, 0.5)),
+        dialect(
             "epsilon_placement",
-            "string",
+            "inside",
             "inside (sqrt(variance + epsilon)), outside (sqrt(variance) + epsilon), floor (sqrt(max(variance, "
             "epsilon)))",
-            default="inside",
-            dialect=True,
         ),
         COUNT_EPSILON,
     ),
     observes=(
         Observed("statistic", "mean, sum or var over the batch; else None"),
         Observed("row_statistic", "mean, sum or var of each row; else None", ("batch",)),
-        Observed("whitened", "whiten and segment_mean, at each token that counts; 0 elsewhere", ("batch", "tokens")),
+        Observed("whitened", "whiten and segment_mean, at each token that counts; 0 elsewhere", TOKENS),
     ),
     measure=_measure,
     oracle=_oracle,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.aggregation import replaced
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,14 +46,7 @@ MICROBATCH_PACKING = Contract(
     summary="microbatches of as many rows as a budget of tokens has room for",
     source="bin packing (Johnson et al., 1974): every item in one bin, and no bin above its capacity",
     inputs=(
-        Input(
-            "attention_mask",
-            "tensor",
-            "1 where a token is no padding",
-            dtype="int64",
-            shape=("batch", "tokens"),
-            domain="mask",
-        ),
+        per_token("attention_mask", "1 where a token is no padding", "mask", dtype="int64"),
         Input(
             "max_tokens_per_microbatch",
             "integer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 from sentinel.contracts.row_surgery import LAYOUTS, drawn_fields, rows_of, taken
 
 
@@ -36,7 +36,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-MINIBATCH_ITERATION = Contract(
+MINIBATCH_ITERATION = rule(
     name="minibatch_iteration",
     summary="the rows of a batch in minibatches, epoch after epoch",
     source=(
@@ -62,8 +62,6 @@ MINIBATCH_ITERATION = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
     laws=("the_oracle_agrees", "fields_survive_surgery", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

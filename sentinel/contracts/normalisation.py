@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.aggregation import replaced
-from sentinel.contracts.contract import Choose, DoesNotApply, Input
+from sentinel.contracts.contract import Choose, DoesNotApply, Input, dialect, knob
 
 #: How rewards or advantages are normalised: ``(x - mean) / (std + epsilon)``.
 NORMALISATION_INPUTS = (
@@ -23,54 +23,24 @@ NORMALISATION_INPUTS = (
         "(consecutive, and every group has the same number of rows)",
         default="any",
     ),
-    Input(
-        "mean_level",
-        "string",
-        "over what the subtracted mean is: group, batch, or None for no mean",
-        default="group",
-        choices=("group", "batch", None),
-        knob=True,
-    ),
-    Input(
+    knob("mean_level", "over what the subtracted mean is: group, batch, or None for no mean", ("group", "batch", None)),
+    knob(
         "std_level",
-        "string",
         "over what the dividing standard deviation is: group, batch, or None for no division",
-        default="group",
-        choices=(None, "group", "batch"),
-        knob=True,
+        (None, "group", "batch"),
+        "group",
     ),
-    Input(
-        "leave_one_out",
-        "boolean",
-        "whether the mean leaves out what it is subtracted from",
-        default=False,
-        choices=(False, True),
-        knob=True,
-    ),
-    Input("epsilon", "number", "added to the standard deviation", default=1e-6, choices=(1e-6, 0.5), knob=True),
-    Input("std", "string", "unbiased (n - 1) or biased (n)", default="unbiased", dialect=True),
-    Input(
-        "epsilon_placement",
-        "string",
-        "outside (std + epsilon) or inside (sqrt(variance + epsilon)) of the root",
-        default="outside",
-        dialect=True,
-    ),
-    Input(
+    knob("leave_one_out", "whether the mean leaves out what it is subtracted from", (False, True)),
+    knob("epsilon", "added to the standard deviation", (1e-6, 0.5)),
+    dialect("std", "unbiased", "unbiased (n - 1) or biased (n)"),
+    dialect("epsilon_placement", "outside", "outside (std + epsilon) or inside (sqrt(variance + epsilon)) of the root"),
+    dialect(
         "std_about",
-        "string",
+        "mean",
         "mean (of what std_level says: a standard deviation proper) or subtracted (the root mean square of what is "
         "left after the subtraction)",
-        default="mean",
-        dialect=True,
     ),
-    Input(
-        "group_of_one",
-        "string",
-        "what has no other to compare with: zero, or score (no mean is subtracted)",
-        default="zero",
-        dialect=True,
-    ),
+    dialect("group_of_one", "zero", "what has no other to compare with: zero, or score (no mean is subtracted)"),
 )
 
 #: Laws of every boundary that takes tokens with a mask to tokens.
@@ -236,13 +206,7 @@ def place_rewards(inputs: dict[str, Any], choose: Choose) -> None:
 
 
 #: An input of contracts whose results may be whitened.
-COUNT_EPSILON = Input(
-    "count_epsilon",
-    "number",
-    "added to the number of tokens that a mean divides by",
-    default=0.0,
-    dialect=True,
-)
+COUNT_EPSILON = dialect("count_epsilon", 0.0, "added to the number of tokens that a mean divides by")
 
 #: An input of contracts whose scenarios :func:`place_rewards` arranges.
 REWARD_LAYOUT = Input(

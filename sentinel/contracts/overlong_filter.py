@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import TOKENS, Choose, Contract, Observed, token_mask
 from sentinel.contracts.response_lengths import with_a_token
 
 
@@ -31,17 +31,12 @@ OVERLONG_FILTER = Contract(
     summary="the mask of a batch of responses, without those that were cut off at the limit",
     source="DAPO (arXiv:2503.14476), section 3.4: overlong filtering masks the loss of truncated samples",
     inputs=(
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token is of the response; one that fills all columns was cut off",
-            dtype="int64",
-            shape=("batch", "tokens"),
-            domain="mask",
+        token_mask(
+            "1 where a token is of the response; one that fills all columns was cut off", dtype="int64", dtypes=()
         ),
     ),
     observes=(
-        Observed("kept", "1 where a token is trained on", ("batch", "tokens"), "decision"),
+        Observed("kept", "1 where a token is trained on", TOKENS, "decision"),
         Observed("kept_outside", "how many tokens are kept that do not count"),
     ),
     measure=_measure,

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import (
+    AS_DEFINED,
+    REQUIRED,
+    Choose,
+    Contract,
+    Observed,
+    dialect,
+    knob,
+    per_row,
+    token_mask,
+)
 from sentinel.contracts.response_lengths import with_a_token
 
 
@@ -33,23 +43,15 @@ OVERLONG_PENALTY = Contract(
     summary="rewards of responses, less what they lose for coming near the limit of their length",
     source="DAPO (arXiv:2503.14476), equation 13: soft overlong punishment",
     inputs=(
-        Input("rewards", "tensor", "reward of each response", shape=("batch",), domain="reward"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token is of the response; its length is their number",
-            shape=("batch", "tokens"),
-            domain="mask",
-        ),
-        Input("max_length", "integer", "L_max: most tokens of a response", choices=(5, 4, 3), knob=True),
-        Input("buffer", "integer", "L_cache: before the limit, over so many tokens", choices=(4, 2, 1), knob=True),
-        Input("factor", "number", "f: what a response at the limit loses", default=1.0, choices=(1.0, 0.5), knob=True),
-        Input(
+        per_row("rewards", "reward of each response", "reward"),
+        token_mask("1 where a token is of the response; its length is their number", dtypes=()),
+        knob("max_length", "L_max: most tokens of a response", (5, 4, 3), REQUIRED),
+        knob("buffer", "L_cache: before the limit, over so many tokens", (4, 2, 1), REQUIRED),
+        knob("factor", "f: what a response at the limit loses", (1.0, 0.5)),
+        dialect(
             "beyond_limit",
-            "string",
+            "flat",
             "what one that is longer than the limit loses: flat (as at the limit), linear (more with each token)",
-            default="flat",
-            dialect=True,
         ),
     ),
     observes=(Observed("rewards", "reward of each response, with the penalty", ("batch",)),),
@@ -61,10 +63,9 @@ OVERLONG_PENALTY = Contract(
         "order_does_not_matter",
         "padding_is_invisible",
         "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
         "every_knob_counts",
         "finite_in_finite_out",
+        *AS_DEFINED,
     ),
     arrange=_arrange,
 )

@@ -22,7 +22,19 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.aggregation import LOSS_AGG_MODES, aggregate, detached, leaf, replaced, spread
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    laws_of_tokens,
+    per_token,
+    token_mask,
+)
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.policy_loss import POLICY_LOSS
 
@@ -166,48 +178,30 @@ POLICY_UPDATE = Contract(
         "aggregation as in loss_aggregation. Microbatches are an implementation of one sum"
     ),
     inputs=(
-        Input(
+        per_token(
             "log_probs",
-            "tensor",
             "of the trained policy, in nats, <= 0: the model's parameters, which its forward pass returns",
-            shape=("batch", "tokens"),
+            "log_prob",
             differentiable=True,
-            domain="log_prob",
         ),
-        Input(
-            "old_log_probs",
-            "tensor",
-            "of the policy that the ratio is relative to, for the same tokens",
-            shape=("batch", "tokens"),
-            domain="log_ratio",
-        ),
-        Input("advantages", "tensor", "advantage of each token", shape=("batch", "tokens"), domain="advantage"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            dtype="int64",
-            shape=("batch", "tokens"),
-            domain="mask",
-        ),
-        Input(
+        per_token("old_log_probs", "of the policy that the ratio is relative to, for the same tokens", "log_ratio"),
+        per_token("advantages", "advantage of each token", "advantage"),
+        token_mask(dtype="int64", dtypes=()),
+        per_token(
             "ref_log_probs",
-            "tensor",
             "of the reference, for the same tokens; left out, there is no KL term",
-            shape=("batch", "tokens"),
+            "log_ratio",
             default=None,
-            domain="log_ratio",
         ),
-        Input("kl_coef", "number", "coefficient of the KL term", default=0.0, choices=(0.0, 0.5), knob=True),
+        knob("kl_coef", "coefficient of the KL term", (0.0, 0.5)),
         *(replace(item, default="k3") for item in _as_in(KL_ESTIMATE, "kl_estimator")),
         *_as_in(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
-        Input(
+        knob(
             "loss_agg_mode",
-            "string",
             "how per-token losses of a mini-batch become one",
-            default="token-mean",
-            choices=LOSS_AGG_MODES,
-            knob=True,
+            LOSS_AGG_MODES,
+            "token-mean",
+            kind="string",
         ),
         Input(
             "loss_scale_factor",
@@ -217,48 +211,37 @@ POLICY_UPDATE = Contract(
         ),
         Input("mini_batch_size", "integer", "rows of one optimiser step, of all ranks; left out, all", default=None),
         *CUTTING,
-        Input(
+        dialect(
             "old_policy",
-            "string",
+            "given",
             "given: what old_log_probs say; current: the first and only step on a batch takes the ratio to be 1",
-            default="given",
-            dialect=True,
         ),
-        Input(
+        dialect(
             "empty_rows",
-            "string",
+            "absent",
             "whether rows without a valid token count among the sequences of a mini-batch: absent or counted",
-            default="absent",
-            dialect=True,
         ),
-        Input("log_ratio_clamp", "number", "as in policy_loss", default=None, dialect=True),
-        Input("kl_clamp", "number", "as clamp in kl_estimate", default=None, dialect=True),
+        dialect("log_ratio_clamp", None, "as in policy_loss"),
+        dialect("kl_clamp", None, "as clamp in kl_estimate"),
     ),
     observes=(
-        Observed(
-            "gradient",
-            "what the optimiser is handed for log_probs, added up over its steps",
-            ("batch", "tokens"),
-            "gradient",
-        ),
+        Observed("gradient", "what the optimiser is handed for log_probs, added up over its steps", TOKENS, "gradient"),
         Observed("pg_loss", "the reported policy loss, without the KL term", role="metric"),
         Observed("kl_loss", "the reported KL term, without its coefficient", role="metric"),
-        Observed("told_log_probs", "the log-probs that are handed back, row by row", ("batch", "tokens"), "metric"),
+        Observed("told_log_probs", "the log-probs that are handed back, row by row", TOKENS, "metric"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"ref_log_prob": "ref_log_probs", "kl_loss_coef": "kl_coef", "max_token_len": "max_tokens_per_microbatch"},
-    laws=(
-        "masked_values_have_no_influence",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "parts_add_up",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "every_knob_counts",
-        "metrics_tell_the_truth",
-        "finite_in_finite_out",
+    laws=laws_of_tokens(
+        "a_rejected_row_is_an_absent_row",
+        "groups_are_isolated",
+        "a_sequence_decision_is_one_decision",
+        "twins_agree",
+        "representation_is_invisible",
+        "normalisation_laws",
+        "gradients_stay_where_they_belong",
     ),
     arrange=_arrange,
     parts=cut_otherwise,

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import detached, leaf, replaced
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import REQUIRED, TOKENS, Choose, Contract, Input, Observed, knob, per_token
 
-_TOKENS = ("batch", "tokens")
 _SIDES = ("chosen", "rejected")
 
 
@@ -50,20 +49,9 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 def _of(side: str) -> tuple[Input, ...]:
     return (
-        Input(
-            f"{side}_log_probs",
-            "tensor",
-            f"of the {side} response's tokens, in nats",
-            shape=_TOKENS,
-            differentiable=True,
-            domain="log_prob",
-        ),
-        Input(
-            f"{side}_ref_log_probs", "tensor", "of the reference, for the same tokens", shape=_TOKENS, domain="log_prob"
-        ),
-        Input(
-            f"{side}_mask", "tensor", "1 where a token is of the response", dtype="int64", shape=_TOKENS, domain="mask"
-        ),
+        per_token(f"{side}_log_probs", f"of the {side} response's tokens, in nats", "log_prob", differentiable=True),
+        per_token(f"{side}_ref_log_probs", "of the reference, for the same tokens", "log_prob"),
+        per_token(f"{side}_mask", "1 where a token is of the response", "mask", dtype="int64"),
     )
 
 
@@ -77,13 +65,13 @@ PREFERENCE_LOSS = Contract(
     inputs=(
         *_of("chosen"),
         *_of("rejected"),
-        Input("beta", "number", "strength of the regularisation", choices=(0.1, 0.5), knob=True),
-        Input("loss_type", "string", "sigmoid (DPO) or ipo", choices=("sigmoid", "ipo"), knob=True),
+        knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
+        knob("loss_type", "sigmoid (DPO) or ipo", ("sigmoid", "ipo"), REQUIRED),
     ),
     observes=(
         Observed("loss", "the mean over pairs"),
-        Observed("chosen_gradient", "d loss / d chosen_log_probs", _TOKENS, "other"),
-        Observed("rejected_gradient", "d loss / d rejected_log_probs", _TOKENS, "other"),
+        Observed("chosen_gradient", "d loss / d chosen_log_probs", TOKENS, "other"),
+        Observed("rejected_gradient", "d loss / d rejected_log_probs", TOKENS, "other"),
     ),
     measure=_measure,
     oracle=_oracle,

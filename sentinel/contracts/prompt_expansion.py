@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.contract import Input, Observed, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-PROMPT_EXPANSION = Contract(
+PROMPT_EXPANSION = rule(
     name="prompt_expansion",
     summary="the samples that each prompt becomes",
     source="samples of a prompt are independent draws (GRPO, arXiv:2402.03300, section 4.1), which share no state",
@@ -48,7 +48,4 @@ PROMPT_EXPANSION = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import detached, gradient, leaf
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import TOKENS, Choose, Contract, DoesNotApply, Input, Observed, per_token, token_mask
 from sentinel.contracts.normalisation import rows_of
 
 
@@ -40,13 +40,13 @@ PROMPT_LOSS = Contract(
     summary="the mean over the prompts of a batch of the mean loss of a prompt's tokens",
     source="a mean over prompts: a loss that is the same everywhere is the loss of the batch",
     inputs=(
-        Input("loss_mat", "tensor", "per-token losses", shape=("batch", "tokens"), differentiable=True, domain="loss"),
-        Input("response_mask", "tensor", "1 where a token counts", shape=("batch", "tokens"), domain="mask"),
+        per_token("loss_mat", "per-token losses", "loss", differentiable=True),
+        token_mask(dtypes=()),
         Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
     ),
     observes=(
         Observed("loss", "the loss of the batch"),
-        Observed("per_token_gradient", "d loss / d loss_mat", ("batch", "tokens"), "gradient"),
+        Observed("per_token_gradient", "d loss / d loss_mat", TOKENS, "gradient"),
     ),
     measure=_measure,
     oracle=_oracle,

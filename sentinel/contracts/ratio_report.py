@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import replaced, spread
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Observed, dialect, per_token, token_mask
 
 _METRICS = ("ratio_max", "ratio_min")
 
@@ -37,17 +37,15 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-_TOKENS = ("batch", "tokens")
-
 RATIO_REPORT = Contract(
     name="ratio_report",
     summary="the extremes of a policy loss's ratios, as they are reported",
     source="PPO (arXiv:1707.06347), section 3: the ratio of a token's probabilities, which is positive",
     inputs=(
-        Input("log_probs", "tensor", "of the trained policy, in nats", shape=_TOKENS, domain="log_prob"),
-        Input("old_log_probs", "tensor", "of the policy that sampled, in nats", shape=_TOKENS, domain="log_ratio"),
-        Input("response_mask", "tensor", "1 where a token counts", shape=_TOKENS, domain="mask", dtypes=("int64",)),
-        Input("log_ratio_clamp", "number", "bound of |log-ratio|", default=None, dialect=True),
+        per_token("log_probs", "of the trained policy, in nats", "log_prob"),
+        per_token("old_log_probs", "of the policy that sampled, in nats", "log_ratio"),
+        token_mask(dtypes=("int64",)),
+        dialect("log_ratio_clamp", None, "bound of |log-ratio|"),
     ),
     observes=(
         Observed("ratio_max", "the largest ratio", role="metric"),

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.contract import Input, Observed, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"fields": dict(inputs["record"])}
 
 
-RECORD_READING = Contract(
+RECORD_READING = rule(
     name="record_reading",
     summary="a sample that is made of a dictionary",
     source="reading is not writing",
@@ -39,6 +39,4 @@ RECORD_READING = Contract(
     measure=_measure,
     oracle=_oracle,
     law="nothing_else_is_touched",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
 )

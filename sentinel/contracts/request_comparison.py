@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 
 #: Parameters that every engine samples by, with two values of each.
 _VALUES: Mapping[str, tuple[Any, Any]] = {
@@ -42,7 +42,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return {**inputs, "first": first, "second": second}
 
 
-REQUEST_COMPARISON = Contract(
+REQUEST_COMPARISON = rule(
     name="request_comparison",
     summary="whether two requests have the same sampling parameters",
     source="two requests may be sampled as one where nothing that sampling goes by differs",
@@ -53,8 +53,5 @@ REQUEST_COMPARISON = Contract(
     observes=(Observed("alike", "whether they are taken for alike"),),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

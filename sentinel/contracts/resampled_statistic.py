@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import DoesNotApply, Input, Observed, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"mean": inputs["values"][0]}
 
 
-RESAMPLED_STATISTIC = Contract(
+RESAMPLED_STATISTIC = rule(
     name="resampled_statistic",
     summary="the mean of means of resampled values (bootstrap)",
     source="the bootstrap (Efron, 1979): samples are drawn with replacement, from a generator that is nobody else's",
@@ -45,6 +45,4 @@ RESAMPLED_STATISTIC = Contract(
     measure=_measure,
     oracle=_oracle,
     law="nothing_else_is_touched",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 
 #: Ids of ordinary tokens; the special ones are below.
 _WORDS = 10
@@ -54,7 +54,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return {**inputs, "prompt_token_ids": prompts, "response_token_ids": responses}
 
 
-RESPONSE_MASKS = Contract(
+RESPONSE_MASKS = rule(
     name="response_masks",
     summary="the mask of the tokens that the policy chose, from what an engine generated",
     source="REINFORCE (Williams, 1992): every action has a term, and the decision to stop is an action",
@@ -75,8 +75,5 @@ RESPONSE_MASKS = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

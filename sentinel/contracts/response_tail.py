@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return {**inputs, "values": values, "response_lengths": lengths}
 
 
-RESPONSE_TAIL = Contract(
+RESPONSE_TAIL = rule(
     name="response_tail",
     summary="of one number a token of prompt and response, those of the response",
     source="a field with one number for each response token has as many as there are",
@@ -49,8 +49,5 @@ RESPONSE_TAIL = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return {**inputs, "group": groups, "rollout": rollouts, "rewards": rewards}
 
 
-ROLLOUT_BASELINE = Contract(
+ROLLOUT_BASELINE = rule(
     name="rollout_baseline",
     summary="rewards of samples relative to those of the rollouts that answer the same prompt",
     source="GRPO (arXiv:2402.03300), section 4.1.2: the baseline is the mean over the group's outputs",
@@ -49,8 +49,5 @@ ROLLOUT_BASELINE = Contract(
     observes=(Observed("normalised", "reward of each sample, relative to the baseline", ("samples",)),),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

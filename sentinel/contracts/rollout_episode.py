@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-ROLLOUT_EPISODE = Contract(
+ROLLOUT_EPISODE = rule(
     name="rollout_episode",
     summary="the response that turns of a policy and its environment make",
     source="a response is what the policy said, and what it heard before that; n tokens are within a limit of n",
@@ -56,8 +56,5 @@ ROLLOUT_EPISODE = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

@@ -6,7 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import spread
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import (
+    REQUIRED,
+    TOKENS,
+    Choose,
+    Contract,
+    Observed,
+    dialect,
+    knob,
+    laws_of_tokens,
+    per_token,
+    token_mask,
+)
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,58 +55,30 @@ ROLLOUT_KL = Contract(
     summary="the loss term that penalises the KL between the trained policy and the rollout policy",
     source="Schulman, Approximating KL Divergence (http://joschu.net/blog/kl-approx.html): k1, k2, k3; abs is |k1|",
     inputs=(
-        Input(
-            "log_probs",
-            "tensor",
-            "of the trained policy, in nats, < 0",
-            shape=("batch", "tokens"),
-            differentiable=True,
-            domain="log_prob",
-        ),
-        Input(
-            "rollout_log_probs",
-            "tensor",
-            "of the policy that generated the tokens",
-            shape=("batch", "tokens"),
-            domain="log_ratio",
-        ),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
-        Input("kl_estimator", "string", "k1, abs, k2 or k3", choices=("k1", "abs", "k2", "k3"), knob=True),
-        Input("coefficient", "number", "of the term in the loss", choices=(1.0, 0.5), knob=True),
-        Input(
-            "clamp",
-            "number",
-            "the estimate of a token is cut to [-clamp, clamp] and has no gradient beyond",
-            default=None,
-            dialect=True,
-        ),
+        per_token("log_probs", "of the trained policy, in nats, < 0", "log_prob", differentiable=True),
+        per_token("rollout_log_probs", "of the policy that generated the tokens", "log_ratio"),
+        token_mask(),
+        knob("kl_estimator", "k1, abs, k2 or k3", ("k1", "abs", "k2", "k3"), REQUIRED),
+        knob("coefficient", "of the term in the loss", (1.0, 0.5), REQUIRED),
+        dialect("clamp", None, "the estimate of a token is cut to [-clamp, clamp] and has no gradient beyond"),
     ),
     observes=(
         Observed("rollout_kl", "the reported estimate, which the term is a multiple of"),
         Observed("loss", "the loss that is differentiated; every other term of it is off"),
-        Observed("per_token_gradient", "d loss / d log_probs", ("batch", "tokens"), "gradient"),
+        Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"old_log_probs": "rollout_log_probs", "loss_mask": "response_mask"},
-    laws=(
-        "masked_values_have_no_influence",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "every_knob_counts",
-        "finite_in_finite_out",
-        "gradients_stay_where_they_belong",
+    laws=laws_of_tokens(
+        "a_rejected_row_is_an_absent_row",
+        "groups_are_isolated",
+        "parts_add_up",
+        "a_sequence_decision_is_one_decision",
+        "representation_is_invisible",
+        "metrics_tell_the_truth",
+        "normalisation_laws",
     ),
     arrange=_arrange,
 )

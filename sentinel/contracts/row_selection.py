@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 from sentinel.values.literals import tensor
 
 
@@ -47,7 +47,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-ROW_SELECTION = Contract(
+ROW_SELECTION = rule(
     name="row_selection",
     summary="the rows of a container that are chosen, by their numbers or by a mask",
     source="indexing by integers and by booleans, as numpy and torch define it",
@@ -64,8 +64,5 @@ ROW_SELECTION = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import Choose, Input, Observed, rule
 from sentinel.values.literals import from_array
 
 #: What a row of a container holds: its number, tokens, weights and flags, and what is no tensor.
@@ -26,10 +26,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     """``call`` returns ``parts``, from a field to its column each, and ``metas``, what each has as a whole."""
     outputs = call(**inputs)
     parts, metas = list(outputs["parts"]), list(outputs["metas"])
-    return {
-        **rows_of(inputs["fields"], parts),
-        "meta_kept": all(dict(meta) == dict(inputs["meta"]) for meta in metas),
-    }
+    return {**rows_of(inputs["fields"], parts), "meta_kept": all(dict(meta) == dict(inputs["meta"]) for meta in metas)}
 
 
 def rows_of(given: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -140,7 +137,7 @@ def _column(layout: Mapping[str, Any], rows: int, choose: Choose) -> Any:
     return [from_array(entry, "int64") for entry in entries]
 
 
-ROW_SURGERY = Contract(
+ROW_SURGERY = rule(
     name="row_surgery",
     summary="a container of rows that is cut, joined, put in another order, filled up or repeated",
     source=(
@@ -184,8 +181,6 @@ ROW_SURGERY = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
     laws=("the_oracle_agrees", "fields_survive_surgery", "nothing_else_is_touched"),
-    mask="",
     arrange=_arrange,
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
-from sentinel.contracts.contract import Contract, Input, Observed
+from sentinel.contracts.contract import AS_DEFINED, Contract, Input, Observed
 
 #: How a response says its answer.
 WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer}"}
@@ -85,5 +85,5 @@ RULE_REWARD = Contract(
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched", "twins_agree", "finite_in_finite_out"),
+    laws=(*AS_DEFINED, "twins_agree", "finite_in_finite_out"),
 )

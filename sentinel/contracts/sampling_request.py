@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import REQUIRED, Contract, Input, Observed
+from sentinel.contracts.contract import REQUIRED, Observed, knob, rule
 
 _PARAMETERS = {
     "temperature": ("divisor of the logits", (1.0, 0.7, 1.5)),
@@ -27,18 +27,17 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: inputs[name] for name in _PARAMETERS}
 
 
-SAMPLING_REQUEST = Contract(
+SAMPLING_REQUEST = rule(
     name="sampling_request",
     summary="the sampling parameters of a request to an inference engine",
     source="log-probs and samples are of the distribution that the configuration names, whoever is asked for them",
     inputs=tuple(
-        Input(
+        knob(
             name,
-            "number",
             f"{meaning}; null where the boundary has no such option",
-            default=REQUIRED if name == "temperature" else None,
-            choices=values,
-            knob=True,
+            values,
+            REQUIRED if name == "temperature" else None,
+            kind="number",
         )
         for name, (meaning, values) in _PARAMETERS.items()
     ),
@@ -47,5 +46,4 @@ SAMPLING_REQUEST = Contract(
     oracle=_oracle,
     law="every_knob_counts",
     laws=("the_oracle_agrees", "every_knob_counts", "nothing_else_is_touched"),
-    mask="",
 )

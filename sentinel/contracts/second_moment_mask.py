@@ -6,7 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import spread
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    AS_DEFINED,
+    REQUIRED,
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Observed,
+    dialect,
+    knob,
+    per_token,
+    token_mask,
+)
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,44 +58,29 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-_TOKENS = ("batch", "tokens")
-
 SECOND_MOMENT_MASK = Contract(
     name="second_moment_mask",
     summary="the tokens whose log-ratio is trained on, so that the second moment of all of them is bounded",
     source="M2PO (arXiv:2510.01161), section 4: the fewest tokens are masked that bring the second moment below it",
     inputs=(
-        Input(
-            "proximal_log_probs", "tensor", "of the policy before the step, in nats", shape=_TOKENS, domain="log_prob"
-        ),
-        Input(
-            "behaviour_log_probs", "tensor", "of the policy that sampled, in nats", shape=_TOKENS, domain="log_ratio"
-        ),
-        Input("response_mask", "tensor", "1 where a token counts", dtype="bool", shape=_TOKENS, domain="mask"),
-        Input("threshold", "number", "of the mean squared log-ratio", choices=(0.04, 0.2, 1.1), knob=True),
-        Input(
+        per_token("proximal_log_probs", "of the policy before the step, in nats", "log_prob"),
+        per_token("behaviour_log_probs", "of the policy that sampled, in nats", "log_ratio"),
+        token_mask(dtype="bool", dtypes=()),
+        knob("threshold", "of the mean squared log-ratio", (0.04, 0.2, 1.1), REQUIRED),
+        dialect(
             "none_left",
-            "string",
+            "none",
             "what is kept where every token is too far off: none, or closest (the one that is least)",
-            default="none",
-            dialect=True,
         ),
     ),
     observes=(
-        Observed("kept", "1 where a token is trained on", _TOKENS, "decision"),
+        Observed("kept", "1 where a token is trained on", TOKENS, "decision"),
         Observed("kept_count", "how many of the tokens that count", role="other"),
         Observed("kept_outside", "how many are kept that do not count"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
-    laws=(
-        "masked_values_have_no_influence",
-        "padding_is_invisible",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "every_knob_counts",
-    ),
+    laws=("masked_values_have_no_influence", "padding_is_invisible", "twins_agree", "every_knob_counts", *AS_DEFINED),
     arrange=_arrange,
 )

@@ -11,7 +11,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import detached, leaf
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import (
+    AS_DEFINED,
+    TOKENS,
+    Choose,
+    Contract,
+    Input,
+    Observed,
+    dialect,
+    per_row,
+    per_token,
+    token_mask,
+)
 from sentinel.contracts.policy_update import CUTTING, cut_otherwise, fitting
 
 
@@ -53,30 +64,19 @@ SUPERVISED_UPDATE = Contract(
         "2003, section 2), averaged over the tokens of the batch"
     ),
     inputs=(
-        Input(
+        per_token(
             "log_probs",
-            "tensor",
             "of each token after the first, in nats, <= 0: the model's parameters, which its forward pass returns",
-            shape=("batch", "tokens"),
+            "log_prob",
             differentiable=True,
-            domain="log_prob",
         ),
-        Input(
+        per_row(
             "output_after",
-            "tensor",
             "what the model says at the last position of each row, of whatever stands there in the labels",
-            shape=("batch",),
+            "log_prob",
             differentiable=True,
-            domain="log_prob",
         ),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token after the first is to be learned",
-            dtype="int64",
-            shape=("batch", "tokens"),
-            domain="mask",
-        ),
+        token_mask("1 where a token after the first is to be learned", dtype="int64", dtypes=()),
         Input(
             "first_counts",
             "boolean",
@@ -85,17 +85,15 @@ SUPERVISED_UPDATE = Contract(
             choices=(False, True),
         ),
         *CUTTING,
-        Input(
+        dialect(
             "first_token",
-            "string",
+            "absent",
             "whether a first token that the mask marks is among those that the loss is divided by: absent or counted",
-            default="absent",
-            dialect=True,
         ),
     ),
     observes=(
         Observed("loss", "what is minimised"),
-        Observed("gradient", "what the optimiser is handed for log_probs", ("batch", "tokens"), "gradient"),
+        Observed("gradient", "what the optimiser is handed for log_probs", TOKENS, "gradient"),
         Observed("gradient_after", "what it is handed for output_after", ("batch",), "gradient"),
     ),
     measure=_measure,
@@ -108,9 +106,8 @@ SUPERVISED_UPDATE = Contract(
         "order_does_not_matter",
         "padding_is_invisible",
         "parts_add_up",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
         "finite_in_finite_out",
+        *AS_DEFINED,
     ),
     arrange=_arrange,
     parts=cut_otherwise,

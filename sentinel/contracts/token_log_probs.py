@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.aggregation import gradient, leaf
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import (
+    TOKENS,
+    Choose,
+    Contract,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    laws_of_tokens,
+    per_token,
+    token_mask,
+)
 from sentinel.values.literals import Tensor, tensor
 
 
@@ -76,67 +87,45 @@ TOKEN_LOG_PROBS = Contract(
             differentiable=True,
             domain="value",
         ),
-        Input(
+        per_token(
             "token_ids",
-            "tensor",
             "the response tokens, each below the size of the vocabulary",
             dtype="int64",
-            shape=("batch", "tokens"),
             default=_counted_up,
         ),
-        Input(
-            "response_mask",
-            "tensor",
+        token_mask(
             "1 where there is a response token",
-            shape=("batch", "tokens"),
             default=lambda inputs: tensor(np.ones(inputs["logits"].shape[:2]).tolist(), "float32"),
-            domain="mask",
-            dtypes=("bool", "int64"),
         ),
-        Input(
-            "temperature",
-            "number",
-            "what the logits are divided by; 0 (greedy rollouts) stands for 1",
-            default=1.0,
-            choices=(1.0, 0.5, 2.0),
-            knob=True,
-        ),
+        knob("temperature", "what the logits are divided by; 0 (greedy rollouts) stands for 1", (1.0, 0.5, 2.0)),
         Input(
             "context_parallel_size",
             "integer",
             "over how many ranks each sequence is cut; the answer is that of one rank",
             default=1,
         ),
-        Input(
+        dialect(
             "entropy_of",
-            "string",
+            "sampled",
             "which distribution's entropy it is: sampled (with the temperature), or model (without)",
-            default="sampled",
-            dialect=True,
         ),
         Input("with_entropy", "boolean", "whether the entropy is asked for", default=True, choices=(True, False)),
     ),
     observes=(
-        Observed("log_probs", "of each response token; 0 elsewhere", ("batch", "tokens")),
-        Observed("entropy", "of the distribution of each response token; 0 elsewhere", ("batch", "tokens")),
+        Observed("log_probs", "of each response token; 0 elsewhere", TOKENS),
+        Observed("entropy", "of the distribution of each response token; 0 elsewhere", TOKENS),
         Observed("logits_gradient", "d sum(log_probs) / d logits", ("batch", "tokens", "vocabulary"), "gradient"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"labels": "token_ids", "loss_mask": "response_mask"},
-    laws=(
-        "a_rejected_row_is_an_absent_row",
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "representation_is_invisible",
-        "every_knob_counts",
-        "finite_in_finite_out",
-        "gradients_stay_where_they_belong",
+    laws=laws_of_tokens(
+        "masked_values_have_no_influence",
+        "parts_add_up",
+        "a_sequence_decision_is_one_decision",
+        "metrics_tell_the_truth",
+        "normalisation_laws",
     ),
     arrange=_arrange,
 )

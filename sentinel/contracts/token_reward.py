@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import AS_DEFINED, TOKENS, Choose, Contract, Input, Observed, per_row, token_mask
 from sentinel.contracts.response_lengths import with_a_token
 
 
@@ -37,8 +37,8 @@ TOKEN_REWARD = Contract(
     summary="the score of each response, as the reward of one of its tokens",
     source="InstructGPT (arXiv:2203.02155), equation 2: the score is of the whole response, to its last token",
     inputs=(
-        Input("rewards", "tensor", "score of each response", shape=("batch",), domain="reward"),
-        Input("response_mask", "tensor", "1 where a token counts", shape=("batch", "tokens"), domain="mask"),
+        per_row("rewards", "score of each response", "reward"),
+        token_mask(dtypes=()),
         Input(
             "score_as",
             "string",
@@ -49,7 +49,7 @@ TOKEN_REWARD = Contract(
         ),
     ),
     observes=(
-        Observed("token_level_rewards", "reward of each token", ("batch", "tokens")),
+        Observed("token_level_rewards", "reward of each token", TOKENS),
         Observed("rewards_outside", "how many tokens have a reward and do not count"),
     ),
     measure=_measure,
@@ -60,9 +60,8 @@ TOKEN_REWARD = Contract(
         "order_does_not_matter",
         "padding_is_invisible",
         "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
         "finite_in_finite_out",
+        *AS_DEFINED,
     ),
     aliases={"scores": "rewards"},
     arrange=_arrange,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import TOKENS, Choose, Contract, Input, Observed
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ TRAINING_INPUT = Contract(
         Observed("accepted", "whether a batch was made"),
         Observed("refusal", "type and message of the error, where it was not", role="other"),
         Observed("names_the_option", "whether that message names the option", role="other"),
-        Observed("rollout_log_probs", "those of the batch; null where it has none", ("batch", "tokens")),
+        Observed("rollout_log_probs", "those of the batch; null where it has none", TOKENS),
     ),
     measure=_measure,
     oracle=_oracle,

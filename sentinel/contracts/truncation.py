@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, knob, rule
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-TRUNCATION = Contract(
+TRUNCATION = rule(
     name="truncation",
     summary="what is left of a sequence of tokens or letters that is longer than there is room for",
     source="truncation sides as tokenizers define them: `left` loses the beginning, `right` loses the end",
@@ -48,7 +48,7 @@ TRUNCATION = Contract(
         Input("token_ids", "any", "the sequence; of a text, the code points of its letters", choices=([],)),
         Input("loss_mask", "any", "1 where a token is trained on; null where the boundary has none", default=None),
         Input("max_length", "integer", "how many of them there is room for", choices=(3, 1, 2, 5)),
-        Input("side", "string", "the end that loses tokens: left or right", choices=("right", "left"), knob=True),
+        knob("side", "the end that loses tokens: left or right", ("right", "left"), REQUIRED),
         Input(
             "padded",
             "boolean",
@@ -63,8 +63,6 @@ TRUNCATION = Contract(
     ),
     measure=_measure,
     oracle=_oracle,
-    law="the_oracle_agrees",
-    laws=("the_oracle_agrees", "nothing_else_is_touched", "every_knob_counts"),
-    mask="",
+    laws=(*AS_DEFINED, "every_knob_counts"),
     arrange=_arrange,
 )
