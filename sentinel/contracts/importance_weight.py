@@ -15,11 +15,10 @@ from sentinel.contracts.aggregation import (
     log_ratio,
     metric,
     row_mean,
-    spread,
+    spreading,
 )
 from sentinel.contracts.contract import (
     TOKENS,
-    Choose,
     Contract,
     DoesNotApply,
     Input,
@@ -125,11 +124,6 @@ def _mean_weight(weights: Any, valid: Any, of_tokens: bool) -> Any:
     return weights[:, 0][some].sum() / some.sum().clamp(min=1)
 
 
-def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    spread(inputs, "old_log_probs", "rollout_log_probs")
-    return inputs
-
-
 IMPORTANCE_WEIGHT = Contract(
     name="importance_weight",
     summary="the weight of each token for what the old policy differs from the rollout policy, and which are left out",
@@ -196,5 +190,5 @@ IMPORTANCE_WEIGHT = Contract(
     law="the_oracle_agrees",
     aliases={"train_log_probs": "old_log_probs", "rollout_logprobs": "rollout_log_probs", "loss_mask": "response_mask"},
     laws=laws_of_tokens("parts_add_up", "normalisation_laws"),
-    arrange=_arrange,
+    arrange=spreading("old_log_probs", "rollout_log_probs"),
 )

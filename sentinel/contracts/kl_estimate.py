@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.aggregation import gradient, leaf, spread
+from sentinel.contracts.aggregation import gradient, leaf, spreading
 from sentinel.contracts.contract import (
     REQUIRED,
     TOKENS,
-    Choose,
     Contract,
     Observed,
     dialect,
@@ -24,11 +23,6 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     log_probs = leaf(inputs["log_probs"])
     kl = call(**{**inputs, "log_probs": log_probs})["kl"]
     return {"kl": kl.detach(), "per_token_gradient": gradient(kl.sum(), log_probs)}
-
-
-def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    spread(inputs, "log_probs", "ref_log_probs")
-    return inputs
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,5 +67,5 @@ KL_ESTIMATE = Contract(
     laws=laws_of_tokens(
         "parts_add_up", "a_sequence_decision_is_one_decision", "metrics_tell_the_truth", "normalisation_laws"
     ),
-    arrange=_arrange,
+    arrange=spreading("log_probs", "ref_log_probs"),
 )

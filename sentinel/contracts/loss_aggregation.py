@@ -18,7 +18,6 @@ from sentinel.contracts.aggregation import (
 from sentinel.contracts.contract import (
     REQUIRED,
     TOKENS,
-    Choose,
     Contract,
     Input,
     Observed,
@@ -55,16 +54,6 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": aggregate(inputs["loss_mat"], inputs, inputs["weights"])}
 
 
-def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    count_globally(inputs)
-    return inputs
-
-
-def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
-    return cut_rows(inputs, choose)
-
-
 LOSS_AGGREGATION = Contract(
     name="loss_aggregation",
     summary="the scalar loss of a batch from its per-token losses",
@@ -90,6 +79,6 @@ LOSS_AGGREGATION = Contract(
     law="masked_values_have_no_influence",
     aliases={"loss_mask": "response_mask", "token_mean_loss": "loss", "aggregated_loss": "loss"},
     laws=laws_of_tokens("a_sequence_decision_is_one_decision", "metrics_tell_the_truth", "normalisation_laws"),
-    arrange=_arrange,
-    parts=_parts,
+    arrange=count_globally,
+    parts=cut_rows,
 )

@@ -73,7 +73,7 @@ def _at_valid(per_token: Any, mask: Any) -> Any:
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     spread(inputs, "log_probs", "old_log_probs")
-    count_globally(inputs)
+    count_globally(inputs, choose)
     if inputs["algorithm"] in _ONE_ADVANTAGE:
         advantages = inputs["advantages"]
         values = advantages.array().copy()

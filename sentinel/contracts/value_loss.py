@@ -18,7 +18,6 @@ from sentinel.contracts.aggregation import (
 )
 from sentinel.contracts.contract import (
     TOKENS,
-    Choose,
     Contract,
     Input,
     Observed,
@@ -78,16 +77,6 @@ def _clip_fraction(cut: Any, inputs: Mapping[str, Any]) -> float:
     return float(aggregate(cut, counted))
 
 
-def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    count_globally(inputs)
-    return inputs
-
-
-def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
-    return cut_rows(inputs, choose)
-
-
 VALUE_LOSS = Contract(
     name="value_loss",
     summary="the loss that moves a critic's values towards the returns",
@@ -135,6 +124,6 @@ VALUE_LOSS = Contract(
     law="the_oracle_agrees",
     aliases={"old_values": "values", "loss_mask": "response_mask", "value_clip": "cliprange_value"},
     laws=laws_of_tokens("a_sequence_decision_is_one_decision", "normalisation_laws"),
-    arrange=_arrange,
-    parts=_parts,
+    arrange=count_globally,
+    parts=cut_rows,
 )
