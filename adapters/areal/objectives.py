@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
 
 _FUNCTIONAL = "areal.utils.functional"
 _ARGUMENTS = "areal.api.cli_args"
@@ -54,7 +55,6 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Tokens are dropped by IcePop, where the version has it, or by rejection sampling, which was once a cap alone."""
-    from sentinel.worker.drift import AbsentError
 
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":

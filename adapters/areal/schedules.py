@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect
+from sentinel.worker.kit import rates
 
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
@@ -15,7 +16,7 @@ _ARCHON = "areal.experimental.engine.archon_utils"
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: inputs[name] for name in boundary.binding.arguments}
-    return _rates(inputs, lambda optimizer: boundary.invoke(given, optimizer=optimizer))
+    return rates(inputs, lambda optimizer: boundary.invoke(given, optimizer=optimizer))
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,21 +26,7 @@ def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "warmup_steps" not in made.__dataclass_fields__:
         warmup = {"warmup_steps_proportion": (inputs["warmup_steps"] + 0.5) / steps}
     options = made(lr=inputs["peak"], lr_scheduler_type="cosine", min_lr_ratio=inputs["min_ratio"], **warmup)
-    return _rates(inputs, lambda optimizer: boundary.function(optimizer, options, steps))
-
-
-def _rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str, Any]:
-    """The rates that an optimiser has, update after update."""
-    import torch
-
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
-    scheduler = schedule(optimizer)
-    rates = []
-    for _ in range(inputs["training_steps"]):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        scheduler.step()
-    return {"rates": rates}
+    return rates(inputs, lambda optimizer: boundary.function(optimizer, options, steps))
 
 
 _COSINE: Mapping[str, Any] = {"schedule": "cosine", "initial_ratio": 0.0, "stable_ratio": 0.0, "first_step": 0}

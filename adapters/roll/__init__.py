@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
+from sentinel.worker.kit import along_rows, group_size, stand_in, unmasked
 
 from . import balancing, containers, data, rewards, schedules
 from .containers import PROTOCOL
-from .data import stand_in
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 _FUNCTIONALS = "roll.utils.functionals"
@@ -66,7 +67,6 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
     """:raises AbsentError: for an option that came later, where the scenario wants what it does.
     :raises DriftError: for any other that the configuration does not have: setting it would succeed silently.
     """
-    from sentinel.worker.drift import AbsentError, DriftError
 
     for name, value in options.items():
         if hasattr(owner, name):
@@ -101,24 +101,14 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke({**inputs, "kl_estimator": estimator})
 
 
-def _unmasked(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call a function that knows no mask."""
-    return boundary.invoke({name: value for name, value in inputs.items() if name != "response_mask"})
-
-
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """With weights of rows, until its caller gave it the number of responses, it divided by the rows with a token."""
-    from sentinel.worker.drift import AbsentError
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
         if empty and inputs.get("empty_rows") == "counted":
             raise AbsentError("not in this version: a row without a token does not count among those of a mean")
     return boundary.invoke(inputs)
-
-
-def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
 
 
 _COUNT_EPSILON = Dialect(
@@ -138,17 +128,12 @@ def _statistics(function: str, statistic: str, *options: str, **more: Any) -> Bi
         "masked_statistics",
         arguments={"values": ("values", "tensor"), "response_mask": ("mask",), "axis": ("dim",), "epsilon": ("eps",)},
         outputs=("result",),
-        call=_statistic,
+        call=along_rows,
         **{**more, "fixed": {**fixed, **more.get("fixed", {})}},
     )
 
 
 # -- rewards and returns ----------------------------------------------------------------------------------------------
-
-
-def _group_size(inputs: Mapping[str, Any]) -> int:
-    labels = inputs["group"]
-    return len(labels) // len(set(labels))
 
 
 def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +143,7 @@ def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     found = boundary.invoke(
         {},
         rewards if bare else _batch(boundary, {"response_level_rewards": rewards}),
-        n_sample=_group_size(inputs),
+        n_sample=group_size(inputs),
         div_std=level is not None,
         div_std_global=level == "batch",
     )
@@ -171,7 +156,7 @@ def _batch_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     given = {name: inputs[name] for name in ("rewards", "mean_level", "std_level")}
-    return boundary.invoke(given, n_sample=_group_size(inputs))
+    return boundary.invoke(given, n_sample=group_size(inputs))
 
 
 #: (level of the mean, level of the deviation) -> what the configuration called that before it had both.
@@ -187,8 +172,6 @@ _METHODS = {
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """It computes in single precision whatever it is given, so what is finer is given so: its answer is no finer."""
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
@@ -426,8 +409,6 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     """The loss of a microbatch as the strategy asks for it, with no KL and no entropy term."""
     import torch
 
-    from sentinel.worker.drift import UnknownInputError
-
     level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
     if kind == "agentic":
         level = {"ratio_type": inputs["ratio_level"] or "token"}
@@ -592,7 +573,7 @@ TARGET = Target(
             "generalised_advantage",
             arguments={"lam": ("lambd",)},
             outputs=_ADVANTAGES,
-            call=_unmasked,
+            call=unmasked,
             accepts=_ONLY_FULL,
         ),
         Binding(
@@ -600,7 +581,7 @@ TARGET = Target(
             "discounted_return",
             constants={"lambd": 1.0},
             outputs=_ADVANTAGES,
-            call=_unmasked,
+            call=unmasked,
             accepts=_ONLY_FULL,
             fixed={"kl": None, "kl_coef": 0.0},
         ),

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.kit import group_size, stand_in
 
 from .containers import PROTOCOL
-from .data import MAIN, stand_in, swapped
+from .data import MAIN, swapped
 
 _FUNCTIONALS = "roll.utils.functionals"
 _CONTROLLERS = "roll.utils.kl_controller"
@@ -53,16 +54,12 @@ def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     return {"token_level_rewards": data.batch["token_level_rewards"]}
 
 
-def _group_size(inputs: Mapping[str, Any]) -> int:
-    return len(inputs["group"]) // len(set(inputs["group"]))
-
-
 def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     data = _batch(boundary, torch.ones(len(inputs["group"]), 1), scores=inputs["rewards"])
     bounds = {"low_threshold": inputs["low"], "high_threshold": inputs["high"]}
-    found = boundary.function(data, n_sample=_group_size(inputs), **bounds)
+    found = boundary.function(data, n_sample=group_size(inputs), **bounds)
     return {"kept": found.batch["difficulty_mask"]}
 
 
@@ -76,7 +73,7 @@ def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
 def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
-    arguments = stand_in(num_return_sequences=_group_size(inputs))
+    arguments = stand_in(num_return_sequences=group_size(inputs))
     kept = _masked(
         boundary,
         torch.ones(len(inputs["group"]), 1),

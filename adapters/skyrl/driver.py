@@ -6,19 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
+from sentinel.worker.drift import AbsentError, DriftError
+from sentinel.worker.kit import stand_in
 
-from .shared import (
-    BATCH,
-    CONFIGURED,
-    GYM,
-    RAY,
-    WORKER_UTILS,
-    configuration_of,
-    no_ray,
-    refused,
-    stand_in,
-    training_batch,
-)
+from .shared import BATCH, CONFIGURED, GYM, RAY, WORKER_UTILS, configuration_of, no_ray, refused, training_batch
 
 
 def _layout(dtype: str, *shape: str, mask: bool = False) -> dict[str, Any]:
@@ -46,7 +37,6 @@ OPTIONAL_FIELDS = {
 
 
 def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    from sentinel.worker.drift import DriftError
 
     unknown = inputs["optional_fields"].keys() - boundary.imported[BATCH].TrainingInput.__annotations__.keys()
     if unknown:
@@ -125,8 +115,6 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     batch, refusal = refused(lambda: boundary.invoke({}, trainer, rollouts, [str(row) for row in range(rows)]))
     if batch is not None and "rollout_logprobs" not in batch:
-        from sentinel.worker.drift import AbsentError
-
         raise AbsentError("not in this version: a training batch has no log-probs of the rollouts")
     return {"refusal": refusal, "rollout_log_probs": None if batch is None else batch["rollout_logprobs"]}
 

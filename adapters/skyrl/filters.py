@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect
+from sentinel.worker.kit import group_size
 
 from .shared import CODE
 
 _SAMPLING = "train.utils.trainer_utils"
 _GENERATORS = "train.generators.utils"
-
-
-def _size(labels: list[str]) -> int:
-    return len(labels) // len(set(labels))
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,7 +28,7 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     state: dict[str, Any] = {"sample_batch_count": 1}
-    boundary.function(batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": _size(labels)}, state)
+    boundary.function(batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": group_size(inputs)}, state)
     found = state["collected_generator_output"]
     return {"numbers": [row for (row,) in found["response_ids"]], "rewards": found["rewards"]}
 

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding
+from sentinel.worker.kit import taken
 
-from .shared import CODE, FORMER, FORMER_PPO, PPO, given_inputs
+from .shared import CODE, FORMER, FORMER_PPO, PPO
 from .tensors import BY_SEQUENCE, REDUCTIONS, empty_rows_count
 
 
 def _averaged_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = given_inputs(inputs, "loss_mat", "response_mask")
+    names = taken(inputs, "loss_mat", "response_mask")
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return {"loss": boundary.invoke(names, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])}
 

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding
+from sentinel.worker.kit import log_probs_alone
 
 from .shared import FORMER_TORCH, TORCH
 
 #: SkyRL divides logits by the temperature in the model's wrapper, before it calls these.
 _LOG_PROBS = {"temperature": 1.0, "with_entropy": False}
 _ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
-
-
-def _log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"log_probs": boundary.invoke({}, logits=inputs["logits"], labels=inputs["token_ids"]), "entropy": None}
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,8 +28,8 @@ def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:
 
 
 BINDINGS = (
-    _bound("logprobs_from_logits", _log_probs, _LOG_PROBS),
-    _bound("logprobs_from_logits_v2", _log_probs, _LOG_PROBS),
+    _bound("logprobs_from_logits", log_probs_alone, _LOG_PROBS),
+    _bound("logprobs_from_logits_v2", log_probs_alone, _LOG_PROBS),
     _bound("chunked_entropy_from_logits", _entropy, _ENTROPY),
 )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.kit import stand_in
 
 from .shared import (
     BATCH,
@@ -33,7 +34,6 @@ from .shared import (
     current_device,
     no_ray,
     other_ranks_have,
-    stand_in,
     swapped,
     training_batch,
 )

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect
+from sentinel.worker.kit import taken
 
-from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, given_inputs, is_averaged_inside, ppo_line
+from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
 
 #: Its policy losses are sums over tokens; advantages come to them scaled by the loss reduction.
 _SUMMED = {
@@ -51,7 +52,7 @@ def _policy_loss(
     :param sums: it has always added up, when the others still averaged.
     """
     given = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
-    names = given_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
     averaged = is_averaged_inside(boundary.module) and not sums
     config = algorithm_of(boundary, {**given, **settings(inputs), **(AS_SUMS if averaged else {})})
@@ -122,7 +123,7 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
-    names = given_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
+    names = taken(inputs, "log_probs", "old_log_probs", "response_mask")
     _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
     return {name: metrics[f"cispo/{name}"] for name in ("ratio_max", "ratio_min")}
 
@@ -232,6 +233,6 @@ POLICY_LOSSES = (
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     config = algorithm_of(boundary, {"value_clip": inputs["cliprange_value"]})
-    names = given_inputs(inputs, "vpreds", "values", "returns", "response_mask")
+    names = taken(inputs, "vpreds", "values", "returns", "response_mask")
     loss, clip_fraction = boundary.invoke(names, config=config)
     return {"loss": loss, "clip_fraction": clip_fraction}

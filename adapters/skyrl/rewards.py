@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
-
-from .shared import stand_in
+from sentinel.worker.kit import ruled, ruled_of_answers, stand_in
 
 _ENVIRONMENTS = "skyrl_gym.envs"
 
@@ -18,18 +17,7 @@ _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
-def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Some rules tell more than their score."""
-    found = boundary.function(inputs["response"], inputs["ground_truth"])
-    return {"score": found["score"] if isinstance(found, Mapping) else found}
-
-
-def _answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A question may have several right answers."""
-    return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
-
-
-def _rule(name: str, wordings: tuple[str, ...], call: Any = _ruled, **accepts: Any) -> Binding:
+def _rule(name: str, wordings: tuple[str, ...], call: Any = ruled, **accepts: Any) -> Binding:
     return Binding(f"{_ENVIRONMENTS}.{name}", "rule_reward", call=call, accepts={"wording": wordings, **accepts})
 
 
@@ -74,9 +62,9 @@ BINDINGS = (
     ),
     _rule("gsm8k.utils.compute_score", _HASHES),
     _rule("aime.utils.compute_score", _LINES),
-    _rule("search.utils.compute_score", _TAGS, _answers),
+    _rule("search.utils.compute_score", _TAGS, ruled_of_answers),
     # It looks for the answer anywhere, without its punctuation: 3 is in 43.
-    _rule("search.utils.compute_score_subem", _TAGS, _answers, ground_truth=("42", "7", "100")),
+    _rule("search.utils.compute_score_subem", _TAGS, ruled_of_answers, ground_truth=("42", "7", "100")),
 )
 
 UNBOUND = {

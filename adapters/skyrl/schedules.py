@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding
+from sentinel.worker.kit import coefficients
 
 from .shared import CONFIG, PPO, algorithm_of
 
@@ -20,11 +21,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "kl_loss_coef": inputs["initial"],
     }
     controller = boundary.function(algorithm_of(boundary, options))
-    coefficients = [controller.value]
-    for kl in inputs["kls"]:
-        controller.update(current=kl, n_steps=inputs["samples_per_step"])
-        coefficients.append(controller.value)
-    return {"coefficients": coefficients}
+    return coefficients(controller, inputs)
 
 
 BINDINGS = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)

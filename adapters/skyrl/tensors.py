@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import stand_in, taken
 
 from .policy_losses import _SUMMED, CALLS, POLICY_LOSSES, SAFELY, _critic_loss
 from .shared import (
@@ -19,10 +21,8 @@ from .shared import (
     PPO,
     TORCH,
     algorithm_of,
-    given_inputs,
     is_averaged_inside,
     ppo_line,
-    stand_in,
     training_batch,
     with_options,
 )
@@ -37,13 +37,11 @@ _SWITCHES = {"k1": {}, "abs": {"use_abs_kl": True}, "k3": {"use_kl_estimator_k3"
 
 def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "kl_estimator_type" not in boundary.parameters:
-        from sentinel.worker.drift import AbsentError
-
         if inputs["kl_estimator"] not in _SWITCHES:
             raise AbsentError(f"not in this version: there is no estimator {inputs['kl_estimator']}")
-        names = given_inputs(inputs, "log_probs", "ref_log_probs", "response_mask")
+        names = taken(inputs, "log_probs", "ref_log_probs", "response_mask")
         return boundary.invoke(names, **_SWITCHES[inputs["kl_estimator"]])
-    return boundary.invoke(given_inputs(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
+    return boundary.invoke(taken(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -52,16 +50,16 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
     https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/utils/ppo_utils.py#L1332
     """
-    return boundary.invoke(given_inputs(inputs, "token_level_rewards", "values", "response_mask", "gamma", "lam"))
+    return boundary.invoke(taken(inputs, "token_level_rewards", "values", "response_mask", "gamma", "lam"))
 
 
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(given_inputs(inputs, "token_level_rewards", "response_mask", "gamma"))
+    return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask", "gamma"))
 
 
 def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     names = ("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")
-    return boundary.invoke(given_inputs(inputs, *names))
+    return boundary.invoke(taken(inputs, *names))
 
 
 def _whitens(line: int) -> Dialect:
@@ -120,7 +118,7 @@ def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
 
 
 def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = given_inputs(inputs, "loss_mat", "response_mask")
+    names = taken(inputs, "loss_mat", "response_mask")
     if is_averaged_inside(boundary.module):
         return {"loss": boundary.invoke(names, **AS_SUMS) * len(inputs["loss_mat"])}
     return {"loss": boundary.invoke(names)}
@@ -129,7 +127,7 @@ def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Losses in the place of advantages: what it makes of them is summed by its own ``reduce_loss``."""
     scaled = boundary.invoke(
-        given_inputs(inputs, "loss_mat", "response_mask"),
+        taken(inputs, "loss_mat", "response_mask"),
         loss_reduction=REDUCTIONS[inputs["loss_agg_mode"]],
         micro_batch_size=len(inputs["loss_mat"]),
         max_seq_len=inputs["loss_scale_factor"],
@@ -144,7 +142,7 @@ def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     """The loss reduction that follows divides by the tokens of loss_mask, at least 1: with none it changes nothing."""
     import torch
 
-    advantages, mask = given_inputs(inputs, "advantages", "response_mask").values()
+    advantages, mask = taken(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
     algorithm = algorithm_of(boundary, options)
@@ -181,11 +179,11 @@ def _normalised_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _mean(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(given_inputs(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
+    return boundary.invoke(taken(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
 
 
 def _given(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(given_inputs(inputs, *names))
+    return boundary.invoke(taken(inputs, *names))
 
 
 def _statistic(path: str, statistic: str, knobs: tuple[str, ...], call: Any = None) -> Binding:
@@ -208,7 +206,7 @@ _PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
 
 def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], **more: Any) -> Any:
     config = with_options(boundary.imported[CONFIG].OffPolicyCorrectionConfig(), options)
-    return boundary.invoke(given_inputs(inputs, *_PAIR), off_policy_correction=config, **more)
+    return boundary.invoke(taken(inputs, *_PAIR), off_policy_correction=config, **more)
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

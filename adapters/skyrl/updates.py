@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import stand_in
 
 from .shared import (
     BACKEND,
@@ -26,7 +28,6 @@ from .shared import (
     is_averaged_inside,
     no_ray,
     ppo_line,
-    stand_in,
     training_batch,
 )
 
@@ -66,8 +67,6 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """All microbatches of a step on one rank. The driver has divided the advantages by what the loss is averaged over,
     so that the worker adds up (``apply_loss_reduction_to_advantages_minibatch``)."""
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     if is_averaged_inside(boundary.imported[PPO]):
         raise AbsentError("not in this version: the worker averages over each microbatch, and optim_step over them all")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.kit import stand_in
 
 from .shared import (
     BACKEND,
@@ -28,7 +29,6 @@ from .shared import (
     configuration_of,
     current_device,
     no_ray,
-    stand_in,
     training_batch,
 )
 

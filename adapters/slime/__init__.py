@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
+from sentinel.worker.kit import stand_in, unmasked
 
 from . import balancing, filters, log_probs, rewards, rollouts, steps
 from .shared import (
@@ -29,7 +30,6 @@ from .shared import (
     full_lengths,
     kl_name,
     one_rank,
-    stand_in,
     swapped,
 )
 
@@ -253,11 +253,6 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 # -- returns and rewards ----------------------------------------------------------------------------------------------
 
 
-def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """It knows no mask."""
-    return boundary.invoke({name: value for name, value in inputs.items() if name != "response_mask"})
-
-
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Samples of the lengths that the mask says, padded by the function itself."""
     import torch
@@ -349,7 +344,7 @@ def _advantages(function: str, twin: str) -> Binding:
         # So that scenarios of a few tokens cross the border between chunks.
         constants={"chunk_size": 2},
         outputs=("advantages", "returns"),
-        call=_gae,
+        call=unmasked,
         accepts={"response_mask": ("full",)},
         twins=(f"{PPO}.{twin}",),
     )

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding
+from sentinel.worker.kit import stand_in
 
-from .shared import ARGS, TYPES, stand_in
+from .shared import ARGS, TYPES
 
 _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding
+from sentinel.worker.kit import ruled, stand_in
 
-from .shared import ARGS, TYPES, stand_in
+from .shared import ARGS, TYPES
 
 
 def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -16,13 +17,6 @@ def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     sample = boundary.imported[TYPES].Sample(response=inputs["response"], label=inputs["ground_truth"])
     args = stand_in(custom_rm_path=None, rm_type=inputs["rule"])
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
-
-
-def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A rule of one data set, which tells a number, a record, or the score before what it is made of."""
-    found = boundary.function(inputs["response"], inputs["ground_truth"])
-    found = found["score"] if isinstance(found, dict) else found
-    return {"score": found[0] if isinstance(found, tuple) else found}
 
 
 def _graded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,7 +35,7 @@ BINDINGS = (
     ),
     Binding("slime.rollout.rm_hub.math_utils.grade_answer_verl", "rule_reward", call=_graded),
     *(
-        Binding(f"slime.rollout.rm_hub.{name}", "rule_reward", call=_ruled, accepts=accepts)
+        Binding(f"slime.rollout.rm_hub.{name}", "rule_reward", call=ruled, accepts=accepts)
         for name, accepts in {
             "math_dapo_utils.compute_score": {"wording": ("Answer: {answer}", "So it is.\nAnswer: {answer}")},
             "deepscaler.get_deepscaler_rule_based_reward": {"wording": ("Let me see.</think>\\boxed{{{answer}}}",)},

@@ -12,9 +12,11 @@ from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
+from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
+from sentinel.worker.kit import along_rows, swapped, taken
 
 from . import agents, balancing, containers, data, engines, kernels, requests, rewards, schedules, updates
-from .shared import CPU, swapped
+from .shared import CPU
 from .shared import MAIN as _MAIN
 
 _CORE = "verl.trainer.ppo.core_algos"
@@ -28,16 +30,11 @@ def _core_line(number: int) -> str:
     return f"{_MAIN}/trainer/ppo/core_algos.py#L{number}"
 
 
-def _tensors(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: inputs[name] for name in names}
-
-
 def _made(owner: Any, options: Mapping[str, Any]) -> Any:
     """A configuration of the target's own class.
 
     :raises DriftError: for an option that the class does not have.
     """
-    from sentinel.worker.drift import DriftError
 
     for name in options:
         if name not in owner.__dataclass_fields__:
@@ -83,19 +80,19 @@ def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _remax(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask", "reward_baselines"))
+    return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask", "reward_baselines"))
 
 
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "config" not in boundary.parameters:
-        return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask", "gamma"))
+        return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask", "gamma"))
     config = _algorithm(boundary, {"gamma": inputs["gamma"]})
-    return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask"), config=config)
+    return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask"), config=config)
 
 
 def _token_baseline(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     names = ("token_level_rewards", "response_mask", "group", "old_log_probs", "sum_squared_probs")
-    return boundary.invoke(_tensors(_group(inputs), *names))
+    return boundary.invoke(taken(_group(inputs), *names))
 
 
 def _alone(line: int) -> Dialect:
@@ -220,7 +217,6 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
 
     :param options: by name; ``policy_loss.NAME`` for those of the loss.
     """
-    from sentinel.worker.drift import UnknownInputError
 
     counts = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     given = {name: inputs[name] for name in counts if inputs[name] is not None}
@@ -265,7 +261,7 @@ def _loss(
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
     chosen = {option: inputs[name] for name, option in knobs.items()}
     config = _actor(boundary, inputs, {**options, **chosen})
-    loss, *rest = boundary.invoke(_tensors(inputs, *names), config=config)
+    loss, *rest = boundary.invoke(taken(inputs, *names), config=config)
     found = rest[0] if len(rest) == 1 else dict(zip(_RETURNED, rest))
     told = {key: sum(found[name] for name in names) for key, names in metrics.items() if names[0] in found}
     return {"loss": loss, **told}
@@ -321,7 +317,6 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
 
     :raises AbsentError: where the scenario wants another one then.
     """
-    from sentinel.worker.drift import AbsentError
 
     if "loss_agg_mode" in boundary.parameters:
         return ("loss_agg_mode",)
@@ -332,17 +327,16 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
 
 def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """At first there was one range, and no second clip."""
-    from sentinel.worker.drift import AbsentError, UnknownInputError
 
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
-        returned = boundary.invoke(_tensors(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
+        returned = boundary.invoke(taken(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
     elif inputs["dual_clip"] is not None:
         raise UnknownInputError("the loss knows no second clip", "dual_clip")
     elif inputs["eps_clip_low"] != inputs["eps_clip_high"]:
         raise AbsentError("not in this version: the clip has one range")
     else:
-        returned = boundary.invoke(_tensors(inputs, *names), cliprange=inputs["eps_clip_low"])
+        returned = boundary.invoke(taken(inputs, *names), cliprange=inputs["eps_clip_low"])
     return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
 
 
@@ -477,7 +471,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The whole correction with weights alone. For sequences it reports a share of the sequences."""
     level = inputs["level"]
     found, _, metrics = boundary.invoke(
-        _tensors(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
+        taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is=level,
         rollout_is_threshold=inputs["threshold_high"],
         rollout_is_batch_normalize=bool(inputs["normalise"]),
@@ -488,12 +482,11 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """IcePop: two thresholds in one string."""
-    from sentinel.worker.drift import AbsentError
 
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
         raise AbsentError("not in this version: weights are truncated alone, and never set to 0")
     weights, metrics = boundary.invoke(
-        _tensors(inputs, "response_mask"),
+        taken(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_is=inputs["level"],
         rollout_is_threshold=f"{inputs['threshold_low']}_{inputs['threshold_high']}",
@@ -508,7 +501,7 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "rollout_rs_threshold_lower" in boundary.parameters:
         return _rejected_by_ratio(boundary, inputs)
     kept, metrics = boundary.invoke(
-        _tensors(inputs, "response_mask"),
+        taken(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_rs=f"{_AGGREGATES[inputs['level']]}_{_RATIO[inputs['statistic']]}",
         rollout_rs_threshold=f"{low}_{high}" if inputs["statistic"] == "ratio" else f"{high}",
@@ -518,12 +511,11 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Until February 2026 options named a level alone, and the ratio had two thresholds of its own."""
-    from sentinel.worker.drift import AbsentError
 
     if inputs["statistic"] != "ratio":
         raise AbsentError("not in this version: what is rejected goes by its ratio")
     kept, metrics = boundary.invoke(
-        _tensors(inputs, "response_mask"),
+        taken(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_rs=inputs["level"],
         rollout_rs_threshold=inputs["threshold_high"],
@@ -547,7 +539,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The correction before rejection had a mask of its own. What is not kept has no weight in the loss."""
     found, *masks, metrics = boundary.invoke(
-        _tensors(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
+        taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],
         rollout_is_mode="mask",
         rollout_is_threshold=inputs["threshold_high"],
@@ -609,10 +601,6 @@ def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke({name: value for name, value in inputs.items() if mode or name != "loss_agg_mode"})
 
 
-def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
-
-
 def _statistics(function: str, statistic: str, knob: str, *dialects: Dialect) -> Binding:
     plain = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
     return Binding(
@@ -620,7 +608,7 @@ def _statistics(function: str, statistic: str, knob: str, *dialects: Dialect) ->
         "masked_statistics",
         arguments={"response_mask": ("mask",)},
         outputs=("result",),
-        call=_statistic,
+        call=along_rows,
         fixed={"statistic": statistic, **{name: value for name, value in plain.items() if name != knob}},
         dialects=dialects,
     )

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
-
-from .shared import swapped
+from sentinel.worker.kit import swapped
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 

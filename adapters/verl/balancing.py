@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import columns, dealt, numbered_rows, partitioned, stand_in
 
-from .containers import columns, container
+from .containers import CONTAINER
 
 _BALANCING = "verl.utils.seqlen_balancing"
 _PROTOCOL = "verl.protocol"
@@ -18,10 +20,6 @@ _BARE: Mapping[str, Any] = {"grouped": False, "keep_minibatches": False}
 _TRAINER_SELF = StandIn("self", "the real trainer starts its workers; this one knows how many there are to be")
 
 
-def _partition(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"parts": boundary.function(inputs["lengths"], inputs["parts"], equal_size=inputs["equal_size"])}
-
-
 def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": boundary.function(inputs["lengths"], inputs["prompts"], inputs["parts"])}
 
@@ -29,30 +27,20 @@ def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The trainer puts the rows of a batch in the order in which they are dealt out: each rank gets as many. A row
     whose label is not its own is in no part."""
-    import torch
-
-    from sentinel.worker.drift import AbsentError, StandInNamespace
 
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
         raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
     lengths, parts = inputs["lengths"], inputs["parts"]
-    mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
-    fields = {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}
-    batch = container(boundary, fields, {})
-    trainer = StandInNamespace(
+    batch = CONTAINER(boundary, numbered_rows(lengths), {})
+    trainer = stand_in(
         _get_dp_size=lambda *_: parts,
-        actor_rollout_wg=StandInNamespace(world_size=parts),
-        config=StandInNamespace(
-            actor_rollout_ref=StandInNamespace(actor={"ppo_mini_batch_size": inputs["minibatch_size"]})
-        ),
+        actor_rollout_wg=stand_in(world_size=parts),
+        config=stand_in(actor_rollout_ref=stand_in(actor={"ppo_mini_batch_size": inputs["minibatch_size"]})),
         use_prefix_grouper=False,
     )
     keep = {"keep_minibatch": True} if inputs["keep_minibatches"] else {}
     boundary.function(trainer, batch, {}, **keep)
-    found = columns(batch)
-    rows = [row if row == label else -1 for row, label in zip(found["row"].tolist(), found["label"])]
-    size = len(rows) // parts
-    return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
+    return dealt(batch, parts)
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +49,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
-    data = container(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
+    data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
     parts, said = boundary.function(data, max_token_len=inputs["max_tokens_per_microbatch"])
     seen = [columns(part) for part in parts]
     rows = [part["row"].tolist() for part in seen]
@@ -86,8 +74,8 @@ _COLUMNS: Mapping[str, Any] = {
 }
 
 BINDINGS = (
-    Binding(f"{_BALANCING}.get_seqlen_balanced_partitions", "balanced_partition", call=_partition, fixed=_BARE),
-    Binding(f"{_BALANCING}.karmarkar_karp", "balanced_partition", call=_partition, fixed=_BARE),
+    Binding(f"{_BALANCING}.get_seqlen_balanced_partitions", "balanced_partition", call=partitioned, fixed=_BARE),
+    Binding(f"{_BALANCING}.karmarkar_karp", "balanced_partition", call=partitioned, fixed=_BARE),
     Binding(
         f"{_BALANCING}.get_group_balanced_partitions",
         "balanced_partition",

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import swapped
 
-from .shared import MAIN, swapped
+from .shared import MAIN
 
 _PROTOCOL = "verl.protocol"
 _BALANCING = "verl.utils.seqlen_balancing"
@@ -75,8 +77,6 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from types import SimpleNamespace
 
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
@@ -148,7 +148,6 @@ def _numbered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The trainer's advantage step, which hands each estimator its part of the batch. Before it was given the mask of
     responses it read that from the mask of all tokens, of which here no prompt is one."""
-    from sentinel.worker.drift import AbsentError
 
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
         raise AbsentError("not in this version: GAE is the only estimator")

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import swapped
 
-from .shared import CONFIG, CPU, MAIN, MODEL, OPTIMIZER, Recorder, make_model, swapped
+from .shared import CONFIG, CPU, MAIN, MODEL, OPTIMIZER, Recorder, make_model
 from .updates import AGGREGATIONS, mean_of, options
 
 _ENGINE = "verl.workers.engine.fsdp.transformer_impl"
@@ -66,7 +68,6 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """An update: mini-batches in order, rank after rank, each the engine's real loop with the real loss."""
-    from sentinel.worker.drift import AbsentError
 
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:

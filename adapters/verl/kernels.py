@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding
+from sentinel.worker.kit import log_probs_alone
 
 _TORCH = "verl.utils.torch_functional"
 _PROTOCOL = "verl.protocol"
 _TRAINER = "verl.trainer.ppo.ray_trainer"
-
-
-def _log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"log_probs": boundary.invoke({}, logits=inputs["logits"], labels=inputs["token_ids"]), "entropy": None}
 
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,9 +63,9 @@ def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    _logits("logprobs_from_logits", _log_probs, False),
-    _logits("logprobs_from_logits_naive", _log_probs, False),
-    _logits("logprobs_from_logits_v2", _log_probs, False),
+    _logits("logprobs_from_logits", log_probs_alone, False),
+    _logits("logprobs_from_logits_naive", log_probs_alone, False),
+    _logits("logprobs_from_logits_v2", log_probs_alone, False),
     _logits("entropy_from_logits", _entropies, True),
     _logits("entropy_from_logits_with_chunking", _entropies, True),
     Binding(f"{_TORCH}.get_response_mask", "response_masks", call=_until_eos),

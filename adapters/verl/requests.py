@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
+from sentinel.worker.kit import stand_in
 
 _LOOP = "verl.experimental.agent_loop.agent_loop"
 _PROTOCOL = "verl.protocol"
@@ -19,10 +20,8 @@ def _asked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The sampling parameters that an agent's loop gets for one prompt, with the options of a rollout."""
     import torch
 
-    from sentinel.worker.drift import StandInNamespace
-
     names = ("temperature", "top_p", "top_k", "repetition_penalty")
-    agent = StandInNamespace(default_agent_loop="single_turn_agent")
+    agent = stand_in(default_agent_loop="single_turn_agent")
     config = {**{name: inputs[name] for name in names}, "calculate_log_probs": False, "agent": agent}
     asked: dict[str, Any] = {}
 
@@ -30,8 +29,8 @@ def _asked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         asked.update(sampling_params)
 
     worker = object.__new__(boundary.owner)
-    worker.rollout_config = StandInNamespace(**config)
-    worker.config = StandInNamespace(actor_rollout_ref=StandInNamespace(rollout=worker.rollout_config))  # older ones'
+    worker.rollout_config = stand_in(**config)
+    worker.config = stand_in(actor_rollout_ref=stand_in(rollout=worker.rollout_config))  # older ones'
     worker._run_agent_loop = run
     worker._postprocess = lambda outputs, **_: outputs
     batch = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors={"prompts": torch.zeros(1, 1)})

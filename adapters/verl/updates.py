@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.targets import Binding
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import swapped
 
-from .shared import CONFIG, CPU, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model, swapped
+from .shared import CONFIG, CPU, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model
 
 #: What its losses can be aggregated by.
 AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -104,7 +106,6 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
     :raises AbsentError: where the scenario chooses it.
     """
-    from sentinel.worker.drift import AbsentError
 
     chosen = {
         "loss_agg_mode": inputs["loss_agg_mode"] != "token-mean",
@@ -121,8 +122,6 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The legacy FSDP actor, on one rank."""
     import tensordict
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
         raise AbsentError("not in this version: the actor draws its mini-batches from a loader, and has no KL loss")
