@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError
 from sentinel.worker.kit import along_rows, stand_in, swapped, taken
@@ -185,23 +187,7 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
 # -- losses -----------------------------------------------------------------------------------------------------------
 
 #: Every loss is the mean over the microbatch's own tokens; the engine weighs microbatches by their tokens.
-_TOKEN_MEAN = {
-    "loss_agg_mode": "token-mean",
-    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")),
-}
-#: What the contract has by default for knobs that a loss does not have.
-_KNOBS = {
-    "eps_clip_low": 0.2,
-    "eps_clip_high": 0.2,
-    "dual_clip": None,
-    "ratio_cap": None,
-    "tau_pos": 1.0,
-    "tau_neg": 1.05,
-    "beta": 0.1,
-    "positive_weight": 1.0,
-    "negative_weight": 1.0,
-    "importance_weights": None,
-}
+_TOKEN_MEAN = aggregated("token-mean")
 _LEVELS = {"token": "token", "geometric": "sequence"}
 
 
@@ -251,7 +237,7 @@ def _policy(
         "response_mask": ("loss_mask",),
         **arguments,
     }
-    fixed = {**_TOKEN_MEAN, **{name: value for name, value in _KNOBS.items() if name not in arguments}}
+    fixed = {**_TOKEN_MEAN, **POLICY_LOSS.lacking(*arguments), "importance_weights": None}
     return Binding(
         f"{_FUNCTIONAL}.{function}",
         "policy_loss",
@@ -501,8 +487,8 @@ TARGET = Target(
             ),
             fixed={
                 **_TOKEN_MEAN,
-                **dict.fromkeys(("importance_weights", "ratio_cap")),
-                **{name: _KNOBS[name] for name in ("beta", "positive_weight", "negative_weight")},
+                **POLICY_LOSS.lacking(*_CLIP, "dual_clip", "tau_pos", "tau_neg"),
+                "importance_weights": None,
             },
             accepts={"algorithm": ("ppo", "gspo", "sapo", "cispo")},
             dtypes=("float32",),  # its tracker takes no other

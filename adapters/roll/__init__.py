@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
 from sentinel.worker.kit import along_rows, group_size, stand_in, unmasked
@@ -121,8 +123,7 @@ _COUNT_EPSILON = Dialect(
 
 def _statistics(function: str, statistic: str, *options: str, **more: Any) -> Binding:
     """A masked statistic whose ``options`` are arguments of the function; the others are as it has them."""
-    usual = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
-    fixed = {"statistic": statistic, **{name: value for name, value in usual.items() if name not in options}}
+    fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*options)}
     return Binding(
         f"{_FUNCTIONALS}.{function}",
         "masked_statistics",
@@ -340,10 +341,7 @@ def _taken(boundary: Any, name: str) -> tuple[str, ...]:
 
 
 #: The loss of a batch is the sum of its tokens' here: these functions do not aggregate.
-_SUM = {
-    "loss_agg_mode": "token-sum",
-    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), None),
-}
+_SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
@@ -633,7 +631,7 @@ TARGET = Target(
             "masked_statistics",
             arguments={"values": ("tensor",), "response_mask": ("mask",)},
             outputs=("whitened",),
-            fixed={"statistic": "segment_mean", "axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8},
+            fixed={"statistic": "segment_mean", **MASKED_STATISTICS.lacking()},
             dialects=(replace(_COUNT_EPSILON, link=f"{_MAIN}/pipeline/agentic/utils.py#L384"),),
         ),
         Binding(
@@ -646,20 +644,14 @@ TARGET = Target(
             },
             outputs=("normalised",),
             call=_reward_norm,
-            fixed={"group_layout": "equal", "leave_one_out": False, "epsilon": 1e-6, "clip": None},
+            fixed={"group_layout": "equal", **REWARD_NORMALISATION.lacking("mean_level", "std_level")},
         ),
         Binding(
             f"{_FUNCTIONALS}.group_reward_norm",
             "reward_normalisation",
             call=_group_reward_norm,
             imports=(PROTOCOL,),
-            fixed={
-                "group_layout": "equal",
-                "mean_level": "group",
-                "leave_one_out": False,
-                "epsilon": 1e-6,
-                "clip": None,
-            },
+            fixed={"group_layout": "equal", **REWARD_NORMALISATION.lacking("std_level")},
             dialects=(
                 Dialect(
                     "std_about",
@@ -676,7 +668,7 @@ TARGET = Target(
             outputs=("normalised",),
             call=_batch_reward_norm,
             requires=(f"{_FUNCTIONALS}.batch_reward_norm",),
-            fixed={"mean_level": "batch", "leave_one_out": False, "epsilon": 1e-6, "clip": None},
+            fixed={**REWARD_NORMALISATION.lacking("std_level"), "mean_level": "batch"},
             accepts={"std_level": ("batch", None)},
         ),
         Binding(
@@ -686,7 +678,7 @@ TARGET = Target(
             outputs=("normalised",),
             call=_agentic_reward_norm,
             imports=(PROTOCOL, _AGENTIC_CONFIG),
-            fixed={"leave_one_out": False, "epsilon": 1e-6, "clip": None},
+            fixed=REWARD_NORMALISATION.lacking("mean_level", "std_level"),
             dialects=(
                 replace(_NO_SPREAD, where={"std_level": ("group",), "mean_level": ("batch", None)}),
                 replace(_NO_SPREAD, where={"std_level": ("batch",), "mean_level": (None,)}),
@@ -716,10 +708,7 @@ TARGET = Target(
             call=_critic_loss,
             imports=(PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG),
             stand_ins=(_SELF, _CONFIG, _ADDRESS),
-            fixed={
-                "loss_agg_mode": "seq-mean-token-mean",
-                **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), None),
-            },
+            fixed=aggregated("seq-mean-token-mean"),
             dialects=(
                 Dialect(
                     "factor",

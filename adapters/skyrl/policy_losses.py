@@ -6,28 +6,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect
 from sentinel.worker.kit import taken
 
 from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
 
 #: Its policy losses are sums over tokens; advantages come to them scaled by the loss reduction.
-_SUMMED = {
-    "loss_agg_mode": "token-sum",
-    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "importance_weights")),
-}
-#: What the contract has by default for knobs that a loss does not have.
-_KNOBS = {
-    "eps_clip_low": 0.2,
-    "eps_clip_high": 0.2,
-    "dual_clip": None,
-    "ratio_cap": None,
-    "tau_pos": 1.0,
-    "tau_neg": 1.05,
-    "beta": 0.1,
-    "positive_weight": 1.0,
-    "negative_weight": 1.0,
-}
+SUMMED = aggregated("token-sum")
 _CLIP = {"eps_clip_low": "eps_clip_low", "eps_clip_high": "eps_clip_high"}
 
 _SAFE_EXP = f"{CODE}/backends/skyrl_train/utils/torch_utils.py#L191"
@@ -97,8 +84,9 @@ def _policy(
         call=partial(_policy_loss, dict(knobs), settings, behaviour, sums),
         imports=(CONFIG,),
         fixed={
-            **_SUMMED,
-            **{name: value for name, value in _KNOBS.items() if name not in knobs},
+            **SUMMED,
+            "importance_weights": None,
+            **POLICY_LOSS.lacking(*knobs),
             **({} if several else {"algorithm": algorithm}),
             **fixed,
         },

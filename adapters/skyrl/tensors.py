@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
+from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
 from sentinel.worker.kit import stand_in, taken
 
-from .policy_losses import _SUMMED, CALLS, POLICY_LOSSES, SAFELY, _critic_loss
+from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (
     AS_SUMS,
     BATCH,
@@ -85,14 +88,13 @@ _COUNTED = (
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect) -> Binding:
     """An estimator of one score a response: "operating only on Outcome reward", as its docstring says."""
-    unused = [name for name in ("epsilon", "norm_by_std") if name not in knobs]
     return Binding(
         f"{PPO}.{function}",
         "group_advantage",
         arguments={"group": ("index",), "norm_by_std": ("grpo_norm_by_std",)},
         outputs=("advantages", "returns"),
         call=_of_groups,
-        fixed={"estimator": estimator, "reward_layout": "outcome", **dict.fromkeys(unused)},
+        fixed={"estimator": estimator, "reward_layout": "outcome", **GROUP_ADVANTAGE.lacking(*knobs)},
         accepts={"response_mask": RIGHT_ALIGNED},
         dialects=(*_COUNTED, *dialects),
     )
@@ -187,7 +189,6 @@ def _given(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> 
 
 
 def _statistic(path: str, statistic: str, knobs: tuple[str, ...], call: Any = None) -> Binding:
-    plain = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
     names = ("values", "response_mask", *(name for name in knobs if name != "axis"))
     return Binding(
         path,
@@ -195,7 +196,7 @@ def _statistic(path: str, statistic: str, knobs: tuple[str, ...], call: Any = No
         arguments={"values": ("values", "tensor"), "response_mask": ("mask",)},
         outputs=("result",),
         call=call or partial(_given, names),
-        fixed={"statistic": statistic, **{name: value for name, value in plain.items() if name not in knobs}},
+        fixed={"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs)},
     )
 
 
@@ -310,10 +311,7 @@ BINDINGS = (
         arguments={"vpreds": ("values",), "values": ("old_values",), "response_mask": ("loss_mask",)},
         call=_critic_loss,
         imports=(CONFIG,),
-        fixed={
-            "loss_agg_mode": "seq-mean-token-mean",
-            **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")),
-        },
+        fixed=aggregated("seq-mean-token-mean"),
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", ppo_line(174)),
             *empty_rows_count(ppo_line(173), ("seq-mean-token-mean",)),
@@ -324,7 +322,7 @@ BINDINGS = (
         "loss_aggregation",
         arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
         call=_sum_of_losses,
-        fixed={**{name: value for name, value in _SUMMED.items() if name != "importance_weights"}, "weights": None},
+        fixed={**SUMMED, "weights": None},
     ),
     Binding(
         f"{PPO}.apply_loss_reduction_to_advantages_minibatch",

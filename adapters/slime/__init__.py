@@ -10,6 +10,8 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 from sentinel.worker.kit import stand_in, unmasked
 
@@ -183,10 +185,7 @@ _AGGREGATION = {
     **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor"), (None,)),
 }
 #: The loss of a batch is the sum of its tokens' here: these functions do not aggregate.
-_SUM = {
-    "loss_agg_mode": "token-sum",
-    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), None),
-}
+_SUM = aggregated("token-sum")
 _NO_WEIGHTS = {"importance_weights": (None,)}
 
 #: Of functions that return tokens, and leave it to the caller which of them count.
@@ -491,13 +490,7 @@ TARGET = Target(
             call=_post_process_rewards,
             imports=(TYPES,),
             stand_ins=(SELF, ARGS),
-            fixed={
-                "group_layout": "consecutive",
-                "mean_level": "group",
-                "leave_one_out": False,
-                "epsilon": 1e-6,
-                "clip": None,
-            },
+            fixed={"group_layout": "consecutive", **REWARD_NORMALISATION.lacking("std_level")},
             accepts={"std_level": (None, "group")},
         ),
         *log_probs.BINDINGS,

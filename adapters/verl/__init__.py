@@ -11,6 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
+from sentinel.contracts.normalisation import MASKED_STATISTICS
+from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
 from sentinel.worker.kit import along_rows, swapped, taken
@@ -100,7 +103,6 @@ def _alone(line: int) -> Dialect:
 
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect, **more: Any) -> Binding:
-    unused = [name for name in ("epsilon", "norm_by_std") if name not in knobs]
     return Binding(
         f"{_CORE}.{function}",
         "group_advantage",
@@ -112,7 +114,7 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
         },
         outputs=_ADVANTAGES,
         call=more.pop("call", _estimator),
-        fixed={"estimator": estimator, **dict.fromkeys(unused)},
+        fixed={"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs)},
         dialects=dialects,
         **more,
     )
@@ -185,18 +187,6 @@ _OUTCOMES = (
 
 # -- policy losses ----------------------------------------------------------------------------------------------------
 
-#: What the contract has by default for knobs that a loss does not have.
-_KNOBS = {
-    "eps_clip_low": 0.2,
-    "eps_clip_high": 0.2,
-    "dual_clip": None,
-    "ratio_cap": None,
-    "tau_pos": 1.0,
-    "tau_neg": 1.05,
-    "beta": 0.1,
-    "positive_weight": 1.0,
-    "negative_weight": 1.0,
-}
 _CLIP = {"eps_clip_low": "clip_ratio_low", "eps_clip_high": "clip_ratio_high"}
 
 _METRICS = {
@@ -291,7 +281,7 @@ def _policy(
         call=partial(_loss, dict(knobs), dict(metrics), dict(options or {})),
         fixed={
             "algorithm": algorithm,
-            **{name: value for name, value in _KNOBS.items() if name not in knobs},
+            **POLICY_LOSS.lacking(*knobs),
             **more.pop("fixed", {}),
         },
         dialects=dialects,
@@ -362,7 +352,7 @@ _POLICY_LOSSES = (
         call=_deprecated,
         fixed={
             "algorithm": "ppo",
-            **{name: value for name, value in _KNOBS.items() if name not in _DUAL},
+            **POLICY_LOSS.lacking(*_DUAL),
             **dict.fromkeys((*_GLOBAL, "importance_weights")),
         },
         accepts={"dual_clip": (3.0, 1.5)},
@@ -602,14 +592,13 @@ def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _statistics(function: str, statistic: str, knob: str, *dialects: Dialect) -> Binding:
-    plain = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
     return Binding(
         f"{_TORCH}.{function}",
         "masked_statistics",
         arguments={"response_mask": ("mask",)},
         outputs=("result",),
         call=along_rows,
-        fixed={"statistic": statistic, **{name: value for name, value in plain.items() if name != knob}},
+        fixed={"statistic": statistic, **MASKED_STATISTICS.lacking(knob)},
         dialects=dialects,
     )
 
@@ -687,7 +676,7 @@ TARGET = Target(
             "masked_statistics",
             arguments={"values": ("token_level_rewards",)},
             outputs=("row_statistic",),
-            fixed={"statistic": "sum", "axis": "token", "unbiased": True, "shift_mean": True, "epsilon": 1e-8},
+            fixed={**MASKED_STATISTICS.lacking(), "statistic": "sum", "axis": "token"},
             requires=(f"{_CORE}._masked_reward_sum",),
         ),
         _statistics("masked_mean", "mean", "axis"),

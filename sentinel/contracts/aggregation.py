@@ -44,6 +44,12 @@ AGGREGATION_INPUTS = (
 )
 
 
+def aggregated(mode: str) -> dict[str, Any]:
+    """What a binding fixes whose boundary aggregates in one way, and counts nothing but the batch that it has."""
+    counts = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
+    return {"loss_agg_mode": mode, **dict.fromkeys(counts)}
+
+
 #: A dialect of what takes a ratio.
 RATIO_PRECISION = dialect(
     "ratio_precision",

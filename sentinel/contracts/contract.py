@@ -202,6 +202,10 @@ class Contract:
     def input(self, name: str) -> Input | None:
         return self._named.get(name)
 
+    def lacking(self, *has: str) -> dict[str, Any]:
+        """The knobs that a boundary does not have, each as the contract has it by default: what its binding fixes."""
+        return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
+
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(item.key for item in self.observes)
