@@ -204,11 +204,11 @@ def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
     :param level: of what the ratio is, from the canonical inputs.
     """
 
-    taken = boundary.parameters
-    names = [name for name, (upstream, *_) in boundary.binding.arguments.items() if upstream in taken]
+    has = boundary.parameters
+    names = [name for name, (upstream, *_) in boundary.binding.arguments.items() if upstream in has]
     rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
     decoupled: dict[str, Any] = {}
-    if rollout is not None and cap is None and "rejection_sampling" not in taken:
+    if rollout is not None and cap is None and "rejection_sampling" not in has:
         decoupled["behav_imp_weight_cap"] = None
     elif rollout is not None:
         made = getattr(boundary.imported[_ARGUMENTS], "RejectionSamplingConfig", None)
