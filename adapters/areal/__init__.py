@@ -17,7 +17,7 @@ from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError
 from sentinel.worker.kit import along_rows, stand_in, swapped, taken
 
-from . import containers, objectives, rewards, schedules
+from . import containers, objectives, rewards
 
 #: Dialects say where AReaL says so by a line of main in August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
@@ -549,13 +549,12 @@ TARGET = Target(
         ),
         *objectives.BINDINGS,
         *containers.BINDINGS,
-        *schedules.BINDINGS,
         *rewards.BINDINGS,
     ),
     unbound={
         **containers.UNBOUND,
         **rewards.UNBOUND,
-        **schedules.UNBOUND,
+        **objectives.UNBOUND,
         "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
         "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
         "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",

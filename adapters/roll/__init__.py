@@ -18,7 +18,7 @@ from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
 from sentinel.worker.kit import along_rows, group_size, stand_in, unmasked
 
-from . import balancing, containers, data, rewards, schedules
+from . import containers, data, rewards
 from .containers import PROTOCOL
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
@@ -764,8 +764,6 @@ TARGET = Target(
         ),
         *data.BINDINGS,
         *containers.BINDINGS,
-        *balancing.BINDINGS,
-        *schedules.BINDINGS,
         *rewards.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},

@@ -1,4 +1,4 @@
-"""ROLL: DataProto, the container of a batch: tensors, arrays of objects, and what belongs to the batch as a whole."""
+"""ROLL: DataProto, the container of a batch, and the sequences that are dealt out in it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from sentinel.worker.kit import (
     container,
     counted,
     cut,
+    dealt,
     filled,
     iterated,
     joined,
+    numbered_rows,
     operated,
+    partitioned,
     reordered,
 )
 
@@ -36,7 +39,7 @@ def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
     )
 
 
-BINDINGS = (
+_CONTAINERS = (
     _surgery(f"{_DATA}.chunk", "cut", cut),
     _surgery(f"{_DATA}.concat", "join", partial(joined, CONTAINER)),
     _surgery(f"{_DATA}.reorder", "reorder", reordered),
@@ -56,3 +59,40 @@ UNBOUND: Mapping[str, str] = {
     f"{PROTOCOL}.union_numpy_dict": "it adds fields, or compares those of one name; it moves no row",
     f"{PROTOCOL}.*": "parts of DataProto, which is bound, dictionaries and devices",
 }
+
+
+# -- sequences that are dealt out to ranks -----------------------------------------------------------------------------
+
+_FUNCTIONALS = "roll.utils.functionals"
+
+
+def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """It puts the rows of a batch in the order in which they are dealt out: each rank gets as many. A row whose label
+    is not its own is in no part."""
+
+    lengths, parts = inputs["lengths"], inputs["parts"]
+    batch = CONTAINER(boundary, numbered_rows(lengths), {})
+    size = inputs["minibatch_size"] or len(lengths)
+    boundary.function(batch, dp_size=parts, minibatch_size=size, keep_minibatch=inputs["keep_minibatches"])
+    return dealt(batch, parts)
+
+
+_BALANCING = (
+    Binding(
+        f"{_FUNCTIONALS}.get_seqlen_balanced_partitions",
+        "balanced_partition",
+        call=partitioned,
+        fixed={"grouped": False, "keep_minibatches": False},
+    ),
+    Binding(
+        f"{_FUNCTIONALS}.batch_balance",
+        "balanced_partition",
+        call=_balanced_batch,
+        imports=(PROTOCOL,),
+        fixed={"grouped": False, "equal_size": True},
+        accepts={"keep_minibatches": (False, True)},
+    ),
+)
+
+
+BINDINGS = (*_CONTAINERS, *_BALANCING)

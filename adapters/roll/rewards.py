@@ -1,4 +1,4 @@
-"""ROLL: where a reward lands, what of a batch is trained on, and what an engine is asked for."""
+"""ROLL: where a reward lands, what of a batch is trained on, what an engine is asked for, and the KL coefficient."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.kit import group_size, stand_in
+from sentinel.worker.kit import coefficients, group_size, stand_in
 
 from .containers import PROTOCOL
 from .data import MAIN, swapped
@@ -128,7 +128,7 @@ _ALONE = Dialect(
     "group_of_one", "kept", "with one response to each prompt there is no filter", f"{MAIN}/utils/functionals.py#L604"
 )
 
-BINDINGS = (
+_REWARDS = (
     Binding(
         f"{_FUNCTIONALS}.expand_to_token_level",
         "token_reward",
@@ -207,3 +207,19 @@ UNBOUND = {
     f"{_RULES}.remote_reward_system_worker.*": "it asks a service",
     f"{_RULES}.*": "parts of the rules that are bound, and prices of repetition and length that one adds to its own",
 }
+
+
+# -- the KL coefficient over the steps of a training -------------------------------------------------------------------
+
+
+def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Without a target it is fixed."""
+    target = inputs["target_kl"] if inputs["adaptive"] else None
+    controller = boundary.function(init_kl_coef=inputs["initial"], target_kl=target, kl_horizon=inputs["horizon"])
+    return coefficients(controller, inputs)
+
+
+_SCHEDULES = (Binding("roll.utils.kl_controller.get_kl_controller", "kl_coefficient", call=_coefficients),)
+
+
+BINDINGS = (*_REWARDS, *_SCHEDULES)

@@ -1,4 +1,4 @@
-"""SkyRL: the driver, and what it hands to its workers: configuration, training input, padding microbatches."""
+"""SkyRL: the driver, and what it hands to its workers: configuration, training input, padding, the KL coefficient."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from typing import Any
 
 from sentinel.targets import Binding, StandIn
 from sentinel.worker.drift import AbsentError, DriftError
-from sentinel.worker.kit import stand_in
+from sentinel.worker.kit import coefficients, stand_in
 
-from .shared import BATCH, CONFIGURED, GYM, RAY, WORKER_UTILS, configuration_of, no_ray, refused, training_batch
+from .shared import (
+    BATCH,
+    CONFIG,
+    CONFIGURED,
+    GYM,
+    PPO,
+    RAY,
+    WORKER_UTILS,
+    algorithm_of,
+    configuration_of,
+    no_ray,
+    refused,
+    training_batch,
+)
 
 
 def _layout(dtype: str, *shape: str, mask: bool = False) -> dict[str, Any]:
@@ -119,7 +132,7 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"refusal": refusal, "rollout_log_probs": None if batch is None else batch["rollout_logprobs"]}
 
 
-BINDINGS = (
+_DRIVER = (
     Binding(
         f"{WORKER_UTILS}.TokenBasedBatchIterator._create_padding_microbatch",
         "batch_surgery",
@@ -153,3 +166,25 @@ BINDINGS = (
         accepts={"needing": _NEED_LOG_PROBS},
     ),
 )
+
+
+# -- the KL coefficient over the steps of a training -------------------------------------------------------------------
+
+_KIND = {True: "adaptive", False: "fixed"}
+
+
+def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    options = {
+        "kl_ctrl.type": _KIND[inputs["adaptive"]],
+        "kl_ctrl.kl_target": inputs["target_kl"],
+        "kl_ctrl.horizon": inputs["horizon"],
+        "kl_loss_coef": inputs["initial"],
+    }
+    controller = boundary.function(algorithm_of(boundary, options))
+    return coefficients(controller, inputs)
+
+
+_SCHEDULES = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)
+
+
+BINDINGS = (*_DRIVER, *_SCHEDULES)

@@ -1,4 +1,4 @@
-"""SkyRL: functions of tensors alone: estimators, statistics, reductions, off-policy correction."""
+"""SkyRL: functions of tensors alone: estimators, statistics, reductions, off-policy correction, log-probs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.targets import Binding, Dialect, StandIn
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import stand_in, taken
+from sentinel.worker.kit import log_probs_alone, stand_in, taken
 
 from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (
@@ -19,6 +19,9 @@ from .shared import (
     BATCH,
     CODE,
     CONFIG,
+    FORMER,
+    FORMER_PPO,
+    FORMER_TORCH,
     K3_IS_CUT,
     OFF_POLICY,
     PPO,
@@ -257,7 +260,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 #: A mask needs both thresholds.
 _LOWER = (0.5, 0.9)
 
-BINDINGS = (
+_TENSORS = (
     Binding(
         f"{PPO}.compute_approx_kl",
         "kl_estimate",
@@ -365,3 +368,80 @@ BINDINGS = (
         threshold_low=_LOWER,
     ),
 )
+
+
+# -- log-probs and entropies of a model's logits -----------------------------------------------------------------------
+
+#: SkyRL divides logits by the temperature in the model's wrapper, before it calls these.
+_LOG_PROBS = {"temperature": 1.0, "with_entropy": False}
+_ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
+
+
+def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """With the log-probs of the function beside it, so that a gradient has something to come from."""
+    log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
+    masked = "attention_mask" in boundary.parameters
+    given = {"attention_mask": inputs["response_mask"]} if masked else {}
+    return {"log_probs": log_probs, "entropy": boundary.invoke({}, inputs["logits"].detach(), **given)}
+
+
+def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:
+    return Binding(f"{TORCH}.{function}", "token_log_probs", call=call, fixed=fixed)
+
+
+_LOG_PROBS = (
+    _bound("logprobs_from_logits", log_probs_alone, _LOG_PROBS),
+    _bound("logprobs_from_logits_v2", log_probs_alone, _LOG_PROBS),
+    _bound("chunked_entropy_from_logits", _entropy, _ENTROPY),
+)
+
+_LOG_PROBS_UNBOUND = {
+    f"{module}.{function}": reason
+    for module in (TORCH, FORMER_TORCH)
+    for function, reason in (
+        ("chunked_cross_entropy_from_log_probs", "nothing calls it"),
+        ("safe_exp_delta", "one exponential; it runs in the losses that are bound"),
+        ("logprobs_from_logits_flash_attn", "it needs a kernel of another device"),
+    )
+}
+
+
+# -- ``skyrl_train``, a package of its own under Hydra -----------------------------------------------------------------
+#
+# What it has is bound by its present names (``MOVED``). Here is what it did otherwise: its loss took averages itself.
+
+
+def _averaged_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    names = taken(inputs, "loss_mat", "response_mask")
+    reduction = REDUCTIONS[inputs["loss_agg_mode"]]
+    return {"loss": boundary.invoke(names, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])}
+
+
+_FORMER = (
+    Binding(
+        f"{FORMER_PPO}.reduce_loss",
+        "loss_aggregation",
+        formerly=(f"{PPO}.reduce_loss",),
+        arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
+        call=_averaged_loss,
+        requires=(f"{FORMER_PPO}.reduce_loss",),
+        fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),
+        accepts={"loss_agg_mode": tuple(REDUCTIONS), "loss_scale_factor": (8, 3)},
+        dialects=empty_rows_count(f"{CODE}/train/config/config.py#L881", BY_SEQUENCE),
+    ),
+)
+
+_HYDRA = "but for what is bound, it reads all of Hydra's configuration"
+_FORMER_UNBOUND: Mapping[str, str] = {
+    f"{FORMER_PPO}.*": "registers of functions, by name; the functions are bound",
+    f"{FORMER}.models.*": _HYDRA,
+    f"{FORMER}.model_wrapper.*": _HYDRA,
+    f"{FORMER}.trainer.*": _HYDRA,
+    f"{FORMER}.workers.*": _HYDRA,
+    f"{FORMER}.utils.utils.*": _HYDRA,
+    f"{FORMER}.generators.*": "but for its loop and its batches, which are bound, it puts records together",
+}
+
+
+BINDINGS = (*_TENSORS, *_LOG_PROBS, *_FORMER)
+UNBOUND: Mapping[str, str] = {**_LOG_PROBS_UNBOUND, **_FORMER_UNBOUND}

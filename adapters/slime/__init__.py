@@ -15,7 +15,7 @@ from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
 from sentinel.worker.kit import stand_in, unmasked
 
-from . import balancing, filters, log_probs, rewards, rollouts, steps
+from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (
     ARGS,
     CP,
@@ -494,7 +494,6 @@ TARGET = Target(
             accepts={"std_level": (None, "group")},
         ),
         *log_probs.BINDINGS,
-        *filters.BINDINGS,
         *rewards.BINDINGS,
         *rollouts.BINDINGS,
         *steps.BINDINGS,

@@ -18,7 +18,7 @@ from sentinel.targets import Binding, Dialect, PackageRoot, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
 from sentinel.worker.kit import along_rows, swapped, taken
 
-from . import agents, balancing, containers, data, engines, kernels, requests, rewards, schedules, updates
+from . import agents, containers, data, rewards, schedules, updates
 from .shared import CPU
 from .shared import MAIN as _MAIN
 
@@ -684,15 +684,11 @@ TARGET = Target(
         _statistics("masked_var", "var", "unbiased"),
         _statistics("masked_whiten", "whiten", "shift_mean"),
         *updates.BINDINGS,
-        *engines.BINDINGS,
         *data.BINDINGS,
         *containers.BINDINGS,
-        *balancing.BINDINGS,
         *schedules.BINDINGS,
-        *requests.BINDINGS,
         *rewards.BINDINGS,
         *agents.BINDINGS,
-        *kernels.BINDINGS,
     ),
     unbound={
         f"{_CORE}.compute_rewards": "nothing calls it",
@@ -729,8 +725,8 @@ TARGET = Target(
         "verl.trainer.ppo.ray_trainer._compute_response_info": "lengths, for metrics; compute_response_mask came later",
         "verl.trainer.ppo.mismatch_helper.*": "metrics alone, and the glue around what is bound",
         "verl.workers.reward_manager.*": "registers of the managers, which are bound, and the processes of one",
-        **requests.UNBOUND,
         **rewards.UNBOUND,
+        **agents.UNBOUND,
         "verl.workers.rollout.*": "it hands what the agent's loop asks for, which is bound, to an engine's own record",
         "verl.utils.dataset.sft_dataset.*": "one prompt and one response, as a tokenizer makes them of text",
         "verl.workers.hybrid_engine.*": "engines hand a batch to their shards and back",
