@@ -6,15 +6,18 @@ Masks are boolean to the losses, as their caller makes them.
 
 from __future__ import annotations
 
-import contextlib
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.worker.drift import AbsentError, DriftError
+from sentinel.worker.kit import along_rows, stand_in, swapped, taken
 
-from . import containers, objectives, rewards, schedules
+from . import containers, objectives, rewards
 
 #: Dialects say where AReaL says so by a line of main in August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
@@ -26,10 +29,6 @@ _ARGUMENTS = "areal.api.cli_args"
 
 def _functional_line(number: int) -> str:
     return f"{_MAIN}/utils/functional/functional.py#L{number}"
-
-
-def _tensors(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: inputs[name] for name in names}
 
 
 # -- the advantage step -----------------------------------------------------------------------------------------------
@@ -99,7 +98,6 @@ class _Engine:
         pass
 
     def forward(self, input_: Any, aggregate_fn: Any, post_hook: Any = None) -> Any:
-        from sentinel.worker.drift import AbsentError
 
         if post_hook is None:
             raise AbsentError("not in this version: the engine makes log-probs of its logits itself")
@@ -137,7 +135,6 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
     """Groups are consecutive; their sizes are told where they can be, and one for all otherwise."""
-    from sentinel.worker.drift import AbsentError
 
     sizes: dict[str, int] = {}
     for label in inputs["group"]:
@@ -187,36 +184,15 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
     )
 
 
-def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
-
-
 # -- losses -----------------------------------------------------------------------------------------------------------
 
 #: Every loss is the mean over the microbatch's own tokens; the engine weighs microbatches by their tokens.
-_TOKEN_MEAN = {
-    "loss_agg_mode": "token-mean",
-    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")),
-}
-#: What the contract has by default for knobs that a loss does not have.
-_KNOBS = {
-    "eps_clip_low": 0.2,
-    "eps_clip_high": 0.2,
-    "dual_clip": None,
-    "ratio_cap": None,
-    "tau_pos": 1.0,
-    "tau_neg": 1.05,
-    "beta": 0.1,
-    "positive_weight": 1.0,
-    "negative_weight": 1.0,
-    "importance_weights": None,
-}
+_TOKEN_MEAN = aggregated("token-mean")
 _LEVELS = {"token": "token", "geometric": "sequence"}
 
 
 def _has_level(boundary: Any, level: str) -> None:
     """:raises AbsentError: until October 2025 every ratio was a token's, and there was no option to say so."""
-    from sentinel.worker.drift import AbsentError
 
     if level != "token" and "importance_sampling_level" not in boundary.parameters:
         raise AbsentError("not in this version: there are no ratios of sequences")
@@ -227,13 +203,12 @@ def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
 
     :param level: of what the ratio is, from the canonical inputs.
     """
-    from sentinel.worker.drift import AbsentError
 
-    taken = boundary.parameters
-    names = [name for name, (upstream, *_) in boundary.binding.arguments.items() if upstream in taken]
+    has = boundary.parameters
+    names = [name for name, (upstream, *_) in boundary.binding.arguments.items() if upstream in has]
     rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
     decoupled: dict[str, Any] = {}
-    if rollout is not None and cap is None and "rejection_sampling" not in taken:
+    if rollout is not None and cap is None and "rejection_sampling" not in has:
         decoupled["behav_imp_weight_cap"] = None
     elif rollout is not None:
         made = getattr(boundary.imported[_ARGUMENTS], "RejectionSamplingConfig", None)
@@ -244,7 +219,7 @@ def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
         )
     _has_level(boundary, _LEVELS[level(inputs)])
     loss, found = boundary.invoke(
-        {**_tensors(inputs, *names), "response_mask": inputs["response_mask"].bool()},
+        {**taken(inputs, *names), "response_mask": inputs["response_mask"].bool()},
         old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
         importance_sampling_level=_LEVELS[level(inputs)],
         **decoupled,
@@ -262,7 +237,7 @@ def _policy(
         "response_mask": ("loss_mask",),
         **arguments,
     }
-    fixed = {**_TOKEN_MEAN, **{name: value for name, value in _KNOBS.items() if name not in arguments}}
+    fixed = {**_TOKEN_MEAN, **POLICY_LOSS.lacking(*arguments), "importance_weights": None}
     return Binding(
         f"{_FUNCTIONAL}.{function}",
         "policy_loss",
@@ -318,26 +293,9 @@ _POLICY_LOSSES = (
         accepts={"ratio_level": (None, "geometric")},
     ),
     _policy(
-        "cispo_loss_fn",
-        _CLIP,
-        _tokens_level,
-        requires=(f"{_FUNCTIONAL}.cispo_loss_fn",),
-        fixed={"algorithm": "cispo"},
+        "cispo_loss_fn", _CLIP, _tokens_level, requires=(f"{_FUNCTIONAL}.cispo_loss_fn",), fixed={"algorithm": "cispo"}
     ),
 )
-
-
-@contextlib.contextmanager
-def _answering(module: Any, answer: Any) -> Iterator[None]:
-    """Until November 2025 the loss itself asked for the log-probs and the entropy of logits."""
-    before = vars(module).get("gather_logprobs_entropy")
-    if before is not None:
-        module.gather_logprobs_entropy = lambda *_, **__: answer
-    try:
-        yield
-    finally:
-        if before is not None:
-            module.gather_logprobs_entropy = before
 
 
 def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,8 +304,6 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     Its metrics go to the tracker of the process, which is emptied first, as it is after each step.
     """
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
@@ -370,7 +326,7 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     told = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
     told.clear()
     entropy = torch.zeros_like(old)
-    with _answering(boundary.module, (log_probs, entropy)):
+    with swapped(boundary.module, "gather_logprobs_entropy", lambda *_, **__: (log_probs, entropy)):
         loss = boundary.invoke(
             {},
             logprobs=log_probs,
@@ -394,33 +350,18 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = ("vpreds", "values", "returns", "cliprange_value")
     mask = inputs["response_mask"].bool()
-    loss, found = boundary.invoke({**_tensors(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
+    loss, found = boundary.invoke({**taken(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
     return {"loss": loss, "clip_fraction": found["clip_mask"]}
 
 
 # -- log-probs ---------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _without_megatron(module: Any) -> Iterator[None]:
-    """Until December 2025 the function asked Megatron itself whether logits are split over ranks."""
-    from sentinel.worker.drift import StandInNamespace
-
-    before = vars(module).get("mpu")
-    if before is not None:
-        module.mpu = StandInNamespace(is_initialized=lambda: False)
-    try:
-        yield
-    finally:
-        if before is not None:
-            module.mpu = before
-
-
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Tokens one below the other; chunks of two, so that scenarios of a few cross the border between them."""
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
-    with _without_megatron(boundary.module):
+    with swapped(boundary.module, "mpu", stand_in(is_initialized=lambda: False)):
         found = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
     log_probs, entropy = found if isinstance(found, tuple) else (found, None)
     return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
@@ -447,14 +388,11 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
     https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal/utils/data.py#L1697
     """
-    from sentinel.worker.drift import DriftError
 
     clamp = inputs["clamp"]
     if clamp not in (None, 10):
         raise DriftError(f"{boundary.path} clamps at 10 or not at all, and the scenario wants {clamp:g}")
-    return boundary.invoke(
-        _tensors(inputs, "log_probs", "ref_log_probs", "kl_estimator"), apply_clamp=clamp is not None
-    )
+    return boundary.invoke(taken(inputs, "log_probs", "ref_log_probs", "kl_estimator"), apply_clamp=clamp is not None)
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -471,7 +409,7 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         lower=inputs["threshold_low"] if of_ratio else None,
     )
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
-    found = boundary.invoke(_tensors(inputs, *names), cu_seqlens=None, config=config)
+    found = boundary.invoke(taken(inputs, *names), cu_seqlens=None, config=config)
     return {
         "weights": found.behave_imp_weight if of_ratio or level == "token" else None,
         "kept": found.loss_mask if masks else None,
@@ -525,7 +463,7 @@ TARGET = Target(
             "masked_statistics",
             arguments={"values": ("x",), "response_mask": ("mask",), "axis": ("dim",), "epsilon": ("eps",)},
             outputs=("result",),
-            call=_whitened,
+            call=along_rows,
             fixed={"statistic": "whiten", "shift_mean": True},
             dialects=(
                 Dialect(
@@ -549,8 +487,8 @@ TARGET = Target(
             ),
             fixed={
                 **_TOKEN_MEAN,
-                **dict.fromkeys(("importance_weights", "ratio_cap")),
-                **{name: _KNOBS[name] for name in ("beta", "positive_weight", "negative_weight")},
+                **POLICY_LOSS.lacking(*_CLIP, "dual_clip", "tau_pos", "tau_neg"),
+                "importance_weights": None,
             },
             accepts={"algorithm": ("ppo", "gspo", "sapo", "cispo")},
             dtypes=("float32",),  # its tracker takes no other
@@ -611,13 +549,12 @@ TARGET = Target(
         ),
         *objectives.BINDINGS,
         *containers.BINDINGS,
-        *schedules.BINDINGS,
         *rewards.BINDINGS,
     ),
     unbound={
         **containers.UNBOUND,
         **rewards.UNBOUND,
-        **schedules.UNBOUND,
+        **objectives.UNBOUND,
         "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
         "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
         "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",

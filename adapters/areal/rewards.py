@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import swapped
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 #: Before January 2026.
@@ -21,27 +22,14 @@ _GRADER = StandIn(
 )
 
 
-@contextlib.contextmanager
-def _graded_as_text(module: Any) -> Iterator[None]:
-    """The grader of expressions, where a rule has one."""
-    before = vars(module).get("get_math_verify_worker")
-    if before is not None:
-        module.get_math_verify_worker = lambda: types.SimpleNamespace(verify=lambda said, truth: float(said == truth))
-    try:
-        yield
-    finally:
-        if before is not None:
-            module.get_math_verify_worker = before
-
-
 def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    with _graded_as_text(boundary.module):
+    grader = types.SimpleNamespace(verify=lambda said, truth: float(said == truth))
+    with swapped(boundary.module, "get_math_verify_worker", lambda: grader):
         return {"score": boundary.function(None, inputs["response"], None, None, inputs["ground_truth"])}
 
 
 def _measured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """An angle or a length, whose expression a package compares."""
-    from sentinel.worker.drift import AbsentError
 
     if not hasattr(boundary.module, "get_math_verify_worker"):
         raise AbsentError("not in this version: it compares expressions itself, with packages that are not installed")

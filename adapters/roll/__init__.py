@@ -12,11 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
+from sentinel.worker.kit import along_rows, group_size, stand_in, unmasked
 
-from . import balancing, containers, data, rewards, schedules
+from . import containers, data, rewards
 from .containers import PROTOCOL
-from .data import stand_in
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 _FUNCTIONALS = "roll.utils.functionals"
@@ -66,7 +69,6 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
     """:raises AbsentError: for an option that came later, where the scenario wants what it does.
     :raises DriftError: for any other that the configuration does not have: setting it would succeed silently.
     """
-    from sentinel.worker.drift import AbsentError, DriftError
 
     for name, value in options.items():
         if hasattr(owner, name):
@@ -101,24 +103,14 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke({**inputs, "kl_estimator": estimator})
 
 
-def _unmasked(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call a function that knows no mask."""
-    return boundary.invoke({name: value for name, value in inputs.items() if name != "response_mask"})
-
-
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """With weights of rows, until its caller gave it the number of responses, it divided by the rows with a token."""
-    from sentinel.worker.drift import AbsentError
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
         if empty and inputs.get("empty_rows") == "counted":
             raise AbsentError("not in this version: a row without a token does not count among those of a mean")
     return boundary.invoke(inputs)
-
-
-def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
 
 
 _COUNT_EPSILON = Dialect(
@@ -131,24 +123,18 @@ _COUNT_EPSILON = Dialect(
 
 def _statistics(function: str, statistic: str, *options: str, **more: Any) -> Binding:
     """A masked statistic whose ``options`` are arguments of the function; the others are as it has them."""
-    usual = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
-    fixed = {"statistic": statistic, **{name: value for name, value in usual.items() if name not in options}}
+    fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*options)}
     return Binding(
         f"{_FUNCTIONALS}.{function}",
         "masked_statistics",
         arguments={"values": ("values", "tensor"), "response_mask": ("mask",), "axis": ("dim",), "epsilon": ("eps",)},
         outputs=("result",),
-        call=_statistic,
+        call=along_rows,
         **{**more, "fixed": {**fixed, **more.get("fixed", {})}},
     )
 
 
 # -- rewards and returns ----------------------------------------------------------------------------------------------
-
-
-def _group_size(inputs: Mapping[str, Any]) -> int:
-    labels = inputs["group"]
-    return len(labels) // len(set(labels))
 
 
 def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +144,7 @@ def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     found = boundary.invoke(
         {},
         rewards if bare else _batch(boundary, {"response_level_rewards": rewards}),
-        n_sample=_group_size(inputs),
+        n_sample=group_size(inputs),
         div_std=level is not None,
         div_std_global=level == "batch",
     )
@@ -171,7 +157,7 @@ def _batch_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     given = {name: inputs[name] for name in ("rewards", "mean_level", "std_level")}
-    return boundary.invoke(given, n_sample=_group_size(inputs))
+    return boundary.invoke(given, n_sample=group_size(inputs))
 
 
 #: (level of the mean, level of the deviation) -> what the configuration called that before it had both.
@@ -187,8 +173,6 @@ _METHODS = {
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """It computes in single precision whatever it is given, so what is finer is given so: its answer is no finer."""
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
@@ -357,10 +341,7 @@ def _taken(boundary: Any, name: str) -> tuple[str, ...]:
 
 
 #: The loss of a batch is the sum of its tokens' here: these functions do not aggregate.
-_SUM = {
-    "loss_agg_mode": "token-sum",
-    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), None),
-}
+_SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
@@ -425,8 +406,6 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
 def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of a microbatch as the strategy asks for it, with no KL and no entropy term."""
     import torch
-
-    from sentinel.worker.drift import UnknownInputError
 
     level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
     if kind == "agentic":
@@ -561,10 +540,7 @@ TARGET = Target(
         Binding(
             f"{_FUNCTIONALS}.agg_loss",
             "loss_aggregation",
-            arguments={
-                "response_mask": ("loss_mask",),
-                "global_batch_size": ("global_valid_samples",),
-            },
+            arguments={"response_mask": ("loss_mask",), "global_batch_size": ("global_valid_samples",)},
             outputs=("loss",),
             call=_aggregated,
             accepts=_AGGREGATION,
@@ -595,7 +571,7 @@ TARGET = Target(
             "generalised_advantage",
             arguments={"lam": ("lambd",)},
             outputs=_ADVANTAGES,
-            call=_unmasked,
+            call=unmasked,
             accepts=_ONLY_FULL,
         ),
         Binding(
@@ -603,7 +579,7 @@ TARGET = Target(
             "discounted_return",
             constants={"lambd": 1.0},
             outputs=_ADVANTAGES,
-            call=_unmasked,
+            call=unmasked,
             accepts=_ONLY_FULL,
             fixed={"kl": None, "kl_coef": 0.0},
         ),
@@ -655,13 +631,7 @@ TARGET = Target(
             "masked_statistics",
             arguments={"values": ("tensor",), "response_mask": ("mask",)},
             outputs=("whitened",),
-            fixed={
-                "statistic": "segment_mean",
-                "axis": None,
-                "unbiased": True,
-                "shift_mean": True,
-                "epsilon": 1e-8,
-            },
+            fixed={"statistic": "segment_mean", **MASKED_STATISTICS.lacking()},
             dialects=(replace(_COUNT_EPSILON, link=f"{_MAIN}/pipeline/agentic/utils.py#L384"),),
         ),
         Binding(
@@ -674,20 +644,14 @@ TARGET = Target(
             },
             outputs=("normalised",),
             call=_reward_norm,
-            fixed={"group_layout": "equal", "leave_one_out": False, "epsilon": 1e-6, "clip": None},
+            fixed={"group_layout": "equal", **REWARD_NORMALISATION.lacking("mean_level", "std_level")},
         ),
         Binding(
             f"{_FUNCTIONALS}.group_reward_norm",
             "reward_normalisation",
             call=_group_reward_norm,
             imports=(PROTOCOL,),
-            fixed={
-                "group_layout": "equal",
-                "mean_level": "group",
-                "leave_one_out": False,
-                "epsilon": 1e-6,
-                "clip": None,
-            },
+            fixed={"group_layout": "equal", **REWARD_NORMALISATION.lacking("std_level")},
             dialects=(
                 Dialect(
                     "std_about",
@@ -704,7 +668,7 @@ TARGET = Target(
             outputs=("normalised",),
             call=_batch_reward_norm,
             requires=(f"{_FUNCTIONALS}.batch_reward_norm",),
-            fixed={"mean_level": "batch", "leave_one_out": False, "epsilon": 1e-6, "clip": None},
+            fixed={**REWARD_NORMALISATION.lacking("std_level"), "mean_level": "batch"},
             accepts={"std_level": ("batch", None)},
         ),
         Binding(
@@ -714,7 +678,7 @@ TARGET = Target(
             outputs=("normalised",),
             call=_agentic_reward_norm,
             imports=(PROTOCOL, _AGENTIC_CONFIG),
-            fixed={"leave_one_out": False, "epsilon": 1e-6, "clip": None},
+            fixed=REWARD_NORMALISATION.lacking("mean_level", "std_level"),
             dialects=(
                 replace(_NO_SPREAD, where={"std_level": ("group",), "mean_level": ("batch", None)}),
                 replace(_NO_SPREAD, where={"std_level": ("batch",), "mean_level": (None,)}),
@@ -730,11 +694,7 @@ TARGET = Target(
             "pipeline/agentic/agentic_actor_pg_worker.py",
             {"TOPR": 278, "Kimi k1.5": 451, "agg_loss": 100},
         ),
-        _actor(
-            "roll.pipeline.rlvr.actor_worker.ActorWorker",
-            "rlvr",
-            accepts={"algorithm": ("ppo", "gspo")},
-        ),
+        _actor("roll.pipeline.rlvr.actor_worker.ActorWorker", "rlvr", accepts={"algorithm": ("ppo", "gspo")}),
         _actor(
             "roll.pipeline.agentic.agentic_actor_worker.ActorWorker",
             "agentic",
@@ -748,10 +708,7 @@ TARGET = Target(
             call=_critic_loss,
             imports=(PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG),
             stand_ins=(_SELF, _CONFIG, _ADDRESS),
-            fixed={
-                "loss_agg_mode": "seq-mean-token-mean",
-                **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), None),
-            },
+            fixed=aggregated("seq-mean-token-mean"),
             dialects=(
                 Dialect(
                     "factor",
@@ -807,8 +764,6 @@ TARGET = Target(
         ),
         *data.BINDINGS,
         *containers.BINDINGS,
-        *balancing.BINDINGS,
-        *schedules.BINDINGS,
         *rewards.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},

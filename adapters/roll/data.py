@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.kit import stand_in
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
@@ -17,12 +18,6 @@ _TRANSFORMERS = StandIn(
     "of transformers, which is not installed: token ids and attention masks are padded on the right, and the features "
     "of a processor are a dictionary, as they would be",
 )
-
-
-def stand_in(**attributes: Any) -> Any:
-    from sentinel.worker.drift import StandInNamespace
-
-    return StandInNamespace(**attributes)
 
 
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

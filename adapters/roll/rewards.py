@@ -1,4 +1,4 @@
-"""ROLL: where a reward lands, what of a batch is trained on, and what an engine is asked for."""
+"""ROLL: where a reward lands, what of a batch is trained on, what an engine is asked for, and the KL coefficient."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.kit import coefficients, group_size, stand_in
 
 from .containers import PROTOCOL
-from .data import MAIN, stand_in, swapped
+from .data import MAIN, swapped
 
 _FUNCTIONALS = "roll.utils.functionals"
 _CONTROLLERS = "roll.utils.kl_controller"
@@ -53,16 +54,12 @@ def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     return {"token_level_rewards": data.batch["token_level_rewards"]}
 
 
-def _group_size(inputs: Mapping[str, Any]) -> int:
-    return len(inputs["group"]) // len(set(inputs["group"]))
-
-
 def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     data = _batch(boundary, torch.ones(len(inputs["group"]), 1), scores=inputs["rewards"])
     bounds = {"low_threshold": inputs["low"], "high_threshold": inputs["high"]}
-    found = boundary.function(data, n_sample=_group_size(inputs), **bounds)
+    found = boundary.function(data, n_sample=group_size(inputs), **bounds)
     return {"kept": found.batch["difficulty_mask"]}
 
 
@@ -76,7 +73,7 @@ def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
 def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
-    arguments = stand_in(num_return_sequences=_group_size(inputs))
+    arguments = stand_in(num_return_sequences=group_size(inputs))
     kept = _masked(
         boundary,
         torch.ones(len(inputs["group"]), 1),
@@ -128,13 +125,10 @@ _CHOICES = {
 _ENDS = {"response_mask": ("full", "right")}
 _GROUPS = {"group_layout": "equal"}
 _ALONE = Dialect(
-    "group_of_one",
-    "kept",
-    "with one response to each prompt there is no filter",
-    f"{MAIN}/utils/functionals.py#L604",
+    "group_of_one", "kept", "with one response to each prompt there is no filter", f"{MAIN}/utils/functionals.py#L604"
 )
 
-BINDINGS = (
+_REWARDS = (
     Binding(
         f"{_FUNCTIONALS}.expand_to_token_level",
         "token_reward",
@@ -213,3 +207,19 @@ UNBOUND = {
     f"{_RULES}.remote_reward_system_worker.*": "it asks a service",
     f"{_RULES}.*": "parts of the rules that are bound, and prices of repetition and length that one adds to its own",
 }
+
+
+# -- the KL coefficient over the steps of a training -------------------------------------------------------------------
+
+
+def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Without a target it is fixed."""
+    target = inputs["target_kl"] if inputs["adaptive"] else None
+    controller = boundary.function(init_kl_coef=inputs["initial"], target_kl=target, kl_horizon=inputs["horizon"])
+    return coefficients(controller, inputs)
+
+
+_SCHEDULES = (Binding("roll.utils.kl_controller.get_kl_controller", "kl_coefficient", call=_coefficients),)
+
+
+BINDINGS = (*_REWARDS, *_SCHEDULES)

@@ -13,15 +13,9 @@ from sentinel.targets import PackageRoot, Registry, Target
 from . import (
     containers,
     driver,
-    filters,
-    former,
-    log_probs,
-    megatron,
     rewards,
     rollouts,
-    schedules,
     tensors,
-    updates,
     workers,
 )
 from .shared import MOVED, OFF_POLICY, PPO, WORKER_UTILS
@@ -41,15 +35,13 @@ _UNBOUND = {
     f"{PPO}.sync_registries": _ONLY_NAMES,
     f"{PPO}.repopulate_all_registries": _ONLY_NAMES,
     f"{PPO}.compute_advantages_and_returns": "it calls an estimator, which is bound, by its name",
-    **log_probs.UNBOUND,
     f"{WORKER_UTILS}.*": "rows are dealt out to steps that are bound; metrics are averaged over ranks for display",
     "skyrl.train.generators.utils.get_rollout_metrics": "lengths and rewards of rollouts, averaged for display",
     "skyrl.train.generators.utils.get_response_ids_and_loss_mask_from_messages": "it needs a tokenizer's chat template",
     "skyrl.train.generators.utils.*": "records of rollouts put together and taken apart; templates of chats",
     **containers.UNBOUND,
-    **former.UNBOUND,
     **rewards.UNBOUND,
-    **filters.UNBOUND,
+    **tensors.UNBOUND,
     "skyrl.train.utils.utils.*": "beside validate_cfg it sets up processes and devices",
 }
 
@@ -73,14 +65,10 @@ TARGET = Target(
     bindings=(
         *driver.BINDINGS,
         *containers.BINDINGS,
-        *schedules.BINDINGS,
         *workers.BINDINGS,
-        *updates.BINDINGS,
         *rollouts.BINDINGS,
-        *filters.BINDINGS,
         *rewards.BINDINGS,
-        *megatron.BINDINGS,
-        *(replace(binding, dtypes=_DTYPES) for binding in (*tensors.BINDINGS, *log_probs.BINDINGS, *former.BINDINGS)),
+        *(replace(binding, dtypes=_DTYPES) for binding in tensors.BINDINGS),
     ),
     unbound=_UNBOUND,
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding
+from sentinel.worker.kit import Surgery, cut, joined, operated
 
 from .driver import FIELDS, OPTIONAL_FIELDS
 from .shared import BATCH, FORMER, training_batch
@@ -14,8 +15,6 @@ from .shared import BATCH, FORMER, training_batch
 _TENSORS = f"{BATCH}.TensorBatch"
 _FORMERLY = f"{FORMER}.training_batch.TensorBatch"
 
-#: ``do(boundary, inputs, batch) -> batches``.
-Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
 
 #: Fields are tensors; what has a shape of its own in each row (the patches of images) is a list of them.
 _FIELDS: Mapping[str, Any] = {
@@ -35,38 +34,20 @@ def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) ->
     return batch
 
 
-def _columns(batch: Any) -> dict[str, Any]:
-    return {name: list(field.tensors) if hasattr(field, "tensors") else field for name, field in batch.items()}
-
-
-def _operated(do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    parts = do(boundary, inputs, _batch(boundary, inputs["fields"], inputs["meta"]))
-    return {"parts": [_columns(part) for part in parts], "metas": [part.metadata for part in parts]}
+def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    fields = {name: list(field.tensors) if hasattr(field, "tensors") else field for name, field in batch.items()}
+    return fields, batch.metadata
 
 
 def _surgery(name: str, kind: str, do: Surgery) -> tuple[Binding, Binding]:
     """Today's method, and what it was before batches had lists of tensors."""
-    call = partial(_operated, do)
+    call = partial(operated, _batch, _read, do)
 
     def bound(path: str, layouts: Mapping[str, Any], needed: str) -> Binding:
         fixed = {"surgery": kind, "layouts": layouts}
         return Binding(f"{path}.{name}", "row_surgery", call=call, requires=(needed,), fixed=fixed)
 
     return bound(_TENSORS, _IMAGES, f"{BATCH}.TensorList"), bound(_FORMERLY, _FIELDS, f"{_FORMERLY}.{name}")
-
-
-def _joined(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """Each part is made for itself, as the workers make them."""
-    parts, start = [], 0
-    for size in inputs["sizes"]:
-        rows = {name: field[start : start + size] for name, field in inputs["fields"].items()}
-        parts.append(_batch(boundary, rows, inputs["meta"]))
-        start += size
-    return [boundary.function(parts)]
-
-
-def _split(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    return boundary.function(batch, inputs["count"])
 
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
@@ -82,8 +63,8 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    *_surgery("chunk", "split", _split),
-    *_surgery("cat", "join", _joined),
+    *_surgery("chunk", "split", cut),
+    *_surgery("cat", "join", partial(joined, _batch)),
     *_surgery("slice", "shorten", _shortened),
     Binding(
         f"{BATCH}.pad_training_input_batch",

@@ -1,4 +1,4 @@
-"""SkyRL: the driver, and what it hands to its workers: configuration, training input, padding microbatches."""
+"""SkyRL: the driver, and what it hands to its workers: configuration, training input, padding, the KL coefficient."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
+from sentinel.worker.drift import AbsentError, DriftError
+from sentinel.worker.kit import coefficients, stand_in
 
 from .shared import (
     BATCH,
+    CONFIG,
     CONFIGURED,
     GYM,
+    PPO,
     RAY,
     WORKER_UTILS,
+    algorithm_of,
     configuration_of,
     no_ray,
     refused,
-    stand_in,
     training_batch,
 )
 
@@ -46,7 +50,6 @@ OPTIONAL_FIELDS = {
 
 
 def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    from sentinel.worker.drift import DriftError
 
     unknown = inputs["optional_fields"].keys() - boundary.imported[BATCH].TrainingInput.__annotations__.keys()
     if unknown:
@@ -125,13 +128,11 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     batch, refusal = refused(lambda: boundary.invoke({}, trainer, rollouts, [str(row) for row in range(rows)]))
     if batch is not None and "rollout_logprobs" not in batch:
-        from sentinel.worker.drift import AbsentError
-
         raise AbsentError("not in this version: a training batch has no log-probs of the rollouts")
     return {"refusal": refusal, "rollout_log_probs": None if batch is None else batch["rollout_logprobs"]}
 
 
-BINDINGS = (
+_DRIVER = (
     Binding(
         f"{WORKER_UTILS}.TokenBasedBatchIterator._create_padding_microbatch",
         "batch_surgery",
@@ -165,3 +166,25 @@ BINDINGS = (
         accepts={"needing": _NEED_LOG_PROBS},
     ),
 )
+
+
+# -- the KL coefficient over the steps of a training -------------------------------------------------------------------
+
+_KIND = {True: "adaptive", False: "fixed"}
+
+
+def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    options = {
+        "kl_ctrl.type": _KIND[inputs["adaptive"]],
+        "kl_ctrl.kl_target": inputs["target_kl"],
+        "kl_ctrl.horizon": inputs["horizon"],
+        "kl_loss_coef": inputs["initial"],
+    }
+    controller = boundary.function(algorithm_of(boundary, options))
+    return coefficients(controller, inputs)
+
+
+_SCHEDULES = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)
+
+
+BINDINGS = (*_DRIVER, *_SCHEDULES)

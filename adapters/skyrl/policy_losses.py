@@ -6,27 +6,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect
+from sentinel.worker.kit import taken
 
-from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, given_inputs, is_averaged_inside, ppo_line
+from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
 
 #: Its policy losses are sums over tokens; advantages come to them scaled by the loss reduction.
-_SUMMED = {
-    "loss_agg_mode": "token-sum",
-    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "importance_weights")),
-}
-#: What the contract has by default for knobs that a loss does not have.
-_KNOBS = {
-    "eps_clip_low": 0.2,
-    "eps_clip_high": 0.2,
-    "dual_clip": None,
-    "ratio_cap": None,
-    "tau_pos": 1.0,
-    "tau_neg": 1.05,
-    "beta": 0.1,
-    "positive_weight": 1.0,
-    "negative_weight": 1.0,
-}
+SUMMED = aggregated("token-sum")
 _CLIP = {"eps_clip_low": "eps_clip_low", "eps_clip_high": "eps_clip_high"}
 
 _SAFE_EXP = f"{CODE}/backends/skyrl_train/utils/torch_utils.py#L191"
@@ -51,7 +39,7 @@ def _policy_loss(
     :param sums: it has always added up, when the others still averaged.
     """
     given = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
-    names = given_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
     averaged = is_averaged_inside(boundary.module) and not sums
     config = algorithm_of(boundary, {**given, **settings(inputs), **(AS_SUMS if averaged else {})})
@@ -96,8 +84,9 @@ def _policy(
         call=partial(_policy_loss, dict(knobs), settings, behaviour, sums),
         imports=(CONFIG,),
         fixed={
-            **_SUMMED,
-            **{name: value for name, value in _KNOBS.items() if name not in knobs},
+            **SUMMED,
+            "importance_weights": None,
+            **POLICY_LOSS.lacking(*knobs),
             **({} if several else {"algorithm": algorithm}),
             **fixed,
         },
@@ -122,7 +111,7 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
-    names = given_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
+    names = taken(inputs, "log_probs", "old_log_probs", "response_mask")
     _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
     return {name: metrics[f"cispo/{name}"] for name in ("ratio_max", "ratio_min")}
 
@@ -232,6 +221,6 @@ POLICY_LOSSES = (
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     config = algorithm_of(boundary, {"value_clip": inputs["cliprange_value"]})
-    names = given_inputs(inputs, "vpreds", "values", "returns", "response_mask")
+    names = taken(inputs, "vpreds", "values", "returns", "response_mask")
     loss, clip_fraction = boundary.invoke(names, config=config)
     return {"loss": loss, "clip_fraction": clip_fraction}

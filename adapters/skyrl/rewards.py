@@ -1,13 +1,14 @@
-"""SkyRL: the rules by which the environments of its gym score a response."""
+"""SkyRL: the rules by which its gym scores a response, and which responses are trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.targets import Binding, StandIn
+from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.kit import group_size, ruled, ruled_of_answers, stand_in
 
-from .shared import stand_in
+from .shared import CODE
 
 _ENVIRONMENTS = "skyrl_gym.envs"
 
@@ -18,18 +19,7 @@ _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
-def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Some rules tell more than their score."""
-    found = boundary.function(inputs["response"], inputs["ground_truth"])
-    return {"score": found["score"] if isinstance(found, Mapping) else found}
-
-
-def _answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A question may have several right answers."""
-    return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
-
-
-def _rule(name: str, wordings: tuple[str, ...], call: Any = _ruled, **accepts: Any) -> Binding:
+def _rule(name: str, wordings: tuple[str, ...], call: Any = ruled, **accepts: Any) -> Binding:
     return Binding(f"{_ENVIRONMENTS}.{name}", "rule_reward", call=call, accepts={"wording": wordings, **accepts})
 
 
@@ -63,7 +53,7 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_level_rewards": torch.tensor(rewards, dtype=inputs["rewards"].dtype)}
 
 
-BINDINGS = (
+_REWARDS = (
     Binding(
         "skyrl.train.trainer.RayPPOTrainer.postprocess_generator_output",
         "token_reward",
@@ -74,15 +64,105 @@ BINDINGS = (
     ),
     _rule("gsm8k.utils.compute_score", _HASHES),
     _rule("aime.utils.compute_score", _LINES),
-    _rule("search.utils.compute_score", _TAGS, _answers),
+    _rule("search.utils.compute_score", _TAGS, ruled_of_answers),
     # It looks for the answer anywhere, without its punctuation: 3 is in 43.
-    _rule("search.utils.compute_score_subem", _TAGS, _answers, ground_truth=("42", "7", "100")),
+    _rule("search.utils.compute_score_subem", _TAGS, ruled_of_answers, ground_truth=("42", "7", "100")),
 )
 
-UNBOUND = {
+_REWARDS_UNBOUND = {
     f"{_ENVIRONMENTS}.sql.*": "it runs a response's query on a database, which is a download",
     f"{_ENVIRONMENTS}.lcb.*": "it runs a response's program on tests, which a probe may not",
     f"{_ENVIRONMENTS}.searchcode.*": "it asks the rules that are bound, and services of search and of Python",
     f"{_ENVIRONMENTS}.rlm.*": "it runs a response's program, and asks a model",
     f"{_ENVIRONMENTS}.*": "it asks the rules that are bound, and the parts of these",
 }
+
+
+# -- which responses are trained on ------------------------------------------------------------------------------------
+
+_SAMPLING = "train.utils.trainer_utils"
+_GENERATORS = "train.generators.utils"
+
+
+def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is collected of one batch, towards a batch that is never full; a response is its row's number."""
+    rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
+    rows: list[Any] = [[row] for row in range(len(labels))]
+    batch = {
+        "prompt_token_ids": rows,
+        "response_ids": rows,
+        "rewards": rewards,
+        "loss_masks": [[1]] * len(rows),
+        "stop_reasons": ["stop"] * len(rows),
+        "rollout_metrics": None,
+        "rollout_logprobs": None,
+    }
+    state: dict[str, Any] = {"sample_batch_count": 1}
+    boundary.function(batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": group_size(inputs)}, state)
+    found = state["collected_generator_output"]
+    return {"numbers": [row for (row,) in found["response_ids"]], "rewards": found["rewards"]}
+
+
+def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Every trajectory is alive."""
+    rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
+    numbers = boundary.invoke({}, rewards, labels, loss_masks=[[1]] * len(labels))
+    return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
+
+
+def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """They stop at their end, or at the last column, as the engine says; once it was their last token that said."""
+    import torch
+
+    mask = inputs["response_mask"] != 0
+    rows = [[1] * int(row.sum()) for row in mask]
+    full = [len(row) == mask.shape[1] for row in rows]
+    if "stop_reasons" in boundary.parameters:
+        kept = boundary.function(rows, ["length" if cut else "stop" for cut in full])
+    else:
+        ids = [[5] * (len(row) - 1) + [5 if cut else 2] for row, cut in zip(rows, full)]
+        kept = boundary.function(rows, ids, 2)
+    padded = [row + [0] * (mask.shape[1] - len(row)) for row in kept]
+    return {"kept": torch.tensor(padded)}
+
+
+def _alone(line: int) -> Dialect:
+    return Dialect(
+        "group_of_one",
+        "kept",
+        "with one response to each prompt there is no filter",
+        f"{CODE}/{_SAMPLING.replace('.', '/')}.py#L{line}",
+    )
+
+
+_FILTERS = (
+    Binding(
+        f"skyrl.{_SAMPLING}.handle_filter_sampling",
+        "group_filter",
+        call=_sampled,
+        fixed={"group_layout": "equal"},
+        dialects=(_alone(556),),
+    ),
+    Binding(f"skyrl.{_SAMPLING}.zero_variance_filter", "group_filter", call=_without_variance, dialects=(_alone(663),)),
+    Binding(
+        f"skyrl.{_GENERATORS}.apply_overlong_filtering",
+        "overlong_filter",
+        call=_not_cut_off,
+        accepts={"response_mask": ("full", "right")},
+    ),
+)
+
+_FILTERS_UNBOUND = {
+    f"{package}.utils.trainer_utils.{name}": reason
+    for package in ("skyrl.train", "skyrl_train")
+    for name, reason in {
+        "handle_dynamic_sampling": "it calls one of the two ways of sampling by its name",
+        "handle_replace_sampling": "which group takes the place of another is drawn at random, out of a set of strings",
+        "get_bad_sample_replacements": "the draw of handle_replace_sampling",
+        "*": "nodes, checkpoints, rows by their index, and metrics",
+    }.items()
+}
+
+
+BINDINGS = (*_REWARDS, *_FILTERS)
+UNBOUND: Mapping[str, str] = {**_REWARDS_UNBOUND, **_FILTERS_UNBOUND}

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
+from sentinel.worker.kit import stand_in
 
-from .shared import stand_in, swapped
+from .shared import swapped
 
 _GENERATOR = "generators.skyrl_gym_generator.SkyRLGymGenerator"
 _NOW = f"skyrl.train.{_GENERATOR}"
@@ -178,10 +179,5 @@ BINDINGS = (
         # The loop kept the limit itself once; since then it is the engine's, and this one answers what it is told to.
         accepts={"max_tokens": (100,)},
     ),
-    Binding(
-        f"{_NOW}.generate_batched",
-        "length_report",
-        call=_batched,
-        stand_ins=_STAND_INS,
-    ),
+    Binding(f"{_NOW}.generate_batched", "length_report", call=_batched, stand_ins=_STAND_INS),
 )

@@ -9,6 +9,8 @@ from typing import Any
 from unittest import mock
 
 from sentinel.targets import Dialect, StandIn
+from sentinel.worker.drift import AbsentError, DriftError
+from sentinel.worker.kit import stand_in
 
 #: Dialects say where SkyRL says so by a line of main in August 2026.
 CODE = "https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl"
@@ -69,12 +71,6 @@ K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is cut to [-10, 10]", ppo_line(118), {"k
 swapped = mock.patch.object
 
 
-def stand_in(**attributes: Any) -> Any:
-    from sentinel.worker.drift import StandInNamespace
-
-    return StandInNamespace(**attributes)
-
-
 def no_ray(boundary: Any) -> AbstractContextManager[Any]:
     return swapped(boundary.imported[PPO], "ray", stand_in(is_initialized=lambda: False))
 
@@ -82,8 +78,6 @@ def no_ray(boundary: Any) -> AbstractContextManager[Any]:
 def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
     """Another data-parallel rank with ``more`` microbatches: what makes the iterator add padding ones."""
     from torch.distributed import ReduceOp
-
-    from sentinel.worker.drift import AbsentError
 
     def all_reduce(count: Any, op: Any) -> None:
         assert op is ReduceOp.MAX
@@ -116,7 +110,6 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
     """A configuration, with options by their dotted paths."""
-    from sentinel.worker.drift import AbsentError, DriftError
 
     missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError  # Hydra's are all of former versions
     for path, value in options.items():
@@ -180,10 +173,6 @@ STRATEGY = StandIn("strategy", "one process: backward is loss.backward(), a redu
 MODEL = StandIn("model", "a model whose log-probs are those of the scenario; its weights are not what is measured")
 CUDA = StandIn("torch.cuda.current_device", "the worker moves its batch there; answers the device of the scenario")
 RANKS = StandIn("dist", "in the batch iterator: another data-parallel rank with more microbatches, which makes padding")
-
-
-def given_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: inputs[name] for name in names}
 
 
 def algorithm_of(boundary: Any, options: Mapping[str, Any]) -> Any:

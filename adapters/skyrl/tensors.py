@@ -1,4 +1,4 @@
-"""SkyRL: functions of tensors alone: estimators, statistics, reductions, off-policy correction."""
+"""SkyRL: functions of tensors alone: estimators, statistics, reductions, off-policy correction, log-probs."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
+from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import log_probs_alone, stand_in, taken
 
-from .policy_losses import _SUMMED, CALLS, POLICY_LOSSES, SAFELY, _critic_loss
+from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (
     AS_SUMS,
     BATCH,
     CODE,
     CONFIG,
+    FORMER,
+    FORMER_PPO,
+    FORMER_TORCH,
     K3_IS_CUT,
     OFF_POLICY,
     PPO,
     TORCH,
     algorithm_of,
-    given_inputs,
     is_averaged_inside,
     ppo_line,
-    stand_in,
     training_batch,
     with_options,
 )
@@ -37,13 +43,11 @@ _SWITCHES = {"k1": {}, "abs": {"use_abs_kl": True}, "k3": {"use_kl_estimator_k3"
 
 def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "kl_estimator_type" not in boundary.parameters:
-        from sentinel.worker.drift import AbsentError
-
         if inputs["kl_estimator"] not in _SWITCHES:
             raise AbsentError(f"not in this version: there is no estimator {inputs['kl_estimator']}")
-        names = given_inputs(inputs, "log_probs", "ref_log_probs", "response_mask")
+        names = taken(inputs, "log_probs", "ref_log_probs", "response_mask")
         return boundary.invoke(names, **_SWITCHES[inputs["kl_estimator"]])
-    return boundary.invoke(given_inputs(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
+    return boundary.invoke(taken(inputs, "log_probs", "ref_log_probs", "kl_estimator", "response_mask"))
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -52,16 +56,16 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
     https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/utils/ppo_utils.py#L1332
     """
-    return boundary.invoke(given_inputs(inputs, "token_level_rewards", "values", "response_mask", "gamma", "lam"))
+    return boundary.invoke(taken(inputs, "token_level_rewards", "values", "response_mask", "gamma", "lam"))
 
 
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(given_inputs(inputs, "token_level_rewards", "response_mask", "gamma"))
+    return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask", "gamma"))
 
 
 def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     names = ("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")
-    return boundary.invoke(given_inputs(inputs, *names))
+    return boundary.invoke(taken(inputs, *names))
 
 
 def _whitens(line: int) -> Dialect:
@@ -87,14 +91,13 @@ _COUNTED = (
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect) -> Binding:
     """An estimator of one score a response: "operating only on Outcome reward", as its docstring says."""
-    unused = [name for name in ("epsilon", "norm_by_std") if name not in knobs]
     return Binding(
         f"{PPO}.{function}",
         "group_advantage",
         arguments={"group": ("index",), "norm_by_std": ("grpo_norm_by_std",)},
         outputs=("advantages", "returns"),
         call=_of_groups,
-        fixed={"estimator": estimator, "reward_layout": "outcome", **dict.fromkeys(unused)},
+        fixed={"estimator": estimator, "reward_layout": "outcome", **GROUP_ADVANTAGE.lacking(*knobs)},
         accepts={"response_mask": RIGHT_ALIGNED},
         dialects=(*_COUNTED, *dialects),
     )
@@ -120,7 +123,7 @@ def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
 
 
 def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = given_inputs(inputs, "loss_mat", "response_mask")
+    names = taken(inputs, "loss_mat", "response_mask")
     if is_averaged_inside(boundary.module):
         return {"loss": boundary.invoke(names, **AS_SUMS) * len(inputs["loss_mat"])}
     return {"loss": boundary.invoke(names)}
@@ -129,7 +132,7 @@ def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Losses in the place of advantages: what it makes of them is summed by its own ``reduce_loss``."""
     scaled = boundary.invoke(
-        given_inputs(inputs, "loss_mat", "response_mask"),
+        taken(inputs, "loss_mat", "response_mask"),
         loss_reduction=REDUCTIONS[inputs["loss_agg_mode"]],
         micro_batch_size=len(inputs["loss_mat"]),
         max_seq_len=inputs["loss_scale_factor"],
@@ -144,7 +147,7 @@ def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     """The loss reduction that follows divides by the tokens of loss_mask, at least 1: with none it changes nothing."""
     import torch
 
-    advantages, mask = given_inputs(inputs, "advantages", "response_mask").values()
+    advantages, mask = taken(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
     algorithm = algorithm_of(boundary, options)
@@ -181,15 +184,14 @@ def _normalised_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _mean(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(given_inputs(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
+    return boundary.invoke(taken(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
 
 
 def _given(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(given_inputs(inputs, *names))
+    return boundary.invoke(taken(inputs, *names))
 
 
 def _statistic(path: str, statistic: str, knobs: tuple[str, ...], call: Any = None) -> Binding:
-    plain = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
     names = ("values", "response_mask", *(name for name in knobs if name != "axis"))
     return Binding(
         path,
@@ -197,7 +199,7 @@ def _statistic(path: str, statistic: str, knobs: tuple[str, ...], call: Any = No
         arguments={"values": ("values", "tensor"), "response_mask": ("mask",)},
         outputs=("result",),
         call=call or partial(_given, names),
-        fixed={"statistic": statistic, **{name: value for name, value in plain.items() if name not in knobs}},
+        fixed={"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs)},
     )
 
 
@@ -208,7 +210,7 @@ _PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
 
 def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], **more: Any) -> Any:
     config = with_options(boundary.imported[CONFIG].OffPolicyCorrectionConfig(), options)
-    return boundary.invoke(given_inputs(inputs, *_PAIR), off_policy_correction=config, **more)
+    return boundary.invoke(taken(inputs, *_PAIR), off_policy_correction=config, **more)
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,7 +260,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 #: A mask needs both thresholds.
 _LOWER = (0.5, 0.9)
 
-BINDINGS = (
+_TENSORS = (
     Binding(
         f"{PPO}.compute_approx_kl",
         "kl_estimate",
@@ -312,10 +314,7 @@ BINDINGS = (
         arguments={"vpreds": ("values",), "values": ("old_values",), "response_mask": ("loss_mask",)},
         call=_critic_loss,
         imports=(CONFIG,),
-        fixed={
-            "loss_agg_mode": "seq-mean-token-mean",
-            **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")),
-        },
+        fixed=aggregated("seq-mean-token-mean"),
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", ppo_line(174)),
             *empty_rows_count(ppo_line(173), ("seq-mean-token-mean",)),
@@ -326,7 +325,7 @@ BINDINGS = (
         "loss_aggregation",
         arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
         call=_sum_of_losses,
-        fixed={**{name: value for name, value in _SUMMED.items() if name != "importance_weights"}, "weights": None},
+        fixed={**SUMMED, "weights": None},
     ),
     Binding(
         f"{PPO}.apply_loss_reduction_to_advantages_minibatch",
@@ -353,19 +352,11 @@ BINDINGS = (
         call=_normalised_data,
         **_BATCH_NORMALISATION,
     ),
-    _statistic(
-        f"{TORCH}.masked_mean",
-        "mean",
-        ("axis",),
-        _mean,
-    ),
+    _statistic(f"{TORCH}.masked_mean", "mean", ("axis",), _mean),
     _statistic(f"{PPO}.masked_var", "var", ("unbiased",)),
     _statistic(f"{PPO}.masked_whiten", "whiten", ("shift_mean",)),
     _correction(
-        "compute_tis_ratio",
-        _truncated,
-        {"mode": "truncate", "threshold_low": None},
-        level=("token", "sequence"),
+        "compute_tis_ratio", _truncated, {"mode": "truncate", "threshold_low": None}, level=("token", "sequence")
     ),
     _correction("compute_outlier_token_mask", _without_outliers, {"level": "every_token", "mode": "mask"}),
     _correction("compute_token_mask", _masked_tokens, {"level": "token", "mode": "mask"}, threshold_low=_LOWER),
@@ -377,3 +368,80 @@ BINDINGS = (
         threshold_low=_LOWER,
     ),
 )
+
+
+# -- log-probs and entropies of a model's logits -----------------------------------------------------------------------
+
+#: SkyRL divides logits by the temperature in the model's wrapper, before it calls these.
+_LOG_PROBS = {"temperature": 1.0, "with_entropy": False}
+_ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
+
+
+def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """With the log-probs of the function beside it, so that a gradient has something to come from."""
+    log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
+    masked = "attention_mask" in boundary.parameters
+    given = {"attention_mask": inputs["response_mask"]} if masked else {}
+    return {"log_probs": log_probs, "entropy": boundary.invoke({}, inputs["logits"].detach(), **given)}
+
+
+def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:
+    return Binding(f"{TORCH}.{function}", "token_log_probs", call=call, fixed=fixed)
+
+
+_LOG_PROBS = (
+    _bound("logprobs_from_logits", log_probs_alone, _LOG_PROBS),
+    _bound("logprobs_from_logits_v2", log_probs_alone, _LOG_PROBS),
+    _bound("chunked_entropy_from_logits", _entropy, _ENTROPY),
+)
+
+_LOG_PROBS_UNBOUND = {
+    f"{module}.{function}": reason
+    for module in (TORCH, FORMER_TORCH)
+    for function, reason in (
+        ("chunked_cross_entropy_from_log_probs", "nothing calls it"),
+        ("safe_exp_delta", "one exponential; it runs in the losses that are bound"),
+        ("logprobs_from_logits_flash_attn", "it needs a kernel of another device"),
+    )
+}
+
+
+# -- ``skyrl_train``, a package of its own under Hydra -----------------------------------------------------------------
+#
+# What it has is bound by its present names (``MOVED``). Here is what it did otherwise: its loss took averages itself.
+
+
+def _averaged_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    names = taken(inputs, "loss_mat", "response_mask")
+    reduction = REDUCTIONS[inputs["loss_agg_mode"]]
+    return {"loss": boundary.invoke(names, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])}
+
+
+_FORMER = (
+    Binding(
+        f"{FORMER_PPO}.reduce_loss",
+        "loss_aggregation",
+        formerly=(f"{PPO}.reduce_loss",),
+        arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
+        call=_averaged_loss,
+        requires=(f"{FORMER_PPO}.reduce_loss",),
+        fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),
+        accepts={"loss_agg_mode": tuple(REDUCTIONS), "loss_scale_factor": (8, 3)},
+        dialects=empty_rows_count(f"{CODE}/train/config/config.py#L881", BY_SEQUENCE),
+    ),
+)
+
+_HYDRA = "but for what is bound, it reads all of Hydra's configuration"
+_FORMER_UNBOUND: Mapping[str, str] = {
+    f"{FORMER_PPO}.*": "registers of functions, by name; the functions are bound",
+    f"{FORMER}.models.*": _HYDRA,
+    f"{FORMER}.model_wrapper.*": _HYDRA,
+    f"{FORMER}.trainer.*": _HYDRA,
+    f"{FORMER}.workers.*": _HYDRA,
+    f"{FORMER}.utils.utils.*": _HYDRA,
+    f"{FORMER}.generators.*": "but for its loop and its batches, which are bound, it puts records together",
+}
+
+
+BINDINGS = (*_TENSORS, *_LOG_PROBS, *_FORMER)
+UNBOUND: Mapping[str, str] = {**_LOG_PROBS_UNBOUND, **_FORMER_UNBOUND}

@@ -1,25 +1,37 @@
-"""SkyRL: the FSDP worker."""
+"""SkyRL: the FSDP worker and its update of the policy; the Megatron worker, on a stand-in megatron.core."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import stand_in
 
 from .shared import (
     BACKEND,
+    BATCH,
     CODE,
+    CONFIG,
     CUDA,
     GYM,
     K3_IS_CUT,
+    MEGATRON_MODELS,
+    MEGATRON_UTILS,
+    MEGATRON_WORKER,
     MODEL,
     OPTION,
     PPO,
+    RANKS,
     RAY,
+    REPLAY,
     SINGLE,
     STRATEGY,
+    WITH_MEGATRON,
     WORKER_UTILS,
     WORKING,
     WRAPPER,
@@ -27,8 +39,11 @@ from .shared import (
     batch_fields,
     configuration_of,
     current_device,
+    is_averaged_inside,
     no_ray,
-    stand_in,
+    other_ranks_have,
+    ppo_line,
+    swapped,
     training_batch,
 )
 
@@ -121,7 +136,7 @@ _FSDP = (
 )
 
 
-BINDINGS = (
+_WORKERS = (
     Binding(
         f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
         "rollout_kl",
@@ -152,3 +167,368 @@ BINDINGS = (
         ),
     ),
 )
+
+
+# -- an update of the policy by the FSDP worker, from a batch through its microbatches to the gradient -----------------
+
+_ALGORITHM = "trainer.algorithm"
+
+
+class _Table:
+    """Stand-in model: answers the rows of a table of log-probs that the first token of each sequence names."""
+
+    def __init__(self, log_probs: Any) -> None:
+        self._log_probs = log_probs
+
+    def train(self) -> None:
+        pass
+
+    def __call__(self, sequences: Any, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
+        import torch
+
+        return self._log_probs[sequences[:, 0]], {"entropy": torch.zeros(sequences.shape)}
+
+
+def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    clips = {"eps_clip_low": inputs["eps_clip_low"], "eps_clip_high": inputs["eps_clip_high"]}
+    if inputs["dual_clip"] is not None:
+        clips |= {"policy_loss_type": "dual_clip", "clip_ratio_c": inputs["dual_clip"]}
+    kl = inputs["ref_log_probs"] is not None
+    chosen = {**clips, "use_kl_loss": kl, "use_entropy_loss": False, "kl_loss_coef": inputs["kl_coef"]}
+    options = {f"{_ALGORITHM}.{name}": value for name, value in chosen.items()}
+    options[f"{_ALGORITHM}.kl_estimator_type"] = inputs["kl_estimator"]
+    options["trainer.micro_train_batch_size_per_gpu"] = inputs["micro_batch_size"] or rows
+    if inputs["max_tokens_per_microbatch"] is not None:
+        options["trainer.max_tokens_per_microbatch"] = inputs["max_tokens_per_microbatch"]
+    return options
+
+
+def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """All microbatches of a step on one rank. The driver has divided the advantages by what the loss is averaged over,
+    so that the worker adds up (``apply_loss_reduction_to_advantages_minibatch``)."""
+    import torch
+
+    if is_averaged_inside(boundary.imported[PPO]):
+        raise AbsentError("not in this version: the worker averages over each microbatch, and optim_step over them all")
+    log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
+    rows, tokens = log_probs.shape
+    lengths = mask.sum(-1, keepdim=True).clamp(min=1)
+    fields = batch_fields(
+        log_probs,
+        mask.to(log_probs.dtype),
+        action_log_probs=inputs["old_log_probs"],
+        advantages=inputs["advantages"] / lengths / rows,
+        attention_mask=torch.nn.functional.pad(mask, (1, 0), value=True).long(),
+        response_mask=mask.long(),
+        sequences=torch.arange(rows)[:, None].expand(rows, tokens + 1).clone(),
+    )
+    if inputs["ref_log_probs"] is not None:
+        fields["base_action_log_probs"] = inputs["ref_log_probs"]
+    by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
+    if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
+        raise AbsentError("not in this version: a microbatch has a number of rows, and none of tokens")
+    settings = configuration_of(boundary, _options(inputs, rows)).trainer
+    worker = stand_in(
+        cfg=settings,
+        model=_Table(log_probs),
+        strategy=OneProcess(),
+        optimizer=None,
+        scheduler=stand_in(get_last_lr=lambda: [0.0]),
+        mesh_rank=stand_in(dp_size=1),
+        device_mesh=stand_in(get_group=lambda name: None),
+        _micro_batches_accumulated=0,
+    )
+    worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
+    with no_ray(boundary), current_device(log_probs.device.type):
+        worker.policy_loss_fn = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
+        answer = boundary.function(worker, training_batch(boundary, fields))
+    # Newer workers return a record of metrics and outputs, older ones put the outputs among the metrics.
+    told = getattr(answer, "metrics", answer)
+    outputs = getattr(answer, "loss_fn_outputs", None) or told.get("loss_fn_outputs")
+    rows_told = [torch.tensor(output["logprobs"], dtype=log_probs.dtype) for output in outputs or ()]
+    said = [torch.nn.functional.pad(row, (tokens - len(row), 0)) for row in rows_told]
+    return {
+        "gradient": torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad,
+        "pg_loss": told["policy_loss"],
+        "kl_loss": told.get("policy_kl"),
+        "told_log_probs": torch.stack(said) if said else None,
+    }
+
+
+_UPDATES = (
+    Binding(
+        f"{BACKEND}.workers.worker.PolicyWorkerBase.forward_backward",
+        "policy_update",
+        call=_update,
+        imports=WORKING,
+        stand_ins=(
+            StandIn("self", "the real worker's constructor starts Ray and GPUs; the step reads these attributes alone"),
+            *(GYM, RAY, STRATEGY, MODEL, CUDA),
+        ),
+        fixed={"loss_agg_mode": "seq-mean-token-mean", "dp_size": 1, "loss_scale_factor": None},
+        accepts={"response_mask": ("full", "left"), "kl_estimator": ("k1", "k2", "k3")},
+        dtypes=("float32",),
+        dialects=(
+            Dialect(
+                "empty_rows",
+                "counted",
+                "sequence means are averaged over the batch, whose size is its number of rows, empty ones included",
+                f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L1192",
+            ),
+            Dialect("kl_clamp", 10.0, "k3 is cut to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),
+            Dialect(
+                "log_ratio_clamp",
+                20.0,
+                "safe_exp_delta cuts a log-ratio to [-20, 20] against overflow",
+                f"{CODE}/backends/skyrl_train/utils/torch_utils.py#L191",
+            ),
+        ),
+    ),
+)
+
+
+# -- the Megatron worker, on a stand-in megatron.core ------------------------------------------------------------------
+
+
+class _Router:
+    """Stand-in RouterReplay: what one router is told to do, whose routes it holds, and of how many tokens."""
+
+    global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
+    schedule: _Schedule
+
+    def __init__(self) -> None:
+        self.action, self.routes_of, self.rows = None, None, 0
+
+    def set_target_indices(self, target: Any) -> None:
+        self.routes_of, self.rows = self.schedule.microbatch, len(target)
+
+    @classmethod
+    def set_replay_data(cls, layers: list[Any]) -> None:
+        for router, target in zip(cls.global_router_replay_instances, layers, strict=True):
+            router.set_target_indices(target)
+
+    @classmethod
+    def set_global_router_replay_action(cls, action: Any) -> None:
+        for router in cls.global_router_replay_instances:
+            router.action = action
+
+    @classmethod
+    def clear_global_indices(cls) -> None:
+        for router in cls.global_router_replay_instances:
+            router.routes_of, router.rows = None, 0
+
+    @classmethod
+    def clear_global_router_replay_action(cls) -> None:
+        cls.set_global_router_replay_action(None)
+
+
+class _Schedule:
+    """Stand-in schedule: Megatron's without a pipeline, one microbatch after the other."""
+
+    def __init__(self) -> None:
+        self.microbatch = -1
+        self.losses: list[Any] = []
+
+    def __call__(
+        self,
+        *,
+        forward_step_func: Any,
+        data_iterator: Any,
+        model: Any,
+        num_microbatches: int,
+        forward_only: bool,
+        **_: Any,
+    ) -> list[Any]:
+        collected = []
+        for self.microbatch in range(num_microbatches):
+            output, loss_function = forward_step_func(data_iterator, model[0])
+            loss, data = loss_function(output)
+            self.losses.append(loss)
+            collected.append(data)
+            if not forward_only:
+                (loss / num_microbatches).backward()
+        return collected
+
+
+def _parallel_state() -> Any:
+    """Megatron's mpu for one process: every axis of size 1, rank 0, no group, first and last stage."""
+    axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
+    kinds = {"world_size": 1, "rank": 0, "group": None}
+    answers = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
+    answers |= {"get_pipeline_model_parallel_last_rank": 0}
+    answers |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
+    return stand_in(**{name: (lambda *_, _answer=answer, **__: _answer) for name, answer in answers.items()})
+
+
+def _megatron_core() -> dict[str, Any]:
+    """The modules of megatron.core that SkyRL imports inside functions, with what it takes from them."""
+    state, inside = _parallel_state(), "megatron.core.transformer"
+    action = stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
+    return {
+        "megatron": stand_in(core=stand_in(parallel_state=state)),
+        "megatron.core.parallel_state": state,
+        f"{inside}.moe.router_replay": stand_in(RouterReplay=_Router, RouterReplayAction=action),
+        f"{inside}.transformer_block": stand_in(get_num_layers_to_build=lambda config, **_: config.num_layers),
+        f"{inside}.transformer_layer": stand_in(get_transformer_layer_offset=lambda config, **_: 0),
+    }
+
+
+def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
+    """Stand-in model of the Megatron worker: ``logits(input_ids)`` is what it computes."""
+    import torch
+
+    model: Any = torch.nn.Module()
+    model.forward = lambda sequences, *_, **__: logits(sequences)
+    model.zero_grad_buffer = lambda: None
+    replay = {"moe_enable_routing_replay": layers > 0, "num_layers": layers}
+    absent = dict.fromkeys(("fp8", "mtp_num_layers", "num_moe_experts"))
+    model.config = stand_in(sequence_parallel=False, **replay, **absent)
+    return model
+
+
+@contextlib.contextmanager
+def _megatron_worker(
+    boundary: Any, options: Mapping[str, Any], schedule: _Schedule, logits: Callable[[Any], Any], layers: int = 0
+) -> Iterator[Any]:
+    """The target's worker around its own model wrapper, on a stand-in megatron.core.
+
+    :param layers: mixture-of-experts layers whose routes are replayed.
+    """
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    core = _megatron_core()
+    sys.modules.update(core)
+    _Router.schedule, _Router.global_router_replay_instances = schedule, [_Router() for _ in range(layers)]
+    if not dist.is_initialized():
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    utils, workers = boundary.imported[MEGATRON_UTILS], boundary.imported[MEGATRON_WORKER]
+    users = (boundary.module, workers, utils, boundary.imported[MEGATRON_MODELS])
+    settings = configuration_of(boundary, {"trainer.remove_microbatch_padding": False, **options}).trainer
+    swaps = (
+        *(swapped(module, "mpu", core["megatron.core.parallel_state"]) for module in users if hasattr(module, "mpu")),
+        swapped(utils, "get_attr_wrapped_model", lambda model, name, **_: getattr(model, name)),
+        swapped(utils, "unwrap_model", lambda model, *_: model),
+        swapped(boundary.module, "finalize_model_grads", lambda *_, **__: None),
+        swapped(boundary.module, "get_forward_backward_func", lambda: schedule),
+        no_ray(boundary),
+        current_device(boundary.device),
+    )
+    with contextlib.ExitStack() as alone:
+        for swap in swaps:
+            alone.enter_context(swap)
+        model = _megatron_model(logits, layers)
+        policy_loss = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
+        worker = object.__new__(workers.MegatronPolicyWorkerBase)
+        vars(worker).update(
+            cfg=settings,
+            actor_module=[model],
+            model=boundary.owner(settings, [model], None, policy_loss),
+            strategy=OneProcess(),
+            enable_router_replay=layers > 0,
+            **dict.fromkeys(("optimizer", "scheduler")),
+            **dict.fromkeys(("empty_cuda_cache", "is_vlm"), False),
+        )
+        yield worker
+
+
+def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Logits over two tokens whose log-softmax at token 0, the id of every token, is the scenario's log-prob."""
+    import torch
+
+    log_probs, schedule = inputs["log_probs"], _Schedule()
+    if not (log_probs < 0).all():
+        raise ValueError("no logits over two tokens have a log-prob that is not below 0")
+    equal = (log_probs == inputs["rollout_log_probs"]) & (inputs["response_mask"] != 0)
+    if inputs["kl_estimator"] == "abs" and equal.any():
+        raise ValueError("a log-softmax is a rounding off, and where both are equal |d| has no gradient to compare")
+    rows = log_probs.shape[0]
+    exact = log_probs.double()  # near 0 the other token's probability is lost in fewer bits
+    pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)
+    logits = torch.cat([pair, torch.zeros(rows, 1, 2, device=pair.device)], 1)
+    by_rows = {"trainer.max_tokens_per_microbatch": 0, "trainer.micro_train_batch_size_per_gpu": rows}
+    fields = batch_fields(log_probs, inputs["response_mask"], rollout_logprobs=inputs["rollout_log_probs"])
+    options = {**rollout_kl_options(inputs), **by_rows}
+    with _megatron_worker(boundary, options, schedule, lambda sequences: logits) as worker:
+        output = worker.forward_backward(training_batch(boundary, fields))
+    (loss,) = schedule.losses
+    # A microbatch without a token that counts is taken for a padding one, whose metrics are left out.
+    return {"rollout_kl": output.metrics.get("rollout_kl"), "loss": loss.detach()}
+
+
+def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A step over microbatches of the target's own iterator; only it knows what a padding microbatch carries."""
+    import torch
+
+    routes = inputs["expert_indices"]
+    rows, length, layers, _ = routes.shape
+    schedule, calls = _Schedule(), []
+
+    def logits(sequences: Any) -> Any:
+        routers = [dict(vars(router)) for router in _Router.global_router_replay_instances]
+        calls.append({"tokens": sequences.numel(), "routers": routers})
+        return torch.zeros(*sequences.shape, 8, device=sequences.device, requires_grad=torch.is_grad_enabled())
+
+    log_probs = torch.full((rows, length - 1), -2.0)
+    optional = {"rollout_logprobs": log_probs.clone(), "rollout_expert_indices": routes.to(torch.uint8)}
+    if "router_padding_mask" in boundary.imported[BATCH].TrainingInput.__annotations__:
+        optional["router_padding_mask"] = torch.zeros(rows, length, dtype=torch.bool)  # every token has its routes
+    fields = batch_fields(log_probs, torch.ones_like(log_probs), **optional)
+    options = {**NO_OTHER_TERM, "trainer.max_tokens_per_microbatch": inputs["max_tokens_per_microbatch"]}
+    ranks = other_ranks_have(boundary, inputs["padding_microbatches"])
+    with ranks, _megatron_worker(boundary, options, schedule, logits, layers) as worker:
+        training = boundary.function.__name__ == "forward_backward_mini_batch"
+        (worker.forward_backward if training else worker._forward_logprobs)(training_batch(boundary, fields))
+        left_over = any(router.action is not None for router in _Router.global_router_replay_instances)
+    return {"model_calls": calls, "left_over": left_over}
+
+
+_MEGATRON = (
+    StandIn(
+        "self", "the real worker is made without its constructor, which starts Ray and GPUs, and given its attributes"
+    ),
+    StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage"),
+    StandIn(
+        "schedule", "get_forward_backward_func: Megatron's schedule without a pipeline, one microbatch after the other"
+    ),
+    StandIn("get_attr_wrapped_model, unwrap_model", "the model is not wrapped, so its attributes are its own"),
+    StandIn("finalize_model_grads", "nothing: it reduces gradients over ranks, and there is one"),
+    StandIn("process group", "torch's fake backend of world size 1, whose collectives change nothing"),
+    *(GYM, RAY, STRATEGY, MODEL, CUDA),
+)
+_REPLAY = (
+    StandIn(
+        "RouterReplay",
+        "records for each router the action and the routes it is given; megatron-core keeps the same state",
+    ),
+    StandIn(
+        "get_num_layers_to_build, get_transformer_layer_offset", "without a pipeline a rank holds every layer, from 0"
+    ),
+    RANKS,
+    *_MEGATRON,
+)
+
+
+def _megatron(
+    method: str, contract: str, call: Callable[..., Any], stand_ins: tuple[StandIn, ...], *dialects: Dialect
+) -> Binding:
+    return Binding(
+        f"{WRAPPER}.MegatronModelWrapper.{method}",
+        contract,
+        call=call,
+        imports=WITH_MEGATRON,
+        stand_ins=stand_ins,
+        requires=(OPTION,) if contract == "rollout_kl" else (REPLAY,),
+        dtypes=SINGLE,
+        dialects=dialects,
+    )
+
+
+_MEGATRON = (
+    _megatron("forward_backward_mini_batch", "rollout_kl", _megatron_rollout_kl, _MEGATRON, *K3_IS_CUT),
+    _megatron("forward_backward_mini_batch", "router_replay", _router_replay, _REPLAY),
+    _megatron("forward", "router_replay", _router_replay, _REPLAY),
+)
+
+
+BINDINGS = (*_WORKERS, *_UPDATES, *_MEGATRON)

@@ -10,9 +10,12 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
+from sentinel.worker.kit import stand_in, unmasked
 
-from . import balancing, filters, log_probs, rewards, rollouts, steps
+from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (
     ARGS,
     CP,
@@ -29,7 +32,6 @@ from .shared import (
     full_lengths,
     kl_name,
     one_rank,
-    stand_in,
     swapped,
 )
 
@@ -183,10 +185,7 @@ _AGGREGATION = {
     **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor"), (None,)),
 }
 #: The loss of a batch is the sum of its tokens' here: these functions do not aggregate.
-_SUM = {
-    "loss_agg_mode": "token-sum",
-    **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), None),
-}
+_SUM = aggregated("token-sum")
 _NO_WEIGHTS = {"importance_weights": (None,)}
 
 #: Of functions that return tokens, and leave it to the caller which of them count.
@@ -251,11 +250,6 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 
 
 # -- returns and rewards ----------------------------------------------------------------------------------------------
-
-
-def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """It knows no mask."""
-    return boundary.invoke({name: value for name, value in inputs.items() if name != "response_mask"})
 
 
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,7 +343,7 @@ def _advantages(function: str, twin: str) -> Binding:
         # So that scenarios of a few tokens cross the border between chunks.
         constants={"chunk_size": 2},
         outputs=("advantages", "returns"),
-        call=_gae,
+        call=unmasked,
         accepts={"response_mask": ("full",)},
         twins=(f"{PPO}.{twin}",),
     )
@@ -496,17 +490,10 @@ TARGET = Target(
             call=_post_process_rewards,
             imports=(TYPES,),
             stand_ins=(SELF, ARGS),
-            fixed={
-                "group_layout": "consecutive",
-                "mean_level": "group",
-                "leave_one_out": False,
-                "epsilon": 1e-6,
-                "clip": None,
-            },
+            fixed={"group_layout": "consecutive", **REWARD_NORMALISATION.lacking("std_level")},
             accepts={"std_level": (None, "group")},
         ),
         *log_probs.BINDINGS,
-        *filters.BINDINGS,
         *rewards.BINDINGS,
         *rollouts.BINDINGS,
         *steps.BINDINGS,

@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding
+from sentinel.worker.kit import partitioned, stand_in
 
-from .shared import ARGS, stand_in
+from .shared import ARGS
 
 _BALANCING = "slime.utils.seqlen_balancing"
-
-
-def _partition(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"parts": boundary.function(inputs["lengths"], inputs["parts"], equal_size=inputs["equal_size"])}
 
 
 def _lengths(inputs: Mapping[str, Any]) -> list[int]:
@@ -58,8 +55,8 @@ _BARE: Mapping[str, Any] = {"grouped": False, "keep_minibatches": False}
 _MASKS: Mapping[str, tuple[str, ...]] = {"attention_mask": ("full", "right")}
 
 BINDINGS = (
-    Binding(f"{_BALANCING}.get_seqlen_balanced_partitions", "balanced_partition", call=_partition, fixed=_BARE),
-    Binding(f"{_BALANCING}.karmarkar_karp", "balanced_partition", call=_partition, fixed=_BARE),
+    Binding(f"{_BALANCING}.get_seqlen_balanced_partitions", "balanced_partition", call=partitioned, fixed=_BARE),
+    Binding(f"{_BALANCING}.karmarkar_karp", "balanced_partition", call=partitioned, fixed=_BARE),
     Binding(f"{_BALANCING}.first_fit_pack", "microbatch_packing", call=_first_fit, accepts=_MASKS),
     Binding(
         "slime.utils.dp_schedule.build_dp_schedule",

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import stand_in
 
-from .shared import ARGS, LOSS, MPU, PPO, as_rows, one_rank, stand_in, swapped
+from .shared import ARGS, LOSS, MPU, PPO, as_rows, one_rank, swapped
 
 #: The last revisions with an FSDP backend are not on main.
 _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea6422169/slime"
@@ -94,7 +96,6 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _own_kernel(module: Any) -> None:
     """:raises AbsentError: until June 2026 the log-prob itself was Megatron-LM's fused kernel, and not slime's code;
     get_responses, which hands it its logits and tokens, is bound."""
-    from sentinel.worker.drift import AbsentError
 
     if hasattr(module, "compute_log_probs"):
         raise AbsentError(f"not in this version: {module.__name__} asks a kernel of Megatron-LM for log-probs")
@@ -117,10 +118,7 @@ def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
     log_probs, entropy = boundary.invoke({"with_entropy": inputs["with_entropy"]}, logits, tokens, None)
-    return {
-        "log_probs": log_probs.reshape(shape),
-        "entropy": None if entropy is None else entropy.reshape(shape),
-    }
+    return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
 
 
 def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,8 +185,6 @@ class _Model:
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     if not hasattr(boundary.owner, "_get_model_inputs_args"):
         raise AbsentError("not in this version: there is one model, whose parameters are exchanged on its GPU")
@@ -258,12 +254,7 @@ BINDINGS = (
         accepts={"response_mask": ("full",)},
     ),
     Binding(
-        f"{LOSS}.get_values",
-        "critic_values",
-        call=_values,
-        stand_ins=(ARGS, MPU),
-        accepts=_LENGTHS,
-        dtypes=_SINGLE,
+        f"{LOSS}.get_values", "critic_values", call=_values, stand_ins=(ARGS, MPU), accepts=_LENGTHS, dtypes=_SINGLE
     ),
     Binding(
         f"{_FSDP}.get_logprob_and_entropy_with_cp",

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import stand_in
 
-from .shared import ARGS, TYPES, stand_in, swapped
+from .shared import ARGS, TYPES, swapped
 
 _DISTILLATION = "slime.rollout.on_policy_distillation"
 _ASYNC = "slime.rollout.fully_async_rollout"
@@ -84,7 +86,6 @@ def _read(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """How many samples are kept, and the batch size that was chosen."""
-    from sentinel.worker.drift import AbsentError
 
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")

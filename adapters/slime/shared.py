@@ -9,6 +9,8 @@ from typing import Any
 from unittest import mock
 
 from sentinel.targets import StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import stand_in
 
 MAIN = "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime"
 PPO = "slime.utils.ppo_utils"
@@ -26,12 +28,6 @@ LOG_PROBS = StandIn(
 
 #: Another attribute for the length of a block.
 swapped = mock.patch.object
-
-
-def stand_in(**attributes: Any) -> Any:
-    from sentinel.worker.drift import StandInNamespace
-
-    return StandInNamespace(**attributes)
 
 
 def parallel_state(boundary: Any) -> tuple[Any, ...]:
@@ -85,8 +81,6 @@ def kl_name(compute_approx_kl: Any, estimator: str) -> str:
     :raises AbsentError: where the revision has no such estimator.
     """
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     for name in (estimator, *_FORMER_NAMES.get(estimator, ())):
         try:

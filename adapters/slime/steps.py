@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import stand_in
 
 from .shared import (
     ARGS,
@@ -20,7 +22,6 @@ from .shared import (
     kl_name,
     one_rank,
     parallel_state,
-    stand_in,
     swapped,
 )
 
@@ -81,8 +82,6 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss of one sample whose tokens are spread over context-parallel ranks, as Megatron averages it over them."""
     import torch
 
-    from sentinel.worker.drift import AbsentError
-
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     prompt = inputs["prompt_length"]
@@ -120,7 +119,6 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
     """With k1 as the KL.
 
     :raises AbsentError: of July 2025, when the step knew GRPO alone and took its data from a storage of its own."""
-    from sentinel.worker.drift import AbsentError
 
     if len(boundary.parameters) == 1:
         raise AbsentError("not in this version: GRPO is the only estimator")
@@ -132,8 +130,6 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """PPO's advantages, with what the rollout data says of the KL afterwards. Samples of the lengths of the mask."""
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     width = inputs["response_mask"].shape[1]
     lengths = [int(n) for n in (inputs["response_mask"] != 0).sum(-1)]
@@ -250,9 +246,7 @@ def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
     args = stand_in(
-        loss_aggregation="prompt_mean",
-        n_samples_per_prompt=len(labels) // len(sums),
-        calculate_per_token_loss=False,
+        loss_aggregation="prompt_mean", n_samples_per_prompt=len(labels) // len(sums), calculate_per_token_loss=False
     )
     batch = {"prompt_mask_sums": [torch.as_tensor(sums[label]) for label in labels]}
     lengths = full_lengths(inputs)

@@ -11,10 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
+from sentinel.contracts.normalisation import MASKED_STATISTICS
+from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect, PackageRoot, Registry, Target
+from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
+from sentinel.worker.kit import along_rows, swapped, taken
 
-from . import agents, balancing, containers, data, engines, kernels, requests, rewards, schedules, updates
-from .shared import CPU, swapped
+from . import agents, containers, data, rewards, schedules, updates
+from .shared import CPU
 from .shared import MAIN as _MAIN
 
 _CORE = "verl.trainer.ppo.core_algos"
@@ -28,16 +33,11 @@ def _core_line(number: int) -> str:
     return f"{_MAIN}/trainer/ppo/core_algos.py#L{number}"
 
 
-def _tensors(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: inputs[name] for name in names}
-
-
 def _made(owner: Any, options: Mapping[str, Any]) -> Any:
     """A configuration of the target's own class.
 
     :raises DriftError: for an option that the class does not have.
     """
-    from sentinel.worker.drift import DriftError
 
     for name in options:
         if name not in owner.__dataclass_fields__:
@@ -83,19 +83,19 @@ def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _remax(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask", "reward_baselines"))
+    return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask", "reward_baselines"))
 
 
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "config" not in boundary.parameters:
-        return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask", "gamma"))
+        return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask", "gamma"))
     config = _algorithm(boundary, {"gamma": inputs["gamma"]})
-    return boundary.invoke(_tensors(inputs, "token_level_rewards", "response_mask"), config=config)
+    return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask"), config=config)
 
 
 def _token_baseline(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     names = ("token_level_rewards", "response_mask", "group", "old_log_probs", "sum_squared_probs")
-    return boundary.invoke(_tensors(_group(inputs), *names))
+    return boundary.invoke(taken(_group(inputs), *names))
 
 
 def _alone(line: int) -> Dialect:
@@ -103,7 +103,6 @@ def _alone(line: int) -> Dialect:
 
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect, **more: Any) -> Binding:
-    unused = [name for name in ("epsilon", "norm_by_std") if name not in knobs]
     return Binding(
         f"{_CORE}.{function}",
         "group_advantage",
@@ -115,7 +114,7 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
         },
         outputs=_ADVANTAGES,
         call=more.pop("call", _estimator),
-        fixed={"estimator": estimator, **dict.fromkeys(unused)},
+        fixed={"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs)},
         dialects=dialects,
         **more,
     )
@@ -143,12 +142,7 @@ _OUTCOMES = (
         twins=(f"{_CORE}.compute_grpo_outcome_advantage",),
     ),
     _outcome("compute_grpo_passk_outcome_advantage", "passk", ("epsilon", "norm_by_std"), call=_pass_at_k),
-    _outcome(
-        "compute_reinforce_plus_plus_baseline_outcome_advantage",
-        "reinforce_plus_plus_baseline",
-        (),
-        _alone(573),
-    ),
+    _outcome("compute_reinforce_plus_plus_baseline_outcome_advantage", "reinforce_plus_plus_baseline", (), _alone(573)),
     _outcome("compute_gdpo_outcome_advantage", "gdpo", ("epsilon", "norm_by_std"), _alone(316)),
     _outcome(
         "compute_rloo_outcome_advantage",
@@ -158,10 +152,7 @@ _OUTCOMES = (
         twins=(f"{_CORE}.compute_rloo_vectorized_outcome_advantage",),
     ),
     _outcome(
-        "compute_rloo_vectorized_outcome_advantage",
-        "rloo",
-        (),
-        twins=(f"{_CORE}.compute_rloo_outcome_advantage",),
+        "compute_rloo_vectorized_outcome_advantage", "rloo", (), twins=(f"{_CORE}.compute_rloo_outcome_advantage",)
     ),
     _outcome(
         "compute_gpg_outcome_advantage",
@@ -196,18 +187,6 @@ _OUTCOMES = (
 
 # -- policy losses ----------------------------------------------------------------------------------------------------
 
-#: What the contract has by default for knobs that a loss does not have.
-_KNOBS = {
-    "eps_clip_low": 0.2,
-    "eps_clip_high": 0.2,
-    "dual_clip": None,
-    "ratio_cap": None,
-    "tau_pos": 1.0,
-    "tau_neg": 1.05,
-    "beta": 0.1,
-    "positive_weight": 1.0,
-    "negative_weight": 1.0,
-}
 _CLIP = {"eps_clip_low": "clip_ratio_low", "eps_clip_high": "clip_ratio_high"}
 
 _METRICS = {
@@ -228,7 +207,6 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
 
     :param options: by name; ``policy_loss.NAME`` for those of the loss.
     """
-    from sentinel.worker.drift import UnknownInputError
 
     counts = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     given = {name: inputs[name] for name in counts if inputs[name] is not None}
@@ -273,7 +251,7 @@ def _loss(
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
     chosen = {option: inputs[name] for name, option in knobs.items()}
     config = _actor(boundary, inputs, {**options, **chosen})
-    loss, *rest = boundary.invoke(_tensors(inputs, *names), config=config)
+    loss, *rest = boundary.invoke(taken(inputs, *names), config=config)
     found = rest[0] if len(rest) == 1 else dict(zip(_RETURNED, rest))
     told = {key: sum(found[name] for name in names) for key, names in metrics.items() if names[0] in found}
     return {"loss": loss, **told}
@@ -303,7 +281,7 @@ def _policy(
         call=partial(_loss, dict(knobs), dict(metrics), dict(options or {})),
         fixed={
             "algorithm": algorithm,
-            **{name: value for name, value in _KNOBS.items() if name not in knobs},
+            **POLICY_LOSS.lacking(*knobs),
             **more.pop("fixed", {}),
         },
         dialects=dialects,
@@ -329,7 +307,6 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
 
     :raises AbsentError: where the scenario wants another one then.
     """
-    from sentinel.worker.drift import AbsentError
 
     if "loss_agg_mode" in boundary.parameters:
         return ("loss_agg_mode",)
@@ -340,17 +317,16 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
 
 def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """At first there was one range, and no second clip."""
-    from sentinel.worker.drift import AbsentError, UnknownInputError
 
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
-        returned = boundary.invoke(_tensors(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
+        returned = boundary.invoke(taken(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
     elif inputs["dual_clip"] is not None:
         raise UnknownInputError("the loss knows no second clip", "dual_clip")
     elif inputs["eps_clip_low"] != inputs["eps_clip_high"]:
         raise AbsentError("not in this version: the clip has one range")
     else:
-        returned = boundary.invoke(_tensors(inputs, *names), cliprange=inputs["eps_clip_low"])
+        returned = boundary.invoke(taken(inputs, *names), cliprange=inputs["eps_clip_low"])
     return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
 
 
@@ -361,13 +337,7 @@ _DUAL = {**_CLIP, "dual_clip": "clip_ratio_c"}
 _DPPO = {**_CLIP, "ratio_cap": "clip_ratio_c"}
 
 _POLICY_LOSSES = (
-    _policy(
-        "compute_policy_loss_vanilla",
-        "ppo",
-        _DUAL,
-        _cut(1338),
-        accepts={"dual_clip": (3.0, 1.5)},
-    ),
+    _policy("compute_policy_loss_vanilla", "ppo", _DUAL, _cut(1338), accepts={"dual_clip": (3.0, 1.5)}),
     Binding(
         f"{_CORE}.compute_policy_loss",
         "policy_loss",
@@ -382,7 +352,7 @@ _POLICY_LOSSES = (
         call=_deprecated,
         fixed={
             "algorithm": "ppo",
-            **{name: value for name, value in _KNOBS.items() if name not in _DUAL},
+            **POLICY_LOSS.lacking(*_DUAL),
             **dict.fromkeys((*_GLOBAL, "importance_weights")),
         },
         accepts={"dual_clip": (3.0, 1.5)},
@@ -401,12 +371,7 @@ _POLICY_LOSSES = (
         twins=(f"{_CORE}.compute_policy_loss_vanilla",),
     ),
     _policy(
-        "compute_policy_loss_dppo_tv",
-        "dppo_tv",
-        _DPPO,
-        _cut(1420),
-        _surrogate(1439),
-        accepts={"ratio_cap": (5.0, 1.5)},
+        "compute_policy_loss_dppo_tv", "dppo_tv", _DPPO, _cut(1420), _surrogate(1439), accepts={"ratio_cap": (5.0, 1.5)}
     ),
     _policy(
         "compute_policy_loss_dppo_kl",
@@ -426,11 +391,7 @@ _POLICY_LOSSES = (
         fixed=_BY_SEQUENCE,
     ),
     _policy(
-        "compute_policy_loss_sapo",
-        "sapo",
-        {"tau_pos": "tau_pos", "tau_neg": "tau_neg"},
-        _cut(1665),
-        fixed=_BY_SEQUENCE,
+        "compute_policy_loss_sapo", "sapo", {"tau_pos": "tau_pos", "tau_neg": "tau_neg"}, _cut(1665), fixed=_BY_SEQUENCE
     ),
     _policy("compute_policy_loss_gpg", "gpg", {}),
     _policy(
@@ -446,11 +407,7 @@ _POLICY_LOSSES = (
         metrics={"clip_fraction": ("actor/pg_clipfrac",)},
         # Of a few tokens the defaults take none; and all that the bounds name are no matter of chance.
         fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
-        options={
-            "policy_loss.clip_cov_ratio": 1.0,
-            "policy_loss.clip_cov_lb": 0.05,
-            "policy_loss.clip_cov_ub": 100.0,
-        },
+        options={"policy_loss.clip_cov_ratio": 1.0, "policy_loss.clip_cov_lb": 0.05, "policy_loss.clip_cov_ub": 100.0},
     ),
     _policy(
         "compute_policy_loss_kl_cov",
@@ -472,10 +429,7 @@ _POLICY_LOSSES = (
         _CLIP,
         Dialect("epsilon", 1e-10, "1e-10 is added to a weight before its logarithm", _core_line(1995)),
         # One is of positive advantages, the other of negative ones.
-        metrics={
-            "clip_fraction": ("actor/pg_clipfrac", "actor/pg_clipfrac_lower"),
-            "approx_kl": ("actor/ppo_kl",),
-        },
+        metrics={"clip_fraction": ("actor/pg_clipfrac", "actor/pg_clipfrac_lower"), "approx_kl": ("actor/ppo_kl",)},
         fixed=_BY_SEQUENCE,
     ),
     _policy("compute_policy_loss_dro", "dro", {"beta": "policy_loss.dro_beta"}),
@@ -507,7 +461,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The whole correction with weights alone. For sequences it reports a share of the sequences."""
     level = inputs["level"]
     found, _, metrics = boundary.invoke(
-        _tensors(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
+        taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is=level,
         rollout_is_threshold=inputs["threshold_high"],
         rollout_is_batch_normalize=bool(inputs["normalise"]),
@@ -518,12 +472,11 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """IcePop: two thresholds in one string."""
-    from sentinel.worker.drift import AbsentError
 
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
         raise AbsentError("not in this version: weights are truncated alone, and never set to 0")
     weights, metrics = boundary.invoke(
-        _tensors(inputs, "response_mask"),
+        taken(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_is=inputs["level"],
         rollout_is_threshold=f"{inputs['threshold_low']}_{inputs['threshold_high']}",
@@ -538,7 +491,7 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "rollout_rs_threshold_lower" in boundary.parameters:
         return _rejected_by_ratio(boundary, inputs)
     kept, metrics = boundary.invoke(
-        _tensors(inputs, "response_mask"),
+        taken(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_rs=f"{_AGGREGATES[inputs['level']]}_{_RATIO[inputs['statistic']]}",
         rollout_rs_threshold=f"{low}_{high}" if inputs["statistic"] == "ratio" else f"{high}",
@@ -548,12 +501,11 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Until February 2026 options named a level alone, and the ratio had two thresholds of its own."""
-    from sentinel.worker.drift import AbsentError
 
     if inputs["statistic"] != "ratio":
         raise AbsentError("not in this version: what is rejected goes by its ratio")
     kept, metrics = boundary.invoke(
-        _tensors(inputs, "response_mask"),
+        taken(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_rs=inputs["level"],
         rollout_rs_threshold=inputs["threshold_high"],
@@ -577,7 +529,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The correction before rejection had a mask of its own. What is not kept has no weight in the loss."""
     found, *masks, metrics = boundary.invoke(
-        _tensors(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
+        taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],
         rollout_is_mode="mask",
         rollout_is_threshold=inputs["threshold_high"],
@@ -639,19 +591,14 @@ def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke({name: value for name, value in inputs.items() if mode or name != "loss_agg_mode"})
 
 
-def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke({**inputs, "axis": None if inputs["axis"] is None else -1})
-
-
 def _statistics(function: str, statistic: str, knob: str, *dialects: Dialect) -> Binding:
-    plain = {"axis": None, "unbiased": True, "shift_mean": True, "epsilon": 1e-8}
     return Binding(
         f"{_TORCH}.{function}",
         "masked_statistics",
         arguments={"response_mask": ("mask",)},
         outputs=("result",),
-        call=_statistic,
-        fixed={"statistic": statistic, **{name: value for name, value in plain.items() if name != knob}},
+        call=along_rows,
+        fixed={"statistic": statistic, **MASKED_STATISTICS.lacking(knob)},
         dialects=dialects,
     )
 
@@ -733,7 +680,7 @@ TARGET = Target(
             "masked_statistics",
             arguments={"values": ("token_level_rewards",)},
             outputs=("row_statistic",),
-            fixed={"statistic": "sum", "axis": "token", "unbiased": True, "shift_mean": True, "epsilon": 1e-8},
+            fixed={**MASKED_STATISTICS.lacking(), "statistic": "sum", "axis": "token"},
             requires=(f"{_CORE}._masked_reward_sum",),
         ),
         _statistics("masked_mean", "mean", "axis"),
@@ -741,15 +688,11 @@ TARGET = Target(
         _statistics("masked_var", "var", "unbiased"),
         _statistics("masked_whiten", "whiten", "shift_mean"),
         *updates.BINDINGS,
-        *engines.BINDINGS,
         *data.BINDINGS,
         *containers.BINDINGS,
-        *balancing.BINDINGS,
         *schedules.BINDINGS,
-        *requests.BINDINGS,
         *rewards.BINDINGS,
         *agents.BINDINGS,
-        *kernels.BINDINGS,
     ),
     unbound={
         f"{_CORE}.compute_rewards": "nothing calls it",
@@ -786,8 +729,8 @@ TARGET = Target(
         "verl.trainer.ppo.ray_trainer._compute_response_info": "lengths, for metrics; compute_response_mask came later",
         "verl.trainer.ppo.mismatch_helper.*": "metrics alone, and the glue around what is bound",
         "verl.workers.reward_manager.*": "registers of the managers, which are bound, and the processes of one",
-        **requests.UNBOUND,
         **rewards.UNBOUND,
+        **agents.UNBOUND,
         "verl.workers.rollout.*": "it hands what the agent's loop asks for, which is bound, to an engine's own record",
         "verl.utils.dataset.sft_dataset.*": "one prompt and one response, as a tokenizer makes them of text",
         "verl.workers.hybrid_engine.*": "engines hand a batch to their shards and back",

@@ -1,102 +1,49 @@
-"""verl: DataProto, the container of a batch: tensors, arrays of objects, and what belongs to the batch as a whole."""
+"""verl: DataProto and its successor, the containers of a batch, and sequences that are dealt out in them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sentinel.targets import Binding
+from sentinel.targets import Binding, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import (
+    Surgery,
+    columns,
+    columns_and_meta,
+    container,
+    counted,
+    cut,
+    dealt,
+    filled,
+    iterated,
+    joined,
+    numbered_rows,
+    operated,
+    partitioned,
+    reordered,
+    stand_in,
+)
 
 _PROTOCOL = "verl.protocol"
 _DATA = f"{_PROTOCOL}.DataProto"
-
-#: ``do(boundary, inputs, container) -> containers``.
-Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
-
-
-def container(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """A DataProto. Columns that are no tensors are arrays of objects, one a row, as verl's datasets make them."""
-    import numpy
-    import torch
-
-    tensors = {name: column for name, column in fields.items() if isinstance(column, torch.Tensor)}
-    objects = {}
-    for name in fields.keys() - tensors.keys():
-        objects[name] = numpy.empty(len(fields[name]), dtype=object)
-        objects[name][:] = fields[name]
-    module = boundary.imported[_PROTOCOL]
-    return module.DataProto.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
-
-
-def columns(data: Any) -> dict[str, Any]:
-    return {**dict(data.batch.items()), **{name: list(column) for name, column in data.non_tensor_batch.items()}}
-
-
-def _operated(do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    parts = do(boundary, inputs, container(boundary, inputs["fields"], inputs["meta"]))
-    return {"parts": [columns(part) for part in parts], "metas": [part.meta_info for part in parts]}
+CONTAINER = partial(container, _DATA)
 
 
 def _surgery(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
     return Binding(
         name,
         "row_surgery",
-        call=partial(_operated, do),
+        call=partial(operated, CONTAINER, columns_and_meta, do),
         imports=(_PROTOCOL,),
         fixed={"surgery": kind},
         **more,
     )
 
 
-def _joined(make: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
-    """Each part is made for itself, as the workers make them."""
-    parts, start = [], 0
-    for size in inputs["sizes"]:
-        rows = {name: column[start : start + size] for name, column in inputs["fields"].items()}
-        parts.append(make(boundary, rows, inputs["meta"]))
-        start += size
-    return [boundary.function(parts)]
-
-
-def _counted(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    return boundary.function(data, inputs["count"])
-
-
-def _one(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    return [boundary.function(data, inputs["count"])]
-
-
 def _repeated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     return [boundary.function(data, inputs["sizes"])]
-
-
-def _reordered(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    import torch
-
-    boundary.function(data, torch.tensor(inputs["order"]))
-    return [data]
-
-
-def _filled(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    filled, added = boundary.function(data, inputs["count"])
-    return [filled] if added == len(filled) - len(data) else []
-
-
-def _minibatches(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    made = boundary.function(
-        data,
-        mini_batch_size=inputs["minibatch_size"],
-        epochs=inputs["epochs"],
-        seed=inputs["seed"],
-        dataloader_kwargs={"shuffle": inputs["shuffle"]},
-    )
-    return list(made)
-
-
-def _iterated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    data = container(boundary, inputs["fields"], {})
-    return {"parts": [columns(part) for part in _minibatches(boundary, inputs, data)]}
 
 
 # -- what replaces it: tensordict's own container ---------------------------------------------------------------------
@@ -115,8 +62,10 @@ def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any
     return boundary.module.get_tensordict({name: made(column) for name, column in fields.items()}, dict(meta))
 
 
-def _tensordict_columns(data: Any) -> dict[str, Any]:
-    return {name: _column(data.get(name)) for name in tuple(data.keys())}
+def _read_tensordict(data: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    names = tuple(data.keys())
+    meta = {name: data[name] for name in inputs.get("meta", {}).keys() & set(names)}
+    return {name: _column(data.get(name)) for name in names}, meta
 
 
 def _column(found: Any) -> Any:
@@ -130,25 +79,14 @@ def _column(found: Any) -> Any:
     return list(found.values().split(found.offsets().diff().tolist(), axis))
 
 
-def _operated_tensordict(do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    parts = do(boundary, inputs, _tensordict(boundary, inputs["fields"], inputs["meta"]))
-    metas = [{name: part[name] for name in inputs["meta"].keys() & set(part.keys())} for part in parts]
-    return {"parts": [_tensordict_columns(part) for part in parts], "metas": metas}
-
-
 def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     return [boundary.function(data, inputs["order"])]
 
 
 def _of_tensordict(name: str, kind: str, do: Surgery, **more: Any) -> Binding:
     fixed = {"surgery": kind, **_RAGGED}
-    call = partial(_operated_tensordict, do)
+    call = partial(operated, _tensordict, _read_tensordict, do)
     return Binding(f"{_TENSORDICT}.{name}", "row_surgery", call=call, requires=_NESTED, fixed=fixed, **more)
-
-
-def _iterated_tensordict(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    data = _tensordict(boundary, inputs["fields"], {})
-    return {"parts": [_tensordict_columns(part) for part in _minibatches(boundary, inputs, data)]}
 
 
 #: Until it made nested tensors itself, they were torch's, which cut them otherwise.
@@ -166,30 +104,30 @@ _RAGGED: Mapping[str, Any] = {
 #: It refuses a cut that does not come out even, unless it is told to fill batches up by itself.
 _EVEN = {"remainder": (0,)}
 
-BINDINGS = (
-    _surgery(f"{_DATA}.chunk", "cut", _counted, accepts=_EVEN),
-    _surgery(f"{_DATA}.split", "split", _counted),
-    _surgery(f"{_DATA}.concat", "join", partial(_joined, container)),
-    _surgery(f"{_DATA}.reorder", "reorder", _reordered),
-    _surgery(
-        f"{_DATA}.repeat",
-        "repeat",
-        _one,
-        requires=(f"{_DATA}.repeat",),
-    ),
+_CONTAINERS = (
+    _surgery(f"{_DATA}.chunk", "cut", cut, accepts=_EVEN),
+    _surgery(f"{_DATA}.split", "split", cut),
+    _surgery(f"{_DATA}.concat", "join", partial(joined, CONTAINER)),
+    _surgery(f"{_DATA}.reorder", "reorder", reordered),
+    _surgery(f"{_DATA}.repeat", "repeat", counted, requires=(f"{_DATA}.repeat",)),
     _surgery(f"{_DATA}.sample_level_repeat", "repeat_each", _repeated),
-    _surgery(f"{_PROTOCOL}.pad_dataproto_to_divisor", "fill", _filled),
-    _surgery(f"{_PROTOCOL}.unpad_dataproto", "shorten", _one),
-    Binding(f"{_DATA}.make_iterator", "minibatch_iteration", call=_iterated, imports=(_PROTOCOL,)),
-    _of_tensordict("chunk_tensordict", "cut", _counted, accepts=_EVEN),
-    _of_tensordict("concat_tensordict", "join", partial(_joined, _tensordict)),
+    _surgery(f"{_PROTOCOL}.pad_dataproto_to_divisor", "fill", filled),
+    _surgery(f"{_PROTOCOL}.unpad_dataproto", "shorten", counted),
+    Binding(
+        f"{_DATA}.make_iterator",
+        "minibatch_iteration",
+        call=partial(iterated, CONTAINER, columns_and_meta),
+        imports=(_PROTOCOL,),
+    ),
+    _of_tensordict("chunk_tensordict", "cut", cut, accepts=_EVEN),
+    _of_tensordict("concat_tensordict", "join", partial(joined, _tensordict)),
     _of_tensordict("index_select_tensor_dict", "reorder", _selected),
-    _of_tensordict("pad_to_divisor", "fill", _filled),
-    _of_tensordict("unpad", "shorten", _one),
+    _of_tensordict("pad_to_divisor", "fill", filled),
+    _of_tensordict("unpad", "shorten", counted),
     Binding(
         f"{_TENSORDICT}.make_iterator",
         "minibatch_iteration",
-        call=_iterated_tensordict,
+        call=partial(iterated, _tensordict, _read_tensordict),
         requires=_NESTED,
         fixed=_RAGGED,
     ),
@@ -201,3 +139,103 @@ UNBOUND: Mapping[str, str] = {
     f"{_TENSORDICT}.contiguous": "it makes fields contiguous, each by itself",
     f"{_TENSORDICT}.*": "parts of what is bound, and fields that are set, read and compared by their names",
 }
+
+
+# -- sequences that are dealt out to ranks and microbatches, and put back in their order -------------------------------
+
+_BALANCING = "verl.utils.seqlen_balancing"
+_TRAINER = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
+
+#: Sequences of one prompt may be parted, and no minibatch is known.
+_BARE: Mapping[str, Any] = {"grouped": False, "keep_minibatches": False}
+_TRAINER_SELF = StandIn("self", "the real trainer starts its workers; this one knows how many there are to be")
+
+
+def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"parts": boundary.function(inputs["lengths"], inputs["prompts"], inputs["parts"])}
+
+
+def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The trainer puts the rows of a batch in the order in which they are dealt out: each rank gets as many. A row
+    whose label is not its own is in no part."""
+
+    if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
+        raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
+    lengths, parts = inputs["lengths"], inputs["parts"]
+    batch = CONTAINER(boundary, numbered_rows(lengths), {})
+    trainer = stand_in(
+        _get_dp_size=lambda *_: parts,
+        actor_rollout_wg=stand_in(world_size=parts),
+        config=stand_in(actor_rollout_ref=stand_in(actor={"ppo_mini_batch_size": inputs["minibatch_size"]})),
+        use_prefix_grouper=False,
+    )
+    keep = {"keep_minibatch": True} if inputs["keep_minibatches"] else {}
+    boundary.function(trainer, batch, {}, **keep)
+    return dealt(batch, parts)
+
+
+def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The microbatches of a container: their rows must be those that it says, with what is no tensor beside them."""
+    import torch
+
+    mask = inputs["attention_mask"]
+    places = torch.arange(len(mask))
+    data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
+    parts, said = boundary.function(data, max_token_len=inputs["max_tokens_per_microbatch"])
+    seen = [columns(part) for part in parts]
+    rows = [part["row"].tolist() for part in seen]
+    whole = rows == [list(part) for part in said] == [part["label"] for part in seen]
+    return {"parts": rows if whole else []}
+
+
+def _restored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the microbatches answered, put back: the columns in another order, and that order in parts."""
+    order, ends = inputs["order"], [sum(inputs["sizes"][:end]) for end in range(1, len(inputs["sizes"]) + 1)]
+    said = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
+    fields = inputs["fields"]
+    return {
+        "parts": [{name: boundary.function(column[list(order)], said) for name, column in fields.items()}],
+        "metas": [inputs["meta"]],
+    }
+
+
+_COLUMNS: Mapping[str, Any] = {
+    "number": {"kind": "tensor", "dtype": "int64", "shape": []},
+    "log_probs": {"kind": "tensor", "dtype": "float32", "shape": [3]},
+}
+
+_BALANCING = (
+    Binding(f"{_BALANCING}.get_seqlen_balanced_partitions", "balanced_partition", call=partitioned, fixed=_BARE),
+    Binding(f"{_BALANCING}.karmarkar_karp", "balanced_partition", call=partitioned, fixed=_BARE),
+    Binding(
+        f"{_BALANCING}.get_group_balanced_partitions",
+        "balanced_partition",
+        call=_of_groups,
+        fixed={"grouped": True, "keep_minibatches": False, "equal_size": True},
+    ),
+    Binding(
+        f"{_TRAINER}._balance_batch",
+        "balanced_partition",
+        call=_balanced_batch,
+        imports=(_PROTOCOL,),
+        stand_ins=(_TRAINER_SELF,),
+        fixed={"grouped": False, "equal_size": True},
+        accepts={"keep_minibatches": (False, True)},
+    ),
+    Binding(
+        f"{_BALANCING}.prepare_dynamic_batch",
+        "microbatch_packing",
+        call=_packed,
+        imports=(_PROTOCOL,),
+        accepts={"attention_mask": ("full", "right")},
+    ),
+    Binding(
+        f"{_BALANCING}.restore_dynamic_batch",
+        "row_surgery",
+        call=_restored,
+        fixed={"surgery": "join", "layouts": _COLUMNS},
+    ),
+)
+
+
+BINDINGS = (*_CONTAINERS, *_BALANCING)

@@ -1,4 +1,4 @@
-"""verl: what holds, cuts, truncates and summarises data: containers, microbatches, datasets, collators, metrics."""
+"""verl: what holds, cuts, truncates and summarises data, and the small functions of tensors under the trainer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import log_probs_alone, swapped
 
-from .shared import MAIN, swapped
+from .shared import MAIN
 
 _PROTOCOL = "verl.protocol"
 _BALANCING = "verl.utils.seqlen_balancing"
@@ -75,8 +77,6 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from types import SimpleNamespace
 
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
@@ -148,7 +148,6 @@ def _numbered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The trainer's advantage step, which hands each estimator its part of the batch. Before it was given the mask of
     responses it read that from the mask of all tokens, of which here no prompt is one."""
-    from sentinel.worker.drift import AbsentError
 
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
         raise AbsentError("not in this version: GAE is the only estimator")
@@ -162,7 +161,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: found.batch[name] for name in ("advantages", "returns")}
 
 
-BINDINGS = (
+_DATA = (
     Binding(f"{_PROTOCOL}.DataProto.select_idxs", "row_selection", call=_selected, imports=(_PROTOCOL,)),
     Binding(
         f"{_BALANCING}.rearrange_micro_batches",
@@ -227,3 +226,79 @@ BINDINGS = (
         ),
     ),
 )
+
+
+# -- small functions of tensors under the trainer: log-probs and entropies, masks, padding, truncation, batches --------
+
+_TORCH = "verl.utils.torch_functional"
+
+
+def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """With the log-probs of the function beside it, so that a gradient has something to come from."""
+    logits = inputs["logits"]
+    rows, tokens, size = logits.shape
+    log_probs = boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"])
+    entropy = boundary.function(logits.reshape(rows * tokens, size)).reshape(rows, tokens)
+    return {"log_probs": log_probs, "entropy": entropy}
+
+
+def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
+    fixed = {"temperature": 1.0, "with_entropy": with_entropy}
+    # A coarser dtype than the logits is what mixed precision does not compute these in.
+    return Binding(f"{_TORCH}.{function}", "token_log_probs", call=call, fixed=fixed, dtypes=("float32", "float64"))
+
+
+def _until_eos(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"response_mask": boundary.function(inputs["responses"], eos_token=inputs["eos_token_id"])}
+
+
+def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the attention mask has at the columns of responses, which a rollout makes of their lengths."""
+    import torch
+
+    places = torch.arange(inputs["response_length"])
+    there = (places[None, :] < inputs["lengths"][:, None]).long()
+    tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
+    data = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors=tensors)
+    return {"response_mask": boundary.function(data)}
+
+
+def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "padded": boundary.function(
+            inputs["values"], inputs["length"], inputs["pad_value"], left_pad=inputs["side"] == "left"
+        )
+    }
+
+
+def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One sequence without padding; it comes out padded on the left."""
+    import torch
+
+    ids = torch.tensor([inputs["token_ids"]])
+    found, there = boundary.function(
+        ids, torch.ones_like(ids), inputs["max_length"], 0, left_pad=True, truncation=inputs["side"]
+    )
+    return {"token_ids": found[0][there[0].bool()].tolist()}
+
+
+_KERNELS = (
+    _logits("logprobs_from_logits", log_probs_alone, False),
+    _logits("logprobs_from_logits_naive", log_probs_alone, False),
+    _logits("logprobs_from_logits_v2", log_probs_alone, False),
+    _logits("entropy_from_logits", _entropies, True),
+    _logits("entropy_from_logits_with_chunking", _entropies, True),
+    Binding(f"{_TORCH}.get_response_mask", "response_masks", call=_until_eos),
+    Binding(f"{_TRAINER}.compute_response_mask", "response_masks", call=_of_attention, imports=(_PROTOCOL,)),
+    Binding(f"{_TORCH}.pad_sequence_to_length", "column_padding", call=_padded),
+    Binding(
+        f"{_TORCH}.postprocess_data",
+        "truncation",
+        call=_post_processed,
+        requires=(f"{_TORCH}.postprocess_data",),  # before, it was one with the tokenizer's call
+        fixed={"padded": True},
+    ),
+)
+
+
+BINDINGS = (*_DATA, *_KERNELS)

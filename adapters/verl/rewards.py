@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.kit import ruled, ruled_of_answers, score_of, stand_in, swapped
 
-from .shared import MAIN, swapped
+from .shared import MAIN
 
 _RULES = "verl.utils.reward_score"
 _MANAGERS = "verl.workers.reward_manager"
@@ -31,34 +32,18 @@ _DATA_SETS = ("openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighte
 _QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
 
 
-def _number(score: Any) -> Any:
-    """What the trainer takes of an answer: some rules tell more than their score."""
-    if isinstance(score, Mapping):
-        return score["score"]
-    return score[0] if isinstance(score, tuple) else score
-
-
-def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"score": _number(boundary.function(inputs["response"], inputs["ground_truth"]))}
-
-
 def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Until August 2026 boxes were read only where that was asked for, and nothing else then."""
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
     asked = {"strict_box_verify": True} if boxes_alone else {}
-    return {"score": _number(boundary.function(inputs["response"], inputs["ground_truth"], **asked))}
-
-
-def _answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A question may have several right answers."""
-    return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
+    return {"score": score_of(boundary.function(inputs["response"], inputs["ground_truth"], **asked))}
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     truth: Any = inputs["ground_truth"]
     if inputs["rule"].startswith("searchR1"):
         truth = {"target": [truth]}
-    return {"score": _number(boundary.function(inputs["rule"], inputs["response"], truth))}
+    return {"score": score_of(boundary.function(inputs["rule"], inputs["response"], truth))}
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +53,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rule(
-    name: str, wordings: tuple[str, ...], call: Any = _ruled, accepts: Mapping[str, Any] | None = None, **more: Any
+    name: str, wordings: tuple[str, ...], call: Any = ruled, accepts: Mapping[str, Any] | None = None, **more: Any
 ) -> Binding:
     return Binding(
         f"{_RULES}.{name}", "rule_reward", call=call, accepts={"wording": wordings, **(accepts or {})}, **more
@@ -90,11 +75,11 @@ _RULED = (
     _rule("math_dapo.compute_score", ("Answer: {answer}", "So it is.\nAnswer: {answer}\n", "boxed"), _said_or_boxed),
     _rule("prime_math.compute_score", ("boxed",), imports=(f"{_RULES}.prime_math.grader",)),
     _rule("math_batch.compute_score_batched", ("boxed",), _batched),
-    _rule("search_r1_like_qa_em.compute_score", _TAGS, _answers, dialects=(_prints(108),)),
+    _rule("search_r1_like_qa_em.compute_score", _TAGS, ruled_of_answers, dialects=(_prints(108),)),
     _rule(
         "search_r1_like_qa_em.compute_score_subem",
         ("<answer>It is {answer}.</answer>",),
-        _answers,
+        ruled_of_answers,
         # It looks for the answer anywhere, without its punctuation: 3 is in 43.
         {"ground_truth": ("42", "7", "100")},
         dialects=(_prints(142),),
@@ -214,9 +199,8 @@ def _manager_of_batches(owner: Any, score: Any) -> Any:
 
 def _lenient(owner: Any, score: Any) -> Any:
     """DAPO's manager, which punishes no length; until #6709 it asked for the option all the same."""
-    from sentinel.worker.drift import StandInNamespace
 
-    return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=StandInNamespace(enable=False, len=1))
+    return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=stand_in(enable=False, len=1))
 
 
 def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -331,11 +315,7 @@ BINDINGS = (
         formerly=("verl.trainer.main_ppo.RewardManager.__call__",),
     ),
     _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", partial(_laid, _lenient), *_STANDING),
-    _lays(
-        f"{_MANAGERS}.batch.BatchRewardManager.__call__",
-        partial(_laid, _manager_of_batches),
-        *_STANDING,
-    ),
+    _lays(f"{_MANAGERS}.batch.BatchRewardManager.__call__", partial(_laid, _manager_of_batches), *_STANDING),
     _lays(f"{_MANAGERS}.prime.PrimeRewardManager.__call__", partial(_laid, _manager), *_STANDING, _EXECUTOR),
     _lays(_ASSEMBLES, _assembled, fixed={"score_as": None}),
     *(
@@ -343,10 +323,7 @@ BINDINGS = (
         for file, name in (("naive", "Naive"), ("dapo", "DAPO"), ("gdpo", "GDPO"))
     ),
     _punishes(
-        f"{_MANAGERS}.dapo.DAPORewardManager.__call__",
-        _penalised,
-        "workers/reward_manager/dapo.py#L126",
-        *_STANDING,
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _penalised, "workers/reward_manager/dapo.py#L126", *_STANDING
     ),
     _punishes(
         f"{_LOOP}.dapo.DAPORewardManager.run_single",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
-from unittest import mock
 
 from sentinel.targets import StandIn
 
@@ -17,11 +15,6 @@ SELF = StandIn("self", "the real worker starts a process group; the method reads
 CONFIG = StandIn("config", "the options that the method reads, as the omegaconf object that verl makes of YAML")
 CPU = StandIn("device", "what verl moves to its accelerator stays where it is")
 MEMORY = StandIn("_get_current_mem_info", "what a decorator logs of the accelerator's memory, which a CPU has none of")
-
-
-def swapped(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
-    """Another attribute for a while, where there is one to swap."""
-    return mock.patch.object(owner, name, value) if hasattr(owner, name) else nullcontext()
 
 
 def make_model(table: Any) -> Any:

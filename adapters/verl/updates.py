@@ -1,15 +1,18 @@
-"""verl: update steps of its workers and engines, on a table of log-probs for a model."""
+"""verl: update steps of its workers and model engines, on a table of log-probs for a model."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sentinel.targets import Binding
+from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import swapped
 
-from .shared import CONFIG, CPU, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model, swapped
+from .shared import CONFIG, CPU, MAIN, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model
 
 #: What its losses can be aggregated by.
 AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
@@ -104,7 +107,6 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
     :raises AbsentError: where the scenario chooses it.
     """
-    from sentinel.worker.drift import AbsentError
 
     chosen = {
         "loss_agg_mode": inputs["loss_agg_mode"] != "token-mean",
@@ -121,8 +123,6 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The legacy FSDP actor, on one rank."""
     import tensordict
     import torch
-
-    from sentinel.worker.drift import AbsentError
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
         raise AbsentError("not in this version: the actor draws its mini-batches from a loader, and has no KL loss")
@@ -156,11 +156,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ):
         told = boundary.function(actor, data)
     kl_loss = told.get("actor/kl_loss") if actor.config.use_kl_loss else None
-    return {
-        "gradient": recorder.gradient,
-        "pg_loss": mean_of(told.get("actor/pg_loss")),
-        "kl_loss": mean_of(kl_loss),
-    }
+    return {"gradient": recorder.gradient, "pg_loss": mean_of(told.get("actor/pg_loss")), "kl_loss": mean_of(kl_loss)}
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +183,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {"values": boundary.function(critic, data)}
 
 
-BINDINGS = (
+_UPDATES = (
     Binding(
         f"{_CRITIC}.DataParallelPPOCritic.compute_values",
         "critic_values",
@@ -212,3 +208,232 @@ BINDINGS = (
         },
     ),
 )
+
+
+# -- the losses of its model engines, driven by the real loop of the FSDP engine on a table of log-probs ---------------
+
+_ENGINE = "verl.workers.engine.fsdp.transformer_impl"
+_LOSSES = "verl.workers.utils.losses"
+_FORMER_LOSSES = "verl.workers.roles.utils.losses"
+_TENSORDICT = "verl.utils.tensordict_utils"
+_METRIC = "verl.utils.metric"
+
+ENGINE = StandIn("engine", "the real engine shards a model over a process group; its loop reads these attributes alone")
+RANKS = StandIn("all_reduce", "one process is one rank after the other; the sum over all of them is known beforehand")
+
+
+def _jagged(rows: list[Any]) -> Any:
+    import torch
+
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+
+def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Callable[[Any], Any]) -> Any:
+    """The engine's loop over the microbatches of one rank.
+
+    :param data: the rank's TensorDict.
+    :param tokens: that count, on all ranks.
+    :param step: microbatch -> (loss, metrics).
+    """
+    import torch
+
+    module = boundary.imported[_ENGINE]
+    engine = object.__new__(module.FSDPEngine)
+
+    def forward_step(micro_batch: Any, loss_function: Any = None, forward_only: bool = False) -> Any:
+        loss, metrics = step(micro_batch)
+        return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
+
+    attributes = {
+        "ulysses_sequence_parallel_size": 1,
+        "scaler": None,
+        "get_data_parallel_group": lambda: None,
+        "get_data_parallel_size": lambda: ranks,
+        "_gradient_sync_context": lambda **_: contextlib.nullcontext(),
+        "forward_step": forward_step,
+    }
+    for name, value in attributes.items():
+        setattr(engine, name, value)
+    with (
+        swapped(module, "get_device_id", lambda: "cpu"),
+        swapped(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens)),
+    ):
+        return module.FSDPEngine.forward_backward_batch(engine, data, loss_function=None, forward_only=False)
+
+
+def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
+    return boundary.imported[_TENSORDICT].get_tensordict(tensor_dict=dict(tensors), non_tensor_dict=plain)
+
+
+def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """An update: mini-batches in order, rank after rank, each the engine's real loop with the real loss."""
+
+    padding = getattr(boundary.module, "no_padding_2_padding", None)
+    if padding is not None and "pad_input" in padding.__code__.co_names:
+        raise AbsentError("not in this version: log-probs are padded by flash attention's pad_input")
+    model = make_model(inputs["log_probs"])
+    recorder = Recorder(model)
+    rows = len(inputs["response_mask"])
+    size, ranks = inputs["mini_batch_size"] or rows, inputs["dp_size"]
+    config = options(inputs)
+    told: dict[str, list[Any]] = {"pg_loss": [], "kl_loss": []}
+    for start in range(0, rows, size):
+        recorder.zero_grad()
+        reported: list[Mapping[str, Any]] = []
+        share = min(size, rows - start) // ranks
+        for rank in range(ranks):
+            part = slice(start + rank * share, start + (rank + 1) * share)
+            reported.append(_rank(boundary, inputs, config, model, part, slice(start, start + size)))
+        recorder.step(ranks)
+        reduced = _reduced(boundary, reported)
+        for name in told:
+            told[name] += [reduced[key] for key in (f"actor/{name}", name) if key in reduced]
+    return {"gradient": recorder.gradient, **{name: mean_of(found or None) for name, found in told.items()}}
+
+
+def _rank(
+    boundary: Any, inputs: Mapping[str, Any], config: Any, model: Any, part: slice, batch: slice
+) -> Mapping[str, Any]:
+    """What one rank reports of its rows; the gradient goes to the table."""
+    import torch
+
+    mask = inputs["response_mask"]
+    ids = torch.arange(len(mask))[:, None]
+    width = mask.shape[1]
+    tensors = {
+        "prompts": ids,
+        "responses": ids.repeat(1, width),
+        "attention_mask": torch.ones((len(mask), width + 1), dtype=torch.int64),
+        "response_mask": mask,
+        "loss_mask": mask,
+        "old_log_probs": inputs["old_log_probs"],
+        "advantages": inputs["advantages"],
+    }
+    if inputs["ref_log_probs"] is not None:
+        tensors["ref_log_prob"] = inputs["ref_log_probs"]
+    tensors = {name: value[part] for name, value in tensors.items()}
+    tensors["input_ids"] = _jagged([row.repeat(width + 1) for row in ids[part]])
+    budget = inputs["max_tokens_per_microbatch"]
+    data = _tensordict(
+        boundary,
+        tensors,
+        global_batch_size=len(mask[batch]),
+        use_dynamic_bsz=budget is not None,
+        max_token_len_per_gpu=budget,
+        micro_batch_size_per_gpu=inputs["micro_batch_size"] or len(tensors["prompts"]),
+        max_response_len=width,
+    )
+
+    def step(micro_batch: Any) -> Any:
+        places = micro_batch["prompts"][:, 0]
+        after = torch.zeros(1)  # what the last token says of the one after it
+        output = _jagged([torch.cat((model.table[place], after.to(model.table))) for place in places])
+        return boundary.function(config=config, model_output={"log_probs": output}, data=micro_batch)
+
+    tokens = int(mask[batch].sum())
+    return dict(forward_backward(boundary, data, tokens, inputs["dp_size"], step)["metrics"])
+
+
+def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """As the worker joins what its ranks report, and the trainer reduces it."""
+    metric = boundary.imported[_METRIC]
+    joined: dict[str, Any] = {}
+    for name in reported[0]:
+        values = [found[name] for found in reported]
+        kind = getattr(metric, "Metric", None)
+        if kind is not None and isinstance(values[0], kind):
+            joined[name] = kind.aggregate_dp(values) if hasattr(kind, "aggregate_dp") else kind.chain(values)
+        else:
+            joined[name] = [item for value in values for item in value]
+    return dict(metric.reduce_metrics(joined))
+
+
+def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A supervised update. What is minimised is the sum of what the microbatches of a rank say, averaged over ranks."""
+    import torch
+
+    mask, ranks = inputs["response_mask"], inputs["dp_size"]
+    rows = len(mask)
+    first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
+    masks = torch.cat((first, mask), dim=-1)
+    model = make_model(torch.cat((inputs["log_probs"], inputs["output_after"][:, None]), dim=-1))
+    recorder = Recorder(model)
+    losses: list[float] = []
+
+    def step(micro_batch: Any) -> Any:
+        output = _jagged([model.table[place] for place in micro_batch["places"][:, 0]])
+        loss, _ = boundary.function(config=None, model_output={"log_probs": output}, data=micro_batch)
+        value = float(loss.detach())
+        loss.register_hook(lambda slope: losses.append(value * float(slope)))  # the engine may scale it
+        return loss, {}
+
+    share, budget = rows // ranks, inputs["max_tokens_per_microbatch"]
+    for start in range(0, rows, share):
+        part = slice(start, start + share)
+        data = _tensordict(
+            boundary,
+            {
+                "places": torch.arange(rows)[part, None],
+                "loss_mask": _jagged(list(masks[part])),
+                "input_ids": _jagged(list(torch.zeros_like(masks[part]))),
+            },
+            global_batch_size=rows,
+            use_dynamic_bsz=budget is not None,
+            max_token_len_per_gpu=budget,
+            micro_batch_size_per_gpu=inputs["micro_batch_size"] or share,
+        )
+        forward_backward(boundary, data, int(masks.sum()), ranks, step)
+    recorder.step(ranks)
+    return {
+        "loss": sum(losses) / ranks,
+        "gradient": recorder.gradient[:, :-1],
+        "gradient_after": recorder.gradient[:, -1],
+    }
+
+
+_ENGINES = (
+    Binding(
+        f"{_LOSSES}.sft_loss",
+        "supervised_update",
+        formerly=(f"{_FORMER_LOSSES}.sft_loss",),
+        requires=(_ENGINE,),  # before #3422 its engine had neither this loop nor its batches
+        call=_sft_loss,
+        imports=(_ENGINE, _TENSORDICT),
+        stand_ins=(ENGINE, MODEL, OPTIMIZER, CPU, RANKS),
+        dialects=(
+            Dialect(
+                "first_token",
+                "counted",
+                "the mask is counted before it is shifted",
+                f"{MAIN}/workers/engine/fsdp/transformer_impl.py#L706",
+            ),
+        ),
+    ),
+    Binding(
+        f"{_LOSSES}.ppo_loss",
+        "policy_update",
+        formerly=(f"{_FORMER_LOSSES}.ppo_loss",),
+        requires=(_ENGINE,),
+        call=_ppo_loss,
+        imports=(_ENGINE, _TENSORDICT, _METRIC),
+        stand_ins=(ENGINE, MODEL, OPTIMIZER, CONFIG, CPU, RANKS),
+        accepts={"loss_agg_mode": ("token-sum", *AGGREGATIONS)},
+        dialects=(
+            Dialect(
+                "empty_rows",
+                "counted",
+                "the trainer gives the rows of a mini-batch as the number of its sequences",
+                f"{MAIN}/trainer/ppo/ray_trainer.py#L1362",
+            ),
+            Dialect(
+                "log_ratio_clamp",
+                20.0,
+                "the log-ratio is cut to [-20, 20] for stability",
+                f"{MAIN}/trainer/ppo/core_algos.py#L1256",
+            ),
+        ),
+    ),
+)
+
+
+BINDINGS = (*_UPDATES, *_ENGINES)

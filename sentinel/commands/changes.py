@@ -7,8 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, counted, json_option, progress, say, say_json
-from sentinel.commands.known import evidence_folders, evidence_option, known, settings_options
-from sentinel.commands.reporting import RUN
+from sentinel.commands.known import RUN, evidence_folders, evidence_option, known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:

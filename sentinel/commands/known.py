@@ -48,6 +48,10 @@ def known(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Setting
     return replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes)), settings
 
 
+#: What :func:`evidence_option` takes for the folder of a run.
+RUN = ("report-dir", "a run's evidence", "sentinel-reports")
+
+
 def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, text: str, default: str) -> None:
     """Let a command take one of :data:`EVIDENCE` in its own words; :func:`evidence_folders` gives what comes of it."""
     text = f"{text} (default: {option} of the settings, else {default})"

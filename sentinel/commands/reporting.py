@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.commands import changes, duplicates, findings, history, query, site
 from sentinel.commands.console import command, counted, group, say, say_json
-from sentinel.commands.known import evidence_folders, evidence_option
+from sentinel.commands.known import RUN, evidence_folders, evidence_option
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ _ACCEPT = """\
 _SCHEMA = """\
   sentinel report schema > evidence.schema.json
 """
-
-
-RUN = ("report-dir", "a run's evidence", "sentinel-reports")
 
 
 def declare(commands: Commands) -> None:

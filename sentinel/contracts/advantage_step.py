@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.aggregation import replaced
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    Choose,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    per_row,
+    per_token,
+)
 from sentinel.contracts.normalisation import LAWS_OF_TOKENS, lay_out_groups, normalised, rows_of
 from sentinel.values.literals import Tensor, tensor
 
@@ -149,24 +159,9 @@ ADVANTAGE_STEP = Contract(
         "KL-regularised token rewards (arXiv:2203.02155)"
     ),
     inputs=(
-        Input(
-            "attention_mask",
-            "tensor",
-            "1 where a token is no padding",
-            dtype="int64",
-            shape=("batch", "tokens"),
-            domain="mask",
-        ),
-        Input(
-            "loss_mask",
-            "tensor",
-            "1 where a token was generated",
-            dtype="bool",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("int64", "float32"),
-        ),
-        Input("rewards", "tensor", "task reward of each sequence", shape=("batch",), domain="reward"),
+        per_token("attention_mask", "1 where a token is no padding", "mask", dtype="int64"),
+        per_token("loss_mask", "1 where a token was generated", "mask", dtype="bool", dtypes=("int64", "float32")),
+        per_row("rewards", "task reward of each sequence", "reward"),
         Input(
             "group",
             "labels",
@@ -175,17 +170,8 @@ ADVANTAGE_STEP = Contract(
             default=None,
         ),
         Input("group_layout", "string", "equal: groups are consecutive and of one size", default="equal"),
-        Input(
-            "input_ids", "tensor", "token ids", dtype="int64", shape=("batch", "tokens"), default=_filled(1, "int64")
-        ),
-        Input(
-            "logprobs",
-            "tensor",
-            "rollout log-prob of each token",
-            shape=("batch", "tokens"),
-            default=_filled(0.0, "float32"),
-            domain="log_prob",
-        ),
+        per_token("input_ids", "token ids", dtype="int64", default=_filled(1, "int64")),
+        per_token("logprobs", "rollout log-prob of each token", "log_prob", default=_filled(0.0, "float32")),
         Input(
             "reward_norm",
             "mapping",
@@ -200,28 +186,19 @@ ADVANTAGE_STEP = Contract(
             default=None,
             choices=(None, _BATCH_NORM),
         ),
-        Input(
-            "mask_no_eos_with_zero",
-            "boolean",
-            "whether a row that filled its length without EOS gets no reward",
-            default=False,
-            choices=(False, True),
-            knob=True,
-        ),
-        Input("reward_bias", "number", "added to each reward", default=0.0, choices=(0.0, 0.5), knob=True),
-        Input("reward_scaling", "number", "multiplies each reward", default=1.0, choices=(1.0, 2.0), knob=True),
-        Input("reward_clip", "number", "bound of |reward|", default=1000.0, choices=(1000.0, 1.0), knob=True),
+        knob("mask_no_eos_with_zero", "whether a row that filled its length without EOS gets no reward", (False, True)),
+        knob("reward_bias", "added to each reward", (0.0, 0.5)),
+        knob("reward_scaling", "multiplies each reward", (1.0, 2.0)),
+        knob("reward_clip", "bound of |reward|", (1000.0, 1.0)),
         Input("kl_ctl", "number", "coefficient of the KL penalty", default=0.0),
         Input("kl_estimator", "string", "estimator of the KL penalty", default="k1"),
-        Input("discount", "number", "gamma", default=1.0, choices=(1.0, 0.5), knob=True),
-        Input("gae_lambda", "number", "lambda of GAE", default=1.0, choices=(1.0, 0.5), knob=True),
-        Input(
+        knob("discount", "gamma", (1.0, 0.5)),
+        knob("gae_lambda", "lambda of GAE", (1.0, 0.5)),
+        dialect(
             "rejected",
-            "string",
+            "absent",
             "whether the rewards of rejected rows, and of those that earn nothing, are in the statistics: absent or "
             "counted",
-            default="absent",
-            dialect=True,
         ),
     ),
     observes=(

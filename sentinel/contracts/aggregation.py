@@ -5,21 +5,15 @@ Formulas are in float64 torch, from the papers named; what frameworks honestly c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Choose, DoesNotApply, Input
+from sentinel.contracts.contract import Choose, DoesNotApply, Input, dialect
 from sentinel.values.literals import Tensor, tensor
 
-LOSS_AGG_MODES = (
-    "token-mean",
-    "token-sum",
-    "seq-mean-token-sum",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum-norm",
-)
+LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 #: The inputs of :func:`aggregate`, beside the per-token losses and the mask.
 #:
@@ -37,30 +31,30 @@ AGGREGATION_INPUTS = (
         default=None,
         choices=(None, 8),
     ),
-    Input(
+    dialect(
         "empty_rows",
-        "string",
+        "absent",
         "whether rows without a valid token count among the sequences of a mean: absent or counted",
-        default="absent",
-        dialect=True,
     ),
-    Input(
+    dialect(
         "sequence_norm",
-        "string",
+        "mean",
         "whether seq-mean-token-sum-norm is the mean or the sum over sequences, before its constant divisor",
-        default="mean",
-        dialect=True,
     ),
 )
 
 
+def aggregated(mode: str) -> dict[str, Any]:
+    """What a binding fixes whose boundary aggregates in one way, and counts nothing but the batch that it has."""
+    counts = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
+    return {"loss_agg_mode": mode, **dict.fromkeys(counts)}
+
+
 #: A dialect of what takes a ratio.
-RATIO_PRECISION = Input(
+RATIO_PRECISION = dialect(
     "ratio_precision",
-    "string",
+    "float64",
     "in what the exponential of a log-ratio is taken, whatever the log-probs come in: float64 (no loss), or float32",
-    default="float64",
-    dialect=True,
 )
 
 
@@ -207,7 +201,7 @@ def replaced(value: Tensor, array: Any) -> Tensor:
     return tensor(np.asarray(array).tolist(), value.dtype, value.requires_grad)
 
 
-def spread(inputs: dict[str, Any], current: str, other: str) -> None:
+def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
     """Turn a drawn log-ratio into log-probs, in place: ``current - other`` is the ratio, and neither is above 0.
 
     A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``; the larger of the two
@@ -217,6 +211,20 @@ def spread(inputs: dict[str, Any], current: str, other: str) -> None:
     values, ratios = top.array().astype(np.float64), ratio.array().astype(np.float64)
     inputs[current] = replaced(top, values + np.minimum(ratios, 0))
     inputs[other] = replaced(ratio, values - np.maximum(ratios, 0))
+    return inputs
+
+
+def spreading(current: str, other: str) -> Callable[[dict[str, Any], Choose], dict[str, Any]]:
+    """The arrangement of a scenario that is :func:`spread` and nothing else."""
+    return lambda inputs, choose: spread(inputs, current, other)
+
+
+def with_a_token(inputs: dict[str, Any], choose: Choose, name: str = "response_mask") -> dict[str, Any]:
+    """The scenario, in which every response has a token that counts: a response of no token was never sampled."""
+    filled = inputs[name].array() != 0
+    filled[:, 0] |= ~filled.any(-1)
+    inputs[name] = replaced(inputs[name], filled.astype(int))
+    return inputs
 
 
 #: Which global count a mode divides by; the others need none.
@@ -228,7 +236,7 @@ _DIVISORS = {
 }
 
 
-def count_globally(inputs: dict[str, Any]) -> None:
+def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Turn drawn counts of other microbatches and ranks into counts of the global batch, in place.
 
     A global count below 1 means nothing, so an empty batch that is alone has 1. A batch that is divided by its own
@@ -241,6 +249,7 @@ def count_globally(inputs: dict[str, Any]) -> None:
     divisor = _DIVISORS.get(inputs["loss_agg_mode"])
     if divisor is not None and inputs[divisor] is None and inputs["dp_size"] is not None:
         inputs["dp_size"] = 1
+    return inputs
 
 
 def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:

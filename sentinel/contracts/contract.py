@@ -92,6 +92,44 @@ class Input:
     dialect: bool = False
 
 
+TOKENS = ("batch", "tokens")
+
+
+def per_token(name: str, meaning: str, domain: str = "", **more: Any) -> Input:
+    """Declare one number a token, ``[batch, tokens]``."""
+    return Input(name, "tensor", meaning, shape=TOKENS, domain=domain, **more)
+
+
+def per_row(name: str, meaning: str, domain: str = "", **more: Any) -> Input:
+    """Declare one number a response, ``[batch]``."""
+    return Input(name, "tensor", meaning, shape=("batch",), domain=domain, **more)
+
+
+def token_mask(
+    meaning: str = "1 where a token counts", dtypes: tuple[str, ...] = ("bool", "int64"), **more: Any
+) -> Input:
+    """Declare which tokens count."""
+    return per_token("response_mask", meaning, "mask", dtypes=dtypes, **more)
+
+
+_FIRST = object()
+_KINDS: Mapping[type, InputKind] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+def knob(
+    name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
+) -> Input:
+    """Declare a setting each choice of which must count; what a scenario leaves out is the first of them."""
+    first = next(choice for choice in choices if choice is not None)
+    default = choices[0] if default is _FIRST else default
+    return Input(name, kind or _KINDS[type(first)], meaning, default=default, choices=choices, knob=True)
+
+
+def dialect(name: str, default: Any, meaning: str, kind: InputKind | None = None) -> Input:
+    """Declare a choice on which papers and frameworks honestly differ, with what the papers say."""
+    return Input(name, kind or _KINDS.get(type(default), "number"), meaning, default=default, dialect=True)
+
+
 ObservedRole = Literal["output", "gradient", "metric", "decision", "other"]
 
 
@@ -164,6 +202,57 @@ class Contract:
     def input(self, name: str) -> Input | None:
         return self._named.get(name)
 
+    def lacking(self, *has: str) -> dict[str, Any]:
+        """The knobs that a boundary does not have, each as the contract has it by default: what its binding fixes."""
+        return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
+
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(item.key for item in self.observes)
+
+
+#: What every boundary must do: agree with its contract's reference, and change nothing that is not its own.
+AS_DEFINED = ("the_oracle_agrees", "nothing_else_is_touched")
+
+_OF_TOKENS = (
+    "masked_values_have_no_influence",
+    "a_rejected_row_is_an_absent_row",
+    "groups_are_isolated",
+    "order_does_not_matter",
+    "padding_is_invisible",
+    "parts_add_up",
+    "a_sequence_decision_is_one_decision",
+    "twins_agree",
+    "the_oracle_agrees",
+    "nothing_else_is_touched",
+    "representation_is_invisible",
+    "every_knob_counts",
+    "metrics_tell_the_truth",
+    "finite_in_finite_out",
+    "normalisation_laws",
+    "gradients_stay_where_they_belong",
+)
+
+
+def laws_of_tokens(*without: str) -> tuple[str, ...]:
+    """Name the laws of what takes tokens with a mask to tokens or a loss, without those that mean nothing there."""
+    assert set(without) <= set(_OF_TOKENS)
+    return tuple(law for law in _OF_TOKENS if law not in without)
+
+
+def rule(
+    name: str,
+    summary: str,
+    source: str,
+    inputs: tuple[Input, ...],
+    observes: tuple[Observed, ...],
+    measure: Measure,
+    oracle: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    law: str | None = "the_oracle_agrees",
+    laws: tuple[str, ...] = AS_DEFINED,
+    **more: Any,
+) -> Contract:
+    """Define what has no mask of tokens: a rule over plain values, of which the reference gives the answer."""
+    return Contract(
+        name, summary, source, inputs, observes, measure, oracle, **{"law": law, "laws": laws, "mask": "", **more}
+    )

@@ -7,7 +7,19 @@ from math import exp
 from typing import Any
 
 from sentinel.contracts.aggregation import replaced
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    per_row,
+    per_token,
+    token_mask,
+)
 from sentinel.contracts.normalisation import (
     COUNT_EPSILON,
     LAWS_OF_TOKENS,
@@ -197,39 +209,16 @@ GROUP_ADVANTAGE = Contract(
         "variance (Greensmith et al. 2004, JMLR 5)"
     ),
     inputs=(
-        Input(
-            "token_level_rewards",
-            "tensor",
-            "reward of each token; an outcome reward stands on one",
-            shape=("batch", "tokens"),
-            domain="reward",
-        ),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts; a rejected row is all 0",
-            dtype="float32",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
+        per_token("token_level_rewards", "reward of each token; an outcome reward stands on one", "reward"),
+        token_mask("1 where a token counts; a rejected row is all 0"),
         REWARD_LAYOUT,
         Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
-        Input(
-            "epsilon",
-            "number",
-            "added to the standard deviation; left out, the boundary's own (1e-6)",
-            default=None,
-            choices=(1e-6, 0.5),
-            knob=True,
-        ),
-        Input(
+        knob("epsilon", "added to the standard deviation; left out, the boundary's own (1e-6)", (1e-6, 0.5), None),
+        knob(
             "norm_by_std",
-            "boolean",
             "whether to divide by the group's standard deviation; left out, as the estimator's paper does",
-            default=None,
-            choices=(True, False),
-            knob=True,
+            (True, False),
+            None,
         ),
         Input(
             "estimator",
@@ -238,76 +227,47 @@ GROUP_ADVANTAGE = Contract(
             "optimal_token_baseline; left out, none in particular, and the contract has no oracle",
             default=None,
         ),
-        Input(
-            "reward_baselines",
-            "tensor",
-            "remax: the reward of the greedy response to the row's prompt",
-            shape=("batch",),
-            default=None,
-        ),
-        Input(
-            "old_log_probs",
-            "tensor",
-            "optimal_token_baseline: of the policy that generated the tokens",
-            shape=("batch", "tokens"),
-            default=None,
-        ),
-        Input(
+        per_row("reward_baselines", "remax: the reward of the greedy response to the row's prompt", default=None),
+        per_token("old_log_probs", "optimal_token_baseline: of the policy that generated the tokens", default=None),
+        per_token(
             "sum_squared_probs",
-            "tensor",
             "optimal_token_baseline: the sum of p^2 over the vocabulary, at each token",
-            shape=("batch", "tokens"),
             default=None,
         ),
-        Input("std", "string", "unbiased (n - 1) or biased (n)", default="unbiased", dialect=True),
-        Input(
-            "epsilon_placement",
-            "string",
-            "outside (std + epsilon) or inside (sqrt(variance + epsilon)) of the root",
-            default="outside",
-            dialect=True,
+        dialect("std", "unbiased", "unbiased (n - 1) or biased (n)"),
+        dialect(
+            "epsilon_placement", "outside", "outside (std + epsilon) or inside (sqrt(variance + epsilon)) of the root"
         ),
-        Input(
+        dialect(
             "group_of_one",
-            "string",
+            "zero",
             "the advantage of a response that has no other in its group: zero, or score (no baseline)",
-            default="zero",
-            dialect=True,
         ),
-        Input(
-            "rejected",
-            "string",
-            "whether rows without a token that counts are in the statistics: absent or counted",
-            default="absent",
-            dialect=True,
+        dialect(
+            "rejected", "absent", "whether rows without a token that counts are in the statistics: absent or counted"
         ),
-        Input(
+        dialect(
             "masked_rewards",
-            "string",
+            "ignored",
             "whether a reward on a token that does not count is part of its response's score: ignored or counted",
-            default="ignored",
-            dialect=True,
         ),
-        Input(
+        dialect(
             "zero_gradient",
-            "string",
+            "equal_scores",
             "which responses gpg takes to have no gradient: equal_scores (of groups with one score) or zero_scores",
-            default="equal_scores",
-            dialect=True,
         ),
-        Input(
+        dialect(
             "whiten",
-            "boolean",
+            None,
             "whether the advantages of all tokens of the batch that count are centred and divided by sqrt(variance + "
             "1e-8), the variance with n - 1; left out, as the estimator's paper does",
-            default=None,
-            dialect=True,
+            kind="boolean",
         ),
         COUNT_EPSILON,
     ),
     observes=(
-        Observed("advantages", "advantage of each token", ("batch", "tokens")),
-        Observed("returns", "return of each token", ("batch", "tokens")),
+        Observed("advantages", "advantage of each token", TOKENS),
+        Observed("returns", "return of each token", TOKENS),
     ),
     measure=_measure,
     oracle=_oracle,

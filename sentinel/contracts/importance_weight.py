@@ -15,9 +15,20 @@ from sentinel.contracts.aggregation import (
     log_ratio,
     metric,
     row_mean,
-    spread,
+    spreading,
 )
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    TOKENS,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    laws_of_tokens,
+    per_token,
+    token_mask,
+)
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,11 +124,6 @@ def _mean_weight(weights: Any, valid: Any, of_tokens: bool) -> Any:
     return weights[:, 0][some].sum() / some.sum().clamp(min=1)
 
 
-def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    spread(inputs, "old_log_probs", "rollout_log_probs")
-    return inputs
-
-
 IMPORTANCE_WEIGHT = Contract(
     name="importance_weight",
     summary="the weight of each token for what the old policy differs from the rollout policy, and which are left out",
@@ -127,48 +133,27 @@ IMPORTANCE_WEIGHT = Contract(
         "richardli.xyz/rl-collapse)"
     ),
     inputs=(
-        Input(
+        per_token(
             "old_log_probs",
-            "tensor",
             "of the trained policy when the tokens were scored, in nats, <= 0",
-            shape=("batch", "tokens"),
+            "log_prob",
             differentiable=True,
-            domain="log_prob",
         ),
-        Input(
-            "rollout_log_probs",
-            "tensor",
-            "of the policy that generated the tokens",
-            shape=("batch", "tokens"),
-            domain="log_ratio",
-        ),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
-        Input(
+        per_token("rollout_log_probs", "of the policy that generated the tokens", "log_ratio"),
+        token_mask(),
+        knob(
             "level",
-            "string",
             "of what the ratio is: token; sequence (product over its valid tokens); geometric (their geometric mean); "
             "every_token (a sequence is kept where each of its valid tokens is; weights as for token)",
-            default="token",
-            choices=("token", "sequence", "geometric"),
-            knob=True,
+            ("token", "sequence", "geometric"),
         ),
-        Input(
+        knob(
             "mode",
-            "string",
             "truncate (cut the weight to the thresholds, keep all) or mask (weight 0, not kept, outside of them)",
-            default="truncate",
-            choices=("truncate", "mask"),
-            knob=True,
+            ("truncate", "mask"),
         ),
-        Input("threshold_low", "number", "lower, included", default=None, choices=(None, 0.5, 0.9), knob=True),
-        Input("threshold_high", "number", "upper, included", default=2.0, choices=(2.0, 1.25, 5.0), knob=True),
+        knob("threshold_low", "lower, included", (None, 0.5, 0.9)),
+        knob("threshold_high", "upper, included", (2.0, 1.25, 5.0)),
         Input(
             "statistic",
             "string",
@@ -176,13 +161,11 @@ IMPORTANCE_WEIGHT = Contract(
             "sequence: their sum, geometric: their mean)",
             default="ratio",
         ),
-        Input(
+        dialect(
             "statistic_of",
-            "string",
+            "ratio",
             "of what k3 is the distance from 1: ratio (p_old / p_rollout, whose mean over the rollout's tokens is the "
             "divergence), or inverse",
-            default="ratio",
-            dialect=True,
         ),
         Input(
             "normalise",
@@ -191,52 +174,21 @@ IMPORTANCE_WEIGHT = Contract(
             "is one of sequences)",
             default=None,
         ),
-        Input(
-            "log_ratio_clamp",
-            "number",
-            "the logarithm of the ratio is cut to [-clamp, clamp]",
-            default=None,
-            dialect=True,
-        ),
+        dialect("log_ratio_clamp", None, "the logarithm of the ratio is cut to [-clamp, clamp]"),
         RATIO_PRECISION,
-        Input(
-            "detached",
-            "boolean",
-            "whether the weights stop gradients; if not, the caller must hand in constants",
-            default=True,
-            dialect=True,
-        ),
+        dialect("detached", True, "whether the weights stop gradients; if not, the caller must hand in constants"),
     ),
     observes=(
-        Observed("weights", "weight of each token; None where only a decision is returned", ("batch", "tokens")),
-        Observed("weight_gradient", "d sum(weights) / d old_log_probs", ("batch", "tokens"), "gradient"),
-        Observed("kept", "1 where a token is kept, 0 where it is left out", ("batch", "tokens")),
-        Observed("sequence_kept", "the same, where the level is one of sequences", ("batch", "tokens"), "decision"),
+        Observed("weights", "weight of each token; None where only a decision is returned", TOKENS),
+        Observed("weight_gradient", "d sum(weights) / d old_log_probs", TOKENS, "gradient"),
+        Observed("kept", "1 where a token is kept, 0 where it is left out", TOKENS),
+        Observed("sequence_kept", "the same, where the level is one of sequences", TOKENS, "decision"),
         Observed("clip_fraction", "share of the valid tokens whose weight is cut or left out", role="metric"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
-    aliases={
-        "train_log_probs": "old_log_probs",
-        "rollout_logprobs": "rollout_log_probs",
-        "loss_mask": "response_mask",
-    },
-    laws=(
-        "masked_values_have_no_influence",
-        "a_rejected_row_is_an_absent_row",
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "a_sequence_decision_is_one_decision",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "representation_is_invisible",
-        "every_knob_counts",
-        "metrics_tell_the_truth",
-        "finite_in_finite_out",
-        "gradients_stay_where_they_belong",
-    ),
-    arrange=_arrange,
+    aliases={"train_log_probs": "old_log_probs", "rollout_logprobs": "rollout_log_probs", "loss_mask": "response_mask"},
+    laws=laws_of_tokens("parts_add_up", "normalisation_laws"),
+    arrange=spreading("old_log_probs", "rollout_log_probs"),
 )

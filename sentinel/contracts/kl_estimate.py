@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.aggregation import gradient, leaf, spread
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.aggregation import gradient, leaf, spreading
+from sentinel.contracts.contract import (
+    REQUIRED,
+    TOKENS,
+    Contract,
+    Observed,
+    dialect,
+    knob,
+    laws_of_tokens,
+    per_token,
+    token_mask,
+)
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs = leaf(inputs["log_probs"])
     kl = call(**{**inputs, "log_probs": log_probs})["kl"]
     return {"kl": kl.detach(), "per_token_gradient": gradient(kl.sum(), log_probs)}
-
-
-def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    spread(inputs, "log_probs", "ref_log_probs")
-    return inputs
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,67 +50,22 @@ KL_ESTIMATE = Contract(
         "DeepSeekMath (arXiv:2402.03300), equation 4: k3"
     ),
     inputs=(
-        Input(
-            "log_probs",
-            "tensor",
-            "of the policy, in nats, <= 0",
-            shape=("batch", "tokens"),
-            differentiable=True,
-            domain="log_prob",
-        ),
-        Input(
-            "ref_log_probs",
-            "tensor",
-            "of the reference, for the same tokens",
-            shape=("batch", "tokens"),
-            domain="log_ratio",
-        ),
-        Input(
-            "kl_estimator",
-            "string",
-            "k1, abs, k2, or k3, which is low_var_kl too",
-            choices=("k1", "abs", "k2", "k3"),
-            knob=True,
-        ),
-        Input(
-            "clamp",
-            "number",
-            "the estimate is cut to [-clamp, clamp] and has no gradient beyond",
-            default=None,
-            dialect=True,
-        ),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts; elsewhere the estimate is 0",
-            dtype="float32",
-            shape=("batch", "tokens"),
-            default=None,
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
+        per_token("log_probs", "of the policy, in nats, <= 0", "log_prob", differentiable=True),
+        per_token("ref_log_probs", "of the reference, for the same tokens", "log_ratio"),
+        knob("kl_estimator", "k1, abs, k2, or k3, which is low_var_kl too", ("k1", "abs", "k2", "k3"), REQUIRED),
+        dialect("clamp", None, "the estimate is cut to [-clamp, clamp] and has no gradient beyond"),
+        token_mask("1 where a token counts; elsewhere the estimate is 0", default=None),
     ),
     observes=(
-        Observed("kl", "the estimate of each token", ("batch", "tokens")),
-        Observed("per_token_gradient", "d sum(kl) / d log_probs", ("batch", "tokens"), "gradient"),
+        Observed("kl", "the estimate of each token", TOKENS),
+        Observed("per_token_gradient", "d sum(kl) / d log_probs", TOKENS, "gradient"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"ref_log_prob": "ref_log_probs", "log_probs_base": "ref_log_probs", "loss_mask": "response_mask"},
-    laws=(
-        "masked_values_have_no_influence",
-        "a_rejected_row_is_an_absent_row",
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "representation_is_invisible",
-        "every_knob_counts",
-        "finite_in_finite_out",
-        "gradients_stay_where_they_belong",
+    laws=laws_of_tokens(
+        "parts_add_up", "a_sequence_decision_is_one_decision", "metrics_tell_the_truth", "normalisation_laws"
     ),
-    arrange=_arrange,
+    arrange=spreading("log_probs", "ref_log_probs"),
 )

@@ -15,7 +15,17 @@ from sentinel.contracts.aggregation import (
     gradient,
     leaf,
 )
-from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input, Observed
+from sentinel.contracts.contract import (
+    REQUIRED,
+    TOKENS,
+    Contract,
+    Input,
+    Observed,
+    laws_of_tokens,
+    per_row,
+    per_token,
+    token_mask,
+)
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,34 +54,16 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": aggregate(inputs["loss_mat"], inputs, inputs["weights"])}
 
 
-def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    count_globally(inputs)
-    return inputs
-
-
-def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
-    return cut_rows(inputs, choose)
-
-
 LOSS_AGGREGATION = Contract(
     name="loss_aggregation",
     summary="the scalar loss of a batch from its per-token losses",
     source="DAPO (arXiv:2503.14476), section 3.3, and Dr. GRPO (arXiv:2503.20783), section 3.1: token-mean, seq-mean-*",
     inputs=(
-        Input("loss_mat", "tensor", "per-token losses", shape=("batch", "tokens"), differentiable=True, domain="loss"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            dtype="int64",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "float32"),
-        ),
+        per_token("loss_mat", "per-token losses", "loss", differentiable=True),
+        token_mask(dtype="int64", dtypes=("bool", "float32")),
         replace(AGGREGATION_INPUTS[0], default=REQUIRED, knob=True),
         *AGGREGATION_INPUTS[1:],
-        Input("weights", "tensor", "weight of each sequence", shape=("batch",), default=None, domain="weight"),
+        per_row("weights", "weight of each sequence", "weight", default=None),
         Input("theta", "number", "the scalar parameter that multiplies every loss", default=1.0),
         Input("learning_rate", "number", "step size of the parameter update", default=0.1),
     ),
@@ -79,28 +71,14 @@ LOSS_AGGREGATION = Contract(
         Observed("loss", "the aggregated loss at theta"),
         Observed("theta_gradient", "d loss / d theta", role="other"),
         Observed("parameter_update_delta", "minus the learning rate times theta_gradient", role="other"),
-        Observed("per_token_gradient", "d loss / d loss_mat", ("batch", "tokens"), "gradient"),
+        Observed("per_token_gradient", "d loss / d loss_mat", TOKENS, "gradient"),
         Observed("masked_token_gradient_abs_sum", "sum of |per_token_gradient| where the mask is 0", role="other"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="masked_values_have_no_influence",
     aliases={"loss_mask": "response_mask", "token_mean_loss": "loss", "aggregated_loss": "loss"},
-    laws=(
-        "masked_values_have_no_influence",
-        "a_rejected_row_is_an_absent_row",
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "parts_add_up",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "representation_is_invisible",
-        "every_knob_counts",
-        "finite_in_finite_out",
-        "gradients_stay_where_they_belong",
-    ),
-    arrange=_arrange,
-    parts=_parts,
+    laws=laws_of_tokens("a_sequence_decision_is_one_decision", "metrics_tell_the_truth", "normalisation_laws"),
+    arrange=count_globally,
+    parts=cut_rows,
 )

@@ -17,7 +17,20 @@ from sentinel.contracts.aggregation import (
     replaced,
     spread,
 )
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    laws_of_tokens,
+    per_row,
+    per_token,
+    token_mask,
+)
 from sentinel.contracts.policy_objectives import policy_loss
 
 _METRICS = ("clip_fraction", "dual_clip_fraction", "approx_kl")
@@ -60,7 +73,7 @@ def _at_valid(per_token: Any, mask: Any) -> Any:
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     spread(inputs, "log_probs", "old_log_probs")
-    count_globally(inputs)
+    count_globally(inputs, choose)
     if inputs["algorithm"] in _ONE_ADVANTAGE:
         advantages = inputs["advantages"]
         values = advantages.array().copy()
@@ -86,98 +99,42 @@ POLICY_LOSS = Contract(
         "as in loss_aggregation"
     ),
     inputs=(
-        Input(
-            "log_probs",
-            "tensor",
-            "of the trained policy, in nats, <= 0",
-            shape=("batch", "tokens"),
-            differentiable=True,
-            domain="log_prob",
-        ),
-        Input(
-            "old_log_probs",
-            "tensor",
-            "of the policy that the ratio is relative to, for the same tokens",
-            shape=("batch", "tokens"),
-            domain="log_ratio",
-        ),
-        Input("advantages", "tensor", "advantage of each token", shape=("batch", "tokens"), domain="advantage"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
+        per_token("log_probs", "of the trained policy, in nats, <= 0", "log_prob", differentiable=True),
+        per_token("old_log_probs", "of the policy that the ratio is relative to, for the same tokens", "log_ratio"),
+        per_token("advantages", "advantage of each token", "advantage"),
+        token_mask(),
         Input(
             "algorithm",
             "string",
             "which loss: ppo, gspo, gspo_token, cispo, cispo_unified, sapo, gpg, reinforce, importance_sampling, "
             "icepop, gmpo, dppo_tv, dppo_kl, dro, kimi, topr, cross_entropy, clip_cov, kl_cov",
         ),
-        Input(
+        knob(
             "eps_clip_low",
-            "number",
             "lower clip range: of the ratio below 1; gmpo: of its logarithm below 0; dppo: the divergence threshold "
             "for negative advantages",
-            default=0.2,
-            choices=(0.2, 0.1, 0.4),
-            knob=True,
+            (0.2, 0.1, 0.4),
         ),
-        Input(
+        knob(
             "eps_clip_high",
-            "number",
             "upper clip range: of the ratio above 1; gmpo: of its logarithm above 0; dppo: the divergence threshold "
             "for positive advantages",
-            default=0.2,
-            choices=(0.2, 0.28, 0.1, 0.9),
-            knob=True,
+            (0.2, 0.28, 0.1, 0.9),
         ),
-        Input(
+        knob(
             "dual_clip",
-            "number",
             "ppo, gspo, gspo_token: where the advantage is negative, the loss is at most this times |advantage|; > 1",
-            default=None,
-            choices=(None, 3.0, 1.5),
-            knob=True,
+            (None, 3.0, 1.5),
         ),
-        Input(
-            "ratio_cap",
-            "number",
-            "dppo: the largest weight of a token (truncated importance sampling)",
-            default=None,
-            choices=(None, 5.0, 1.5),
-            knob=True,
-        ),
-        Input(
-            "tau_pos", "number", "sapo: temperature at positive advantages", default=1.0, choices=(1.0, 2.0), knob=True
-        ),
-        Input(
-            "tau_neg", "number", "sapo: temperature at the others", default=1.05, choices=(1.05, 1.0, 2.0), knob=True
-        ),
-        Input(
-            "beta",
-            "number",
-            "dro and kimi: coefficient of half the squared log-ratio",
-            default=0.1,
-            choices=(0.1, 0.5),
-            knob=True,
-        ),
-        Input(
-            "positive_weight",
-            "number",
-            "topr: weight of the responses with positive score",
-            default=1.0,
-            choices=(1.0, 0.5),
-            knob=True,
-        ),
-        Input("negative_weight", "number", "topr: weight of the others", default=1.0, choices=(1.0, 0.5), knob=True),
-        Input(
+        knob("ratio_cap", "dppo: the largest weight of a token (truncated importance sampling)", (None, 5.0, 1.5)),
+        knob("tau_pos", "sapo: temperature at positive advantages", (1.0, 2.0)),
+        knob("tau_neg", "sapo: temperature at the others", (1.05, 1.0, 2.0)),
+        knob("beta", "dro and kimi: coefficient of half the squared log-ratio", (0.1, 0.5)),
+        knob("positive_weight", "topr: weight of the responses with positive score", (1.0, 0.5)),
+        knob("negative_weight", "topr: weight of the others", (1.0, 0.5)),
+        per_row(
             "scores",
-            "tensor",
             "topr: the reward whose sign says which responses are positive; left out, each token's advantage",
-            shape=("batch",),
             default=None,
         ),
         Input(
@@ -190,80 +147,57 @@ POLICY_LOSS = Contract(
         Input("cov_high", "number", "clip_cov: the covariance below which tokens are drawn", default=5.0),
         Input("cov_kl_coef", "number", "kl_cov: coefficient of |log-ratio|", default=1.0),
         *AGGREGATION_INPUTS,
-        Input(
+        per_token(
             "importance_weights",
-            "tensor",
             "factor of each token's loss, for what the old policy differs from the one that generated the tokens",
-            shape=("batch", "tokens"),
+            "weight",
             default=None,
-            domain="weight",
         ),
-        Input(
+        per_token(
             "rollout_log_probs",
-            "tensor",
             "of the policy that generated the tokens; each token's loss is multiplied by min(exp(old_log_probs - "
             "rollout_log_probs), importance_weight_cap)",
-            shape=("batch", "tokens"),
             default=None,
         ),
         Input("importance_weight_cap", "number", "see rollout_log_probs; left out, no cap", default=None),
-        Input(
+        dialect(
             "ratio_level",
-            "string",
+            None,
             "of what the ratio is: token, sequence (product), geometric (mean over the sequence), segment (mean over "
             "a run of valid tokens); left out, what the algorithm's paper says",
-            default=None,
-            dialect=True,
+            kind="string",
         ),
-        Input(
-            "log_ratio_clamp",
-            "number",
-            "the logarithm of the ratio is cut to [-clamp, clamp], and has no gradient beyond",
-            default=None,
-            dialect=True,
+        dialect(
+            "log_ratio_clamp", None, "the logarithm of the ratio is cut to [-clamp, clamp], and has no gradient beyond"
         ),
-        Input(
-            "log_ratio_clamp_side",
-            "string",
-            "where log_ratio_clamp cuts: both, or upper (only from above)",
-            default="both",
-            dialect=True,
-        ),
+        dialect("log_ratio_clamp_side", "both", "where log_ratio_clamp cuts: both, or upper (only from above)"),
         RATIO_PRECISION,
-        Input(
+        dialect(
             "surrogate",
-            "string",
+            "ratio",
             "dppo: what carries the gradient: ratio (weight * advantage) or log_prob (stopped weight * advantage * "
             "log-prob). The gradients are the same, the losses are not",
-            default="ratio",
-            dialect=True,
         ),
-        Input(
+        dialect(
             "epsilon",
-            "number",
+            0.0,
             "dppo_kl: added to both 1 - p in the binary KL; gmpo: to an importance weight before its logarithm",
-            default=0.0,
-            dialect=True,
         ),
-        Input(
+        dialect(
             "advantage_level",
-            "string",
+            "token",
             "token (each token's own advantage) or sequence (their mean over the valid tokens of the response)",
-            default="token",
-            dialect=True,
         ),
-        Input(
+        dialect(
             "reduction",
-            "string",
+            "loss_agg_mode",
             "loss_agg_mode (as it says), or sum (over the valid tokens, whatever loss_agg_mode says)",
-            default="loss_agg_mode",
-            dialect=True,
         ),
     ),
     observes=(
         Observed("loss", "the scalar loss"),
-        Observed("per_token_gradient", "d loss / d log_probs", ("batch", "tokens"), "gradient"),
-        Observed("per_token_loss", "loss of each token before aggregation, where returned", ("batch", "tokens")),
+        Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
+        Observed("per_token_loss", "loss of each token before aggregation, where returned", TOKENS),
         Observed("clip_fraction", "share of the valid tokens that the clip range cuts", role="metric"),
         Observed("dual_clip_fraction", "share of the valid tokens that dual_clip cuts", role="metric"),
         Observed("approx_kl", "mean of old_log_probs - log_probs over the valid tokens", role="metric"),
@@ -282,22 +216,7 @@ POLICY_LOSS = Contract(
         "rollout_is_weights": "importance_weights",
         "rollout_logprobs": "rollout_log_probs",
     },
-    laws=(
-        "masked_values_have_no_influence",
-        "a_rejected_row_is_an_absent_row",
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "parts_add_up",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "representation_is_invisible",
-        "every_knob_counts",
-        "metrics_tell_the_truth",
-        "finite_in_finite_out",
-        "gradients_stay_where_they_belong",
-    ),
+    laws=laws_of_tokens("a_sequence_decision_is_one_decision", "normalisation_laws"),
     arrange=_arrange,
     parts=_parts,
 )

@@ -6,7 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import log_ratio, replaced, row_mean, spread
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    REQUIRED,
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    knob,
+    laws_of_tokens,
+    per_token,
+    token_mask,
+)
 from sentinel.values.literals import tensor
 
 
@@ -81,45 +93,19 @@ SEQUENCE_REJECTION = Contract(
         "advantage and mean KL over delta is masked"
     ),
     inputs=(
-        Input("log_probs", "tensor", "log-probs of the current policy", shape=("batch", "tokens"), domain="log_prob"),
-        Input(
-            "old_log_probs",
-            "tensor",
-            "log-probs of the policy that generated the tokens",
-            shape=("batch", "tokens"),
-            domain="log_ratio",
-        ),
-        Input("advantages", "tensor", "advantage of each token", shape=("batch", "tokens"), domain="advantage"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            shape=("batch", "tokens"),
-            default=_ones,
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
-        Input(
-            "opsm_delta",
-            "number",
-            "threshold of the mean sequence KL, in nats",
-            choices=(0.11, 0.07, 0.31, 1.13),
-            knob=True,
-        ),
-        Input(
-            "ppo_kl",
-            "tensor",
-            "old minus current log-prob as the policy loss sees it",
-            shape=("batch", "tokens"),
-            default=_ones,
-        ),
+        per_token("log_probs", "log-probs of the current policy", "log_prob"),
+        per_token("old_log_probs", "log-probs of the policy that generated the tokens", "log_ratio"),
+        per_token("advantages", "advantage of each token", "advantage"),
+        token_mask(default=_ones),
+        knob("opsm_delta", "threshold of the mean sequence KL, in nats", (0.11, 0.07, 0.31, 1.13), REQUIRED),
+        per_token("ppo_kl", "old minus current log-prob as the policy loss sees it", default=_ones),
         Input("eps_clip", "number", "lower clip range of the policy loss", default=0.2),
         Input("eps_clip_high", "number", "upper clip range of the policy loss", default=0.2),
     ),
     observes=(
-        Observed("opsm_mask", "0 where a token is rejected", ("batch", "tokens"), "decision"),
+        Observed("opsm_mask", "0 where a token is rejected", TOKENS, "decision"),
         Observed("opsm_clipfrac", "the framework's own count of the sequences it rejected", role="metric"),
-        Observed("masked_policy_pg_loss_tokens", "policy loss of each token times the mask", ("batch", "tokens")),
+        Observed("masked_policy_pg_loss_tokens", "policy loss of each token times the mask", TOKENS),
         Observed("reduced_policy_loss", "mean of those over the valid tokens"),
         Observed("leaked_positions", "tokens of a rejected sequence that still have a loss", role="other"),
         Observed("leaked_token_count", "how many", role="other"),
@@ -128,20 +114,6 @@ SEQUENCE_REJECTION = Contract(
     oracle=_oracle,
     law="a_sequence_decision_is_one_decision",
     aliases={"full_log_probs": "log_probs", "full_old_log_probs": "old_log_probs", "loss_masks": "response_mask"},
-    laws=(
-        "masked_values_have_no_influence",
-        "a_rejected_row_is_an_absent_row",
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "a_sequence_decision_is_one_decision",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "representation_is_invisible",
-        "every_knob_counts",
-        "metrics_tell_the_truth",
-        "finite_in_finite_out",
-    ),
+    laws=laws_of_tokens("parts_add_up", "normalisation_laws", "gradients_stay_where_they_belong"),
     arrange=_arrange,
 )

@@ -16,7 +16,16 @@ from sentinel.contracts.aggregation import (
     leaf,
     metric,
 )
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.contract import (
+    TOKENS,
+    Contract,
+    Input,
+    Observed,
+    dialect,
+    laws_of_tokens,
+    per_token,
+    token_mask,
+)
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,16 +77,6 @@ def _clip_fraction(cut: Any, inputs: Mapping[str, Any]) -> float:
     return float(aggregate(cut, counted))
 
 
-def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    count_globally(inputs)
-    return inputs
-
-
-def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
-    return cut_rows(inputs, choose)
-
-
 VALUE_LOSS = Contract(
     name="value_loss",
     summary="the loss that moves a critic's values towards the returns",
@@ -86,24 +85,10 @@ VALUE_LOSS = Contract(
         "(arXiv:2005.12729), section 3; aggregation as in loss_aggregation"
     ),
     inputs=(
-        Input(
-            "vpreds",
-            "tensor",
-            "the critic's values now",
-            shape=("batch", "tokens"),
-            differentiable=True,
-            domain="value",
-        ),
-        Input("values", "tensor", "its values before the update", shape=("batch", "tokens"), domain="value"),
-        Input("returns", "tensor", "what it should predict", shape=("batch", "tokens"), domain="value"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            shape=("batch", "tokens"),
-            domain="mask",
-            dtypes=("bool", "int64"),
-        ),
+        per_token("vpreds", "the critic's values now", "value", differentiable=True),
+        per_token("values", "its values before the update", "value"),
+        per_token("returns", "what it should predict", "value"),
+        token_mask(),
         Input(
             "cliprange_value",
             "number",
@@ -114,56 +99,31 @@ VALUE_LOSS = Contract(
             knob=True,
         ),
         *AGGREGATION_INPUTS,
-        Input("factor", "number", "of the whole loss: 1, or 0.5", default=1.0, dialect=True),
-        Input(
-            "kind",
-            "string",
-            "mse: (v - R)^2; huber: the same up to huber_delta, and from there linear",
-            default="mse",
-            dialect=True,
-        ),
-        Input("huber_delta", "number", "where huber becomes linear", default=1.0, dialect=True),
-        Input(
+        dialect("factor", 1.0, "of the whole loss: 1, or 0.5"),
+        dialect("kind", "mse", "mse: (v - R)^2; huber: the same up to huber_delta, and from there linear"),
+        dialect("huber_delta", 1.0, "where huber becomes linear"),
+        dialect(
             "clipped_tokens",
-            "string",
+            "loss",
             "what clip_fraction counts: loss (the clipped term is the larger one) or range (the value has moved "
             "further than cliprange_value)",
-            default="loss",
-            dialect=True,
         ),
-        Input(
+        dialect(
             "clip_fraction_over",
-            "string",
+            "tokens",
             "what clip_fraction is the mean over: tokens, or sequences (each the mean over its own valid tokens)",
-            default="tokens",
-            dialect=True,
         ),
     ),
     observes=(
         Observed("loss", "the scalar loss"),
-        Observed("per_token_gradient", "d loss / d vpreds", ("batch", "tokens"), "gradient"),
+        Observed("per_token_gradient", "d loss / d vpreds", TOKENS, "gradient"),
         Observed("clip_fraction", "share of the valid tokens that the clip range cuts", role="metric"),
     ),
     measure=_measure,
     oracle=_oracle,
     law="the_oracle_agrees",
     aliases={"old_values": "values", "loss_mask": "response_mask", "value_clip": "cliprange_value"},
-    laws=(
-        "masked_values_have_no_influence",
-        "a_rejected_row_is_an_absent_row",
-        "groups_are_isolated",
-        "order_does_not_matter",
-        "padding_is_invisible",
-        "parts_add_up",
-        "twins_agree",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "representation_is_invisible",
-        "every_knob_counts",
-        "metrics_tell_the_truth",
-        "finite_in_finite_out",
-        "gradients_stay_where_they_belong",
-    ),
-    arrange=_arrange,
-    parts=_parts,
+    laws=laws_of_tokens("a_sequence_decision_is_one_decision", "normalisation_laws"),
+    arrange=count_globally,
+    parts=cut_rows,
 )

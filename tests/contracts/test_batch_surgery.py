@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sentinel.contracts.batch_surgery import BATCH_SURGERY
+from sentinel.contracts.surgery import BATCH_SURGERY
 
 FIELDS = {
     "sequences": torch.arange(6).reshape(2, 3),

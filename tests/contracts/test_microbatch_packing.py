@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sentinel.contracts.microbatch_packing import MICROBATCH_PACKING
+from sentinel.contracts.partition import MICROBATCH_PACKING
 
 #: Rows of 3, 2 and 4 tokens.
 MASK = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from contract_kit import measured
 
-from sentinel.contracts.row_surgery import taken
+from sentinel.contracts.surgery import taken
 from sentinel.laws.fields_survive_surgery import fields_survive_surgery
 from sentinel.laws.law import Case
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sentinel.contracts.contract import REQUIRED
-from sentinel.contracts.rule_reward import worded
+from sentinel.contracts.rewards import worded
 from sentinel.recipes.catalog import bundled_catalog
 
 CONTRACT = bundled_catalog().contracts["rule_reward"]

@@ -1,14 +1,17 @@
-"""Balanced partition: sequences that are dealt out to ranks or microbatches so that each gets about as many tokens."""
+"""Partition: rows that are dealt out to ranks, microbatches and steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sentinel.contracts.contract import Choose, Contract, Input, Observed
+from sentinel.contracts.aggregation import with_a_token
+from sentinel.contracts.contract import Choose, Contract, Input, Observed, per_token, rule
+
+# -- balanced partition ------------------------------------------------------------------------------------------------
 
 
-def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``parts``: for each part the places of its sequences in the batch, in their order."""
     import torch
 
@@ -46,7 +49,7 @@ def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
     return sum(turn // each != place // size for part in parts for turn, place in enumerate(part))
 
 
-def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Of as many at a time as there are parts, in the order of their lengths, the longest goes to the part that has the
     least. The parts of a part's size are then no further apart than the first ones, and so than the longest."""
     labels = inputs["prompts"] or list(range(len(inputs["lengths"])))
@@ -64,7 +67,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": dealt}
 
 
-def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+def _arrange_balanced_partition(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """At least one sequence (or group) for each part; as many for each where parts are to be of equal size."""
     parts, turns = inputs["parts"], choose.one_of((2, 1, 3))
     minibatches = choose.integer(2, 3) if inputs["keep_minibatches"] else 1
@@ -78,7 +81,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-BALANCED_PARTITION = Contract(
+BALANCED_PARTITION = rule(
     name="balanced_partition",
     summary="sequences that are dealt out to ranks or microbatches, about as many tokens to each",
     source=(
@@ -104,11 +107,113 @@ BALANCED_PARTITION = Contract(
         Observed("excess", "by how much more than the longest sequence (or prompt) of each deal parts differ"),
         Observed("spread", "by how much the loads of two parts differ", role="other"),
     ),
-    measure=_measure,
-    oracle=_oracle,
-    law="the_oracle_agrees",
+    measure=_measure_balanced_partition,
+    oracle=_oracle_balanced_partition,
     aliases={"k_partitions": "parts", "seqlen_list": "lengths"},
+    arrange=_arrange_balanced_partition,
+)
+
+
+# -- microbatch packing ------------------------------------------------------------------------------------------------
+
+
+def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``parts``: for each microbatch the places of its rows in the batch."""
+    import torch
+
+    parts = [list(part) for part in call(**inputs)["parts"]]
+    lengths = (inputs["attention_mask"] != 0).sum(-1)
+    places = torch.tensor([row for part in parts for row in part], dtype=torch.int64)
+    largest = max((int(lengths[part].sum()) for part in parts), default=0)
+    return {
+        "times": torch.bincount(places, minlength=len(lengths)).float(),
+        "excess": float(max(largest - inputs["max_tokens_per_microbatch"], 0)),
+        "microbatches": len(parts),
+    }
+
+
+def _oracle_microbatch_packing(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A packing: every row is in one part, and no part is above the budget. Each row on its own is one."""
+    return {"parts": [[row] for row in range(len(inputs["attention_mask"]))]}
+
+
+def _arrange_microbatch_packing(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Rows of at least one token, and a budget that each fits in."""
+    with_a_token(inputs, choose, "attention_mask")
+    inputs["max_tokens_per_microbatch"] = max(inputs["max_tokens_per_microbatch"], inputs["attention_mask"].shape[-1])
+    return inputs
+
+
+MICROBATCH_PACKING = Contract(
+    name="microbatch_packing",
+    summary="microbatches of as many rows as a budget of tokens has room for",
+    source="bin packing (Johnson et al., 1974): every item in one bin, and no bin above its capacity",
+    inputs=(
+        per_token("attention_mask", "1 where a token is no padding", "mask", dtype="int64"),
+        Input(
+            "max_tokens_per_microbatch",
+            "integer",
+            "most tokens of a microbatch; no row has more",
+            choices=(100, 5, 6, 8),
+        ),
+    ),
+    observes=(
+        Observed("times", "in how many microbatches each row is", ("batch",)),
+        Observed("excess", "tokens of the largest microbatch above the budget"),
+        Observed("microbatches", "how many there are; a packing may take more than it must", role="other"),
+    ),
+    measure=_measure_microbatch_packing,
+    oracle=_oracle_microbatch_packing,
+    law="the_oracle_agrees",
+    aliases={"max_token_len": "max_tokens_per_microbatch"},
     laws=("the_oracle_agrees", "nothing_else_is_touched"),
-    mask="",
-    arrange=_arrange,
+    mask="attention_mask",
+    arrange=_arrange_microbatch_packing,
+)
+
+
+# -- batch trimming ----------------------------------------------------------------------------------------------------
+
+
+def _measure_batch_trimming(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    outputs = call(**inputs)
+    return {name: int(outputs[name]) for name in ("kept", "global_batch_size")}
+
+
+def _oracle_batch_trimming(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A dynamic batch has as many samples as ranks can share equally; samples that fill no batch are left out."""
+    samples, size = inputs["samples"], inputs["global_batch_size"]
+    if inputs["dynamic"]:
+        size = samples // inputs["dp_size"] * inputs["dp_size"]
+    return {"kept": samples // size * size, "global_batch_size": size}
+
+
+def _arrange_batch_trimming(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """At least one sample for each rank, and a whole batch."""
+    least = inputs["dp_size"] if inputs["dynamic"] else inputs["global_batch_size"]
+    inputs["samples"] = least + choose.integer(0, 16)
+    return inputs
+
+
+BATCH_TRIMMING = rule(
+    name="batch_trimming",
+    summary="the samples that a step keeps, where they are no multiple of its batch size",
+    source="floor(n / b) * b samples are whole batches",
+    inputs=(
+        Input("samples", "integer", "samples that there are", choices=(0,)),
+        Input("global_batch_size", "integer", "samples of a batch, as configured", choices=(4, 2, 8)),
+        Input("dp_size", "integer", "data-parallel ranks, which share a batch equally", choices=(1, 2, 4)),
+        Input(
+            "dynamic",
+            "boolean",
+            "whether the batch is what there is, rounded down to a multiple of dp_size, instead of the configured one",
+            default=False,
+            choices=(False, True),
+        ),
+    ),
+    observes=(Observed("kept", "samples that are left"), Observed("global_batch_size", "samples of a batch")),
+    measure=_measure_batch_trimming,
+    oracle=_oracle_batch_trimming,
+    aliases={"batch_size": "global_batch_size"},
+    arrange=_arrange_batch_trimming,
 )

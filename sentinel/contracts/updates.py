@@ -22,7 +22,21 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.aggregation import LOSS_AGG_MODES, aggregate, detached, leaf, replaced, spread
-from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.contracts.contract import (
+    AS_DEFINED,
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    laws_of_tokens,
+    per_row,
+    per_token,
+    token_mask,
+)
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.policy_loss import POLICY_LOSS
 
@@ -30,7 +44,7 @@ from sentinel.contracts.policy_loss import POLICY_LOSS
 CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, None), (1, 8), (None, 8))
 
 
-def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _measure_policy_update(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs = leaf(inputs["log_probs"])
     outputs = call(**{**inputs, "log_probs": log_probs})
     told = outputs.get("told_log_probs")
@@ -45,7 +59,7 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """PPO (arXiv:1707.06347, algorithm 1) takes one step a mini-batch ``M`` of the loss ``L(M) = L_clip(M) + beta
     KL(M)``, each term aggregated over all of ``M`` as ``loss_agg_mode`` says. How ``M`` is spread over ranks and
     microbatches is not in it. Reported is the mean over the mini-batches."""
@@ -96,7 +110,7 @@ def _kl_loss(batch: Mapping[str, Any]) -> Any:
     return aggregate(oracle({**batch, "clamp": batch["kl_clamp"]})["kl"], {**batch, **_WHOLE})
 
 
-def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Log-probs from log-ratios; ranks and microbatches that the rows divide into, as frameworks demand."""
     spread(inputs, "log_probs", "old_log_probs")
     reference = inputs["ref_log_probs"]
@@ -166,48 +180,30 @@ POLICY_UPDATE = Contract(
         "aggregation as in loss_aggregation. Microbatches are an implementation of one sum"
     ),
     inputs=(
-        Input(
+        per_token(
             "log_probs",
-            "tensor",
             "of the trained policy, in nats, <= 0: the model's parameters, which its forward pass returns",
-            shape=("batch", "tokens"),
+            "log_prob",
             differentiable=True,
-            domain="log_prob",
         ),
-        Input(
-            "old_log_probs",
-            "tensor",
-            "of the policy that the ratio is relative to, for the same tokens",
-            shape=("batch", "tokens"),
-            domain="log_ratio",
-        ),
-        Input("advantages", "tensor", "advantage of each token", shape=("batch", "tokens"), domain="advantage"),
-        Input(
-            "response_mask",
-            "tensor",
-            "1 where a token counts",
-            dtype="int64",
-            shape=("batch", "tokens"),
-            domain="mask",
-        ),
-        Input(
+        per_token("old_log_probs", "of the policy that the ratio is relative to, for the same tokens", "log_ratio"),
+        per_token("advantages", "advantage of each token", "advantage"),
+        token_mask(dtype="int64", dtypes=()),
+        per_token(
             "ref_log_probs",
-            "tensor",
             "of the reference, for the same tokens; left out, there is no KL term",
-            shape=("batch", "tokens"),
+            "log_ratio",
             default=None,
-            domain="log_ratio",
         ),
-        Input("kl_coef", "number", "coefficient of the KL term", default=0.0, choices=(0.0, 0.5), knob=True),
+        knob("kl_coef", "coefficient of the KL term", (0.0, 0.5)),
         *(replace(item, default="k3") for item in _as_in(KL_ESTIMATE, "kl_estimator")),
         *_as_in(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
-        Input(
+        knob(
             "loss_agg_mode",
-            "string",
             "how per-token losses of a mini-batch become one",
-            default="token-mean",
-            choices=LOSS_AGG_MODES,
-            knob=True,
+            LOSS_AGG_MODES,
+            "token-mean",
+            kind="string",
         ),
         Input(
             "loss_scale_factor",
@@ -217,49 +213,133 @@ POLICY_UPDATE = Contract(
         ),
         Input("mini_batch_size", "integer", "rows of one optimiser step, of all ranks; left out, all", default=None),
         *CUTTING,
-        Input(
+        dialect(
             "old_policy",
-            "string",
+            "given",
             "given: what old_log_probs say; current: the first and only step on a batch takes the ratio to be 1",
-            default="given",
-            dialect=True,
         ),
-        Input(
+        dialect(
             "empty_rows",
-            "string",
+            "absent",
             "whether rows without a valid token count among the sequences of a mini-batch: absent or counted",
-            default="absent",
-            dialect=True,
         ),
-        Input("log_ratio_clamp", "number", "as in policy_loss", default=None, dialect=True),
-        Input("kl_clamp", "number", "as clamp in kl_estimate", default=None, dialect=True),
+        dialect("log_ratio_clamp", None, "as in policy_loss"),
+        dialect("kl_clamp", None, "as clamp in kl_estimate"),
     ),
     observes=(
-        Observed(
-            "gradient",
-            "what the optimiser is handed for log_probs, added up over its steps",
-            ("batch", "tokens"),
-            "gradient",
-        ),
+        Observed("gradient", "what the optimiser is handed for log_probs, added up over its steps", TOKENS, "gradient"),
         Observed("pg_loss", "the reported policy loss, without the KL term", role="metric"),
         Observed("kl_loss", "the reported KL term, without its coefficient", role="metric"),
-        Observed("told_log_probs", "the log-probs that are handed back, row by row", ("batch", "tokens"), "metric"),
+        Observed("told_log_probs", "the log-probs that are handed back, row by row", TOKENS, "metric"),
     ),
-    measure=_measure,
-    oracle=_oracle,
+    measure=_measure_policy_update,
+    oracle=_oracle_policy_update,
     law="the_oracle_agrees",
     aliases={"ref_log_prob": "ref_log_probs", "kl_loss_coef": "kl_coef", "max_token_len": "max_tokens_per_microbatch"},
+    laws=laws_of_tokens(
+        "a_rejected_row_is_an_absent_row",
+        "groups_are_isolated",
+        "a_sequence_decision_is_one_decision",
+        "twins_agree",
+        "representation_is_invisible",
+        "normalisation_laws",
+        "gradients_stay_where_they_belong",
+    ),
+    arrange=_arrange_policy_update,
+    parts=cut_otherwise,
+)
+
+
+# -- supervised updates ------------------------------------------------------------------------------------------------
+#
+# The model is a table, as in :mod:`sentinel.contracts.updates`. A row is a sequence: a first token, which nothing
+# predicts, and ``tokens`` more. What the model says of a token stands one position before it, so a row of the table is
+# ``log_probs`` and, at the last position, ``output_after``: of a token that is not in the sequence.
+
+
+def _measure_supervised_update(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    tables = {name: leaf(inputs[name]) for name in ("log_probs", "output_after")}
+    outputs = call(**{**inputs, **tables})
+    return {
+        "loss": float(outputs["loss"]),
+        "gradient": detached(outputs["gradient"]),
+        "gradient_after": detached(outputs["gradient_after"]),
+    }
+
+
+def _oracle_supervised_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Maximum likelihood: ``- sum_it m_it log p_it / sum_it m_it``, over the tokens of all rows that count."""
+    import torch
+
+    valid = inputs["response_mask"] != 0
+    count = int(valid.sum())
+    if inputs["first_counts"] and inputs["first_token"] == "counted":
+        count += len(valid)
+    count = max(count, 1)
+    return {
+        "loss": -torch.where(valid, inputs["log_probs"], 0.0).sum().detach() / count,
+        "gradient": -valid.to(inputs["log_probs"]) / count,
+        "gradient_after": torch.zeros_like(inputs["output_after"]),
+    }
+
+
+def _arrange_supervised_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    return fitting(inputs)
+
+
+SUPERVISED_UPDATE = Contract(
+    name="supervised_update",
+    summary="an update towards given tokens: from a batch, through ranks and microbatches, to the optimiser",
+    source=(
+        "maximum likelihood of a token given those before it (Bengio et al., A Neural Probabilistic Language Model, "
+        "2003, section 2), averaged over the tokens of the batch"
+    ),
+    inputs=(
+        per_token(
+            "log_probs",
+            "of each token after the first, in nats, <= 0: the model's parameters, which its forward pass returns",
+            "log_prob",
+            differentiable=True,
+        ),
+        per_row(
+            "output_after",
+            "what the model says at the last position of each row, of whatever stands there in the labels",
+            "log_prob",
+            differentiable=True,
+        ),
+        token_mask("1 where a token after the first is to be learned", dtype="int64", dtypes=()),
+        Input(
+            "first_counts",
+            "boolean",
+            "whether the mask marks the first token of each row too, which nothing predicts",
+            default=False,
+            choices=(False, True),
+        ),
+        *CUTTING,
+        dialect(
+            "first_token",
+            "absent",
+            "whether a first token that the mask marks is among those that the loss is divided by: absent or counted",
+        ),
+    ),
+    observes=(
+        Observed("loss", "what is minimised"),
+        Observed("gradient", "what the optimiser is handed for log_probs", TOKENS, "gradient"),
+        Observed("gradient_after", "what it is handed for output_after", ("batch",), "gradient"),
+    ),
+    measure=_measure_supervised_update,
+    oracle=_oracle_supervised_update,
+    law="the_oracle_agrees",
+    aliases={"loss_mask": "response_mask"},
     laws=(
         "masked_values_have_no_influence",
+        "groups_are_isolated",
         "order_does_not_matter",
         "padding_is_invisible",
         "parts_add_up",
-        "the_oracle_agrees",
-        "nothing_else_is_touched",
-        "every_knob_counts",
-        "metrics_tell_the_truth",
         "finite_in_finite_out",
+        *AS_DEFINED,
     ),
-    arrange=_arrange,
+    arrange=_arrange_supervised_update,
     parts=cut_otherwise,
 )

@@ -1,0 +1,310 @@
+"""The driver and its workers: what they refuse, hand on, and leave behind."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import TOKENS, Choose, Contract, DoesNotApply, Input, Observed
+from sentinel.values.literals import from_array
+
+# -- the check of a configuration before training starts ---------------------------------------------------------------
+
+
+def _measure_configuration_check(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    outputs = call(**inputs)
+    return {"accepted": outputs["refusal"] is None, "refusal": outputs["refusal"], "settled": outputs["settled"]}
+
+
+def _arrange_configuration_check(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """One option that takes a name, with a name that exists or with a misspelt one."""
+    named = inputs["named_options"]
+    option = choose.one_of(list(named))
+    names = named[option]["names"]
+    name = f"{names[0]}x" if choose.integer(0, 1) else choose.one_of(names)
+    inputs["configuration"] = {**inputs["configuration"], **named[option].get("with", {}), option: name}
+    return inputs
+
+
+def _oracle_configuration_check(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A name that does not exist can have no effect but a mistake: it is refused, and one that exists is not."""
+    named = {option: of["names"] for option, of in inputs["named_options"].items() if option in inputs["configuration"]}
+    if not named:
+        raise DoesNotApply("the configuration has no option whose names are known")
+    wrong = {option for option, names in named.items() if inputs["configuration"][option] not in names}
+    refusal = {"type": "", "message": ", ".join(sorted(wrong))} if wrong else None
+    return {"refusal": refusal, "settled": {}}
+
+
+CONFIGURATION_CHECK = Contract(
+    name="configuration_check",
+    summary="whether a configuration is accepted, and the options as the check leaves them",
+    source="a mistake in the configuration is refused before any GPU hour is spent, not in the first training step",
+    inputs=(
+        Input(
+            "configuration",
+            "mapping",
+            "dotted option -> value; what is left out keeps the framework's default",
+            choices=({},),
+        ),
+        Input("watched", "any", "dotted options whose value after the check is observed", default=[]),
+        Input(
+            "named_options",
+            "mapping",
+            "what a search makes the configuration of: dotted option -> names (those that it takes) and with (options "
+            "without which nobody reads it)",
+            default={},
+        ),
+    ),
+    observes=(
+        Observed("accepted", "whether the check let it pass"),
+        Observed("refusal", "type and message of the error, where it did not", role="other"),
+        Observed("settled", "dotted option -> value after the check", role="other"),
+    ),
+    measure=_measure_configuration_check,
+    oracle=_oracle_configuration_check,
+    laws=("the_oracle_agrees",),
+    arrange=_arrange_configuration_check,
+)
+
+
+# -- from rollouts to the training batch -------------------------------------------------------------------------------
+
+
+def _measure_training_input(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    outputs = call(**inputs)
+    refusal = outputs["refusal"]
+    return {
+        "accepted": refusal is None,
+        "refusal": refusal,
+        "names_the_option": refusal is not None and inputs["option"] in refusal["message"],
+        "rollout_log_probs": outputs["rollout_log_probs"],
+    }
+
+
+def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """A few rollouts, with log-probs or without, under a configuration that needs log-probs or one that does not."""
+    rows = choose.integer(1, 3)
+    lengths = [(choose.integer(1, 3), choose.integer(1, 4)) for _ in range(rows)]
+    inputs["prompt_token_ids"] = [[10 + place for place in range(prompt)] for prompt, _ in lengths]
+    inputs["response_token_ids"] = [[20 + place for place in range(response)] for _, response in lengths]
+    inputs["rewards"] = [[0.0] * (response - 1) + [1.0] for _, response in lengths]
+    inputs["loss_masks"] = [[1] * response for _, response in lengths]
+    if choose.integer(0, 1):
+        inputs["rollout_log_probs"] = [[-0.25 * (1 + place) for place in range(length)] for _, length in lengths]
+    inputs["configuration"] = {**inputs["configuration"], **inputs["needing"]}
+    return inputs
+
+
+def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Without log-probs, what needs them is refused; else they stand where the responses stand, aligned right."""
+    import torch
+
+    given = inputs["rollout_log_probs"]
+    if not given:
+        missed = {"type": "", "message": inputs["option"]} if inputs["needing"] else None
+        return {"refusal": missed, "rollout_log_probs": None}
+    tokens = max(map(len, given))
+    rows = [[0.0] * (tokens - len(row)) + list(row) for row in given]
+    return {"refusal": None, "rollout_log_probs": torch.tensor(rows, dtype=torch.float64)}
+
+
+TRAINING_INPUT = Contract(
+    name="training_input",
+    summary="the training batch that the driver makes of rollouts, or its refusal",
+    source=(
+        "what an option needs and rollouts lack is missed on the driver, by the option's name, not deep inside a worker"
+    ),
+    inputs=(
+        Input("prompt_token_ids", "any", "token ids of each prompt, ragged", choices=([],)),
+        Input("response_token_ids", "any", "token ids of each response, ragged", choices=([],)),
+        Input("rewards", "any", "reward of each response token, ragged", choices=([],)),
+        Input("loss_masks", "any", "1 where a response token counts, ragged", choices=([],)),
+        Input("rollout_log_probs", "any", "rollout log-prob of each response token, ragged; null: none", default=None),
+        Input("configuration", "mapping", "dotted option -> value", default={}),
+        Input(
+            "needing",
+            "mapping",
+            "what a search adds to the configuration: options that need the rollouts' log-probs; empty: nothing does",
+            default={},
+        ),
+        Input("option", "string", "the option that a clear refusal names", default=""),
+    ),
+    observes=(
+        Observed("accepted", "whether a batch was made"),
+        Observed("refusal", "type and message of the error, where it was not", role="other"),
+        Observed("names_the_option", "whether that message names the option", role="other"),
+        Observed("rollout_log_probs", "those of the batch; null where it has none", TOKENS),
+    ),
+    measure=_measure_training_input,
+    oracle=_oracle_training_input,
+    laws=("the_oracle_agrees", "nothing_else_is_touched"),
+    arrange=_arrange_training_input,
+)
+
+
+# -- device placement --------------------------------------------------------------------------------------------------
+
+
+def _measure_device_placement(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Watch every torch call that the boundary's own code makes while its log-probs lie on ``device``."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    code = inspect.unwrap(getattr(call, "function", call)).__code__
+    device = inputs["device"]
+    made: list[dict[str, Any]] = []
+    mixed: list[int] = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(function, "__name__", "")
+            if name == "item" and args[0].device.type == "meta":
+                return 0.0  # a meta tensor has no value; nothing that is observed here depends on one
+            result = function(*args, **(kwargs or {}))
+            caller = sys._getframe(1)
+            if caller.f_code is code:
+                devices = {item.device.type for item in args if isinstance(item, torch.Tensor)}
+                if not devices and isinstance(result, torch.Tensor):
+                    made.append({"operation": name, "line": caller.f_lineno, "device": result.device.type})
+                if len(devices) > 1:
+                    mixed.append(caller.f_lineno)
+            return result
+
+    with Watch():
+        call(**inputs)
+    elsewhere = [item for item in made if item["device"] != device]
+    return {
+        "created_off_device": len(elsewhere),
+        "mixed_device_operations": len(mixed),
+        "tensors_created": len(made),
+        "elsewhere": elsewhere,
+    }
+
+
+def _oracle_device_placement(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Code that makes no tensor of its own makes none elsewhere; the answer on every device is that of the CPU."""
+    return {}
+
+
+DEVICE_PLACEMENT = Contract(
+    name="device_placement",
+    summary="where the tensors lie that a loss makes by itself",
+    source=(
+        "PyTorch, CUDA semantics: a factory call without a device gives a CPU tensor, and mixing devices costs or fails"
+    ),
+    inputs=(
+        Input("configuration", "mapping", "dotted option -> value", choices=({},)),
+        Input(
+            "device",
+            "string",
+            "where the log-probs lie; meta shows another device on a machine that has only one",
+            default="meta",
+            choices=("meta",),
+        ),
+    ),
+    observes=(
+        Observed("created_off_device", "how many tensors the code itself made on another device"),
+        Observed("mixed_device_operations", "how many of its operations took tensors of two devices"),
+        Observed("tensors_created", "how many tensors it made by itself", role="other"),
+        Observed("elsewhere", "operation, line and device of those on another device", role="other"),
+    ),
+    measure=_measure_device_placement,
+    oracle=_oracle_device_placement,
+    laws=("the_oracle_agrees",),
+)
+
+
+# -- router replay -----------------------------------------------------------------------------------------------------
+
+
+def _measure_router_replay(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Look at each router when the model runs on a microbatch: does it replay, and whose routes?
+
+    ``model_calls`` of the adapter: one per microbatch in order, ``{"tokens": int, "routers": [{"action": str | None,
+    "routes_of": microbatch whose routes are set, or None, "rows": number of routes}]}``.
+    """
+    outputs = call(**inputs)
+    calls = outputs["model_calls"]
+    stale, wrong = _stale(calls), _wrong_size(calls)
+    return {
+        "stale_replay": stale,
+        "wrong_size": wrong,
+        "stale_microbatches": sum(stale),
+        "wrong_size_microbatches": sum(wrong),
+        "actions": [sorted({router["action"] or "none" for router in one["routers"]}) for one in calls],
+        "left_over": outputs["left_over"],
+    }
+
+
+def _replaying(call: Mapping[str, Any]) -> list[Any]:
+    return [router for router in call["routers"] if router["action"] is not None]
+
+
+def _stale(calls: list[Any]) -> list[bool]:
+    return [any(router["routes_of"] != index for router in _replaying(one)) for index, one in enumerate(calls)]
+
+
+def _wrong_size(calls: list[Any]) -> list[bool]:
+    return [any(router["rows"] != one["tokens"] for router in _replaying(one)) for one in calls]
+
+
+def _oracle_router_replay(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """R3, section 3: a router that replays does so with the routes of the very tokens that it is given; so no call of
+    the model is one with another microbatch's routes, and none is told to replay when the step is over."""
+    return {"model_calls": [], "left_over": False}
+
+
+def _arrange_router_replay(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    shape = [choose.integer(1, 3), choose.integer(2, 4), choose.integer(1, 2), choose.integer(1, 2)]
+    experts = np.array(choose.integers(int(np.prod(shape)), 0, 7), np.int64).reshape(shape)
+    inputs["expert_indices"] = from_array(experts, "int64")
+    return inputs
+
+
+ROUTER_REPLAY = Contract(
+    name="router_replay",
+    summary="whose routes the routers replay while the model runs on each microbatch, padding microbatches included",
+    source="R3, Rollout Routing Replay (arXiv:2510.11370): a token is trained on the experts of its own rollout",
+    inputs=(
+        Input(
+            "expert_indices",
+            "tensor",
+            "expert that the rollout chose",
+            dtype="int64",
+            shape=("batch", "tokens", "layers", "top-k"),
+            choices=(None,),  # a search makes them in arrange: no domain holds expert numbers
+        ),
+        Input("max_tokens_per_microbatch", "integer", "token budget of one microbatch", choices=(4, 8, 100)),
+        Input(
+            "padding_microbatches",
+            "integer",
+            "microbatches that the slowest data-parallel rank has more than this one",
+            choices=(0, 1, 2),
+        ),
+    ),
+    observes=(
+        Observed(
+            "stale_replay",
+            "for each microbatch, the padding ones last: whether a router replays another one's routes",
+            role="other",
+        ),
+        Observed(
+            "wrong_size",
+            "for each microbatch: whether a router replays routes for another number of tokens",
+            role="other",
+        ),
+        Observed("stale_microbatches", "in how many microbatches a router replays another one's routes"),
+        Observed("wrong_size_microbatches", "in how many a router replays routes for another number of tokens"),
+        Observed("actions", "for each microbatch: what the routers were told to do", role="other"),
+        Observed("left_over", "whether a router is still told to replay when the step is over"),
+    ),
+    measure=_measure_router_replay,
+    oracle=_oracle_router_replay,
+    laws=("the_oracle_agrees",),
+    arrange=_arrange_router_replay,
+)

@@ -1,0 +1,279 @@
+"""Reports: what is said about a batch, beside what it is trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.aggregation import replaced, spread
+from sentinel.contracts.contract import (
+    AS_DEFINED,
+    REQUIRED,
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    per_token,
+    rule,
+    token_mask,
+)
+
+# -- batch reports -----------------------------------------------------------------------------------------------------
+
+
+_QUANTITIES = ("advantages", "returns", "values")
+_STATISTICS = ("mean", "max", "min")
+_KEYS = tuple(f"{name}_{statistic}" for name in (*_QUANTITIES, "response_length") for statistic in _STATISTICS)
+
+
+def _measure_batch_report(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    outputs = call(**inputs)
+    return {key: None if outputs.get(key) is None else float(outputs[key]) for key in _KEYS}
+
+
+def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Mean and extremes over the tokens that count; lengths are numbers of these."""
+    valid = inputs["response_mask"] != 0
+    if not valid.any():
+        raise DoesNotApply("no token counts")
+    seen = {name: inputs[name][valid] for name in _QUANTITIES if inputs[name] is not None}
+    seen["response_length"] = valid.sum(-1).double()
+    return {
+        f"{name}_{statistic}": float(getattr(values, statistic)())
+        for name, values in seen.items()
+        for statistic in _STATISTICS
+    }
+
+
+BATCH_REPORT = Contract(
+    name="batch_report",
+    summary="means and extremes of a batch's advantages, returns, values and lengths, as they are reported",
+    source="a mean, a maximum and a minimum over the tokens that the policy chose",
+    inputs=(
+        per_token("advantages", "advantage of each token", "advantage"),
+        per_token("returns", "return of each token", "value", default=None),
+        per_token("values", "value of each token", "value", default=None),
+        token_mask(dtype="int64", dtypes=("bool", "float32")),
+    ),
+    observes=tuple(Observed(key, f"the reported {key.replace('_', ' ')}", role="metric") for key in _KEYS),
+    measure=_measure_batch_report,
+    oracle=_oracle_batch_report,
+    law="metrics_tell_the_truth",
+    laws=(
+        "masked_values_have_no_influence",
+        "order_does_not_matter",
+        "metrics_tell_the_truth",
+        "nothing_else_is_touched",
+        "representation_is_invisible",
+    ),
+)
+
+
+# -- length reports ----------------------------------------------------------------------------------------------------
+
+
+def _measure_length_report(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    outputs = call(**inputs)
+    return {
+        "lengths": torch.as_tensor(outputs["lengths"]),
+        **{name: float(outputs[name]) for name in _STATISTICS},
+    }
+
+
+def _oracle_length_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Responses are cut at the limit, and their lengths are those that they have then."""
+    lengths = [min(length, inputs["max_tokens"]) for length in inputs["generated"]]
+    return {"lengths": lengths, "mean": sum(lengths) / len(lengths), "max": max(lengths), "min": min(lengths)}
+
+
+def _arrange_length_report(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    inputs["generated"] = [choose.integer(1, 6) for _ in range(choose.integer(1, 3))]
+    return inputs
+
+
+LENGTH_REPORT = rule(
+    name="length_report",
+    summary="the reported lengths of the responses that a generator returns",
+    source="a mean, a maximum and a minimum of what is returned",
+    inputs=(
+        Input("generated", "any", "tokens of each response, as the engine generated it", choices=([],)),
+        Input("max_tokens", "integer", "most tokens of a response", choices=(100, 4, 2)),
+    ),
+    observes=(
+        Observed("lengths", "tokens of each response that is returned", ("responses",)),
+        *(Observed(name, f"the reported {name} of these", role="metric") for name in _STATISTICS),
+    ),
+    measure=_measure_length_report,
+    oracle=_oracle_length_report,
+    law="metrics_tell_the_truth",
+    laws=("the_oracle_agrees", "metrics_tell_the_truth", "nothing_else_is_touched"),
+    arrange=_arrange_length_report,
+)
+
+
+# -- ratio reports -----------------------------------------------------------------------------------------------------
+
+
+_EXTREMES = ("ratio_max", "ratio_min")
+
+
+def _measure_ratio_report(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    outputs = call(**inputs)
+    return {name: float(outputs[name]) for name in _EXTREMES}
+
+
+def _oracle_ratio_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``exp(log pi - log pi_old)`` of the tokens that count: the largest and the smallest."""
+    valid = inputs["response_mask"] != 0
+    if not valid.any():
+        raise DoesNotApply("no token counts")
+    logs = (inputs["log_probs"] - inputs["old_log_probs"])[valid]
+    bound = inputs["log_ratio_clamp"]
+    ratios = (logs if bound is None else logs.clamp(-bound, bound)).exp()
+    return {"ratio_max": ratios.max(), "ratio_min": ratios.min()}
+
+
+def _arrange_ratio_report(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Some token counts."""
+    spread(inputs, "log_probs", "old_log_probs")
+    mask = inputs["response_mask"]
+    filled = mask.array() != 0
+    filled[0, 0] |= not filled.any()
+    inputs["response_mask"] = replaced(mask, filled.astype(int))
+    return inputs
+
+
+RATIO_REPORT = Contract(
+    name="ratio_report",
+    summary="the extremes of a policy loss's ratios, as they are reported",
+    source="PPO (arXiv:1707.06347), section 3: the ratio of a token's probabilities, which is positive",
+    inputs=(
+        per_token("log_probs", "of the trained policy, in nats", "log_prob"),
+        per_token("old_log_probs", "of the policy that sampled, in nats", "log_ratio"),
+        token_mask(dtypes=("int64",)),
+        dialect("log_ratio_clamp", None, "bound of |log-ratio|"),
+    ),
+    observes=(
+        Observed("ratio_max", "the largest ratio", role="metric"),
+        Observed("ratio_min", "the smallest ratio", role="metric"),
+    ),
+    measure=_measure_ratio_report,
+    oracle=_oracle_ratio_report,
+    law="metrics_tell_the_truth",
+    aliases={"loss_mask": "response_mask"},
+    laws=(
+        "masked_values_have_no_influence",
+        "order_does_not_matter",
+        "metrics_tell_the_truth",
+        "nothing_else_is_touched",
+    ),
+    arrange=_arrange_ratio_report,
+)
+
+
+# -- weight reports ----------------------------------------------------------------------------------------------------
+
+
+_FRACTIONS = ("fraction_high", "sequence_fraction_high")
+
+
+def _measure_weight_report(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    outputs = call(**inputs)
+    weights = torch.where(inputs["response_mask"] != 0, outputs["weights"], 0.0)
+    return {"weights": weights, **{name: float(outputs[name]) for name in _FRACTIONS}}
+
+
+def _oracle_weight_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights are cut at the threshold; what is above it is counted before they are."""
+    import torch
+
+    valid, threshold = inputs["response_mask"] != 0, inputs["threshold"]
+    if not valid.any():
+        raise DoesNotApply("no token counts")
+    bound = inputs["log_ratio_clamp"]
+    logs = inputs["log_ratio"] if bound is None else inputs["log_ratio"].clamp(-bound, bound)
+    ratios = torch.where(valid, logs.exp(), 0.0)
+    lengths = valid.sum(-1)
+    means = ratios.sum(-1) / lengths.clamp(min=1)
+    sequences = lengths > 0 if inputs["empty_rows"] == "absent" else torch.ones_like(lengths, dtype=torch.bool)
+    return {
+        "weights": ratios.clamp(max=threshold),
+        "fraction_high": (ratios[valid] > threshold).double().mean(),
+        "sequence_fraction_high": (means[sequences] > threshold).double().mean(),
+    }
+
+
+WEIGHT_REPORT = Contract(
+    name="weight_report",
+    summary="how far off policy a batch is, as it is reported beside truncated importance weights",
+    source="truncated importance sampling (Ionides, 2008); extreme weights are counted before they are cut",
+    inputs=(
+        per_token("log_ratio", "log-prob of the trained policy minus that of the rollout's", "log_ratio"),
+        token_mask(dtypes=("int64",)),
+        knob("threshold", "largest weight of a token", (2.0, 1.5, 5.0), REQUIRED),
+        dialect("log_ratio_clamp", None, "bound of |log-ratio| before it is exponentiated"),
+        dialect(
+            "empty_rows", "absent", "whether rows without a valid token count among the sequences: absent or counted"
+        ),
+    ),
+    observes=(
+        Observed("weights", "weight of each token that counts; 0 elsewhere", TOKENS),
+        Observed("fraction_high", "share of tokens whose ratio is above the threshold", role="metric"),
+        Observed("sequence_fraction_high", "share of sequences whose mean ratio is above it", role="metric"),
+    ),
+    measure=_measure_weight_report,
+    oracle=_oracle_weight_report,
+    law="metrics_tell_the_truth",
+    laws=("masked_values_have_no_influence", "order_does_not_matter", "metrics_tell_the_truth", *AS_DEFINED),
+)
+
+
+# -- resampled statistics ----------------------------------------------------------------------------------------------
+
+
+def _measure_resampled_statistic(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The statistic, and what numpy's global generator gives next, with and without the call before it."""
+    import numpy
+
+    drawn = {}
+    for name in ("without", "after"):
+        numpy.random.seed(inputs["seed"])
+        if name == "after":
+            statistic = float(call(**inputs)["mean"])
+        drawn[name] = float(numpy.random.random_sample())
+    return {"mean": statistic, **drawn}
+
+
+def _oracle_resampled_statistic(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The mean of samples of equal values is that value; of others it is a random number."""
+    if len(set(inputs["values"])) > 1:
+        raise DoesNotApply("the statistic is a random number")
+    return {"mean": inputs["values"][0]}
+
+
+RESAMPLED_STATISTIC = rule(
+    name="resampled_statistic",
+    summary="the mean of means of resampled values (bootstrap)",
+    source="the bootstrap (Efron, 1979): samples are drawn with replacement, from a generator that is nobody else's",
+    inputs=(
+        Input("values", "any", "what is resampled: a list of numbers", choices=([3, 3, 3], [0.5, 0.5])),
+        Input("subset_size", "integer", "values of one sample", choices=(2, 1, 3)),
+        Input("seed", "integer", "of numpy's global generator, before the call", default=123, choices=(123, 7)),
+    ),
+    observes=(
+        Observed("mean", "the statistic"),
+        Observed("without", "the next number of the global generator, had there been no call", role="other"),
+        Observed("after", "the next number of the global generator after the call", role="other"),
+    ),
+    measure=_measure_resampled_statistic,
+    oracle=_oracle_resampled_statistic,
+    law="nothing_else_is_touched",
+)

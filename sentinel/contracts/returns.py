@@ -1,0 +1,277 @@
+"""Returns and advantages of tokens, from the rewards that come after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.aggregation import spread, with_a_token
+from sentinel.contracts.contract import (
+    AS_DEFINED,
+    REQUIRED,
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Observed,
+    dialect,
+    knob,
+    per_row,
+    per_token,
+    token_mask,
+)
+from sentinel.contracts.normalisation import COUNT_EPSILON, LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
+
+# -- generalised advantage estimation ----------------------------------------------------------------------------------
+
+
+def _measure_generalised_advantage(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns may be None. What stands at tokens that do not count is nobody's meaning, and left out on both sides."""
+    import torch
+
+    outputs = call(**inputs)
+    valid = inputs["response_mask"] != 0
+    found = {key: outputs[key] for key in ("advantages", "returns")}
+    return {key: None if value is None else torch.where(valid, value, 0.0) for key, value in found.items()}
+
+
+def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Equation 16, over the tokens that count: ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with
+    ``delta_t = r_t + gamma V_{t+1} - V_t`` and 0 for the value after the last; the return is ``A_t + V_t``."""
+    import torch
+
+    rewards, values, gamma = inputs["token_level_rewards"], inputs["values"], inputs["gamma"]
+    valid = inputs["response_mask"] != 0
+    if inputs["masked_steps"] not in ("skipped", "counted"):
+        raise DoesNotApply(f"no definition of masked steps as {inputs['masked_steps']!r}")
+    advantages, returns = torch.zeros_like(rewards), torch.zeros_like(rewards)
+    for row, counts in enumerate(valid):
+        step = counts if inputs["masked_steps"] == "skipped" else torch.ones_like(counts)
+        r, v = rewards[row, step], values[row, step]
+        deltas = r + gamma * torch.cat([v[1:], v.new_zeros(1)])[: len(v)] - v
+        steps = torch.arange(len(v), dtype=torch.float64)
+        ahead = steps[None, :] - steps[:, None]  # l, for token t (row) and t + l (column)
+        weights = torch.where(ahead >= 0, (gamma * inputs["lam"]) ** ahead.clamp(min=0), 0.0)
+        advantages[row, step] = weights @ deltas
+        returns[row, step] = weights @ deltas + v
+    if inputs["whiten"]:
+        advantages = whitened(advantages, valid, inputs["count_epsilon"])
+    return {"advantages": advantages, "returns": returns}
+
+
+GENERALISED_ADVANTAGE = Contract(
+    name="generalised_advantage",
+    summary="token-level advantages and returns from token rewards and a critic's values",
+    source="GAE (arXiv:1506.02438), equation 16, for an episode that ends with the last token that counts",
+    inputs=(
+        per_token("token_level_rewards", "reward of each token", "reward"),
+        per_token("values", "the critic's value at each token", "value"),
+        token_mask("1 where a token counts, that is, is a step of the episode"),
+        REWARD_LAYOUT,
+        knob("gamma", "discount", (1.0, 0.5, 0.9, 0.0), REQUIRED),
+        knob("lam", "GAE's lambda", (1.0, 0.5, 0.95, 0.0), REQUIRED),
+        dialect(
+            "whiten",
+            False,
+            "advantages (not returns) are centred and divided by sqrt(variance + 1e-8) over all tokens that count, the "
+            "variance with n - 1",
+        ),
+        dialect(
+            "masked_steps",
+            "skipped",
+            "what a token that does not count is: skipped (no step), or counted (a step with the reward and the value "
+            "that stand there)",
+        ),
+        COUNT_EPSILON,
+    ),
+    observes=(
+        Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
+        Observed("returns", "the critic's target at each token that counts; 0 elsewhere", TOKENS),
+    ),
+    measure=_measure_generalised_advantage,
+    oracle=_oracle_generalised_advantage,
+    law="the_oracle_agrees",
+    aliases={"rewards": "token_level_rewards", "lambd": "lam", "loss_mask": "response_mask"},
+    laws=LAWS_OF_TOKENS,
+    arrange=place_rewards,
+)
+
+
+# -- discounted returns ------------------------------------------------------------------------------------------------
+
+
+def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands at tokens that do not count is nobody's meaning: it is left out on both sides.
+
+    ``call`` returns ``returns``, and ``advantages`` where these are not the returns.
+    """
+    import torch
+
+    outputs = {**call(**inputs)}
+    outputs.setdefault("advantages", outputs["returns"])
+    valid = inputs["response_mask"] != 0
+    return {key: torch.where(valid, outputs[key], 0.0) for key in ("returns", "advantages")}
+
+
+def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """With the KL in the rewards (arXiv:2203.02155, equation 2), ``r_t - kl_coef * kl_t`` at each token that counts:
+    the return ``G_t = sum_{k >= t} gamma^(k - t) (r_k - kl_coef * kl_k)`` (REINFORCE++, arXiv:2501.03262, whose
+    advantage is the return, normalised over the global batch)."""
+    import torch
+
+    valid = inputs["response_mask"] != 0
+    penalty = inputs["kl_coef"] * inputs["kl"] if inputs["kl"] is not None and inputs["kl_coef"] else None
+    returns = torch.zeros_like(inputs["token_level_rewards"])
+    for row, counts in enumerate(valid):
+        rewards = inputs["token_level_rewards"][row]
+        own = torch.zeros_like(rewards) if penalty is None else torch.where(counts, penalty[row], 0.0)
+        returns[row] = torch.where(counts, _returns(rewards, own, counts, inputs), 0.0)
+    return {
+        "returns": returns,
+        "advantages": whitened(returns, valid, inputs["count_epsilon"]) if inputs["whiten"] else returns,
+    }
+
+
+def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any]) -> Any:
+    """The returns of one response, [tokens]; only those at tokens that count mean anything."""
+    import torch
+
+    credit, gamma = inputs["credit"], inputs["gamma"]
+    earned = torch.where(counts, rewards, 0.0)
+    if credit == "response":
+        return earned.sum() - penalty
+    returns = torch.zeros_like(rewards)
+    segments = runs(counts.tolist())
+    if credit == "segment":
+        steps = torch.stack([(earned - penalty)[run].sum() for run in segments]) if segments else rewards[:0]
+        for run, value in zip(segments, _discounted(steps, gamma)):
+            returns[run] = value
+        return returns
+    if credit != "discounted":
+        raise DoesNotApply(f"no definition of the credit {credit!r}")
+    if inputs["masked_steps"] == "counted":
+        return _discounted(rewards - penalty, gamma)
+    if inputs["masked_steps"] == "end":
+        for run in segments:
+            returns[run] = _discounted((earned - penalty)[run], gamma)
+    elif inputs["masked_steps"] == "skipped":
+        returns[counts] = _discounted((earned - penalty)[counts], gamma)
+    else:
+        raise DoesNotApply(f"no definition of masked steps as {inputs['masked_steps']!r}")
+    return returns
+
+
+def _discounted(rewards: Any, gamma: float) -> Any:
+    """``sum_{k >= t} gamma^(k - t) r_k`` for each step t of ``rewards`` [steps]."""
+    import torch
+
+    steps = torch.arange(len(rewards), dtype=torch.float64)
+    ahead = steps[None, :] - steps[:, None]
+    return torch.where(ahead >= 0, gamma ** ahead.clamp(min=0), 0.0).to(rewards) @ rewards
+
+
+DISCOUNTED_RETURN = Contract(
+    name="discounted_return",
+    summary="token-level returns from token rewards and a KL penalty, without a critic",
+    source="REINFORCE++ (arXiv:2501.03262), on KL-regularised token rewards (arXiv:2203.02155, equation 2)",
+    inputs=(
+        per_token(
+            "token_level_rewards",
+            "reward of each token; an outcome reward stands on the last one that counts",
+            "reward",
+        ),
+        token_mask("1 where a token counts, that is, is a step of the episode"),
+        REWARD_LAYOUT,
+        knob("gamma", "discount of a step", (1.0, 0.5, 0.9, 0.0)),
+        per_token("kl", "KL estimate of each token, in nats", "log_ratio", default=None),
+        knob("kl_coef", "what multiplies kl", (0.0, 0.5, 0.1)),
+        dialect(
+            "credit",
+            "discounted",
+            "what a token's return is: discounted (the discounted rewards from it on), response (all rewards of the "
+            "response, less the token's own KL penalty), segment (as discounted, with a whole run of tokens that "
+            "count as one step)",
+        ),
+        dialect(
+            "masked_steps",
+            "skipped",
+            "what a token that does not count is: skipped (no step), counted (a step with the reward that stands "
+            "there, without KL penalty), end (the episode ends before it, and another begins after it)",
+        ),
+        dialect(
+            "whiten",
+            False,
+            "advantages are the returns, centred and divided by sqrt(variance + 1e-8) over all tokens that count, the "
+            "variance with n - 1; false: advantages are the returns",
+        ),
+        COUNT_EPSILON,
+    ),
+    observes=(
+        Observed("returns", "return of each token that counts; 0 elsewhere", TOKENS),
+        Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
+    ),
+    measure=_measure_discounted_return,
+    oracle=_oracle_discounted_return,
+    law="the_oracle_agrees",
+    aliases={"rewards": "token_level_rewards", "loss_mask": "response_mask", "discount": "gamma"},
+    laws=LAWS_OF_TOKENS,
+    arrange=place_rewards,
+)
+
+
+# -- penalised advantages ----------------------------------------------------------------------------------------------
+
+
+def _measure_penalised_advantage(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    outputs = call(**inputs)
+    valid = inputs["response_mask"] != 0
+    return {key: torch.where(valid, outputs[key], 0.0) for key in ("advantages", "kl")}
+
+
+def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Token rewards are ``-kl_coef k1``, and the outcome on the last token (arXiv:2203.02155, equation 2)."""
+    import torch
+
+    valid = inputs["response_mask"] != 0
+    kl = torch.where(valid, inputs["log_probs"] - inputs["ref_log_probs"], 0.0)
+    rewards = -inputs["kl_coef"] * kl
+    last = valid.shape[1] - 1 - valid.flip(-1).int().argmax(-1)
+    rewards[torch.arange(len(rewards)), last] += torch.where(valid.any(-1), inputs["rewards"], 0.0)
+    gae = GENERALISED_ADVANTAGE.oracle
+    assert gae is not None
+    defaults = {item.name: item.default for item in GENERALISED_ADVANTAGE.inputs}
+    return {**gae({**defaults, **inputs, "token_level_rewards": rewards}), "kl": kl}
+
+
+def _arrange_penalised_advantage(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Every response has a token."""
+    spread(inputs, "log_probs", "ref_log_probs")
+    return with_a_token(inputs, choose)
+
+
+PENALISED_ADVANTAGE = Contract(
+    name="penalised_advantage",
+    summary="advantages of outcome rewards with a KL penalty, and the KL that is reported beside them",
+    source="GAE (arXiv:1506.02438), equation 16, on the KL-regularised rewards of arXiv:2203.02155, equation 2",
+    inputs=(
+        per_token("log_probs", "of the trained policy, in nats", "log_prob"),
+        per_token("ref_log_probs", "of the reference, in nats", "log_ratio"),
+        per_token("values", "the critic's value at each token", "value"),
+        token_mask(dtypes=()),
+        per_row("rewards", "outcome reward of each response", "reward"),
+        knob("kl_coef", "coefficient of the penalty", (0.5, 0.1), REQUIRED),
+        knob("gamma", "discount", (1.0, 0.5)),
+        knob("lam", "GAE's lambda", (1.0, 0.5)),
+    ),
+    observes=(
+        Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
+        Observed("kl", "the reported KL estimate (k1) of each of these", TOKENS, "metric"),
+    ),
+    measure=_measure_penalised_advantage,
+    oracle=_oracle_penalised_advantage,
+    law="metrics_tell_the_truth",
+    laws=("groups_are_isolated", "order_does_not_matter", "metrics_tell_the_truth", "every_knob_counts", *AS_DEFINED),
+    arrange=_arrange_penalised_advantage,
+)

@@ -1,0 +1,266 @@
+"""Rewards: what a response earns, and where in it that lands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import accumulate
+from typing import Any
+
+from sentinel.contracts.aggregation import with_a_token
+from sentinel.contracts.contract import (
+    AS_DEFINED,
+    REQUIRED,
+    TOKENS,
+    Choose,
+    Contract,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    per_row,
+    rule,
+    token_mask,
+)
+
+# -- rule-based rewards ------------------------------------------------------------------------------------------------
+
+
+#: How a response says its answer.
+WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer}"}
+
+
+def worded(answer: str, wording: str) -> str:
+    """The response that says an answer; an unknown wording is the response itself, with ``{answer}`` in it."""
+    return WORDINGS.get(wording, wording).format(answer=answer)
+
+
+def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores of two responses that differ in their answer. ``call`` returns ``score``, a number or a boolean."""
+
+    given = {name: inputs[name] for name in ("ground_truth", "rule", "wording")}
+
+    def score(answer: str) -> float:
+        return float(call(response=worded(answer, inputs["wording"]), **given)["score"])
+
+    right, wrong = score(inputs["right_answer"] or inputs["ground_truth"]), score(inputs["wrong_answer"])
+    return {"right": right, "wrong": wrong, "right_above_wrong": int(right > wrong)}
+
+
+def _oracle_rule_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """1 for a response that says what the ground truth says, else 0. Of answers that are written differently this
+    knows numbers alone."""
+    said = _said(inputs["response"], inputs.get("wording") or "boxed")
+    return {"score": float(_value(said) == _value(inputs["ground_truth"]))}
+
+
+def _said(response: str, wording: str) -> str:
+    """The answer in a response: the last one in a box, or what stands where the wording has ``{answer}``."""
+    if wording in WORDINGS:
+        last = response.split("\\boxed{")[-1]
+        depth = list(accumulate((letter == "{") - (letter == "}") for letter in last))
+        return last[: depth.index(-1)] if -1 in depth else last
+    before, after = worded("\0", wording).split("\0", 1)
+    return response[len(before) :].split(after.split("\0")[0] or "\0")[0]
+
+
+def _value(answer: str) -> Any:
+    try:
+        return float(answer)
+    except ValueError:
+        return answer.strip()
+
+
+RULE_REWARD = Contract(
+    name="rule_reward",
+    summary="the score of a response, by a rule that compares its answer with the ground truth",
+    source="the definition of a verifiable reward (arXiv:2411.15124, section 6): positive exactly where it is verified",
+    inputs=(
+        Input("ground_truth", "string", "the answer that is right", choices=("42", "7", "-3", "100")),
+        Input("wrong_answer", "string", "another answer", default="43", choices=("43", "8", "0")),
+        Input(
+            "right_answer",
+            "string",
+            "what the right response says, where the ground truth may be written in more than one way; left out, the "
+            "ground truth itself",
+            default=None,
+        ),
+        Input(
+            "wording",
+            "string",
+            "how a response says its answer: boxed (in a sentence, in a \\boxed), bare (nothing else), or the response "
+            "itself with {answer} in its place",
+            default="boxed",
+            choices=tuple(WORDINGS),
+        ),
+        Input("rule", "string", "the name of the rule, where a boundary has several", default=None),
+    ),
+    observes=(
+        Observed("right", "the score of the right response", role="other"),
+        Observed("wrong", "the score of the wrong response", role="other"),
+        Observed("right_above_wrong", "1 where the right response has the higher score; scales differ"),
+    ),
+    measure=_measure_rule_reward,
+    oracle=_oracle_rule_reward,
+    law="the_oracle_agrees",
+    laws=(*AS_DEFINED, "twins_agree", "finite_in_finite_out"),
+)
+
+
+# -- token rewards -----------------------------------------------------------------------------------------------------
+
+
+def _measure_token_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``token_level_rewards`` [batch, tokens]."""
+    rewards = call(**inputs)["token_level_rewards"]
+    outside = (rewards != 0) & (inputs["response_mask"] == 0)
+    return {"token_level_rewards": rewards, "rewards_outside": int(outside.sum())}
+
+
+def _oracle_token_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``r_t = score`` at the last token that counts, else 0: the return of every token is then the score."""
+    import torch
+
+    valid = inputs["response_mask"] != 0
+    rewards = torch.zeros(valid.shape, dtype=torch.float64)
+    last = valid.shape[1] - 1 - valid.flip(-1).int().argmax(-1)
+    rewards[torch.arange(len(valid)), last] = inputs["rewards"].double()
+    return {"token_level_rewards": rewards}
+
+
+TOKEN_REWARD = Contract(
+    name="token_reward",
+    summary="the score of each response, as the reward of one of its tokens",
+    source="InstructGPT (arXiv:2203.02155), equation 2: the score is of the whole response, to its last token",
+    inputs=(
+        per_row("rewards", "score of each response", "reward"),
+        token_mask(dtypes=()),
+        Input(
+            "score_as",
+            "string",
+            "what a rule says of a response: number, or record (the score, with what else it found); null where no "
+            "rule is asked",
+            default="number",
+            choices=("number", "record"),
+        ),
+    ),
+    observes=(
+        Observed("token_level_rewards", "reward of each token", TOKENS),
+        Observed("rewards_outside", "how many tokens have a reward and do not count"),
+    ),
+    measure=_measure_token_reward,
+    oracle=_oracle_token_reward,
+    law="the_oracle_agrees",
+    laws=(
+        "groups_are_isolated",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "twins_agree",
+        "finite_in_finite_out",
+        *AS_DEFINED,
+    ),
+    aliases={"scores": "rewards"},
+    arrange=with_a_token,
+)
+
+
+# -- soft overlong punishment ------------------------------------------------------------------------------------------
+
+
+def _measure_overlong_penalty(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"rewards": call(**inputs)["rewards"]}
+
+
+def _oracle_overlong_penalty(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``r + f R(y)``, where ``R`` is 0 up to ``|y| = L_max - L_cache``, falls linearly to -1 at ``L_max``, and stays
+    there."""
+    lengths = (inputs["response_mask"] != 0).sum(-1).double()
+    share = (lengths - (inputs["max_length"] - inputs["buffer"])) / inputs["buffer"]
+    share = share.clamp(min=0.0, max=1.0 if inputs["beyond_limit"] == "flat" else None)
+    return {"rewards": inputs["rewards"] - inputs["factor"] * share}
+
+
+def _arrange_overlong_penalty(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Every response has a token, and the buffer is within the limit."""
+    inputs["buffer"] = min(inputs["buffer"], inputs["max_length"])
+    return with_a_token(inputs, choose)
+
+
+OVERLONG_PENALTY = Contract(
+    name="overlong_penalty",
+    summary="rewards of responses, less what they lose for coming near the limit of their length",
+    source="DAPO (arXiv:2503.14476), equation 13: soft overlong punishment",
+    inputs=(
+        per_row("rewards", "reward of each response", "reward"),
+        token_mask("1 where a token is of the response; its length is their number", dtypes=()),
+        knob("max_length", "L_max: most tokens of a response", (5, 4, 3), REQUIRED),
+        knob("buffer", "L_cache: before the limit, over so many tokens", (4, 2, 1), REQUIRED),
+        knob("factor", "f: what a response at the limit loses", (1.0, 0.5)),
+        dialect(
+            "beyond_limit",
+            "flat",
+            "what one that is longer than the limit loses: flat (as at the limit), linear (more with each token)",
+        ),
+    ),
+    observes=(Observed("rewards", "reward of each response, with the penalty", ("batch",)),),
+    measure=_measure_overlong_penalty,
+    oracle=_oracle_overlong_penalty,
+    law="the_oracle_agrees",
+    laws=(
+        "groups_are_isolated",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "twins_agree",
+        "every_knob_counts",
+        "finite_in_finite_out",
+        *AS_DEFINED,
+    ),
+    arrange=_arrange_overlong_penalty,
+)
+
+
+# -- rollout baselines -------------------------------------------------------------------------------------------------
+
+
+def _measure_rollout_baseline(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    return {"normalised": torch.as_tensor(call(**inputs)["normalised"])}
+
+
+def _oracle_rollout_baseline(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``r - mean(r_1 .. r_G)`` over the G rollouts of the prompt, each once however many samples it became."""
+    rewards: dict[int, dict[int, float]] = {}
+    rows = list(zip(inputs["group"], inputs["rollout"], inputs["rewards"]))
+    for group, rollout, reward in rows:
+        rewards.setdefault(group, {})[rollout] = reward
+    means = {group: sum(found.values()) / len(found) for group, found in rewards.items()}
+    return {"normalised": [reward - means[group] for group, _, reward in rows]}
+
+
+def _arrange_rollout_baseline(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Rollouts of one prompt or two; each is cut into one sample or more, which all have its reward."""
+    groups: list[int] = []
+    rollouts: list[int] = []
+    rewards: list[float] = []
+    for rollout in range(choose.integer(1, 4)):
+        group, pieces, reward = choose.integer(0, 1), choose.integer(1, 3), choose.one_of((0.0, 1.0, 0.5, -1.0))
+        groups += [group] * pieces
+        rollouts += [rollout] * pieces
+        rewards += [reward] * pieces
+    return {**inputs, "group": groups, "rollout": rollouts, "rewards": rewards}
+
+
+ROLLOUT_BASELINE = rule(
+    name="rollout_baseline",
+    summary="rewards of samples relative to those of the rollouts that answer the same prompt",
+    source="GRPO (arXiv:2402.03300), section 4.1.2: the baseline is the mean over the group's outputs",
+    inputs=(
+        Input("group", "any", "number of each sample's prompt", choices=([],)),
+        Input("rollout", "any", "number of the rollout that each sample is a piece of", choices=([],)),
+        Input("rewards", "any", "reward of that rollout, for each sample", choices=([],)),
+    ),
+    observes=(Observed("normalised", "reward of each sample, relative to the baseline", ("samples",)),),
+    measure=_measure_rollout_baseline,
+    oracle=_oracle_rollout_baseline,
+    arrange=_arrange_rollout_baseline,
+)

@@ -1,0 +1,164 @@
+"""Schedules: what changes from step to step of a training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, dialect, knob, rule
+
+# -- kL coefficient ----------------------------------------------------------------------------------------------------
+
+
+def _measure_kl_coefficient(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``coefficients``: the first one, and the one after each update."""
+    import torch
+
+    found = call(**inputs)["coefficients"]
+    return {"coefficients": torch.tensor([float(value) for value in found], dtype=torch.float64)}
+
+
+def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``e = clip((KL - target) / target, -0.2, 0.2)``, ``beta <- beta (1 + e n / horizon)``: section 2.2 of the paper,
+    whose gain is 0.1, with the gain that its code has: the share of the horizon that the step's samples are."""
+    coefficients = [inputs["initial"]]
+    for kl in inputs["kls"]:
+        gain = inputs["samples_per_step"] / inputs["horizon"] if inputs["adaptive"] else 0.0
+        error = min(max((kl - inputs["target_kl"]) / inputs["target_kl"], -0.2), 0.2)
+        coefficients.append(coefficients[-1] * (1 + gain * error))
+    return {"coefficients": coefficients}
+
+
+def _arrange_kl_coefficient(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """A few steps, whose KL is below, near or above the target; an estimate may be negative."""
+    shares = [choose.one_of((3.0, 1.1, 1.0, 0.9, 0.0, -1.0)) for _ in range(choose.integer(1, 4))]
+    inputs["kls"] = [share * inputs["target_kl"] for share in shares]
+    return inputs
+
+
+KL_COEFFICIENT = rule(
+    name="kl_coefficient",
+    summary="the weight of the KL penalty, step after step",
+    source="arXiv:1909.08593, section 2.2, and its code: github.com/openai/lm-human-preferences, AdaptiveKLController",
+    inputs=(
+        Input("adaptive", "boolean", "whether it is steered towards the target", choices=(True, False)),
+        Input("initial", "number", "the coefficient of the first step", choices=(0.2, 0.001, 0.0)),
+        knob("target_kl", "what the KL of a step is to be, in nats", (0.5, 6.0), REQUIRED),
+        knob("horizon", "samples over which the coefficient is corrected", (100, 7, 10000), REQUIRED),
+        knob("samples_per_step", "samples of one step", (8, 1, 64), REQUIRED),
+        Input("kls", "any", "the KL of each step, in nats", choices=((),)),
+    ),
+    observes=(Observed("coefficients", "the first coefficient, and the one after each step", ("steps",)),),
+    measure=_measure_kl_coefficient,
+    oracle=_oracle_kl_coefficient,
+    laws=(*AS_DEFINED, "every_knob_counts", "finite_in_finite_out"),
+    arrange=_arrange_kl_coefficient,
+)
+
+
+# -- learning rate -----------------------------------------------------------------------------------------------------
+
+
+def _measure_learning_rate(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``rates``: of each update."""
+    import torch
+
+    return {"rates": torch.tensor([float(rate) for rate in call(**inputs)["rates"]], dtype=torch.float64)}
+
+
+def _oracle_learning_rate(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The rate goes up in a line, stays (for all the rest, for a share of it, or not at all), and goes down along half
+    a cosine to its minimum, which it has when the training is over."""
+    warmup, total, lowest = inputs["warmup_steps"], inputs["training_steps"], inputs["min_ratio"]
+    first = lowest if inputs["warmup_from"] == "minimum" else inputs["initial_ratio"]
+    stable = {"constant": 1.0, "wsd": inputs["stable_ratio"], "cosine": 0.0}[inputs["schedule"]]
+    flat = math.floor((total - warmup) * stable)
+    decay = max(total - warmup - flat, 1)
+
+    def ratio(step: int) -> float:
+        if step < warmup:
+            return float(first + (1 - first) * step / warmup)
+        if step < warmup + flat or inputs["schedule"] == "constant":
+            return 1.0
+        return float(lowest + (1 - lowest) * (1 + math.cos(math.pi * (step - warmup - flat) / decay)) / 2)
+
+    return {"rates": [inputs["peak"] * ratio(inputs["first_step"] + update) for update in range(total)]}
+
+
+def _arrange_learning_rate(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """More steps than the warm-up has."""
+    inputs["training_steps"] = inputs["warmup_steps"] + choose.integer(1, 12)
+    return inputs
+
+
+LEARNING_RATE = rule(
+    name="learning_rate",
+    summary="the learning rate of each update of a training",
+    source=(
+        "linear warm-up and cosine annealing (arXiv:1608.03983, equation 5, without restarts) to a minimum; "
+        "warmup-stable-decay (arXiv:2404.06395, section 4.2), whose decay is that cosine here"
+    ),
+    inputs=(
+        Input("schedule", "string", "constant, cosine or wsd", choices=("constant", "cosine", "wsd")),
+        knob("warmup_steps", "updates in which it goes up", (3, 0, 1, 10), REQUIRED),
+        Input("training_steps", "integer", "updates of the training", default=10),
+        knob("min_ratio", "the lowest rate by the peak", (0.0, 0.1, 1.0)),
+        knob("initial_ratio", "the rate of step 0 by the peak", (0.0, 0.2)),
+        knob("stable_ratio", "share of the rest at the peak", (0.5, 0.0, 0.9)),
+        Input("peak", "number", "the highest rate", default=1.0, choices=(1.0, 1e-6)),
+        knob("first_step", "what the first update is counted as", (0, 1)),
+        dialect("warmup_from", "initial", "where the warm-up begins: at initial_ratio, or at the minimum"),
+    ),
+    observes=(Observed("rates", "the rate that each update is taken with", ("steps",)),),
+    measure=_measure_learning_rate,
+    oracle=_oracle_learning_rate,
+    aliases={"num_warmup_steps": "warmup_steps", "num_training_steps": "training_steps", "min_lr_ratio": "min_ratio"},
+    laws=(*AS_DEFINED, "every_knob_counts", "finite_in_finite_out"),
+    arrange=_arrange_learning_rate,
+)
+
+
+# -- epoch order -------------------------------------------------------------------------------------------------------
+
+
+def _measure_epoch_order(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` goes through a loader on torch's DistributedSampler (one rank, with this seed) and returns ``drawn``:
+    the samples of all epochs, one after the other."""
+    import torch
+
+    drawn = torch.tensor([int(index) for index in call(**inputs)["drawn"]])
+    orders = drawn.reshape(inputs["epochs"], inputs["size"])
+    return {"orders": orders, "distinct_orders": len({tuple(order) for order in orders.tolist()})}
+
+
+def _oracle_epoch_order(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """torch.utils.data.DistributedSampler: "calling the set_epoch() method at the beginning of each epoch before
+    creating the DataLoader iterator is necessary to make shuffling work properly across multiple epochs"."""
+    from torch.utils.data import DistributedSampler
+
+    samples: Any = range(inputs["size"])
+    sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=inputs["seed"])
+    drawn: list[int] = []
+    for epoch in range(inputs["epochs"]):
+        sampler.set_epoch(epoch)
+        drawn += sampler
+    return {"drawn": drawn}
+
+
+EPOCH_ORDER = rule(
+    name="epoch_order",
+    summary="the order of a shuffled dataset, epoch after epoch",
+    source="the documentation of torch.utils.data.DistributedSampler",
+    inputs=(
+        Input("size", "integer", "samples of the dataset", choices=(8, 2, 5)),
+        Input("epochs", "integer", "how often it is gone through", choices=(3, 1, 2)),
+        Input("seed", "integer", "of the sampler", default=0, choices=(0, 1, 7)),
+    ),
+    observes=(
+        Observed("orders", "the samples in the order of each epoch", ("epochs", "samples")),
+        Observed("distinct_orders", "how many of these orders differ", role="other"),
+    ),
+    measure=_measure_epoch_order,
+    oracle=_oracle_epoch_order,
+)

@@ -1,0 +1,346 @@
+"""Losses beside the policy's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.aggregation import detached, gradient, leaf, replaced, spread, spreading, with_a_token
+from sentinel.contracts.contract import (
+    AS_DEFINED,
+    REQUIRED,
+    TOKENS,
+    Choose,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    dialect,
+    knob,
+    laws_of_tokens,
+    per_token,
+    rule,
+    token_mask,
+)
+from sentinel.contracts.normalisation import rows_of
+from sentinel.values.literals import tensor
+
+# -- context-parallel losses -------------------------------------------------------------------------------------------
+
+
+def _measure_context_parallel_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` goes through all ranks, and returns the ``loss`` that the ranks have together."""
+    return {"loss": float(call(**inputs)["loss"])}
+
+
+def _oracle_context_parallel_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The mean over the sequence's tokens; on how many ranks they are is not in it."""
+    return {"loss": inputs["losses"].mean()}
+
+
+def _arrange_context_parallel_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """A response behind a prompt."""
+    inputs["losses"] = tensor([choose.one_of((1.0, 2.0, 0.5)) for _ in range(choose.integer(1, 6))], "float32")
+    inputs["prompt_length"] = choose.integer(1, 5)
+    return inputs
+
+
+CONTEXT_PARALLEL_LOSS = rule(
+    name="context_parallel_loss",
+    summary="the mean loss of a sequence's tokens, which context-parallel ranks share",
+    source="data and context parallelism are implementations of one sum (Megatron-LM, arXiv:2104.04473)",
+    inputs=(
+        Input("losses", "any", "loss of each response token: tensor [tokens]", choices=((),)),
+        Input("prompt_length", "integer", "tokens of the prompt, which the ranks share too", choices=(4,)),
+        Input("context_parallel_size", "integer", "ranks", choices=(1, 2, 4)),
+        Input("per_token", "boolean", "whether losses are summed and divided by all tokens", choices=(True, False)),
+    ),
+    observes=(Observed("loss", "the loss of the sequence"),),
+    measure=_measure_context_parallel_loss,
+    oracle=_oracle_context_parallel_loss,
+    arrange=_arrange_context_parallel_loss,
+)
+
+
+# -- prompt losses -----------------------------------------------------------------------------------------------------
+
+
+def _measure_prompt_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    losses = leaf(inputs["loss_mat"])
+    loss = call(**{**inputs, "loss_mat": losses})["loss"]
+    return {"loss": detached(loss), "per_token_gradient": gradient(loss, losses)}
+
+
+def _oracle_prompt_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``mean_p sum_{i in p, t} m_it l_it / sum_{i in p, t} m_it``."""
+    import torch
+
+    losses, valid = inputs["loss_mat"], inputs["response_mask"] != 0
+    prompts = [torch.tensor(rows) for rows in rows_of(inputs["group"]).values()]
+    if not all(valid[rows].any() for rows in prompts):
+        raise DoesNotApply("a prompt has no token that counts")
+    return {"loss": torch.stack([losses[rows][valid[rows]].mean() for rows in prompts]).mean()}
+
+
+def _arrange_prompt_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Prompts with one and the same number of responses, which stand together."""
+    rows = inputs["response_mask"].shape[0]
+    size = choose.one_of([size for size in range(1, rows + 1) if rows % size == 0])
+    inputs["group"] = [f"prompt {row // size}" for row in range(rows)]
+    return inputs
+
+
+PROMPT_LOSS = Contract(
+    name="prompt_loss",
+    summary="the mean over the prompts of a batch of the mean loss of a prompt's tokens",
+    source="a mean over prompts: a loss that is the same everywhere is the loss of the batch",
+    inputs=(
+        per_token("loss_mat", "per-token losses", "loss", differentiable=True),
+        token_mask(dtypes=()),
+        Input("group", "labels", "the prompt that each row answers", shape=("batch",)),
+    ),
+    observes=(
+        Observed("loss", "the loss of the batch"),
+        Observed("per_token_gradient", "d loss / d loss_mat", TOKENS, "gradient"),
+    ),
+    measure=_measure_prompt_loss,
+    oracle=_oracle_prompt_loss,
+    law="the_oracle_agrees",
+    laws=("masked_values_have_no_influence", "the_oracle_agrees", "nothing_else_is_touched", "finite_in_finite_out"),
+    group="group",
+    arrange=_arrange_prompt_loss,
+)
+
+
+# -- rollout KL --------------------------------------------------------------------------------------------------------
+
+
+def _measure_rollout_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One training step, its backward pass included, in which the term is the whole loss."""
+    log_probs = inputs["log_probs"].detach().clone().requires_grad_(True)
+    outputs = call(**{**inputs, "log_probs": log_probs})
+    return {"rollout_kl": outputs["rollout_kl"], "loss": outputs["loss"], "per_token_gradient": log_probs.grad}
+
+
+def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``coefficient * mean over sequences of the mean over valid tokens of k(log_probs - rollout_log_probs)``."""
+    import torch
+
+    # Schulman's r is rollout / current, so log r = -d: k1 = -log r, k2 = (log r)^2 / 2, k3 = (r - 1) - log r.
+    valid = inputs["response_mask"] != 0
+    d = torch.where(valid, inputs["log_probs"] - inputs["rollout_log_probs"], 0.0)
+    estimators = {"k1": d, "abs": d.abs(), "k2": d.square() / 2, "k3": torch.exp(-d) - 1 + d}
+    estimate = estimators[inputs["kl_estimator"]]
+    if inputs["clamp"] is not None:
+        estimate = estimate.clamp(-inputs["clamp"], inputs["clamp"])
+    per_token = torch.where(valid, estimate, 0.0)
+    rollout_kl = (per_token.sum(-1) / valid.sum(-1).clamp(min=1)).mean()
+    loss = inputs["coefficient"] * rollout_kl
+    loss.backward()
+    return {"rollout_kl": rollout_kl.detach(), "loss": loss.detach()}
+
+
+ROLLOUT_KL = Contract(
+    name="rollout_kl",
+    summary="the loss term that penalises the KL between the trained policy and the rollout policy",
+    source="Schulman, Approximating KL Divergence (http://joschu.net/blog/kl-approx.html): k1, k2, k3; abs is |k1|",
+    inputs=(
+        per_token("log_probs", "of the trained policy, in nats, < 0", "log_prob", differentiable=True),
+        per_token("rollout_log_probs", "of the policy that generated the tokens", "log_ratio"),
+        token_mask(),
+        knob("kl_estimator", "k1, abs, k2 or k3", ("k1", "abs", "k2", "k3"), REQUIRED),
+        knob("coefficient", "of the term in the loss", (1.0, 0.5), REQUIRED),
+        dialect("clamp", None, "the estimate of a token is cut to [-clamp, clamp] and has no gradient beyond"),
+    ),
+    observes=(
+        Observed("rollout_kl", "the reported estimate, which the term is a multiple of"),
+        Observed("loss", "the loss that is differentiated; every other term of it is off"),
+        Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
+    ),
+    measure=_measure_rollout_kl,
+    oracle=_oracle_rollout_kl,
+    law="the_oracle_agrees",
+    aliases={"old_log_probs": "rollout_log_probs", "loss_mask": "response_mask"},
+    laws=laws_of_tokens(
+        "a_rejected_row_is_an_absent_row",
+        "groups_are_isolated",
+        "parts_add_up",
+        "a_sequence_decision_is_one_decision",
+        "representation_is_invisible",
+        "metrics_tell_the_truth",
+        "normalisation_laws",
+    ),
+    arrange=spreading("log_probs", "rollout_log_probs"),
+)
+
+
+# -- preference losses -------------------------------------------------------------------------------------------------
+
+
+_SIDES = ("chosen", "rejected")
+
+
+def _measure_preference_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    given = {f"{side}_log_probs": leaf(inputs[f"{side}_log_probs"]) for side in _SIDES}
+    loss = call(**{**inputs, **given})["loss"]
+    slopes = torch.autograd.grad(loss, list(given.values()))
+    return {"loss": detached(loss), **{f"{side}_gradient": slope for side, slope in zip(_SIDES, slopes)}}
+
+
+def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """DPO, equation 7: ``-log sigmoid(beta h)``, ``h`` the log-ratio of the chosen response minus that of the rejected
+    one, each a sum over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each an average over its tokens."""
+    import torch
+
+    margins: Any = 0.0
+    for sign, side in ((1, "chosen"), (-1, "rejected")):
+        valid = inputs[f"{side}_mask"] != 0
+        ratios = torch.where(valid, inputs[f"{side}_log_probs"] - inputs[f"{side}_ref_log_probs"], 0.0)
+        tokens = valid.sum(-1) if inputs["loss_type"] == "ipo" else 1
+        margins = margins + sign * ratios.sum(-1) / tokens
+    beta = inputs["beta"]
+    if inputs["loss_type"] == "ipo":
+        return {"loss": (margins - 1 / (2 * beta)).square().mean()}
+    return {"loss": -torch.nn.functional.logsigmoid(beta * margins).mean()}
+
+
+def _arrange_preference_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Every response has a token."""
+    for side in _SIDES:
+        with_a_token(inputs, choose, f"{side}_mask")
+    return inputs
+
+
+def _of(side: str) -> tuple[Input, ...]:
+    return (
+        per_token(f"{side}_log_probs", f"of the {side} response's tokens, in nats", "log_prob", differentiable=True),
+        per_token(f"{side}_ref_log_probs", "of the reference, for the same tokens", "log_prob"),
+        per_token(f"{side}_mask", "1 where a token is of the response", "mask", dtype="int64"),
+    )
+
+
+PREFERENCE_LOSS = Contract(
+    name="preference_loss",
+    summary="the loss of pairs of a chosen and a rejected response",
+    source=(
+        "DPO (arXiv:2305.18290), equation 7; IPO (arXiv:2310.12036), equation 17, averaged over tokens as its authors "
+        "say in https://github.com/huggingface/trl/pull/1164"
+    ),
+    inputs=(
+        *_of("chosen"),
+        *_of("rejected"),
+        knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
+        knob("loss_type", "sigmoid (DPO) or ipo", ("sigmoid", "ipo"), REQUIRED),
+    ),
+    observes=(
+        Observed("loss", "the mean over pairs"),
+        Observed("chosen_gradient", "d loss / d chosen_log_probs", TOKENS, "other"),
+        Observed("rejected_gradient", "d loss / d rejected_log_probs", TOKENS, "other"),
+    ),
+    measure=_measure_preference_loss,
+    oracle=_oracle_preference_loss,
+    law="the_oracle_agrees",
+    laws=("order_does_not_matter", "the_oracle_agrees", "nothing_else_is_touched", "every_knob_counts"),
+    mask="chosen_mask",
+    arrange=_arrange_preference_loss,
+)
+
+
+# -- decoupled policy losses -------------------------------------------------------------------------------------------
+
+
+def _measure_decoupled_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    given = {name: leaf(inputs[name]) for name in ("log_probs", "proximal_log_probs")}
+    outputs = call(**{**inputs, **given})
+    loss = outputs["loss"]
+    found = torch.autograd.grad(loss, list(given.values()), allow_unused=True) if loss.requires_grad else (None, None)
+    gradients = [torch.zeros_like(value) if slope is None else slope for value, slope in zip(given.values(), found)]
+    return {
+        "loss": detached(loss),
+        "gradient": gradients[0],
+        "proximal_gradient": gradients[1],
+        "ratio": detached(outputs["ratio"]),
+    }
+
+
+def _oracle_decoupled_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``-min(r A, clip(r) A) w`` with ``r = pi / pi_prox`` and the constant ``w = pi_prox / pi_behaviour``, of the
+    tokens whose ``w`` lies within its bounds. The ratio that is reported is that of every token, dropped or not."""
+    import torch
+
+    valid, eps = inputs["response_mask"] != 0, inputs["eps_clip"]
+    ratio = (inputs["log_probs"] - inputs["proximal_log_probs"]).exp()
+    weight = (inputs["proximal_log_probs"].detach() - inputs["behaviour_log_probs"]).exp()
+    kept = valid & (weight <= inputs["weight_high"])
+    if inputs["weight_low"] is not None:
+        kept &= weight >= inputs["weight_low"]
+    gains = inputs["advantages"] * ratio, inputs["advantages"] * ratio.clamp(1 - eps, 1 + eps)
+    losses = torch.where(kept, -torch.minimum(*gains) * weight, 0.0)
+    counted = kept if inputs["denominator"] == "kept" else valid
+    return {"loss": losses.sum() / counted.sum().clamp(min=1), "ratio": torch.where(valid, ratio, 0.0)}
+
+
+def _arrange_decoupled_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    spread(inputs, "log_probs", "proximal_log_probs")
+    proximal = inputs["proximal_log_probs"].array().astype(np.float64)
+    behaviour = inputs["behaviour_log_probs"]
+    inputs["behaviour_log_probs"] = replaced(behaviour, np.minimum(proximal - behaviour.array(), 0))
+    return inputs
+
+
+DECOUPLED_LOSS = Contract(
+    name="decoupled_loss",
+    summary="a policy loss relative to a proximal policy, weighted for the policy that sampled",
+    source=(
+        "decoupled PPO (arXiv:2110.00641), equation 2, in which the proximal policy and the weight are constants; "
+        "tokens whose weight is out of bounds are dropped, as in IcePop (Ring-1T, arXiv:2510.18855)"
+    ),
+    inputs=(
+        per_token("log_probs", "of the trained policy, in nats", "log_prob", differentiable=True),
+        per_token(
+            "proximal_log_probs", "of the policy that the ratio is relative to", "log_ratio", differentiable=True
+        ),
+        per_token("behaviour_log_probs", "of the policy that sampled", "log_ratio"),
+        per_token("advantages", "advantage of each token", "advantage"),
+        token_mask(dtype="bool", dtypes=()),
+        knob("eps_clip", "bound of |ratio - 1|", (0.2, 0.6)),
+        Input(
+            "correction",
+            "string",
+            "what drops tokens, as the framework calls it: icepop or mask",
+            choices=("mask", "icepop"),
+        ),
+        knob("weight_low", "smallest weight of a token that is kept", (None, 0.5)),
+        knob("weight_high", "largest weight of a token that is kept", (2.0, 5.0)),
+        dialect(
+            "denominator",
+            "counted",
+            "what the loss is divided by: counted (tokens of the mask) or kept (those whose weight is in bounds)",
+        ),
+    ),
+    observes=(
+        Observed("loss", "the loss"),
+        Observed("gradient", "d loss / d log_probs", TOKENS, "gradient"),
+        Observed("proximal_gradient", "d loss / d proximal_log_probs, through the ratio alone", TOKENS, "gradient"),
+        Observed("ratio", "the reported ratio of each token", TOKENS, "metric"),
+    ),
+    measure=_measure_decoupled_loss,
+    oracle=_oracle_decoupled_loss,
+    law="the_oracle_agrees",
+    aliases={"loss_mask": "response_mask"},
+    laws=(
+        "masked_values_have_no_influence",
+        "order_does_not_matter",
+        "padding_is_invisible",
+        "metrics_tell_the_truth",
+        "every_knob_counts",
+        *AS_DEFINED,
+    ),
+    arrange=_arrange_decoupled_loss,
+)
