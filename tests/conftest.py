@@ -25,7 +25,7 @@ from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Sat
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, TargetProcess, Zygote
 
 pytest_plugins = ["pytester"]
 
@@ -122,8 +122,14 @@ def zygote() -> Iterator[Zygote]:
 @pytest.fixture(scope="session")
 def consult(zygote: Zygote) -> Iterator[Consult]:
     """``consult(contract, variants)``, by an oracle process as in a run."""
-    process = zygote.oracle()
-    references = References(lambda: process)
+    processes = [zygote.oracle()]
+
+    def oracle() -> TargetProcess:  # another one where a test has taken the zygote, and so the last one, away
+        if processes[-1].dead is not None:
+            processes.append(zygote.oracle())
+        return processes[-1]
+
+    references = References(oracle)
 
     def ask(name: str, variants: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         file = bundled_catalog().contracts[name].measure.__code__.co_filename
@@ -135,7 +141,7 @@ def consult(zygote: Zygote) -> Iterator[Consult]:
 
     yield ask
     references.close()
-    process.close()
+    processes[-1].close()
 
 
 @pytest.fixture

@@ -107,7 +107,9 @@ def moments(calls: Mapping[Place, int], most: int) -> Sequence[Moment]:
     )
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize(
+    "question", ["values", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("oracle", "session"))]
+)
 def test_what_a_zygote_has_forked(question: str, ask: Ask, warm_runs: Zygote) -> None:
     """Target process, oracle process, session and leaf, each before calls from its first to its last."""
     pid = int(warm_runs.hello()["pid"])
@@ -128,6 +130,7 @@ def test_what_a_zygote_has_forked(question: str, ask: Ask, warm_runs: Zygote) ->
     assert undecided, "somebody who was needed has been killed"
 
 
+@pytest.mark.nightly
 def test_a_zygote(ask: Ask, scratch: Path) -> None:
     """Another one takes its place, and one answer at most is lost. Nothing of it is left."""
     whole, answers = of_another_controller(ask)

@@ -23,7 +23,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import bundled_catalog
 
 #: Where this is set, every so manieth effect of every command is walked, which takes hours where it is 1; else one in
-#: as many as the command says. The last one always.
+#: as many as the command says. The last one always. For `pytest -m nightly tests/faults`.
 ALL = int(os.environ.get("SENTINEL_ALL_FAULTS", "0"))  # read now: no test sees a variable of this name
 
 

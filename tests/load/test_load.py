@@ -101,6 +101,7 @@ def test_an_observation_that_is_far_too_large(runner: Runner, tmp_path: Path) ->
     assert after.verdict.name == "reproduced", "what is asked next is answered"
 
 
+@pytest.mark.nightly
 def test_eight_processes_on_however_many_cores(tmp_path: Path, scratch: Path) -> None:
     """More of them than there are cores, or questions: each is answered once, and nothing is left."""
     pytest.importorskip("xdist")

@@ -212,6 +212,13 @@ def bound(target: str) -> list[Any]:
     return [pytest.param(s.boundary, s.contract.name, id=f"{s.boundary}-{s.contract.name}") for s in found]
 
 
+def at(**commits: str) -> list[Any]:
+    """Commits as a fixture's parameters; those but main's are for the nightly walks."""
+    return [
+        pytest.param(s, id=name, marks=() if name == "main" else pytest.mark.nightly) for name, s in commits.items()
+    ]
+
+
 def opened(target: str, sha: str) -> Iterator[Bound]:
     """The boundaries at a commit; skips where it is not in the user's mirrors."""
     warm = runner()

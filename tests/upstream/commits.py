@@ -1,12 +1,8 @@
-"""The commits of the corpus: those that recipes name, and the older ones that a plain run looks at.
-
-With ``SENTINEL_EVERY_COMMIT=1`` it is all of them.
-"""
+"""The commits of the corpus: two in every run, the older ones and all that recipes name in the nightly walks."""
 
 from __future__ import annotations
 
-import os
-
+import pytest
 from shipped import PINS
 
 #: The oldest of the corpus, and one of each shape that frameworks had in between.
@@ -22,4 +18,7 @@ OLD = [
     ("skyrl", "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5"),
 ]
 EVERY = sorted({(job.recipe.target, str(job.ref.name)) for job in PINS if job.ref.kind == "git"} | set(OLD))
-COMMITS = EVERY if os.environ.get("SENTINEL_EVERY_COMMIT") else OLD
+COMMITS = [
+    pytest.param(commit, id=f"{commit[0]}-{commit[1][:7]}", marks=() if commit in OLD[1:3] else pytest.mark.nightly)
+    for commit in EVERY
+]

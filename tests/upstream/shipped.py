@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,16 @@ PINS = [Job(recipe, pin.ref, pin.expect) for recipe in RECIPES.values() for pin 
 
 def pin_id(job: Job) -> str:
     return f"{job.recipe.bug_id}-{job.ref.short}"
+
+
+def first_of(jobs: Iterable[Job], kind: Callable[[Job], Hashable]) -> list[Any]:
+    """Jobs as parameters: the first of each kind in every run, the others in the nightly walks."""
+    seen: set[Hashable] = set()
+    params = []
+    for job in jobs:
+        params.append(pytest.param(job, id=pin_id(job), marks=pytest.mark.nightly if kind(job) in seen else ()))
+        seen.add(kind(job))
+    return params
 
 
 def runner() -> Runner:

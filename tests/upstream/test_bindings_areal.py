@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from binding_kit import Bound, bound, opened
+from binding_kit import Bound, at, bound, opened
 
 from sentinel.values.literals import tensor
 
@@ -39,7 +39,7 @@ def newest(main: Bound, boundary: str) -> Iterator[Bound]:
     yield from opened("areal", GONE[boundary])
 
 
-@pytest.fixture(scope="module", params=[BASE, FIX, MAIN], ids=["base", "fix", "main"])
+@pytest.fixture(scope="module", params=at(base=BASE, fix=FIX, main=MAIN))
 def anywhere(request: pytest.FixtureRequest) -> Iterator[tuple[str, Bound]]:
     for opened_at in opened("areal", request.param):
         yield request.param, opened_at

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from binding_kit import NUMBERS, Bound, bound, compared_with, opened
+from binding_kit import NUMBERS, Bound, at, bound, compared_with, opened
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.deciding.bench import Trial, Undecidable
@@ -45,7 +45,7 @@ OF_TENSORS = [
 ]
 
 
-@pytest.fixture(scope="module", params=[BASE, HEAD, MAIN], ids=["base", "head", "main"])
+@pytest.fixture(scope="module", params=at(base=BASE, head=HEAD, main=MAIN))
 def anywhere(request: pytest.FixtureRequest) -> Iterator[tuple[str, Bound]]:
     for code in opened("skyrl", request.param):
         yield request.param, code

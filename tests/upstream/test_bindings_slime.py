@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from binding_kit import Bound, bound, opened
+from binding_kit import Bound, at, bound, opened
 
 from sentinel.values.literals import tensor
 
@@ -29,7 +29,7 @@ def main() -> Iterator[Bound]:
     yield from opened("slime", MAIN)
 
 
-@pytest.fixture(scope="module", params=[BASE, FIX, MAIN])
+@pytest.fixture(scope="module", params=at(base=BASE, fix=FIX, main=MAIN))
 def anywhere(request: pytest.FixtureRequest) -> Iterator[Bound]:
     yield from opened("slime", request.param)
 

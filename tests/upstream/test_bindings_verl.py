@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from binding_kit import Bound, bound, compared_with, opened
+from binding_kit import Bound, at, bound, compared_with, opened
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.values.literals import tensor
@@ -79,7 +79,7 @@ def newest(main: Bound, boundary: str) -> Iterator[Bound]:
     yield from opened("verl", GONE[boundary])
 
 
-@pytest.fixture(scope="module", params=[BASE, FIX, MAIN], ids=["base", "fix", "main"])
+@pytest.fixture(scope="module", params=at(base=BASE, fix=FIX, main=MAIN))
 def anywhere(request: pytest.FixtureRequest) -> Iterator[tuple[str, Bound]]:
     for opened_at in opened("verl", request.param):
         yield request.param, opened_at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,8 +12,8 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
 
-#: One of each target, and of what a runner does otherwise. ``SENTINEL_ALL_EXPORTS=1`` tries every shipped recipe; those
-#: whose revisions cannot be had are skipped with their reason.
+#: One of each kind of runner. The nightly walks try every shipped recipe; those whose revisions cannot be had are
+#: skipped with their reason.
 FAMILIES = (
     "ROLL-AGGLOSS-TOKENMEAN-MASK",  # a function of tensors, and nothing beside torch and numpy
     "VERL-REJECTED-ROW-GRPO",  # variants, a numpy array
@@ -22,7 +21,7 @@ FAMILIES = (
     "SLIME-ASYNC-SURPLUS-GROUPS-LOST",  # a coroutine
     "SKYRL-ROLLOUT-KL-FSDP",  # a law decides, and the base lacks the option
 )
-BUGS = tuple(RECIPES) if os.environ.get("SENTINEL_ALL_EXPORTS") else FAMILIES
+BUGS = [pytest.param(name, marks=() if name in FAMILIES else pytest.mark.nightly) for name in RECIPES]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,4 @@
-"""Every boundary at older commits of the corpus: bound, and answering; or the adapter says why not.
-
-Run with ``SENTINEL_EVERY_COMMIT=1`` it looks at all commits that recipes name.
-"""
+"""Every boundary at older commits of the corpus: bound, and answering; or the adapter says why not."""
 
 from __future__ import annotations
 
@@ -80,7 +77,7 @@ def test_every_boundary_is_bound_throughout_history_or_its_function_is_not_there
     assert all(any(one.bound for one in ones) for ones in seen)
 
 
-@pytest.fixture(scope="module", params=COMMITS, ids=[f"{target}-{sha[:7]}" for target, sha in COMMITS])
+@pytest.fixture(scope="module", params=COMMITS)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     name, sha = request.param
     catalog, ref, warm = bundled_catalog(), Ref("git", sha), runner()

@@ -1,7 +1,5 @@
 """Boundaries that move rows, price responses and schedule a training, at older commits of the corpus: the oracle
 agrees with each that answers, or a recipe says what is wrong there.
-
-Run with ``SENTINEL_EVERY_COMMIT=1`` it looks at all commits that recipes name.
 """
 
 from __future__ import annotations
@@ -9,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from commits import COMMITS, EVERY
+from commits import COMMITS
 from shipped import RECIPES, runner
 
 from sentinel.deciding.bench import Bench, Subject, Undecidable
@@ -26,15 +24,14 @@ CONTRACTS = (
     *("second_moment_mask", "rule_reward"),
 )
 #: Scenarios of each boundary.
-ENOUGH = 12 if COMMITS == EVERY else 6
-#: What was searched holds its process until its runner is closed: many commits have a runner for each target.
-RUNNERS = {target: target if COMMITS == EVERY else "one for all" for target, _ in COMMITS}
+ENOUGH = 12
 #: Upstream's text is read, and some of it has such strings.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 
 LAW = bundled_catalog().laws["the_oracle_agrees"]
 
 
+#: A runner for each target: what was searched holds its process until its runner is closed.
 @pytest.fixture(scope="module")
 def searching(request: pytest.FixtureRequest) -> Iterator[Runner]:
     warm = runner()
@@ -62,7 +59,7 @@ def known(searching: Runner, subject: Subject, ref: Ref) -> bool:
 
 @pytest.mark.parametrize(
     ("searching", "target", "sha"),
-    [pytest.param(RUNNERS[target], target, sha, id=f"{target}-{sha[:7]}") for target, sha in COMMITS],
+    [pytest.param(*item.values[0][:1], *item.values[0], id=item.id, marks=item.marks) for item in COMMITS],
     indirect=["searching"],
 )
 def test_the_oracle_agrees(searching: Runner, target: str, sha: str) -> None:
