@@ -198,6 +198,14 @@ def _has_level(boundary: Any, level: str) -> None:
         raise AbsentError("not in this version: there are no ratios of sequences")
 
 
+def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
+    """:raises AbsentError: until September 2025 there was one bound for both sides."""
+    from sentinel.worker.drift import AbsentError
+
+    if inputs["eps_clip_high"] != inputs["eps_clip_low"] and "eps_clip_higher" not in boundary.parameters:
+        raise AbsentError("not in this version: a ratio is cut as far above as below")
+
+
 def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The old policy is the proximal one; the behaviour's log-probs are another's only in a decoupled loss.
 
@@ -218,6 +226,8 @@ def _policy_loss(level: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )
     _has_level(boundary, _LEVELS[level(inputs)])
+    if "eps_clip_high" in boundary.binding.arguments:
+        _has_bounds(boundary, inputs)
     loss, found = boundary.invoke(
         {**taken(inputs, *names), "response_mask": inputs["response_mask"].bool()},
         old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
@@ -311,6 +321,7 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError(f"not in this version: {boundary.path} has no {algorithm}")
     level = "sequence" if algorithm == "gspo" else "token"
     _has_level(boundary, level)
+    _has_bounds(boundary, inputs)
     rows, tokens = inputs["log_probs"].shape
     log_probs, old, advantages, mask = (
         inputs[name].reshape(-1) for name in ("log_probs", "old_log_probs", "advantages", "response_mask")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -28,7 +29,6 @@ def _policy_loss(
     knobs: Mapping[str, str],
     settings: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     behaviour: bool,
-    sums: bool,
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -36,12 +36,13 @@ def _policy_loss(
     :param settings: further options, from the canonical inputs.
     :param behaviour: the ratio is relative to the rollout's log-probs, so the old ones are handed in as those; the
     loss has the others as an argument too, for off-policy correction, which is off.
-    :param sums: it has always added up, when the others still averaged.
     """
     given = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
     names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
-    averaged = is_averaged_inside(boundary.module) and not sums
+    # Some have added up when the others still averaged; heads of pull requests have each in either way.
+    reads = inspect.unwrap(boundary.function).__code__.co_names
+    averaged = is_averaged_inside(boundary.module) and "loss_reduction" in reads
     config = algorithm_of(boundary, {**given, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, told = boundary.invoke(names, config=config, **rollout)
     clipped = told.get("clip_ratio") if isinstance(told, Mapping) else told  # older losses tell of nothing else
@@ -69,10 +70,9 @@ def _policy(
     *dialects: Dialect,
     settings: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _nothing,
     behaviour: bool = False,
-    sums: bool = False,
     fixed: Mapping[str, Any] = {},
 ) -> Binding:
-    """:param knobs, settings, behaviour, sums: as in :func:`_policy_loss`.
+    """:param knobs, settings, behaviour: as in :func:`_policy_loss`.
     :param fixed: what the oracle is told of those options.
     """
 
@@ -81,7 +81,7 @@ def _policy(
         f"{PPO}.{function}",
         "policy_loss",
         arguments={"response_mask": ("loss_mask",)},
-        call=partial(_policy_loss, dict(knobs), settings, behaviour, sums),
+        call=partial(_policy_loss, dict(knobs), settings, behaviour),
         imports=(CONFIG,),
         fixed={
             **SUMMED,
@@ -214,8 +214,8 @@ POLICY_LOSSES = (
         fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
     ),
     # Tinker's: "This matches Tinker's cross_entropy semantics where the loss is a simple sum."
-    _policy("importance_sampling_loss", "importance_sampling", {}, sums=True),
-    _policy("cross_entropy_loss", "cross_entropy", {}, sums=True),
+    _policy("importance_sampling_loss", "importance_sampling", {}),
+    _policy("cross_entropy_loss", "cross_entropy", {}),
 )
 
 

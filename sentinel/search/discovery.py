@@ -8,7 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from sentinel.contracts.contract import Inputs
@@ -21,6 +23,7 @@ from sentinel.search.checks import Omitted
 from sentinel.search.decisions import stale_dialects
 from sentinel.search.hunt import TAPES, Drawn, Finding, Hunt
 from sentinel.targets import Dialect, Target
+from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
 
 #: Scenarios of one boundary before it is the next one's turn.
@@ -327,7 +330,8 @@ def is_there(recipe: Recipe, verdict: str, findings: Iterable[Finding]) -> bool:
 
 def is_about(recipe: Recipe, finding: Finding, target: Target, laws: Sequence[str] = ()) -> bool:
     """Whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of the
-    twin that it was compared with, or of a function that ran when the law broke, whatever it was called then.
+    twin that it was compared with, or of a function that ran when the law broke, whatever it was called then. A bug
+    whose wrong values are all NaN or infinite explains a wrong number only where its scenario shows it.
 
     :param laws: other laws that are broken for the same reason.
     """
@@ -337,8 +341,32 @@ def is_about(recipe: Recipe, finding: Finding, target: Target, laws: Sequence[st
         return True
     if {finding.law.name, *laws}.isdisjoint(recipe.laws):
         return False
+    if finding.symptom == "value" and recipe.bug_id not in finding.examples and _makes_no_wrong_number(recipe):
+        return False
     binding = finding.subject.binding
     ran = finding.trial.answer.functions if finding.trial.answer else ()
     places = {*binding.paths, *(binding.twins if finding.law.twin else ()), *ran}
     named = [item for item in target.bindings if item.contract == recipe.contract and recipe.boundary in item.paths]
     return recipe.boundary in places or any(not places.isdisjoint(item.paths) for item in named)
+
+
+def _makes_no_wrong_number(recipe: Recipe) -> bool:
+    """Whether all that a recipe says to come out wrong is NaN or infinite."""
+    wrong = []
+    for key, expected in recipe.expected_unpatched.items():
+        right = recipe.expected_fixed.get(key)
+        try:
+            found, wanted = (_array(side.value) for side in (expected, right or expected))
+        except (TypeError, ValueError):  # text, nothing, or rows of several lengths
+            return False
+        if right is None or found.shape != wanted.shape:
+            return False
+        wrong.append(found[~np.isclose(found, wanted, equal_nan=True)])
+    return any(map(len, wrong)) and not any(np.isfinite(values).any() for values in wrong)
+
+
+def _array(value: Any) -> Any:
+    found = value.array() if isinstance(value, Tensor) else np.asarray(value)
+    if found.dtype.kind not in "bfiu":
+        raise TypeError(found.dtype)
+    return found.astype(np.float64)

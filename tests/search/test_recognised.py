@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from demo_kit import write_recipe
 from toy_ground import TOYS, OpenGround
 
 from sentinel.deciding.runner import Job, Runner
-from sentinel.recipes import load_recipe
+from sentinel.recipes import Expected, load_recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.discovery import Discovered, is_about, is_there, recognised
 from sentinel.search.hunt import Hunt
@@ -23,8 +24,15 @@ LOSS = Binding("pkg.old.loss", "losses")
 TARGET = Target("toys", "https://example.invalid/toys.git", (PackageRoot("pkg"),), bindings=(MEAN, LOSS))
 
 
-def finding(binding: Binding, ran: tuple[str, ...] = (), examples: tuple[str, ...] = (), law: str = LAW) -> Any:
+def finding(
+    binding: Binding,
+    ran: tuple[str, ...] = (),
+    examples: tuple[str, ...] = (),
+    law: str = LAW,
+    symptom: str = "non-finite",
+) -> Any:
     return SimpleNamespace(
+        symptom=symptom,
         subject=SimpleNamespace(binding=binding),
         law=SimpleNamespace(name=law, twin=""),
         trial=SimpleNamespace(answer=SimpleNamespace(functions=ran)),
@@ -32,9 +40,16 @@ def finding(binding: Binding, ran: tuple[str, ...] = (), examples: tuple[str, ..
     )
 
 
-def recipe(boundary: str, contract: str) -> Any:
+def recipe(boundary: str, contract: str, wrong: Any = 0.0) -> Any:
     return SimpleNamespace(
-        bug_id="BUG", target="toys", boundary=boundary, contract=contract, laws=(LAW,), invariant=LAW
+        bug_id="BUG",
+        target="toys",
+        boundary=boundary,
+        contract=contract,
+        laws=(LAW,),
+        invariant=LAW,
+        expected_unpatched={"statistic": Expected(wrong)},
+        expected_fixed={"statistic": Expected([1.0, 2.0])},
     )
 
 
@@ -51,6 +66,19 @@ def test_a_finding_is_about_the_recipe_whose_scenario_it_is_and_of_no_other_that
     mean = recipe("pkg.old.sum", "statistics")
     assert is_about(mean, finding(LOSS, examples=("BUG", "OTHER")), TARGET)
     assert not is_about(mean, finding(LOSS, examples=("OTHER", "BUG")), TARGET)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "explains"),
+    [([math.nan, 2.0], False), ([1.0, math.inf], False), ([math.nan, 3.0], True), ([1.0], True), ("none", True)],
+)
+def test_a_bug_that_makes_nan_alone_explains_a_wrong_number_only_where_its_scenario_shows_it(
+    wrong: Any, explains: bool
+) -> None:
+    mean = recipe("pkg.statistics.mean", "statistics", wrong)
+    assert is_about(mean, finding(MEAN, symptom="value"), TARGET) == explains
+    assert is_about(mean, finding(MEAN, symptom="value", examples=("OTHER", "BUG")), TARGET)
+    assert is_about(mean, finding(MEAN), TARGET)
 
 
 @pytest.mark.parametrize("verdict", ["changed", "inconclusive", "unavailable"])

@@ -1,0 +1,54 @@
+"""Every law of every boundary at older commits of the corpus: it holds, or a recipe says what is wrong there."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import chain
+
+import pytest
+from commits import COMMITS
+from shipped import RECIPES, runner
+
+from sentinel.deciding.runner import Job
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.discovery import is_about, is_there
+from sentinel.search.survey import Survey, law_jobs
+from sentinel.targets.refs import Ref
+
+#: Upstream's text is read, and some of it has such strings.
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore:invalid escape sequence")]
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+def test_what_breaks_a_law_is_explained_by_a_recipe(commit: tuple[str, str]) -> None:
+    target, ref = bundled_catalog().targets[commit[0]], Ref("git", commit[1])
+    recipes = [recipe for recipe in RECIPES.values() if recipe.target == target.name]
+    searching = runner()
+    survey = Survey(bundled_catalog(), searching, "quick", recipes_of=lambda _: recipes)
+
+    @cache
+    def verdict(bug: str) -> str:
+        return searching.decide(Job(RECIPES[bug], ref)).verdict.name
+
+    def there(recipe: Recipe) -> bool:
+        return is_there(recipe, verdict(recipe.bug_id), chain(survey.beside(job), survey.shown_by(recipe, ref)))
+
+    jobs = law_jobs(bundled_catalog(), target.name, [ref])
+    unexplained, verdicts, why = {}, set(), ""
+    try:
+        survey.plan(jobs)
+        for job in jobs:
+            told = survey.decide(job).verdict
+            verdicts.add(told.name)
+            why = told.reason if told.kind in ("ref", "python") else why
+            for finding in survey.findings(job):
+                if not any(is_about(recipe, finding, target) and there(recipe) for recipe in recipes):
+                    unexplained[job.boundary, job.law, finding.symptom] = finding.violations[0].detail
+    finally:
+        searching.close()
+        survey.close()
+    if not verdicts & {"reproduced", "fixed"}:
+        assert why
+        pytest.skip(why)
+    assert not unexplained, "\n".join(f"{' '.join(what)}: {detail}" for what, detail in unexplained.items())
