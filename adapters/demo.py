@@ -2,7 +2,7 @@
 
 An adapter is the one file that Sentinel needs for a framework. It is a table: for each boundary (a real function that
 carries training signal) it says which contract the boundary fulfils and how the contract's names are spelt there.
-``sentinel/contracts/`` has the contracts, one file each.
+``sentinel/contracts/`` has the contracts, one file a family.
 
 It is loaded twice: by pytest, which has no torch, and by the worker, beside the framework's code. So nothing is
 imported at the top but the vocabulary; a function that needs torch imports it inside itself. Nothing here may compute

@@ -10,14 +10,7 @@ from dataclasses import replace
 
 from sentinel.targets import PackageRoot, Registry, Target
 
-from . import (
-    containers,
-    driver,
-    rewards,
-    rollouts,
-    tensors,
-    workers,
-)
+from . import containers, driver, rewards, rollouts, tensors, workers
 from .shared import MOVED, OFF_POLICY, PPO, WORKER_UTILS
 
 #: A batch is float32, and a model bfloat16 or float32.

@@ -279,11 +279,7 @@ def _policy(
             "importance_weights": ("rollout_is_weights",),
         },
         call=partial(_loss, dict(knobs), dict(metrics), dict(options or {})),
-        fixed={
-            "algorithm": algorithm,
-            **POLICY_LOSS.lacking(*knobs),
-            **more.pop("fixed", {}),
-        },
+        fixed={"algorithm": algorithm, **POLICY_LOSS.lacking(*knobs), **more.pop("fixed", {})},
         dialects=dialects,
         **more,
     )
@@ -350,11 +346,7 @@ _POLICY_LOSSES = (
             "dual_clip": ("clip_ratio_c",),
         },
         call=_deprecated,
-        fixed={
-            "algorithm": "ppo",
-            **POLICY_LOSS.lacking(*_DUAL),
-            **dict.fromkeys((*_GLOBAL, "importance_weights")),
-        },
+        fixed={"algorithm": "ppo", **POLICY_LOSS.lacking(*_DUAL), **dict.fromkeys((*_GLOBAL, "importance_weights"))},
         accepts={"dual_clip": (3.0, 1.5)},
         dialects=(_cut(1256),),
         twins=(f"{_CORE}.compute_policy_loss_vanilla",),

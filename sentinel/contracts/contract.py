@@ -206,6 +206,11 @@ class Contract:
         """The knobs that a boundary does not have, each as the contract has it by default: what its binding fixes."""
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
+    def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The oracle's answer; an input that is left out has its default."""
+        assert self.oracle is not None
+        return self.oracle({**{item.name: item.default for item in self.inputs}, **inputs})
+
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(item.key for item in self.observes)

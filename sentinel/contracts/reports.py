@@ -80,10 +80,7 @@ def _measure_length_report(call: Callable[..., Mapping[str, Any]], inputs: Mappi
     import torch
 
     outputs = call(**inputs)
-    return {
-        "lengths": torch.as_tensor(outputs["lengths"]),
-        **{name: float(outputs[name]) for name in _STATISTICS},
-    }
+    return {"lengths": torch.as_tensor(outputs["lengths"]), **{name: float(outputs[name]) for name in _STATISTICS}}
 
 
 def _oracle_length_report(inputs: Mapping[str, Any]) -> dict[str, Any]:

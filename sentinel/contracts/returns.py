@@ -239,10 +239,7 @@ def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards = -inputs["kl_coef"] * kl
     last = valid.shape[1] - 1 - valid.flip(-1).int().argmax(-1)
     rewards[torch.arange(len(rewards)), last] += torch.where(valid.any(-1), inputs["rewards"], 0.0)
-    gae = GENERALISED_ADVANTAGE.oracle
-    assert gae is not None
-    defaults = {item.name: item.default for item in GENERALISED_ADVANTAGE.inputs}
-    return {**gae({**defaults, **inputs, "token_level_rewards": rewards}), "kl": kl}
+    return {**GENERALISED_ADVANTAGE.reference({**inputs, "token_level_rewards": rewards}), "kl": kl}
 
 
 def _arrange_penalised_advantage(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, dialect, knob, rule
 
-# -- kL coefficient ----------------------------------------------------------------------------------------------------
+# -- KL coefficient ----------------------------------------------------------------------------------------------------
 
 
 def _measure_kl_coefficient(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from sentinel.contracts.contract import (
     rule,
     token_mask,
 )
+from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.normalisation import rows_of
 from sentinel.values.literals import tensor
 
@@ -128,15 +129,9 @@ def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``coefficient * mean over sequences of the mean over valid tokens of k(log_probs - rollout_log_probs)``."""
     import torch
 
-    # Schulman's r is rollout / current, so log r = -d: k1 = -log r, k2 = (log r)^2 / 2, k3 = (r - 1) - log r.
     valid = inputs["response_mask"] != 0
-    d = torch.where(valid, inputs["log_probs"] - inputs["rollout_log_probs"], 0.0)
-    estimators = {"k1": d, "abs": d.abs(), "k2": d.square() / 2, "k3": torch.exp(-d) - 1 + d}
-    estimate = estimators[inputs["kl_estimator"]]
-    if inputs["clamp"] is not None:
-        estimate = estimate.clamp(-inputs["clamp"], inputs["clamp"])
-    per_token = torch.where(valid, estimate, 0.0)
-    rollout_kl = (per_token.sum(-1) / valid.sum(-1).clamp(min=1)).mean()
+    kl = KL_ESTIMATE.reference({**inputs, "ref_log_probs": inputs["rollout_log_probs"]})["kl"]
+    rollout_kl = (torch.where(valid, kl, 0.0).sum(-1) / valid.sum(-1).clamp(min=1)).mean()
     loss = inputs["coefficient"] * rollout_kl
     loss.backward()
     return {"rollout_kl": rollout_kl.detach(), "loss": loss.detach()}

@@ -96,18 +96,12 @@ _WHOLE = {**dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size")),
 
 
 def _policy_loss(batch: Mapping[str, Any]) -> Any:
-    oracle = POLICY_LOSS.oracle
-    assert oracle is not None
-    defaults = {item.name: item.default for item in POLICY_LOSS.inputs}
     old = batch["old_log_probs"] if batch["old_policy"] == "given" else batch["log_probs"].detach()
-    given = {name: value for name, value in batch.items() if name in defaults}
-    return oracle({**defaults, **given, **_WHOLE, "old_log_probs": old, "algorithm": "ppo"})["loss"]
+    return POLICY_LOSS.reference({**batch, **_WHOLE, "old_log_probs": old, "algorithm": "ppo"})["loss"]
 
 
 def _kl_loss(batch: Mapping[str, Any]) -> Any:
-    oracle = KL_ESTIMATE.oracle
-    assert oracle is not None
-    return aggregate(oracle({**batch, "clamp": batch["kl_clamp"]})["kl"], {**batch, **_WHOLE})
+    return aggregate(KL_ESTIMATE.reference({**batch, "clamp": batch["kl_clamp"]})["kl"], {**batch, **_WHOLE})
 
 
 def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:

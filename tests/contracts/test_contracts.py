@@ -36,6 +36,18 @@ def test_what_a_contract_declares_is_whole(contract: Contract) -> None:
         assert name in names or name in contract.keys
 
 
+def test_what_a_boundary_lacks_is_every_other_knob_at_its_default(contract: Contract) -> None:
+    knobs = {item.name: item.default for item in contract.inputs if item.knob}
+    assert contract.lacking() == knobs
+    for name in knobs:
+        assert contract.lacking(name) == {other: value for other, value in knobs.items() if other != name}
+
+
+def test_a_contract_without_a_mask_of_tokens_names_none(contract: Contract) -> None:
+    masks = {item.name for item in contract.inputs if item.domain == "mask"}
+    assert contract.mask in masks or not masks
+
+
 def test_a_contract_is_read_without_torch(contract: Contract) -> None:
     import subprocess
     import sys
