@@ -12,7 +12,7 @@ from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator, Mapping
 
     from sentinel.commands.console import Commands
     from sentinel.recipes import Recipe
@@ -55,7 +55,8 @@ def _findings(arguments: argparse.Namespace) -> int:
     for recipe in find_recipes(catalog):
         file = life.place(arguments.to, recipe)
         before = life.load(file)
-        documents = _evidence(recipe, arguments.sources or [Path("reports")])
+        folders = arguments.sources or [Path("reports")]  # a later one has the later word
+        documents = [document for folder in folders for document in evidence_of(recipe, folder)]
         state, because = life.state_of(recipe, documents, catalog.targets[recipe.target].branch)
         finding = life.advanced(before, recipe, state, because, day)
         life.save(file, finding)
@@ -76,15 +77,12 @@ def _findings(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _evidence(recipe: Recipe, folders: Iterable[Path]) -> list[Mapping[str, Any]]:
-    """What is recorded about a recipe; a later folder has the later word."""
+def evidence_of(recipe: Recipe, folder: Path) -> Iterator[Mapping[str, Any]]:
+    """What a folder records about a recipe; of a file that is no evidence the user is told."""
     from sentinel.reports.store import file_name, load
 
-    found: list[Mapping[str, Any]] = []
-    for folder in folders:
-        for file in sorted((folder / file_name(recipe.target) / file_name(recipe.bug_id)).glob("*.json")):
-            try:
-                found.append(load(file))
-            except SentinelError as error:
-                complain(str(error))
-    return found
+    for file in sorted((folder / file_name(recipe.target) / file_name(recipe.bug_id)).glob("*.json")):
+        try:
+            yield load(file)
+        except SentinelError as error:
+            complain(str(error))
