@@ -33,7 +33,7 @@ def nearest(name: str, known: Iterable[str], all_of: str = "") -> str:
     from difflib import get_close_matches
 
     names = list(known)
-    near = get_close_matches(name, names, 1, 0.6)
+    near = get_close_matches(name, names, 1, 0.6 if all_of else 0.5)  # a far guess is better than nothing, not than all
     if near:
         return f" — did you mean {near[0]!r}?"
     return f"; {all_of} {', '.join(sorted(names))}" if all_of and names else ""
