@@ -28,12 +28,15 @@ class Unavailable(SentinelError):
         self.kind = kind
 
 
-def nearest(name: str, known: Iterable[str], all_of: str = "") -> str:
-    """Name what a wrong name may have meant: `` — did you mean 'x'?``; else the known names after ``all_of``."""
+def nearest(name: str, known: Iterable[str], all_of: str = "", alike: float = 0.6) -> str:
+    """Name what a wrong name may have meant: `` — did you mean 'x'?``; else the known names after ``all_of``.
+
+    :param alike: how much of the two must be the same: less for what is typed by hand and short.
+    """
     from difflib import get_close_matches
 
     names = list(known)
-    near = get_close_matches(name, names, 1, 0.6)
+    near = get_close_matches(name, names, 1, alike)
     if near:
         return f" — did you mean {near[0]!r}?"
     return f"; {all_of} {', '.join(sorted(names))}" if all_of and names else ""

@@ -12,7 +12,7 @@ from sentinel.commands.known import evidence_folders, known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator, Mapping
 
     from sentinel.commands.console import Commands
     from sentinel.recipes import Recipe
@@ -51,12 +51,12 @@ def _findings(arguments: argparse.Namespace) -> int:
         raise SentinelError(f"unknown state {arguments.state!r}; one of {', '.join(life.STATES)}")
     catalog, _ = known(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
-    sources = arguments.sources or evidence_folders(arguments)[1:]
+    sources = arguments.sources or evidence_folders(arguments)[1:]  # a later one has the later word
     kept, moved = [], []
     for recipe in find_recipes(catalog):
         file = life.place(arguments.to, recipe)
         before = life.load(file)
-        documents = _evidence(recipe, sources)
+        documents = [document for folder in sources for document in evidence_of(recipe, folder)]
         state, because = life.state_of(recipe, documents, catalog.targets[recipe.target].branch)
         finding = life.advanced(before, recipe, state, because, day)
         life.save(file, finding)
@@ -77,15 +77,12 @@ def _findings(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _evidence(recipe: Recipe, folders: Iterable[Path]) -> list[Mapping[str, Any]]:
-    """What is recorded about a recipe; a later folder has the later word."""
+def evidence_of(recipe: Recipe, folder: Path) -> Iterator[Mapping[str, Any]]:
+    """What a folder records about a recipe; of a file that is no evidence the user is told."""
     from sentinel.reports.store import below, file_name, load
 
-    found: list[Mapping[str, Any]] = []
-    for folder in folders:
-        for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
-            try:
-                found.append(load(file))
-            except SentinelError as error:
-                complain(str(error))
-    return found
+    for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
+        try:
+            yield load(file)
+        except SentinelError as error:
+            complain(str(error))

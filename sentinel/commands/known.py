@@ -83,7 +83,9 @@ def target_named(catalog: Catalog, name: str) -> Target:
 
     targets = catalog.targets
     if name not in targets:
-        raise SentinelError(f"unknown target {name!r}{nearest(name, targets)}; known: {', '.join(sorted(targets))}")
+        raise SentinelError(
+            f"unknown target {name!r}{nearest(name, targets, alike=0.5)}; known: {', '.join(sorted(targets))}"
+        )
     return targets[name]
 
 

@@ -6,12 +6,12 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import command, complain, say, say_table
+from sentinel.commands.console import command, say, say_table
+from sentinel.commands.findings import evidence_of
 from sentinel.commands.known import known, settings_options
-from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -166,16 +166,9 @@ def _expectations(recipe: Recipe) -> None:
 
 def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
     """Ref -> folder's name -> the verdict recorded there."""
-    from sentinel.reports.store import below, file_name, load
-
     found: dict[str, dict[str, str]] = {}
     for name, folder in folders.items():
-        for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
-            try:
-                document = load(file)
-            except SentinelError as error:
-                complain(str(error))
-                continue
+        for document in evidence_of(recipe, folder):
             kind = f" ({document['kind']})" if document["kind"] else ""
             found.setdefault(str(document["ref"]), {})[name] = f"{document['verdict']}{kind}"
     return found

@@ -16,6 +16,7 @@ from sentinel.errors import SentinelError, Unavailable
 from sentinel.findings.history import Touch, files_of, named, touching
 from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
+from sentinel.sources.gitbinary import git_dir_of
 from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Target
 from sentinel.values.literals import Tensor, plain
@@ -175,7 +176,7 @@ def _why(item: Touch) -> str:
 def _fork(recipe: Recipe, target: Target, fork: Path | None) -> Source:
     if fork is None:
         raise Unavailable("say where your clone is with --fork DIR")
-    git_dir = fork / ".git" if (fork / ".git").exists() else fork
+    git_dir = git_dir_of(fork) if (fork / ".git").exists() else fork
     base = next((pin.ref.name for pin in recipe.pins if pin.ref.kind == "git"), None)
     revisions = ["--branches", *(["--not", base] if base else [])]
     touches = touching(git_dir, _names(recipe), files_of(target, recipe.boundary), revisions)

@@ -153,18 +153,9 @@ class Sweep:
 
     def _take(self, found: Found, commit: Commit, revision: Revision) -> None:
         closure = closure_of(found.asked, self._target.roots)
-        unit = Unit(
-            closure.id,
-            revision.answers(closure),
-            found.verdict,
-            found.kind,
-            found.reason,
-            commit.sha,
-            found.boundary,
-            found.file,
-            found.line,
-            found.blob,
-        )
+        same = ("verdict", "kind", "reason", "boundary", "file", "line", "blob")
+        decided = {name: getattr(found, name) for name in same}
+        unit = Unit(closure.id, revision.answers(closure), commit=commit.sha, **decided)
         self._units[found.bug_id].add(unit, closure)
         self._done[found.bug_id][commit.sha] = unit
         self._by_roots.setdefault(revision.roots, {})[found.bug_id] = unit

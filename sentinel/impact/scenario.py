@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sentinel.contracts.contract import Contract
 from sentinel.deciding.outcomes import Observation
-from sentinel.reports.behaviour import address
+from sentinel.laws.layout import address
 from sentinel.values.closeness import BARE, bounds
 from sentinel.values.literals import Tensor, tensor
 from sentinel.values.tolerance import Tolerance

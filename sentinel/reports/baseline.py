@@ -14,8 +14,8 @@ from typing import Any
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.verdicts import NOT_HERE
 from sentinel.errors import SentinelError
+from sentinel.laws.layout import address
 from sentinel.reports import store
-from sentinel.reports.behaviour import address
 from sentinel.reports.drift import Difference, compare
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import Document, dumps, evidence

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from sentinel.deciding.outcomes import Comparison, Decision
+from sentinel.laws.layout import address
 from sentinel.recipes import Expected
 from sentinel.values.literals import plain
 
@@ -37,11 +38,6 @@ def behaviour(decision: Decision) -> dict[str, Any]:
 def expected(value: Any) -> Any:
     """A comparison's expected value, with or without the tolerance that a recipe wraps it in."""
     return value.value if isinstance(value, Expected) else value
-
-
-def address(variant: str, key: str) -> str:
-    """An observation key as recipes address it."""
-    return f"{variant}.{key}" if variant else key
 
 
 def observed_values(decision: Decision) -> dict[str, Any]:

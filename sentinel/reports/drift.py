@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ class Difference:
 
 def compare(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str = BARE) -> Iterator[Difference]:
     """Every element that is not identical, those within tolerance too."""
-    if _is_tensor(recorded) and _is_tensor(now):
+    if is_tensor(recorded) and is_tensor(now):
         for part in ("dtype", "shape"):
             if recorded[part] != now[part]:
                 yield Difference(f"{where} ({part})", _show(recorded[part]), _show(now[part]))
@@ -73,8 +73,9 @@ def number(value: Any) -> float | None:
     return float(value) if isinstance(value, str) and value in _TAGS else None
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) >= _TYPED
+def is_tensor(value: Any) -> bool:
+    """Whether evidence holds a tensor there."""
+    return isinstance(value, Mapping) and value.keys() >= _TYPED
 
 
 def _show(value: Any) -> str:

@@ -88,7 +88,9 @@ def _targets(names: list[str], known: Sequence[str]) -> tuple[str, ...]:
         return tuple(name for name in known if name != "demo")
     for name in names:
         if name not in known:
-            raise SentinelError(f"unknown target {name!r}{nearest(name, known)}; known: {', '.join(known)}, all")
+            raise SentinelError(
+                f"unknown target {name!r}{nearest(name, known, alike=0.5)}; known: {', '.join(known)}, all"
+            )
     return tuple(dict.fromkeys(names))
 
 
@@ -98,7 +100,9 @@ def _assigned(text: str, known: Sequence[str]) -> tuple[str | None, str]:
     if equals and name in known:
         return name, value
     if equals and name.isidentifier():
-        raise SentinelError(f"unknown target {name!r} in {text!r}{nearest(name, known)}; known: {', '.join(known)}")
+        raise SentinelError(
+            f"unknown target {name!r} in {text!r}{nearest(name, known, alike=0.5)}; known: {', '.join(known)}"
+        )
     return None, text
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sentinel.reports.drift import is_tensor
 from sentinel.values.closeness import agree
 
 #: A table larger than this is cut; the whole of it stands in the evidence.
@@ -126,10 +127,6 @@ def one_dimensional(value: Any) -> bool:
     if is_tensor(value):
         return len(value["shape"]) == 1
     return isinstance(value, list) and not any(isinstance(item, (list, dict)) for item in value)
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, Mapping) and {"tensor", "shape", "dtype"} <= value.keys()
 
 
 def bare(value: Any) -> Any:

@@ -129,6 +129,15 @@ def _environment(git_dir: Path, more: Mapping[str, str]) -> dict[str, str]:
     return {**environment, **more}
 
 
+def git_dir_of(top: Path) -> Path:
+    """Where a work tree has its git directory: at ``.git``, or where a file of that name says."""
+    dot = top / ".git"
+    if dot.is_dir():
+        return dot
+    named = (small_text(dot) or "").strip().removeprefix("gitdir:").strip()
+    return Path(os.path.normpath(top / named))
+
+
 def common_dir(git_dir: Path) -> Path:
     """Where a git directory has its objects and refs: elsewhere, where it is a further work tree's."""
     named = small_text(git_dir / "commondir")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sentinel.errors import SentinelError
-from sentinel.sources.gitbinary import GitError, common_dir, run_checked
+from sentinel.sources.gitbinary import GitError, common_dir, git_dir_of, run_checked
 from sentinel.sources.home import small_text
 
 _PACK = re.compile(r"pack-[0-9a-f]{40,64}\.pack")
@@ -89,11 +89,8 @@ def open_tar(path: Path, scratch: Path) -> Origin:
 
 def _git_dir(path: Path) -> Path | None:
     dot = path / ".git"
-    if dot.is_dir():
-        path = dot
-    elif dot.is_file():
-        text = (small_text(dot) or "").strip()
-        path = common_dir(Path(os.path.normpath(path / text.removeprefix("gitdir:").strip())))
+    if dot.is_dir() or dot.is_file():
+        path = common_dir(git_dir_of(path))
     try:
         return path if (path / "HEAD").is_file() and (path / "objects").is_dir() else None
     except OSError:  # a name longer than any file's

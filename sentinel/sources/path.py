@@ -10,8 +10,8 @@ from pathlib import Path
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import checkouts, objects
-from sentinel.sources.gitbinary import run
-from sentinel.sources.home import Home, small_text
+from sentinel.sources.gitbinary import git_dir_of, run
+from sentinel.sources.home import Home
 from sentinel.sources.trees import (
     FILE,
     LINK,
@@ -162,7 +162,7 @@ def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
     else:
         return None, None
     try:
-        git_dir = _git_dir(above)
+        git_dir = git_dir_of(above)
         finished = run(git_dir, "rev-parse", "--verify", "HEAD^{commit}", seconds=_PATIENCE)
         if finished.status:
             return None, None
@@ -173,11 +173,3 @@ def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
     except (SentinelError, OSError, ValueError):
         return None, None
     return (commit, tree_hash(entries)) if entries else (None, None)
-
-
-def _git_dir(top: Path) -> Path:
-    dot = top / ".git"
-    if dot.is_dir():
-        return dot
-    named = (small_text(dot) or "").strip().removeprefix("gitdir:").strip()
-    return Path(os.path.normpath(top / named))
