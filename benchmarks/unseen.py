@@ -37,7 +37,7 @@ from sentinel.history.bindings import Definitions, sighting
 from sentinel.history.coverage import STATES, coverage_of, module_of
 from sentinel.history.gittrees import GitTrees, LargeObjectError
 from sentinel.history.inventory import Function, Source, signal_functions
-from sentinel.history.names import span_of
+from sentinel.history.names import span_of, syntax_of
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.sources import MirrorStore, open_checkout
@@ -141,8 +141,8 @@ class Miner:
     def _texts(self, file: str, blob: str) -> list[tuple[Function, str]]:
         """The functions of a file that carry signal, each with its code, without comments and docstrings."""
         try:
-            tree = ast.parse(self.trees.blob(blob))
-        except (SyntaxError, ValueError, LargeObjectError):
+            tree = syntax_of(self.trees.blob(blob))
+        except (SyntaxError, LargeObjectError):
             return []
         functions = {one.span: one for one in signal_functions(tree.body, module_of(self.target, file))}
         texts = []
