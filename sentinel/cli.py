@@ -40,22 +40,8 @@ from sentinel.errors import SentinelError
 
 #: In the order in which ``--help`` shows them. Their modules import next to nothing before a command runs.
 GROUPS = (
-    *(
-        mirror,
-        listing,
-        boundaries,
-        coverage,
-        show,
-        recipe,
-        verify,
-        export,
-        audit,
-        impact,
-        findings,
-        duplicates,
-        discover,
-    ),
-    *(sweep, bisect, history, query, changes, reporting, site, cache, doctor),
+    *(mirror, listing, boundaries, coverage, show, recipe, verify, export, audit, impact, findings, duplicates),
+    *(discover, sweep, bisect, history, query, changes, reporting, site, cache, doctor),
 )
 
 _EPILOG = """\
