@@ -6,11 +6,11 @@ commit or pull request. Nothing is asked of the laws while they are mined.
 
 1. The static share: by the best state of the functions of the inventory (docs/coverage.md) that a candidate changes,
    how many are looked at by a contract, left out, never looked at, or outside the inventory.
-2. With `--run`, once: the laws of each changed boundary that is bound search at the parent and at the fix. `found` is a
-   law that breaks at the parent and not at the fix.
+2. With `--run N`, of the candidates that `--json FILE` has from the first step: the laws of changed boundaries that are
+   bound search at the parent and at the fix, for N more candidates, drawn at random. `found` is a law that breaks at
+   the parent and not at the fix.
 
-A candidate is no verified bug: its subject may speak of a crash, and its diff may tidy up. `--json FILE` has them all,
-to be read.
+A candidate is no verified bug: its subject may speak of a crash, and its diff may tidy up.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import random
 import re
 import sys
 from collections import Counter
@@ -36,7 +37,7 @@ from sentinel.history.bindings import Definitions, sighting
 from sentinel.history.coverage import STATES, coverage_of, module_of
 from sentinel.history.gittrees import GitTrees, LargeObjectError
 from sentinel.history.inventory import Function, Source, signal_functions
-from sentinel.history.names import span_of
+from sentinel.history.names import span_of, syntax_of
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.sources import MirrorStore, open_checkout
@@ -54,8 +55,8 @@ ASIDE = re.compile(
     r"\b(revert|docs?|readme|typos?|ci|lint|format(ting)?|pre-commit|tests?|docker\w*|install\w*)\b", re.I
 )
 
-#: Scenarios of one search: what `--sentinel-laws=quick` has time for.
-ENOUGH = 100
+#: Scenarios of one search: four times what `--sentinel-laws=quick` looks at.
+ENOUGH = 25
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,8 @@ class Miner:
     def _texts(self, file: str, blob: str) -> list[tuple[Function, str]]:
         """The functions of a file that carry signal, each with its code, without comments and docstrings."""
         try:
-            tree = ast.parse(self.trees.blob(blob))
-        except (SyntaxError, ValueError, LargeObjectError):
+            tree = syntax_of(self.trees.blob(blob))
+        except (SyntaxError, LargeObjectError):
             return []
         functions = {one.span: one for one in signal_functions(tree.body, module_of(self.target, file))}
         texts = []
@@ -173,40 +174,64 @@ class Miner:
         return Counter(said).most_common(1)[0][0] if said else "no laws"
 
 
+def mine(targets: Sequence[str], records: list[Path]) -> Iterator[Candidate]:
+    for name in targets:
+        try:
+            miner = Miner(CATALOG.targets[name], MirrorStore())
+        except Unavailable as error:
+            print(error.reason, file=sys.stderr)
+            continue
+        for one in miner.candidates(Known(name, records)):
+            print(f"{name} {one.commit[:12]} {one.state}: {one.subject[:90]}", file=sys.stderr, flush=True)
+            yield one
+
+
+def ask(found: list[Candidate], count: int) -> Iterator[tuple[int, Candidate]]:
+    """The next candidates whose boundaries are bound, with what the laws say; and their places."""
+    waiting = [n for n, one in enumerate(found) if one.state == STATES[0]]
+    random.Random(0).shuffle(waiting)
+    miners: dict[str, Miner] = {}
+    runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
+    try:
+        for n in [n for n in waiting if not found[n].outcome][:count]:
+            one = found[n]
+            miner = miners.setdefault(one.target, Miner(CATALOG.targets[one.target], MirrorStore()))
+            yield n, replace(one, outcome=miner.asked(runner, one))
+    finally:
+        runner.close()
+
+
+def read(file: Path) -> list[Candidate]:
+    lines = json.loads(file.read_text(encoding="utf-8"))
+    parts = [[Touched(each["path"], each["state"], tuple(each["by"])) for each in line["functions"]] for line in lines]
+    return [Candidate(**{**line, "functions": tuple(part)}) for line, part in zip(lines, parts)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", action="append", choices=sorted(CATALOG.targets))
     parser.add_argument("--known", metavar="FILE", type=Path, action="append", default=[])
-    parser.add_argument("--run", action="store_true", help="ask the laws of the bound ones")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write every candidate there")
+    parser.add_argument("--run", metavar="N", type=int, default=0, help="ask the laws of so many more bound ones")
+    parser.add_argument("--json", metavar="FILE", type=Path, required=True, help="where the candidates are kept")
     arguments = parser.parse_args()
-    found: list[Candidate] = []
-    runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
-    try:
-        for name in arguments.target or [name for name in CATALOG.targets if name != "demo"]:
-            try:
-                miner = Miner(CATALOG.targets[name], MirrorStore())
-            except Unavailable as error:
-                print(error.reason, file=sys.stderr)
-                continue
-            for one in miner.candidates(Known(name, arguments.known)):
-                if arguments.run and one.state == "by contract":
-                    one = replace(one, outcome=miner.asked(runner, one))
-                found.append(one)
-                print(
-                    f"{name} {one.commit[:12]} {one.state}: {one.subject[:90]}  {one.outcome}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            mine = [one for one in found if one.target == name]
-            states = Counter(one.state for one in mine)
-            outcomes = Counter(one.outcome.partition(":")[0] for one in mine if one.outcome)
-            print(f"{name}: {len(mine)} candidates; {dict(states)}; {dict(outcomes)}", flush=True)
-    finally:
-        runner.close()
-    print(f"{len(found)} candidates; {dict(Counter(one.state for one in found))}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps([{**asdict(one), "state": one.state} for one in found], indent=1) + "\n")
+
+    def write() -> None:
+        arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+
+    if arguments.run:
+        found = read(arguments.json)
+        for n, one in ask(found, arguments.run):
+            found[n] = one
+            write()
+            print(f"{one.target} {one.commit[:12]} {one.subject[:70]}: {one.outcome}", file=sys.stderr, flush=True)
+    else:
+        targets = arguments.target or [name for name in CATALOG.targets if name != "demo"]
+        found = list(mine(targets, arguments.known))
+        write()
+    for name in dict.fromkeys(one.target for one in found):
+        print(name, dict(Counter(one.state for one in found if one.target == name)))
+    print(f"all {len(found)}", dict(Counter(one.state for one in found)))
+    print("laws", dict(Counter(one.outcome.partition(":")[0] for one in found if one.outcome)))
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 from sentinel.history import commits
 from sentinel.history.commits import Commit
 from sentinel.history.gittrees import TREE, Folder, LargeObjectError
-from sentinel.history.names import Name, names_of
+from sentinel.history.names import Name, names_of, syntax_of
 from sentinel.history.origins import code_lines, rows
 from sentinel.sources.trees import FILE
 from sentinel.targets import Binding, PackageRoot, Target
@@ -178,8 +177,8 @@ class Definitions:
 
     def _module(self, blob: str) -> Mapping[str, Name]:
         try:
-            return names_of(ast.parse(self._trees.blob(blob)).body)
-        except (SyntaxError, ValueError, LargeObjectError):
+            return names_of(syntax_of(self._trees.blob(blob)).body)
+        except (SyntaxError, LargeObjectError):
             return {}
 
     def _lines(self, blob: str) -> tuple[bytes, ...]:

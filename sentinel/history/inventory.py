@@ -22,7 +22,7 @@ from functools import lru_cache
 from multiprocessing import get_context
 
 from sentinel.errors import SentinelError
-from sentinel.history.names import Name, names_of, span_of
+from sentinel.history.names import Name, names_of, span_of, syntax_of
 from sentinel.worker.codes import LARGEST_SOURCE
 
 #: Subject -> (words that are of training signal wherever they stand, words that are so beside others). Each is a
@@ -161,10 +161,10 @@ def _read(work: tuple[str, bytes]) -> Source:
     if len(content) > LARGEST_SOURCE:
         return Source(unread=f"it has more than {LARGEST_SOURCE >> 20} MiB")
     try:
-        body = ast.parse(content).body
+        body = syntax_of(content).body
         return Source(names_of(body), tuple(signal_functions(body, module)))
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        return Source(unread=f"it does not parse with Python {_PYTHON}: {type(error).__name__}")
+    except SyntaxError as error:
+        return Source(unread=f"it does not parse with Python {_PYTHON}: {error.msg}")
 
 
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:

@@ -25,6 +25,17 @@ class Name:
     parameters: frozenset[str] = frozenset()
 
 
+def syntax_of(content: str | bytes) -> ast.Module:
+    """Parse a source.
+
+    :raises SyntaxError: where it is no Python, or is nested deeper than the parser goes.
+    """
+    try:
+        return ast.parse(content)
+    except (ValueError, MemoryError, RecursionError) as error:
+        raise SyntaxError(f"{type(error).__name__} while it was parsed") from None
+
+
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
     """What a body defines, whatever the condition; of two the last, but a definition before a value."""
     found: dict[str, Name] = {}

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sentinel.history.gittrees import TREE, GitTrees
+from sentinel.history.names import syntax_of
 from sentinel.history.units import Unit
 from sentinel.sources.trees import FILE
 
@@ -84,8 +85,8 @@ def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 def _end(source: bytes, line: int) -> int | None:
     """The last line of the definition that begins, with its decorators, on a line."""
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+        tree = syntax_of(source)
+    except SyntaxError:
         return None
     definitions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
     begun = (n for n in definitions if line == min([n.lineno, *(decorator.lineno for decorator in n.decorator_list)]))

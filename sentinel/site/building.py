@@ -41,7 +41,7 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
     for name in ("site.css", "site.js"):
         yield name, (resources.files("sentinel.site") / "static" / name).read_text(encoding="utf-8")
     yield "index.html", _index(pages, material)
-    yield "coverage.html", pages.render("coverage.html", "coverage.html", "Coverage", coverages=coverages(material))
+    yield "coverage.html", pages.render("coverage.html", "coverage.html", "Laws", coverages=coverages(material))
     yield "dialects.html", _dialects(pages, material)
     yield from _lifetimes(pages, material)
     told = ""

@@ -39,7 +39,7 @@ _COVERAGE_SIGNS = {
 
 _NAVIGATION = (
     ("Bugs", "index.html"),
-    ("Coverage", "coverage.html"),
+    ("Laws", "coverage.html"),
     ("Lifetimes", "lifetimes.html"),
     ("Dialects", "dialects.html"),
 )

@@ -71,8 +71,9 @@ def test_what_was_not_written_yet_is_not_missing(history: History, tiny_catalog:
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": OTHER})
     history.commit({"tiny/losses.py": OTHER + AGGREGATE})
     history.commit({"tiny/losses.py": "def agg_loss(loss_mat = nothing\n"})
+    history.commit({"tiny/losses.py": AGGREGATE + "x = " + "-" * 100_000 + "1\n"})  # more than the parser's stack holds
     found = seen(history, tiny_catalog)
-    assert [(one.bound, one.missing) for one in found] == [(False, False), (True, False), (False, False)]
+    assert [(one.bound, one.missing) for one in found] == [(False, False), (True, False), *[(False, False)] * 2]
 
 
 def test_a_function_that_stands_beside_the_boundary_is_another_one(history: History, tiny_catalog: Catalog) -> None:
