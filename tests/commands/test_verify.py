@@ -127,6 +127,11 @@ COULD_NOT: dict[str, tuple[Change, str]] = {
     "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
     "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
     "version": (lambda d: d.update(schema_version=99), "schema version 99"),
+    "device": (lambda d: d["environment"].update(device="cuda:x"), "unknown device 'cuda:x'; write cpu, cuda"),
+    "release": (
+        lambda d: d.update(ref="pypi:latest", checkout={**d["checkout"], "commit": None, "version": "1; rm"}),
+        "not a ref: 'pypi:1; rm'",
+    ),
 }
 
 
