@@ -141,6 +141,10 @@ class _Suspect:
 TAPES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(TAPE)) for seed in range(8))
 
 
+#: Scenarios of which laws get a glimpse; bytes that the choices of one take, at most.
+GLIMPSES, _CHOICES = 12, 4096
+
+
 class _BrokenError(Exception):
     """Tells Hypothesis that an example fails."""
 
@@ -161,6 +165,7 @@ class Hunt:
     :param shrinking: calls that shrinking may take; a number and no time, so that a hunt repeats exactly.
     :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
         confirmed as it was drawn.
+    :param glimpse: whether :func:`glimpses` follow the first scenarios. What they show is confirmed, and not shrunk.
     :param ahead: the first scenarios, where :func:`drawn_scenarios` has drawn them already.
     """
 
@@ -172,6 +177,7 @@ class Hunt:
         laws: Collection[Law] | None = None,
         shrinking: int = 500,
         shrink_further: bool = True,
+        glimpse: bool = False,
         ahead: Sequence[Drawn] = (),
     ) -> None:
         self._bench = bench
@@ -180,6 +186,7 @@ class Hunt:
         self._laws = list(subject.laws if laws is None else laws)
         self.shrinking = shrinking
         self._shrink_further = shrink_further
+        self._glimpse = glimpse
         self._ahead = ahead
         self._round = self._done = self._empty = 0
         self._unknown: set[str] = set()
@@ -207,6 +214,9 @@ class Hunt:
                     self._shrink(law, symptom, place)
                 elif not self._confirm([suspect]):
                     self.tallies[law].unconfirmed += 1
+            if tried and not self.tried and self._glimpse:
+                glances = glimpses(self._narrowed() or self.subject, self.seed, self._laws)
+                self._look_at([(plan, None) for plan in glances])
             self.tried += tried
             self._done += tried
             examples = 0 if enough() else examples - tried
@@ -515,6 +525,23 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
     _hypothesis(subject, seed, round_, body, (Phase.generate,))
     return found
+
+
+def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
+    """More scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for each
+    choice of each input (a few that are drawn leave most out, and a branch that nobody enters keeps every law), and at
+    least :data:`GLIMPSES`."""
+    contract, alone = subject.contract, [law for law in laws if law.vary is None]
+    choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
+    plans: list[Plan] = []
+    for place in range(max(GLIMPSES, len(choices)) if alone else 0):
+        data = hashlib.shake_256(f"{seed} {subject.name} {place}".encode()).digest(_CHOICES)
+        chosen, choice = choices[place] if place < len(choices) else (None, None)
+        kept = tuple(replace(item, choices=(choice,)) if item is chosen else item for item in contract.inputs)
+        with contextlib.suppress(DoesNotApply):
+            inputs = draw(replace(contract, inputs=kept), subject.binding, Tape(data))
+            plans += [(law, {"": inputs}) for law in alone]
+    return plans
 
 
 def _hypothesis(
