@@ -535,12 +535,17 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
     choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
     plans: list[Plan] = []
     for place in range(max(GLIMPSES, len(choices)) if alone else 0):
-        data = hashlib.shake_256(f"{seed} {subject.name} {place}".encode()).digest(_CHOICES)
         chosen, choice = choices[place] if place < len(choices) else (None, None)
         kept = tuple(replace(item, choices=(choice,)) if item is chosen else item for item in contract.inputs)
-        with contextlib.suppress(DoesNotApply):
-            inputs = draw(replace(contract, inputs=kept), subject.binding, Tape(data))
-            plans += [(law, {"": inputs}) for law in alone]
+        inputs: Inputs = {}
+        for attempt in range(4 if chosen else 1):
+            data = hashlib.shake_256(f"{seed} {subject.name} {place} {attempt}".encode()).digest(_CHOICES)
+            with contextlib.suppress(DoesNotApply):
+                inputs = draw(replace(contract, inputs=kept), subject.binding, Tape(data))
+            mask = inputs.get(contract.mask)
+            if inputs and not (isinstance(mask, Tensor) and (mask.array() == 0).all(axis=-1).any()):
+                break  # a row of which nothing counts may not show what the choice does
+        plans += [(law, {"": inputs}) for law in alone if inputs]
     return plans
 
 
