@@ -239,7 +239,7 @@ class Court:
         folder.chmod(0o755)
         # Contained processes may read adapters' folders alone.
         seen = replace(catalog, adapters={**catalog.adapters, "mutants": replace(adapter, file=folder / "__init__.py")})
-        found = sorted(subjects(catalog, target, boundaries)[0], key=lambda item: self._lot(item.name))[:most]
+        found = sorted(subjects(catalog, target, boundaries)[0], key=lambda item: self._lot(item.boundary))[:most]
         self.runner = Runner(seen, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
         ground = self.runner.ground(target, Ref("git", MAIN[target]), [item.binding for item in found])
         self._checkout, recipes = ground.checkout, [item for item in find_recipes(catalog) if item.target == target]
