@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
 from sentinel.contracts.choices import Tape
-from sentinel.contracts.contract import DoesNotApply, Input, Inputs
+from sentinel.contracts.contract import Contract, DoesNotApply, Input, Inputs
 from sentinel.deciding.bench import Bench, Plan, Subject, Trial, widened
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
@@ -542,11 +542,17 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
             data = hashlib.shake_256(f"{seed} {subject.name} {place} {attempt}".encode()).digest(_CHOICES)
             with contextlib.suppress(DoesNotApply):
                 inputs = draw(replace(contract, inputs=kept), subject.binding, Tape(data))
-            mask = inputs.get(contract.mask)
-            if inputs and not (isinstance(mask, Tensor) and (mask.array() == 0).all(axis=-1).any()):
-                break  # a row of which nothing counts may not show what the choice does
+            if inputs and _telling(contract, inputs):
+                break
         plans += [(law, {"": inputs}) for law in alone if inputs]
     return plans
+
+
+def _telling(contract: Contract, inputs: Inputs) -> bool:
+    """Whether a scenario may show what a choice does: one row, or one of which nothing counts, may not."""
+    mask = inputs.get(contract.mask)
+    rows = [value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.shape]
+    return max(rows, default=2) > 1 and not (isinstance(mask, Tensor) and (mask.array() == 0).all(axis=-1).any())
 
 
 def _hypothesis(
