@@ -189,7 +189,8 @@ def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     labels, layout = list(inputs["group"]), inputs["group_layout"]
     if layout == "equal":
         rows = len(labels)
-        size = choose.one_of([size for size in range(rows, 0, -1) if rows % size == 0])
+        sizes = [size for size in range(rows, 0, -1) if rows % size == 0]
+        size = choose.one_of([*sizes, *sizes[1:-1] * 2])  # of several groups of several there is the most to see
         labels = ["pqrstuvw"[row // size] for row in range(rows)]
     elif layout == "consecutive":
         labels.sort()

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
 from sentinel.contracts.choices import Tape
-from sentinel.contracts.contract import DoesNotApply, Input, Inputs
+from sentinel.contracts.contract import Contract, DoesNotApply, Input, Inputs
 from sentinel.deciding.bench import Bench, Plan, Subject, Trial, widened
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
@@ -146,6 +146,10 @@ class _Suspect:
 TAPES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(TAPE)) for seed in range(8))
 
 
+#: Scenarios of which laws get a glimpse; bytes that the choices of one take, at most.
+GLIMPSES, _CHOICES = 12, 4096
+
+
 class _BrokenError(Exception):
     """Tells Hypothesis that an example fails."""
 
@@ -166,6 +170,7 @@ class Hunt:
     :param shrinking: calls that shrinking may take; a number and no time, so that a hunt repeats exactly.
     :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
         confirmed as it was drawn.
+    :param glimpse: whether :func:`glimpses` follow the first scenarios. What they show is confirmed, and not shrunk.
     :param ahead: the first scenarios, where :func:`drawn_scenarios` has drawn them already.
     """
 
@@ -177,6 +182,7 @@ class Hunt:
         laws: Collection[Law] | None = None,
         shrinking: int = 500,
         shrink_further: bool = True,
+        glimpse: bool = False,
         ahead: Sequence[Drawn] = (),
     ) -> None:
         self._bench = bench
@@ -185,6 +191,7 @@ class Hunt:
         self._laws = list(subject.laws if laws is None else laws)
         self.shrinking = shrinking
         self._shrink_further = shrink_further
+        self._glimpse = glimpse
         self._ahead = ahead
         self._round = self._done = self._empty = 0
         self._unknown: set[str] = set()
@@ -212,6 +219,9 @@ class Hunt:
                     self._shrink(law, symptom, place)
                 elif not self._confirm([suspect]):
                     self.tallies[law].unconfirmed += 1
+            if tried and not self.tried and self._glimpse:
+                glances = glimpses(self._narrowed() or self.subject, self.seed, self._laws)
+                self._look_at([(plan, None) for plan in glances])
             self.tried += tried
             self._done += tried
             examples = 0 if enough() else examples - tried
@@ -528,6 +538,34 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
     _hypothesis(subject, seed, round_, body, (Phase.generate,))
     return found
+
+
+def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
+    """More scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for each
+    choice of each input (a few that are drawn leave most out, and a branch that nobody enters keeps every law), and at
+    least :data:`GLIMPSES`."""
+    contract, alone = subject.contract, [law for law in laws if law.vary is None]
+    choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
+    plans: list[Plan] = []
+    for place in range(max(GLIMPSES, len(choices)) if alone else 0):
+        chosen, choice = choices[place] if place < len(choices) else (None, None)
+        kept = tuple(replace(item, choices=(choice,)) if item is chosen else item for item in contract.inputs)
+        inputs: Inputs = {}
+        for attempt in range(4 if chosen else 1):
+            data = hashlib.shake_256(f"{seed} {subject.name} {place} {attempt}".encode()).digest(_CHOICES)
+            with contextlib.suppress(DoesNotApply):
+                inputs = draw(replace(contract, inputs=kept), subject.binding, Tape(data))
+            if inputs and _telling(contract, inputs):
+                break
+        plans += [(law, {"": inputs}) for law in alone if inputs]
+    return plans
+
+
+def _telling(contract: Contract, inputs: Inputs) -> bool:
+    """Whether a scenario may show what a choice does: one row, or one of which nothing counts, may not."""
+    mask = inputs.get(contract.mask)
+    rows = [value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.shape]
+    return max(rows, default=2) > 1 and not (isinstance(mask, Tensor) and (mask.array() == 0).all(axis=-1).any())
 
 
 def _hypothesis(

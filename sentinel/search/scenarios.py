@@ -65,6 +65,9 @@ def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]
     :raises DoesNotApply: from the contract's ``arrange``, where what was drawn makes no sense.
     """
     sizes = {"batch": _places(MOST_ROWS, choose), "tokens": _places(MOST_TOKENS, choose)}
+    layout = contract.input("group_layout")
+    if layout is not None and layout.default == "equal" and choose.integer(0, 1):
+        sizes["batch"] = tuple(range(4))  # hardly another number of rows makes several groups of several
     precision = choose.one_of([name for name in PRECISIONS if not binding.dtypes or name in binding.dtypes])
     wild = choose.integer(0, 3) == 3
     inputs: dict[str, Any] = {}

@@ -177,7 +177,7 @@ class Survey:
         bench = ground.bench.fresh()  # what another boundary's calls leave behind cannot matter
         ahead = self._drawn_ahead(place)
         # Evidence shows one scenario of a law, that of its first symptom: nobody reads a second one.
-        hunt = Hunt(bench, subject, self._seed, laws, self._shrinking, shrink_further=False, ahead=ahead)
+        hunt = Hunt(bench, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True, ahead=ahead)
         try:
             recorded = self._recorded.variants(target, subject, laws, ref) if self._recorded is not None else {}
             hunt.try_recipes(self._recipes_of(target), list(recorded.items()))

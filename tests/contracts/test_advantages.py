@@ -7,6 +7,7 @@ with. Scenarios for it are drawn as a search draws them.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sentinel.contracts.contract import DoesNotApply
+from sentinel.contracts.choices import Tape
+from sentinel.contracts.contract import Choose, DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.drawing import Draws
 from sentinel.search.scenarios import draw, narrowed
@@ -80,7 +82,7 @@ def scenario(name: str, **inputs: Any) -> dict[str, Any]:
     return filled
 
 
-def drawn(name: str, choose: Draws, fixed: Inputs, **dialects: Any) -> dict[str, Any]:
+def drawn(name: str, choose: Choose, fixed: Inputs, **dialects: Any) -> dict[str, Any]:
     """A scenario as a search draws it."""
     contract = bundled_catalog().contracts[name]
     stated = tuple(Dialect(key, value) for key, value in dialects.items())
@@ -596,6 +598,14 @@ def test_groups_are_laid_out(layout: str, data: st.DataObject) -> None:
     assert len(starts) == len(set(labels))
     if layout == "equal":
         assert len({labels.count(label) for label in labels}) == 1
+
+
+def test_equal_groups_are_often_several_of_several() -> None:
+    layouts = [
+        drawn("reward_normalisation", Tape(random.Random(seed).randbytes(4096)), {"group_layout": "equal"})["group"]
+        for seed in range(100)
+    ]
+    assert sum(1 < len(set(labels)) < len(labels) for labels in layouts) >= 25
 
 
 # -- masked statistics -------------------------------------------------------------------------------------------------

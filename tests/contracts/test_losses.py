@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from demo_kit import Decide, Lab
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sentinel.contracts.choices import Tape
 from sentinel.contracts.contract import REQUIRED, DoesNotApply
 from sentinel.deciding.outcomes import Decision
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.scenarios import draw
+from sentinel.targets import Binding
 from sentinel.values.literals import Tensor, tensor
 from sentinel.worker.answers import Sat
 from sentinel.worker.client import Zygote
@@ -798,6 +803,21 @@ def test_sequences_are_rejected_as_a_whole(oracle: Oracle) -> None:
     assert seen["opsm_mask"] == [[0] * 3, [1] * 3, [1] * 3]
     assert (seen["opsm_clipfrac"], seen["leaked_token_count"]) == (1, 0)
     assert oracle("sequence_rejection", **REJECTION, opsm_delta=0.6)["opsm_clipfrac"] == 0
+
+
+def test_many_a_threshold_lies_between_a_mean_and_a_sum() -> None:
+    contract, apart = bundled_catalog().contracts["sequence_rejection"], 0
+    for seed in range(60):
+        inputs = draw(contract, Binding("", contract.name), Tape(random.Random(seed).randbytes(4096)))
+        old, current, advantages, mask = (
+            inputs[name].array().astype(float) for name in ("old_log_probs", "log_probs", "advantages", "response_mask")
+        )
+        valid = mask != 0
+        sums = ((old - current) * valid).sum(-1)
+        means = sums / np.maximum(valid.sum(-1), 1)
+        judged = ((advantages < 0) & valid).any(-1)
+        apart += bool((judged & ((sums > inputs["opsm_delta"]) != (means > inputs["opsm_delta"]))).any())
+    assert apart >= 4
 
 
 def test_a_sequence_with_advantages_of_both_signs_has_no_decision(oracle: Oracle) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from demo_kit import Lab
-from toy import TOY, TOY_ALONE, TOY_WITH_OFFSET
+from toy import TOY, TOY_ALONE, TOY_WITH_MANY_OFFSETS, TOY_WITH_OFFSET
 from toy_ground import TOYS, OpenGround
 
 from sentinel.deciding.bench import Subject
@@ -24,7 +24,8 @@ from sentinel.worker.client import Options, Zygote
 @pytest.fixture
 def toys(catalog: Catalog) -> Catalog:
     return catalog.with_(
-        adapters=[Path(__file__).parent / "toy_adapter.py"], contracts=[TOY, TOY_ALONE, TOY_WITH_OFFSET]
+        adapters=[Path(__file__).parent / "toy_adapter.py"],
+        contracts=[TOY, TOY_ALONE, TOY_WITH_OFFSET, TOY_WITH_MANY_OFFSETS],
     )
 
 

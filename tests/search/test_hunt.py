@@ -13,7 +13,7 @@ from sentinel.laws.law import Law
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.decisions import of_tally
 from sentinel.search.examples import Example
-from sentinel.search.hunt import Hunt, Tally
+from sentinel.search.hunt import Hunt, Tally, glimpses
 from sentinel.values.literals import tensor
 
 
@@ -289,6 +289,27 @@ def test_a_hunt_in_parts_is_the_hunt_at_once(parts: tuple[int, ...], open_ground
         assert hunt.tried == sum(parts)
         seen.append(calls)
     assert seen[0] == seen[1]
+
+
+def test_a_short_hunt_has_a_glimpse_of_each_choice(open_ground: OpenGround) -> None:
+    ground, found = open_ground("unheard")
+    for glimpse, offsets in ((False, []), (True, [7.0])):
+        hunt = Hunt(ground.bench, found["unheard"], 0, glimpse=glimpse)
+        hunt.run(6)
+        (tally,) = hunt.tallies.values()
+        assert [next(iter(f.trial.variants.values()))["offset"] for f in tally.findings] == offsets
+
+
+def test_glimpses_are_for_laws_that_look_at_one_call(open_ground: OpenGround) -> None:
+    _, found = open_ground("unheard")
+    subject = found["unheard"]
+    (law,) = subject.laws
+    plans = glimpses(subject, 0, [law, replace(law, vary=lambda contract, inputs, choose: {})])
+    assert [item for item, _ in plans] == [law] * len(plans)
+    offset = subject.contract.input("offset")
+    assert offset is not None
+    assert {variants[""]["offset"] for _, variants in plans} == set(offset.choices)
+    assert plans == glimpses(subject, 0, [law]) != glimpses(subject, 1, [law])
 
 
 def test_an_input_that_a_revision_does_not_have_is_left_out(open_ground: OpenGround) -> None:

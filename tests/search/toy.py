@@ -43,3 +43,8 @@ TOY_WITH_OFFSET = replace(TOY, name="toy_sum_with_offset", inputs=(*TOY.inputs, 
 
 #: The same without a reference: only a law decides.
 TOY_ALONE = replace(TOY, name="toy_sum_alone", oracle=None, laws=("masked_values_have_no_influence",))
+
+_MANY = replace(_OFFSET, choices=(None, *(float(number) for number in range(1, 33))))
+
+#: The same with more choices than a short search draws.
+TOY_WITH_MANY_OFFSETS = replace(TOY, name="toy_sum_with_many_offsets", inputs=(*TOY.inputs, _MANY))

@@ -42,5 +42,6 @@ TARGET = Target(
             Binding(f"pkg.toys.{name}", "toy_sum_with_offset", outputs=("sums",))
             for name in ("plain", "adding", "plain_wrong")
         ),
+        Binding("pkg.toys.unheard", "toy_sum_with_many_offsets", outputs=("sums",)),
     ),
 )

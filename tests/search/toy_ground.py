@@ -73,6 +73,10 @@ def plain_wrong(values, response_mask, scale):
 
 def adding(values, response_mask, scale, offset=None):
     return right(values, response_mask, scale) + (offset or 0.0)
+
+def unheard(values, response_mask, scale, offset=None):
+    # wrong for one of the offsets
+    return right(values, response_mask, scale) + (offset or 0.0) * (offset != 7.0)
 """
 
 #: ``ground(functions)``: where a search can take place, and the subjects of these functions.
