@@ -152,7 +152,7 @@ def offered(zygote: Zygote) -> Callable[[str], str]:
     def level(name: str) -> str:
         reason = zygote.hello()["uncontained"]
         if name == "strict" and reason:
-            pytest.skip(f"strict containment is not to be had here: {reason}")
+            pytest.skip(f"strict containment is not available here: {reason}")
         return name
 
     return level

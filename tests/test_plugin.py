@@ -77,8 +77,8 @@ def test_a_folder_of_recipes_is_gone_through_once_with_its_conftest(pytester: py
 def test_a_machine_that_offers_less_says_so(
     pytester: pytest.Pytester, recipes: Path, warm_runs: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = "sandbox: basic, no boundary against malice; strict is not to be had here, `sentinel doctor` says why"
-    monkeypatch.setitem(warm_runs.hello(), "uncontained", "namespaces are not to be had")
+    words = "sandbox: basic, no boundary against malice; strict is not available here, `sentinel doctor` says why"
+    monkeypatch.setitem(warm_runs.hello(), "uncontained", "namespaces are not available")
     options = ["--sentinel-target=demo", "--sentinel-recipes=mine"]
     assert words in run(pytester, *options).stdout.str()
     assert words not in run(pytester, *options, "--sentinel-sandbox=basic").stdout.str()

@@ -197,7 +197,7 @@ def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes:
             for number, recipe in enumerate(recipes, 1):
                 tell(f"{number} of {len(recipes)}: {recipe.bug_id}")
                 decisions.append(runner.decide(Job(recipe, ref)))
-                if decisions[-1].checkout is None:  # the copy itself is not to be had, whatever the recipe
+                if decisions[-1].checkout is None:  # the copy itself is not available, whatever the recipe
                     break
         finally:
             runner.close()
@@ -254,7 +254,7 @@ def _tell_reached(bug: Bug) -> None:
     say(f"  {recipe.bug_id}: {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
     say(f"    because {visible(found.because)}{visible(where)}")
     if recipe.until:
-        say(f"    until it is mended, set {visible(settings_in_words(recipe.until))}")
+        say(f"    until it is fixed, set {visible(settings_in_words(recipe.until))}")
 
 
 def _table(bugs: Sequence[Bug], run: Training | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

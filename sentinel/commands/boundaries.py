@@ -33,7 +33,7 @@ functions of the modules that have a bound one. --history reads the mirror and i
 under one of its names, or not in that version; or it is not reached, where a function that no name finds has half of
 its lines, or where a module is missing that the adapter calls it with.
 exit status: 0; 1 where a bound boundary is not there at the ref, or somewhere in the history not reached; 2 where the
-ref, or the mirror, is not to be had
+ref, or the mirror, is not available
 """
 
 
@@ -247,7 +247,7 @@ def _functions(file: Path) -> Iterable[str]:
     """The public functions of a module, read and not run."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         return []
     return [
         node.name

@@ -274,7 +274,7 @@ def _sandbox(chosen: str) -> Iterator[Check]:
     else:
         level = "missing" if chosen == "strict" else "note"
         fix = "run heads that you do not trust on another machine; `basic` is no boundary against malice"
-        yield Check("strict sandbox", level, f"not to be had: {reason}", fix)
+        yield Check("strict sandbox", level, f"not available: {reason}", fix)
 
 
 def _system_calls() -> Check:
@@ -284,7 +284,7 @@ def _system_calls() -> Check:
         syscalls.program()
     except syscalls.NoFilterError as error:
         fix = "pip install pyseccomp, and the system's libseccomp (Debian: libseccomp2): strict does without until then"
-        return Check("system call filter", "note", f"not to be had: {error}", fix)
+        return Check("system call filter", "note", f"not available: {error}", fix)
     return Check("system call filter", "ok", f"{len(syscalls.REFUSED) + len(syscalls.ABSENT)} calls are refused")
 
 

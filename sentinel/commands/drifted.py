@@ -76,7 +76,7 @@ class _Definitions:
             module = _module(file.relative_to(base / import_root if import_root else base))
             try:
                 tree = ast.parse(file.read_bytes())
-            except (SyntaxError, ValueError):
+            except (SyntaxError, ValueError, MemoryError, RecursionError):
                 continue
             yield from _walk(tree, module, file.relative_to(base).as_posix())
 

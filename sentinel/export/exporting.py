@@ -227,7 +227,7 @@ def source_lines(checkout: Checkout, file: str, line: int, longest: int = 60) ->
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 if first <= line <= node.lineno:
                     last = node.end_lineno or line
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
         last = line + 10
     shown = rows[line - 1 : min(last, line - 1 + longest)]
     return line, last, "\n".join(shown)

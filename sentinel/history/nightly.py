@@ -116,7 +116,7 @@ def _change(recorded: Document | None, now: Document, across_refs: bool) -> Chan
         what, lines = ("new finding" if alone else "not recorded"), [now["reason"] or now["verdict"]]
     else:
         if now["kind"] == "ref" and not across_refs:
-            return None  # not to be had on this machine says nothing about the code
+            return None  # not available on this machine says nothing about the code
         lines = difference(recorded, now)
         if not lines:
             return None

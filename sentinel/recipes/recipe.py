@@ -50,7 +50,7 @@ class Recipe:
     :ivar requires: dotted paths that a checkout must have for this recipe to be about it.
     :ivar also_breaks: further laws that are broken for the same reason.
     :ivar affects: what trains wrongly because of it; each entry alone is enough.
-    :ivar until: setting -> value that avoids the bug until it is mended upstream.
+    :ivar until: setting -> value that avoids the bug until it is fixed upstream.
     :ivar digest: ``sha256:<hex>`` of the file's bytes.
     :ivar published: whether the file is a blob as in a published report.
     :ivar document: the file's content as plain data, for readers and for exports.

@@ -50,7 +50,7 @@ story: |
 # signal: what of the training signal is wrong: gradient, log_prob, advantage, reward, data, metric or setup
 # affects:  # what trains wrongly because of it; each entry alone is enough, a sentence or settings by their full names
 #   - {{when: {{algorithm.adv_estimator: [grpo, rloo], algorithm.rollout_rs: set}}, where: a masked token has a reward}}
-# until: {{algorithm.rollout_rs: null}}  # settings that avoid it until it is mended
+# until: {{algorithm.rollout_rs: null}}  # settings that avoid it until it is fixed
 # upstream: {{pull: 123, status: open, url: https://github.com/...}}
 
 # The smallest inputs that show the bug. A bare list takes the contract's dtype,

@@ -18,7 +18,7 @@ MEANING = {
     "fixed": "it is not",
     "changed": "neither the buggy nor the fixed values",
     "inconclusive": "could not be decided",
-    "unavailable": "not to be had",
+    "unavailable": "not available",
 }
 
 

@@ -43,6 +43,6 @@ def _against(baseline: Path, decision: Decision, head: str) -> str | None:
             return None  # a baseline records what a search found, and not each of the thousand laws that hold
         return f"{head}: nothing is recorded in {baseline}; accept it with `sentinel report accept`"
     if decision.verdict.kind == "ref":
-        return None  # not to be had on this machine: no statement about the code, so no difference
+        return None  # not available on this machine: no statement about the code, so no difference
     changes = difference(recorded, evidence(decision))
     return f"{head}: " + "; ".join(changes) if changes else None

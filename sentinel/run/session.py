@@ -384,7 +384,7 @@ class Run:
         levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
         if self.settings.sandbox or self.settings.device != "cpu" or "basic" not in levels:
             return ""
-        return "sandbox: basic, no boundary against malice; strict is not to be had here, `sentinel doctor` says why\n"
+        return "sandbox: basic, no boundary against malice; strict is not available here, `sentinel doctor` says why\n"
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write ``run.json``; turn a run in which nothing was decided into a failure."""

@@ -40,7 +40,7 @@ class Entry:
     :ivar mode: ``100644`` for every regular file (whether it is executable means nothing to an import, and a wheel
         does not keep it), ``120000`` for a symbolic link, whose content is where it points.
     :ivar blob: the name that git gives its content.
-    :ivar size: in bytes; None where the content is not to be had.
+    :ivar size: in bytes; None where the content is not available.
     """
 
     path: str

@@ -36,7 +36,7 @@ class StandIn:
     """A small object put where the boundary would find a big one, and which the boundary does use.
 
     :ivar name: what it stands for, such as ``self`` or ``mpu``.
-    :ivar reason: why the real one is not to be had on this machine, and why this one gives the same answer.
+    :ivar reason: why the real one is not available on this machine, and why this one gives the same answer.
     """
 
     name: str

@@ -369,7 +369,7 @@ class Zygote:
             born = self._answer()
             if "refused" in born:
                 raise WorkerError(
-                    f"strict containment is not to be had here: {born['refused']}; `sentinel doctor` says more, "
+                    f"strict containment is not available here: {born['refused']}; `sentinel doctor` says more, "
                     "--sentinel-sandbox=basic does without"
                 )
             theirs.close()

@@ -54,5 +54,5 @@ def run(settings: str, command: Sequence[str]) -> NoReturn:
         limits.limit(memory, True, _PATIENCE)
         os.execv(command[0], list(command))
     except (containment.ContainmentError, OSError) as error:
-        print(f"strict containment is not to be had here: {error}", file=sys.stderr)
+        print(f"strict containment is not available here: {error}", file=sys.stderr)
         os._exit(REFUSED)

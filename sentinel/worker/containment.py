@@ -70,7 +70,7 @@ def fork() -> tuple[int, bool]:
             pid = os.fork()
         finally:
             if pid != 0:
-                _call("the worker's own PID namespace is not to be had again", _libc().setns(own, _CLONE_NEWPID))
+                _call("the worker's own PID namespace is not available again", _libc().setns(own, _CLONE_NEWPID))
         return pid, True
     finally:
         os.close(own)
@@ -186,7 +186,7 @@ def _unshare(user: int, numbers: int) -> None:
     with contextlib.suppress(OSError):
         if user and Path("/proc/sys/kernel/unprivileged_userns_clone").read_text().strip() == "0":
             hint = " (sysctl kernel.unprivileged_userns_clone is 0)"
-    _call(f"namespaces are not to be had{hint}", _libc().unshare(spaces))
+    _call(f"namespaces are not available{hint}", _libc().unshare(spaces))
 
 
 def may_be_others() -> bool:

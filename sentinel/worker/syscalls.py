@@ -53,7 +53,7 @@ class NoFilterError(Exception):
 def program() -> bytes:
     """The filter as an array of ``struct sock_filter``, for this machine's architecture.
 
-    :raises NoFilterError: where libseccomp is not to be had.
+    :raises NoFilterError: where libseccomp is not available.
     """
     try:
         import pyseccomp

@@ -132,7 +132,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
 
 
 def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
-    """Nobody waits for it: the next run is what gains."""
+    """Compile a checkout's files in a process of its own, which this one does not wait for: the next run reads them."""
 
     def contain(first: bool) -> None:
         _contain(message, first, os.open(os.devnull, os.O_WRONLY))

@@ -80,7 +80,7 @@ def test_what_the_configuration_leaves_out_is_the_default(
     assert others[:3] == [
         "  TINY-MEAN: masked tokens count",
         "    because actor.loss_agg_mode=token-mean (the default), actor.clip=0.2; it bites where a token is masked",
-        "    until it is mended, set actor.loss_agg_mode=seq-mean-token-sum",
+        "    until it is fixed, set actor.loss_agg_mode=seq-mean-token-sum",
     ]
     assert "\ndefaults are those of PPO (tiny/config.yaml)\n" in answer.out
     assert "is no option" not in answer.err

@@ -58,7 +58,7 @@ def index(site: Site, fixed_tree: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def has(site: Site, store: MirrorStore, target: Target) -> None:
-    """The release is to be had, and what is had is right."""
+    """The release is available, and is the right one."""
     pypi._answers.clear()  # another run
     made = open_checkout(target, Ref.parse("pypi:1.0"), store=store)
     assert made.version == "1.0"

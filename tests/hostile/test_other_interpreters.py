@@ -64,7 +64,7 @@ if os.environ.get("TMPDIR"):  # in a zygote, and not in whoever prepares this
 def wall() -> None:
     reason = walls.reason_against()
     if reason:
-        pytest.skip(f"no wall is to be had here: {reason}")
+        pytest.skip(f"no wall is available here: {reason}")
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_the_plain_table(results: list[tuple[Any, str]]) -> None:
         "roll    ROLL-AGGLOSS-TOKENMEAN-MASK  pypi:0.9.1   fixed         failed  expected reproduced",
         "1 reproduced, 1 inconclusive, 1 fixed",
         "reproduced: the bug is there, fixed: it is not, changed: neither the buggy nor the fixed values, "
-        "inconclusive: could not be decided, unavailable: not to be had",
+        "inconclusive: could not be decided, unavailable: not available",
         "evidence: sentinel-reports",
     ]
 

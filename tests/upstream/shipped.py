@@ -42,7 +42,7 @@ def runner() -> Runner:
 
 
 class Decisions:
-    """The verdicts of a runner; each is decided once, and skips the test where its code is not to be had,
+    """The verdicts of a runner; each is decided once, and skips the test where its code is not available,
     or is written for another Python."""
 
     def __init__(self, runner: Runner, ahead: Iterable[Job] = ()) -> None:
