@@ -18,13 +18,13 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sentinel.deciding.bench import Subject, Undecidable
+from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.checks import subjects
-from sentinel.search.hunt import Hunt
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
@@ -69,30 +69,32 @@ def searched(runner: Runner, job: Job) -> Case:
     subject = subject_of(job.recipe)
     if subject is None:
         return Case(job.recipe.bug_id, job.ref.short, (), 0, f"the contract {job.recipe.contract} has no laws here")
-    return hunted(runner, job.recipe.bug_id, job.recipe.target, job.ref, subject)
+    return search_until_broken(runner, job.recipe.bug_id, job.recipe.target, job.ref, subject)
 
 
-def hunted(runner: Runner, bug: str, target: str, ref: Ref, subject: Subject, enough: int = ENOUGH) -> Case:
+def search_until_broken(
+    runner: Runner, bug: str, target: str, ref: Ref, subject: Subject, enough: int = ENOUGH
+) -> Case:
     """Search until a law breaks."""
     try:
-        ground = runner.ground(target, ref, [subject.binding])
-        hunt = Hunt(ground.bench, subject, 0, shrinking=SHRINKING)
-        while hunt.tried < enough and not any(tally.findings for tally in hunt.tallies.values()):
-            before = hunt.tried
-            hunt.run(25)
-            if hunt.tried == before:
+        open_target = runner.open_target(target, ref, [subject.binding])
+        search = BoundarySearch(open_target.law_session, subject, 0, shrinking=SHRINKING)
+        while search.tried < enough and not any(outcome.findings for outcome in search.outcomes.values()):
+            before = search.tried
+            search.run(25)
+            if search.tried == before:
                 break
     except (Unavailable, Undecidable) as error:
         return Case(bug, ref.short, (), 0, str(error))
-    broken = tuple(law.name for law, tally in hunt.tallies.items() if tally.findings)
-    return Case(bug, ref.short, broken, hunt.tried, "" if broken else why(hunt))
+    broken = tuple(law.name for law, outcome in search.outcomes.items() if outcome.findings)
+    return Case(bug, ref.short, broken, search.tried, "" if broken else why(search))
 
 
-def why(hunt: Hunt) -> str:
+def why(search: BoundarySearch) -> str:
     """Why no law broke: they held, or every call was refused."""
-    tallies = hunt.tallies.values()
-    refused = sum((tally.refused for tally in tallies), Counter[str]())
-    if any(tally.spoken for tally in tallies) or not refused:
+    outcomes = search.outcomes.values()
+    refused = sum((outcome.refused for outcome in outcomes), Counter[str]())
+    if any(outcome.spoken for outcome in outcomes) or not refused:
         return "every law held"
     return f"every call was refused: {refused.most_common(1)[0][0]}"
 

@@ -34,15 +34,15 @@ from typing import Any
 from mutants import HALVES, Mutant, Operator, mutants
 
 from sentinel.contracts.contract import DoesNotApply
-from sentinel.deciding.bench import Bench, Plan, Subject, Undecidable
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Undecidable
 from sentinel.deciding.runner import Runner
 from sentinel.laws.compare import disagreements
 from sentinel.laws.law import Case
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, drawn_scenarios, glimpses
 from sentinel.search.checks import subjects
 from sentinel.search.examples import examples
-from sentinel.search.hunt import TAPES, Drawn, Hunt, drawn_scenarios, glimpses
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
@@ -121,16 +121,24 @@ class Outcome:
 class Judge:
     """One boundary as it is: its scenarios, what it does there, and what laws say of that."""
 
-    def __init__(self, bench: Bench, subject: Subject, recipes: Sequence[Recipe], seed: int) -> None:
-        self.subject, self._bench, self._hunt, self._seed = subject, bench, Hunt(bench, subject, seed), seed
+    def __init__(self, law_session: LawSession, subject: Subject, recipes: Sequence[Recipe], seed: int) -> None:
+        self.subject, self._law_session, self._search, self._seed = (
+            subject,
+            law_session,
+            BoundarySearch(law_session, subject, seed),
+            seed,
+        )
         known = [inputs for example in examples(subject, recipes) for inputs in example.variants.values()]
-        drawn = [*drawn_scenarios(subject, seed, 0, QUICK), *(Drawn(subject, inputs, TAPES[0]) for inputs in known)]
+        drawn = [
+            *drawn_scenarios(subject, seed, 0, QUICK),
+            *(Drawn(subject, inputs, EXAMPLE_CHOICES[0]) for inputs in known),
+        ]
         self._quick = [self._plans(item) for item in drawn]
         self.ran: set[str] = set()
         for plans in self._quick:
-            for trial in bench.try_(subject, plans[:1], describe=True):
+            for trial in law_session.try_(subject, plans[:1], describe=True):
                 self.ran.update(trial.answer.functions if trial.answer else ())
-        bench.close()
+        law_session.close()
 
     @cached_property
     def _stages(self) -> Mapping[str, Sequence[Scenario]]:
@@ -148,14 +156,18 @@ class Judge:
 
     @cached_property
     def _said(self) -> Mapping[str, Sequence[set[tuple[str, str]]]]:
-        with closing(self._bench.fresh()) as bench:
-            return {s: [self._broken(bench, self.subject, item) for item in items] for s, items in self._stages.items()}
+        with closing(self._law_session.fresh()) as law_session:
+            return {
+                s: [self._broken(law_session, self.subject, item) for item in items]
+                for s, items in self._stages.items()
+            }
 
     @cached_property
     def _did(self) -> Mapping[str, Sequence[Mapping[str, Any] | str]]:
-        with closing(self._bench.fresh()) as bench:
+        with closing(self._law_session.fresh()) as law_session:
             return {
-                s: [self._observed(bench, self.subject, item) for item in items] for s, items in self._stages.items()
+                s: [self._observed(law_session, self.subject, item) for item in items]
+                for s, items in self._stages.items()
             }
 
     def outcome(self, mutant: Path, exploding: Callable[[], Path]) -> Outcome:
@@ -164,27 +176,27 @@ class Judge:
         :param mutant: the adapter that makes it.
         :param exploding: gives the one in which the expression raises.
         """
-        bench, subject = self._bench.fresh(), replace(self.subject, adapter=str(mutant))
+        law_session, subject = self._law_session.fresh(), replace(self.subject, adapter=str(mutant))
         fate, detail = "quiet", ""
         try:
             for stage, scenarios in self._stages.items():
                 if stage == "late":
-                    fate, detail = self._differs(bench, subject)
+                    fate, detail = self._differs(law_session, subject)
                     if fate != "survived":
                         break
                 for plans, before in zip(scenarios, self._said[stage]):
-                    laws = {law for law, _ in self._broken(bench, subject, plans) - before}
+                    laws = {law for law, _ in self._broken(law_session, subject, plans) - before}
                     if laws:
                         return self._is(stage, laws, detail)
             if fate == "quiet":
-                bench.close()
-                bench, subject = bench.fresh(), replace(self.subject, adapter=str(exploding()))
-                fate = "quiet" if self._differs(bench, subject)[0] != "quiet" else "unreached"
+                law_session.close()
+                law_session, subject = law_session.fresh(), replace(self.subject, adapter=str(exploding()))
+                fate = "quiet" if self._differs(law_session, subject)[0] != "quiet" else "unreached"
             return self._is(fate, detail=detail)
         except Undecidable as error:
             return self._is("not applied", detail=str(error))
         finally:
-            bench.close()
+            law_session.close()
 
     def _is(self, fate: str, laws: Collection[str] = (), detail: str = "") -> Outcome:
         return Outcome(fate, self.subject.name, self.subject.contract.name, tuple(sorted(laws)), detail)
@@ -193,27 +205,27 @@ class Judge:
         plans = ((law, item.variants(law)) for law in self.subject.laws)
         return [(law, variants) for law, variants in plans if not isinstance(variants, str)]
 
-    def _broken(self, bench: Bench, subject: Subject, plans: Scenario) -> set[tuple[str, str]]:
+    def _broken(self, law_session: LawSession, subject: Subject, plans: Scenario) -> set[tuple[str, str]]:
         """Each law that breaks, with its symptom: no declared dialect, no rounding."""
-        self._hunt._bench = bench  # it asks once more in float64
-        trials = zip(plans, bench.try_(subject, plans))
-        return {(law.name, found.symptom) for (law, _), trial in trials for found in self._hunt._genuine(law, trial)}
+        self._search._law_session = law_session  # it asks once more in float64
+        trials = zip(plans, law_session.try_(subject, plans))
+        return {(law.name, found.symptom) for (law, _), trial in trials for found in self._search._genuine(law, trial)}
 
-    def _observed(self, bench: Bench, subject: Subject, plans: Scenario) -> Mapping[str, Any] | str:
+    def _observed(self, law_session: LawSession, subject: Subject, plans: Scenario) -> Mapping[str, Any] | str:
         """What the boundary does in a scenario; why it refuses."""
         try:
-            return dict(bench.observe(subject, {"": next(iter(plans[0][1].values()))}, subject.given)[""])
+            return dict(law_session.observe(subject, {"": next(iter(plans[0][1].values()))}, subject.given)[""])
         except Undecidable as error:
             if error.failure.kind == "import":
                 raise
             return str(error)
 
-    def _differs(self, bench: Bench, subject: Subject) -> tuple[str, str]:
+    def _differs(self, law_session: LawSession, subject: Subject) -> tuple[str, str]:
         """Whether a mutant's numbers are others anywhere, or it raises where the original does not."""
         loud = ""
         for stage, scenarios in self._stages.items():
             for plans, original in zip(scenarios, self._did[stage]):
-                now = self._observed(bench, subject, plans)
+                now = self._observed(law_session, subject, plans)
                 if isinstance(now, str) or isinstance(original, str):
                     loud = loud or (now if isinstance(now, str) and not isinstance(original, str) else "")
                     continue
@@ -241,13 +253,16 @@ class Court:
         seen = replace(catalog, adapters={**catalog.adapters, "mutants": replace(adapter, file=folder / "__init__.py")})
         found = sorted(subjects(catalog, target, boundaries)[0], key=lambda item: self._lot(item.boundary))[:most]
         self.runner = Runner(seen, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
-        ground = self.runner.ground(target, Ref("git", MAIN[target]), [item.binding for item in found])
-        self._checkout, recipes = ground.checkout, [item for item in find_recipes(catalog) if item.target == target]
+        open_target = self.runner.open_target(target, Ref("git", MAIN[target]), [item.binding for item in found])
+        self._checkout, recipes = (
+            open_target.checkout,
+            [item for item in find_recipes(catalog) if item.target == target],
+        )
         self._bound = {path for item in subjects(catalog, target)[0] for path in item.binding.paths}
         self.judges: list[Judge] = []
         for subject in found:
             try:
-                self.judges.append(Judge(ground.bench.fresh(), subject, recipes, seed))
+                self.judges.append(Judge(open_target.law_session.fresh(), subject, recipes, seed))
             except Undecidable as error:
                 print(f"{subject.name}: {error}", file=sys.stderr)
 

@@ -5,7 +5,7 @@ It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Th
 1. Scenarios a second of a search (Hypothesis here, the boundary in its session, the oracle in its own) against a bare
    loop in one process: the same strategy, the same boundary and oracle, the same laws, no isolation.
 2. `--sentinel-laws=quick` for each target at one ref, and for all five: seconds, on this machine.
-3. The same for all five with `-n 2`, against `-n 1`, and against no xdist, where one process hunts on every core.
+3. The same for all five with `-n 2`, against `-n 1`, and against no xdist, where one process searches on every core.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.deciding.bench import Bench, Subject
+from sentinel.deciding.law_session import LawSession, Subject
 from sentinel.deciding.runner import Runner
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.checks import subjects
-from sentinel.search.hunt import Hunt
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Sat, of_session
@@ -43,7 +43,7 @@ MAIN = {
 BOUNDARIES = ("agg_loss", "compute_rloo_outcome_advantage", "kl_penalty", "compute_value_loss", "masked_whiten")
 
 
-class LocalBench(Bench):
+class LocalBench(LawSession):
     """The boundary and the oracle in this very process."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
@@ -54,7 +54,7 @@ class LocalBench(Bench):
     def close(self) -> None:
         pass
 
-    def fresh(self) -> Bench:
+    def fresh(self) -> LawSession:
         return self
 
     def _exchange(
@@ -72,23 +72,23 @@ def chosen() -> list[Subject]:
     return subjects(CATALOG, "verl", BOUNDARIES)[0]
 
 
-def rate(bench: Bench, examples: int) -> float:
+def rate(law_session: LawSession, examples: int) -> float:
     """Scenarios a second over the chosen boundaries; the first of each, which imports it, does not count."""
-    hunts = [Hunt(bench, subject, 0) for subject in chosen()]
-    for hunt in hunts:
-        hunt.run(1)
-    tried = sum(hunt.tried for hunt in hunts)
+    searches = [BoundarySearch(law_session, subject, 0) for subject in chosen()]
+    for search in searches:
+        search.run(1)
+    tried = sum(search.tried for search in searches)
     start = time.perf_counter()
-    for hunt in hunts:
-        hunt.run(examples)
-    return (sum(hunt.tried for hunt in hunts) - tried) / (time.perf_counter() - start)
+    for search in searches:
+        search.run(examples)
+    return (sum(search.tried for search in searches) - tried) / (time.perf_counter() - start)
 
 
 def isolated(examples: int) -> float:
     run = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
     try:
-        ground = run.ground("verl", Ref("git", MAIN["verl"]), [subject.binding for subject in chosen()])
-        return rate(ground.bench, examples)
+        open_target = run.open_target("verl", Ref("git", MAIN["verl"]), [subject.binding for subject in chosen()])
+        return rate(open_target.law_session, examples)
     finally:
         run.close()
 
@@ -151,7 +151,7 @@ def main() -> None:
         for target in MAIN:
             figures[f"quick, {target}, seconds (at most 20)"] = quick((target,))
         figures["quick, all five, seconds (at most 90)"] = quick(tuple(MAIN))
-        # Without -n one process hunts on every core; under xdist a process has one hunter.
+        # Without -n one process searches on every core; under xdist a process has one hunter.
         one, two = (quick(tuple(MAIN), "-n", number) for number in "12")
         figures["quick, all five, -n 1, seconds"] = one
         figures["quick, all five, -n 2, seconds"] = two

@@ -28,7 +28,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from detection import hunted
+from detection import search_until_broken
 
 from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
@@ -166,7 +166,7 @@ class Miner:
             if seen.found is None or not seen.bound or seen.found.place not in places:
                 continue
             refs = Ref("git", candidate.parent), Ref("git", candidate.commit)
-            before, after = (hunted(runner, "", self.target.name, ref, subject, ENOUGH) for ref in refs)
+            before, after = (search_until_broken(runner, "", self.target.name, ref, subject, ENOUGH) for ref in refs)
             gone = sorted(set(before.laws) - set(after.laws))
             if gone and not after.missed.startswith(("every call", "the ")):
                 return f"found: {subject.name}: {', '.join(gone)}"

@@ -13,8 +13,8 @@ from sentinel.errors import SentinelError
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
     from sentinel.history.bisection import Bisection, Step
+    from sentinel.history.closure_verdicts import ClosureVerdict
     from sentinel.history.commits import Commit
-    from sentinel.history.units import Unit
     from sentinel.recipes import Recipe
     from sentinel.recipes.catalog import Catalog
 
@@ -51,7 +51,7 @@ def _bisect(arguments: argparse.Namespace) -> int:
     good, bad = ledger.commit(arguments.good), ledger.commit(arguments.bad)
     with progress() as tell, ledger.deciding([recipe], lambda: ledger.local(1)) as decide:
 
-        def told(commit: Commit, unit: Unit, left: int) -> None:
+        def told(commit: Commit, unit: ClosureVerdict, left: int) -> None:
             tell(f"{commit.sha[:9]} is {_verdict(unit)}; {counted(left, 'commit')} left")
 
         tell(f"deciding the two ends of {recipe.bug_id}")
@@ -94,7 +94,7 @@ def _named(commit: Commit) -> str:
     return f"{commit.sha} {commit.date[:10]} {commit.subject}"
 
 
-def _verdict(unit: Unit) -> str:
+def _verdict(unit: ClosureVerdict) -> str:
     return f"{unit.verdict} ({unit.kind})" if unit.kind else unit.verdict
 
 

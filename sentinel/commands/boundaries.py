@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sentinel.commands.console import Commands
     from sentinel.contracts.contract import Input
-    from sentinel.deciding.ground import Ground
+    from sentinel.deciding.open_target import OpenTarget
     from sentinel.recipes.catalog import Catalog
     from sentinel.targets import Target
     from sentinel.targets.checkout import Checkout
@@ -95,12 +95,12 @@ def _boundaries(arguments: argparse.Namespace) -> int:
                 for target in targets:
                     tell(f"looking at {target.name} at {ref.short}")
                     try:
-                        ground = runner.ground(target.name, ref, target.bindings)
+                        open_target = runner.open_target(target.name, ref, target.bindings)
                     except Unavailable as error:
                         unavailable.append(f"{target.name}: {error.reason}")
                         continue
-                    rows += _rows(catalog, target, ground)
-                    unbound += left_unbound(target, ground.checkout)
+                    rows += _rows(catalog, target, open_target)
+                    unbound += left_unbound(target, open_target.checkout)
             finally:
                 runner.close()
     if arguments.json:
@@ -118,8 +118,8 @@ def _boundaries(arguments: argparse.Namespace) -> int:
     return 1 if any(row.there == "no" for row in rows) else 0
 
 
-def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
-    from sentinel.deciding.bench import Subject, Undecidable
+def _rows(catalog: Catalog, target: Target, open_target: OpenTarget | None) -> list[Row]:
+    from sentinel.deciding.law_session import Subject, Undecidable
     from sentinel.search.checks import subjects
 
     found, omitted = subjects(catalog, target.name)
@@ -129,10 +129,10 @@ def _rows(catalog: Catalog, target: Target, ground: Ground | None) -> list[Row]:
     for binding in target.bindings:
         contract = catalog.contracts[binding.contract]
         there, note = "", "" if id(binding) in laws else reasons.get(binding.boundary, "")
-        if ground is not None:
+        if open_target is not None:
             subject = Subject(binding, contract, (), str(catalog.adapters[target.name].file))
             try:
-                path = ground.bench.find(subject).boundary
+                path = open_target.law_session.find(subject).boundary
                 there = "yes"
                 note = note or (f"as {path}" if path != binding.boundary else "")
             except Undecidable as error:

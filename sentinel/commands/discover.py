@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sentinel.commands.console import Commands
-    from sentinel.deciding.ground import Ground
+    from sentinel.deciding.open_target import OpenTarget
     from sentinel.deciding.runner import Runner
     from sentinel.recipes.catalog import Catalog
+    from sentinel.search.boundary_search import Finding
     from sentinel.search.checks import Omitted
     from sentinel.search.discovery import Discovered, Progress
-    from sentinel.search.hunt import Finding
 
 _EXAMPLE = """\
   sentinel discover verl                                    one minute at git:main
@@ -106,9 +106,9 @@ def _discover(arguments: argparse.Namespace) -> int:
                     raise SentinelError(
                         f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"
                     )
-            ground = runner.ground(target.name, ref, [item.binding for item in chosen])
+            open_target = runner.open_target(target.name, ref, [item.binding for item in chosen])
             search = Discovery(
-                ground,
+                open_target,
                 chosen,
                 lambda law: any_of(law.name, arguments.law),
                 seed,
@@ -120,7 +120,7 @@ def _discover(arguments: argparse.Namespace) -> int:
                 tell=tell,
                 interval=0.2 if sys.stderr.isatty() else 15.0,
             )
-            if not search.progress.hunts:
+            if not search.progress.searches:
                 raise SentinelError(f"no boundary of {target.name} has one of these laws to be checked")
             seconds = (arguments.budget or 60.0) if arguments.examples is None else None
             done = search.run(arguments.examples, seconds)
@@ -130,11 +130,11 @@ def _discover(arguments: argparse.Namespace) -> int:
             found = [Discovered(finding) for finding in done.findings]
             try:
                 tell(f"comparing {counted(len(found), 'finding')} with known recipes; Ctrl-C shows them as they are")
-                found = grouped(done.findings, ground.bench)
-                for place, item in enumerate(recognised(runner, target, ground, found, recipes, everywhere)):
+                found = grouped(done.findings, open_target.law_session)
+                for place, item in enumerate(recognised(runner, target, open_target, found, recipes, everywhere)):
                     found[place] = item
                     if arguments.save is not None and item.known_as == ():
-                        saved[place] = _saved(arguments.save, item.finding, ground, runner, catalog)
+                        saved[place] = _saved(arguments.save, item.finding, open_target, runner, catalog)
             except KeyboardInterrupt:
                 done.stopped = True
             except SentinelError as error:  # what could not be saved is shown all the same
@@ -142,23 +142,23 @@ def _discover(arguments: argparse.Namespace) -> int:
         finally:
             runner.close()
     if arguments.json:
-        say_json(_json(found, done, ground, seed, saved))
+        say_json(_json(found, done, open_target, seed, saved))
     else:
-        _show(found, done, ground, seed, saved)
+        _show(found, done, open_target, seed, saved)
         say(f"\nagain: {_command(arguments, seed, done.tried)}")
     if failed is not None:
         raise failed
-    if not done.hunts:
+    if not done.searches:
         return 2
     return 1 if found or done.stale else 0
 
 
-def _saved(folder: Path, finding: Finding, ground: Ground, runner: Runner, catalog: Catalog) -> Path | str:
+def _saved(folder: Path, finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> Path | str:
     """The file; or why there is none."""
     from sentinel.search.saving import Untried, save, tried_document
 
     try:
-        return save(folder, tried_document(finding, ground, runner, catalog))
+        return save(folder, tried_document(finding, open_target, runner, catalog))
     except Untried as error:
         return str(error)
 
@@ -170,22 +170,25 @@ def _command(arguments: argparse.Namespace, seed: int, tried: int) -> str:
     return shlex.join([*parts, "--examples", str(max(tried, 1)), "--seed", str(seed)])
 
 
-def _show(found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path | str]) -> None:
+def _show(
+    found: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
+) -> None:
     for number, item in enumerate(found, 1):
-        say(_described(number, item, saved.get(number - 1), ground))
+        say(_described(number, item, saved.get(number - 1), open_target))
     for subject, dialect in done.stale:
         say(f"\nno longer so: {subject.boundary} was declared to differ from {dialect.name}: {dialect.reason}")
-    commit = ground.checkout.commit or ground.checkout.version or ground.checkout.tree[:12]
+    commit = open_target.checkout.commit or open_target.checkout.version or open_target.checkout.tree[:12]
     new = sum(1 for item in found if item.known_as == ())
     left = sum(1 for item in found if item.known_as is None)
     uncompared = f", {left} not compared with known recipes" if left else ""
-    state = "nothing decided in" if not done.hunts else "interrupted after" if done.stopped else "searched"
+    state = "nothing decided in" if not done.searches else "interrupted after" if done.stopped else "searched"
+    places = counted(len(done.searches), "boundary").replace("boundarys", "boundaries")
     say(
-        f"\n{ground.target} at {ground.ref.short} ({commit[:12]}): {state} {counted(done.tried, 'scenario')} at "
-        f"{counted(len(done.hunts), 'boundary').replace('boundarys', 'boundaries')}, seed {seed}: "
+        f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): {state} "
+        f"{counted(done.tried, 'scenario')} at {places}, seed {seed}: "
         f"{counted(len(found), 'finding')}, {new} of them new{uncompared}"
     )
-    rounding = sum(tally.rounding for hunt in done.hunts for tally in hunt.tallies.values())
+    rounding = sum(outcome.rounding for search in done.searches for outcome in search.outcomes.values())
     if rounding:
         say(f"{counted(rounding, 'difference')} vanished in float64: rounding")
     _show_dialects(done)
@@ -193,28 +196,28 @@ def _show(found: Sequence[Discovered], done: Progress, ground: Ground, seed: int
 
 
 def _show_dialects(done: Progress) -> None:
-    for hunt in done.hunts:
-        for tally in hunt.tallies.values():
-            for place in tally.dialects:
-                dialect = hunt.subject.binding.dialects[place]
-                say(f"dialect: {hunt.subject.boundary}: {dialect.name}: {dialect.reason} ({dialect.link})")
+    for search in done.searches:
+        for outcome in search.outcomes.values():
+            for place in outcome.dialects:
+                dialect = search.subject.binding.dialects[place]
+                say(f"dialect: {search.subject.boundary}: {dialect.name}: {dialect.reason} ({dialect.link})")
 
 
 def _show_not_searched(done: Progress) -> None:
     whole = [item for item in done.not_searched if not item.law]
     for item in whole:
         say(f"not searched: {item.boundary}: {item.reason}")
-    for hunt in done.hunts:
-        mute = {law: tally for law, tally in hunt.tallies.items() if tally.refused and not tally.spoken}
+    for search in done.searches:
+        mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.spoken}
         reasons: dict[str, list[str]] = {}
-        for law, tally in mute.items():
-            reasons.setdefault(tally.refused.most_common(1)[0][0], []).append(law.name)
+        for law, outcome in mute.items():
+            reasons.setdefault(outcome.refused.most_common(1)[0][0], []).append(law.name)
         for reason, laws in reasons.items():
-            which = "every law" if len(laws) == len(hunt.tallies) else ", ".join(laws)
-            say(f"refused: {hunt.subject.boundary}: {which}: {reason}")
+            which = "every law" if len(laws) == len(search.outcomes) else ", ".join(laws)
+            say(f"refused: {search.subject.boundary}: {which}: {reason}")
 
 
-def _described(number: int, item: Discovered, saved: Path | str | None, ground: Ground) -> str:
+def _described(number: int, item: Discovered, saved: Path | str | None, open_target: OpenTarget) -> str:
     from sentinel.reports.explain import scenario_lines
     from sentinel.search.saving import finding_document
 
@@ -230,7 +233,9 @@ def _described(number: int, item: Discovered, saved: Path | str | None, ground: 
         lines.append(f"   known as {', '.join(item.known_as)}")
     lines += [f"   {violation.key}: {violation.detail}" for violation in finding.violations]
     lines.append("   scenario:")
-    lines += [f"     {line}" for line in scenario_lines(finding_document(finding, ground.target, ground.checkout))]
+    lines += [
+        f"     {line}" for line in scenario_lines(finding_document(finding, open_target.target, open_target.checkout))
+    ]
     if item.laws:
         lines.append(f"   the same cause breaks {', '.join(item.laws)}")
     if item.also:
@@ -241,7 +246,7 @@ def _described(number: int, item: Discovered, saved: Path | str | None, ground: 
 
 
 def _json(
-    found: Sequence[Discovered], done: Progress, ground: Ground, seed: int, saved: dict[int, Path | str]
+    found: Sequence[Discovered], done: Progress, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
 ) -> dict[str, Any]:
     from sentinel.reports.escaping import message
     from sentinel.values.literals import typed
@@ -268,10 +273,10 @@ def _json(
         return {"boundary": item.boundary, "law": item.law, "reason": message(item.reason)}
 
     return {
-        "target": ground.target,
-        "ref": str(ground.ref),
-        "commit": ground.checkout.commit,
-        "version": ground.checkout.version,
+        "target": open_target.target,
+        "ref": str(open_target.ref),
+        "commit": open_target.checkout.commit,
+        "version": open_target.checkout.version,
         "seed": seed,
         "examples": done.tried,
         "interrupted": done.stopped,
@@ -282,20 +287,20 @@ def _json(
         ],
         "searched": [
             {
-                "boundary": hunt.subject.boundary,
-                "contract": hunt.subject.contract.name,
-                "examples": hunt.tried,
+                "boundary": search.subject.boundary,
+                "contract": search.subject.contract.name,
+                "examples": search.tried,
                 "laws": {
                     law.name: {
-                        "spoken": tally.spoken,
-                        "refused": {message(reason): count for reason, count in tally.refused.items()},
-                        "rounding": tally.rounding,
-                        "dialects": [hunt.subject.binding.dialects[place].reason for place in tally.dialects],
+                        "spoken": outcome.spoken,
+                        "refused": {message(reason): count for reason, count in outcome.refused.items()},
+                        "rounding": outcome.rounding,
+                        "dialects": [search.subject.binding.dialects[place].reason for place in outcome.dialects],
                     }
-                    for law, tally in hunt.tallies.items()
+                    for law, outcome in search.outcomes.items()
                 },
             }
-            for hunt in done.hunts
+            for search in done.searches
         ],
         "not_searched": [omitted_json(item) for item in done.not_searched],
     }

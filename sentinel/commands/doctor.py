@@ -301,11 +301,11 @@ def _control_groups() -> Check:
 
 
 def _other_interpreters() -> Check:
-    from sentinel.worker import walls
+    from sentinel.worker import bubblewrap
 
-    reason = walls.reason_against()
+    reason = bubblewrap.reason_against()
     if reason is None:
-        return Check("other interpreters", "ok", "start behind a wall, by bubblewrap (--sentinel-python, --python)")
+        return Check("other interpreters", "ok", "start in bubblewrap, by bubblewrap (--sentinel-python, --python)")
     fix = "install bubblewrap; until then use --sentinel-python only with environments that may run their own code here"
     return Check("other interpreters", "note", f"contained only once they have started: {reason}", fix)
 

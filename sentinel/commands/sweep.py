@@ -166,7 +166,7 @@ def show(account: Account, arguments: argparse.Namespace) -> None:
     from sentinel.history import rendering
 
     if arguments.json:
-        say_json(rendering.plain(account.records, account.tally.probed))
+        say_json(rendering.plain(account.records, account.counts.probed))
         return
     if arguments.markdown:
         say(rendering.markdown(rendering.HEADINGS, [rendering.row(record) for record in account.records]))
@@ -176,4 +176,4 @@ def show(account: Account, arguments: argparse.Namespace) -> None:
         say("\n".join(rendering.story(record, width)) + "\n")
     say(f"{rendering.LEGEND}\n")
     say_table(rendering.HEADINGS, [rendering.row(record) for record in account.records])
-    say(f"\n{rendering.summary(account.records, account.tally.probed)}")
+    say(f"\n{rendering.summary(account.records, account.counts.probed)}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-class Tape:
+class Choices:
     """A :class:`~sentinel.contracts.contract.Choose` that reads its choices off bytes; past their end come zeros.
 
     One draw of bytes, whatever a law then chooses: drawing stays cheap, and a law whose variants nobody wants need not

@@ -385,7 +385,7 @@ def _measure_record_reading(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_record_reading(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is read is what was written."""
+    """Compare the record that was read with the one that was written."""
     return {"fields": dict(inputs["record"])}
 
 

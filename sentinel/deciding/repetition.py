@@ -68,14 +68,14 @@ class Repetition:
 
 
 def _reordered(contract: Contract, variants: Mapping[str, Inputs]) -> dict[str, dict[str, Inputs]]:
-    from sentinel.contracts.choices import Tape
+    from sentinel.contracts.choices import Choices
 
     found: dict[str, dict[str, Inputs]] = {}
     law = ORDER_DOES_NOT_MATTER
     if law.name in contract.laws and law.vary is not None:
         for name, inputs in variants.items():
             try:
-                found[name] = law.vary(contract, inputs, Tape(secrets.token_bytes(256)))
+                found[name] = law.vary(contract, inputs, Choices(secrets.token_bytes(256)))
             except DoesNotApply:
                 continue
     return found

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.deciding import verdicts
-from sentinel.deciding.bench import Bench, Subject, Undecidable
-from sentinel.deciding.ground import Ground
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.outcomes import Decision, Failure, Measurement, Observation, Verdict
 from sentinel.deciding.processes import Loaded, Processes
 from sentinel.deciding.proof import read_answer
@@ -25,7 +25,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker import walls
+from sentinel.worker import bubblewrap
 from sentinel.worker.answers import Called, Failed, Measured
 from sentinel.worker.client import Options
 
@@ -88,7 +88,7 @@ def options_of(settings: Settings, target: str) -> Options:
 
 @cache
 def _gpus_of(python: str | None) -> int:
-    return int(walls.ask(python, "-I", "-c", _GPUS, devices=walls.gpus()))
+    return int(bubblewrap.ask(python, "-I", "-c", _GPUS, devices=bubblewrap.gpus()))
 
 
 def _require_gpu(device: str, python: str | None) -> None:
@@ -260,7 +260,7 @@ class Runner:
         """
         return self._open_checkout(self._catalog.adapters[target].target, ref, None)
 
-    def ground(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> Ground:
+    def open_target(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> OpenTarget:
         """Where a search can take place: the checkout, and processes that have imported these bindings' modules.
 
         :raises Unavailable: where the ref cannot be had.
@@ -273,8 +273,10 @@ class Runner:
         loaded = self._processes.loaded(adapter.target, ref, checkout)
         for binding in bindings:
             loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
-        bench = Bench(loaded.alive, self._processes.references(target))
-        return Ground(target, ref, checkout, environment, adapter.digest, bench, self._processes.sources(target))
+        law_session = LawSession(loaded.alive, self._processes.references(target))
+        return OpenTarget(
+            target, ref, checkout, environment, adapter.digest, law_session, self._processes.sources(target)
+        )
 
     # -- one job ------------------------------------------------------------------------------------------------------
 
@@ -385,13 +387,13 @@ class Runner:
             return Failure("law", f"the adapter names no twin of {recipe.boundary}")
         subject = Subject(binding, contract, (invariant,), str(adapter.file))
         loaded = self._processes.loaded(adapter.target, job.ref, checkout)
-        bench = Bench(loaded.alive, self._processes.references(recipe.target))
+        law_session = LawSession(loaded.alive, self._processes.references(recipe.target))
         try:
-            [trial] = bench.try_(subject, [(invariant, recipe.variants)], given=self._request(recipe)["given"])
+            [trial] = law_session.try_(subject, [(invariant, recipe.variants)], given=self._request(recipe)["given"])
         except Undecidable as error:
             return Failure(error.failure.kind, str(error), error.failure.traceback)
         finally:
-            bench.close()
+            law_session.close()
         if trial.case is None:
             return Failure("raised" if trial.refused else "law", trial.refused or trial.silent)
         return trial.case

@@ -16,7 +16,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from sentinel.worker import walls
+from sentinel.worker import bubblewrap
 from sentinel.worker.client import Options
 from sentinel.worker.contained import contained_command
 
@@ -111,7 +111,7 @@ class Environment:
                 readable += [Path(git)] if git else []
                 command = contained_command(command, Path(folder), *readable, memory=Options.memory)
                 if self._python is not None:
-                    command = walls.walled(command, [folder, *map(str, readable)])
+                    command = bubblewrap.wrapped(command, [folder, *map(str, readable)])
             try:
                 finished = subprocess.run(
                     command,

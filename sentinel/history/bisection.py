@@ -8,15 +8,15 @@ from pathlib import Path
 
 from sentinel.errors import SentinelError
 from sentinel.history.chronicle import state_of
+from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import Commit, commit
-from sentinel.history.units import Unit
 from sentinel.sources.gitbinary import run, run_checked
 
 #: Decides one commit.
-Decide = Callable[[Commit], Unit]
+Decide = Callable[[Commit], ClosureVerdict]
 
 #: Told of each step: the commit, its verdict, how many commits are left.
-Told = Callable[[Commit, Unit, int], None]
+Told = Callable[[Commit, ClosureVerdict, int], None]
 
 #: After an undecided commit the next one is looked for elsewhere, for its neighbours are likely to be undecided too.
 _GOLDEN = 0.618033988749895
@@ -27,7 +27,7 @@ class Step:
     """:ivar answer: ``old``, ``new`` or ``skip``."""
 
     commit: Commit
-    unit: Unit
+    unit: ClosureVerdict
     answer: str
 
 
@@ -148,7 +148,7 @@ def _begin(mirror: Path, good: Commit, bad: Commit, decide: Decide, first_parent
     return begun
 
 
-def _state(unit: Unit) -> str | None:
+def _state(unit: ClosureVerdict) -> str | None:
     return state_of(unit.verdict, unit.kind)
 
 

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import Commit
 from sentinel.history.origins import Origin
-from sentinel.history.units import Unit
 
 #: What a revision can be as far as a bug goes; None where it could not be decided.
 State = str | None
@@ -88,7 +88,7 @@ def state_of(verdict: str, kind: str) -> State:
     return "absent" if kind == "not-in-this-version" else None
 
 
-def runs_of(commits: Sequence[Commit], units: Mapping[str, Unit]) -> list[Run]:
+def runs_of(commits: Sequence[Commit], units: Mapping[str, ClosureVerdict]) -> list[Run]:
     """Neighbours of one verdict, and where they could not be decided of one reason, in the order of the commits."""
     runs: list[Run] = []
     for commit in commits:
@@ -101,7 +101,7 @@ def runs_of(commits: Sequence[Commit], units: Mapping[str, Unit]) -> list[Run]:
     return runs
 
 
-def _gist(undecided: Run | Unit) -> str:
+def _gist(undecided: Run | ClosureVerdict) -> str:
     """The part of a reason that stays while signatures and the nearest names go on changing around it."""
     return re.split(r"[;(\[]", undecided.reason, maxsplit=1)[0]
 
@@ -126,7 +126,7 @@ def changes_of(runs: Sequence[Run]) -> list[Change]:
     return changes
 
 
-def changes_between(commits: Sequence[Commit], units: Mapping[str, Unit]) -> list[Change]:
+def changes_between(commits: Sequence[Commit], units: Mapping[str, ClosureVerdict]) -> list[Change]:
     """What changed in a history that branches: a commit changes what none of its parents has.
 
     A merge of two sides that differ changes nothing; it takes one of them.

@@ -15,13 +15,13 @@ from sentinel.errors import SentinelError
 from sentinel.history import commits as git
 from sentinel.history import record as records
 from sentinel.history.basis import Basis, basis
+from sentinel.history.closure_verdicts import PASSING, ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.history.commits import Commit, Tag, Walk
 from sentinel.history.executors import Executor, Found, Local, Work
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.origins import Origin, origin
 from sentinel.history.surroundings import surroundings
-from sentinel.history.sweep import Sweep, Tally, Told
-from sentinel.history.units import PASSING, Unit, Units, UnitStore
+from sentinel.history.sweep import Counts, Sweep, Told
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.settings import Settings
@@ -32,7 +32,7 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 #: Gives the unit of each recipe, by bug id, at a commit.
-Decide = Callable[[Commit], dict[str, Unit]]
+Decide = Callable[[Commit], dict[str, ClosureVerdict]]
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Account:
     """What a sweep gave.
 
     :ivar records: one for each recipe, in order.
-    :ivar tally: what was measured for it in this run.
+    :ivar counts: what was measured for it in this run.
     """
 
     records: list[dict[str, Any]]
-    tally: Tally
+    counts: Counts
 
 
 class Ledger:
@@ -69,7 +69,7 @@ class Ledger:
         self.target = target
         self.mirrors = store or MirrorStore()
         self.mirror = self.mirrors.path(target.name)
-        self.units = UnitStore(self.mirrors.home)
+        self.units = ClosureVerdictStore(self.mirrors.home)
         self.beside = surroundings(self.options.python)
 
     def commit(self, name: str) -> Commit:
@@ -119,21 +119,21 @@ class Ledger:
         bases = {recipe.bug_id: self.basis(recipe) for recipe in recipes}
         kept = {recipe.bug_id: self._kept(recipe, bases[recipe.bug_id], source, tags) for recipe in recipes}
         open_ = [recipe for recipe in recipes if kept[recipe.bug_id] is None]
-        tally = Tally()
+        counts = Counts()
         if open_:
             units = {recipe.bug_id: self.units_of(recipe, bases[recipe.bug_id]) for recipe in open_}
             every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
             with self.trees() as trees:
                 sweep = Sweep(self.target, open_, units, trees, self.beside, together)
                 swept = sweep.run(every, executor or self.local, told)
-                tally = swept.tally
+                counts = swept.counts
                 came_from = self._origins(trees)
                 for recipe in open_:
                     of = swept.units[recipe.bug_id]
                     document = records.record(recipe, bases[recipe.bug_id], source, line, tags, of, came_from)
                     whole = kept[recipe.bug_id] = {**document, "packages": self._packages(of.values())}
                     records.write(records.place(self.units.folder, whole), whole)
-        return Account([kept[recipe.bug_id] or {} for recipe in recipes], tally)
+        return Account([kept[recipe.bug_id] or {} for recipe in recipes], counts)
 
     @contextmanager
     def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
@@ -154,7 +154,7 @@ class Ledger:
     def basis(self, recipe: Recipe) -> Basis:
         return basis(self.catalog, recipe, self.settings)
 
-    def units_of(self, recipe: Recipe, on: Basis | None = None) -> Units:
+    def units_of(self, recipe: Recipe, on: Basis | None = None) -> ClosureVerdicts:
         return self.units.units(self.target.name, recipe.bug_id, on or self.basis(recipe))
 
     @contextmanager
@@ -174,8 +174,8 @@ class Ledger:
         """The executor of this machine's cores."""
         return Local(self.catalog, self.units.folder / "copies", self.mirrors.path, self.options, lanes)
 
-    def _origins(self, trees: GitTrees) -> Callable[[Commit, Unit], Origin | None]:
-        def came_from(commit: Commit, unit: Unit) -> Origin | None:
+    def _origins(self, trees: GitTrees) -> Callable[[Commit, ClosureVerdict], Origin | None]:
+        def came_from(commit: Commit, unit: ClosureVerdict) -> Origin | None:
             if not commit.parents:
                 return None
             try:
@@ -185,7 +185,7 @@ class Ledger:
 
         return came_from
 
-    def _packages(self, units: Iterable[Unit]) -> dict[str, str]:
+    def _packages(self, units: Iterable[ClosureVerdict]) -> dict[str, str]:
         """The third-party packages that were looked for, as they are here."""
         closures = [self.units.closure(self.target.name, name) for name in {unit.closure for unit in units}]
         names = {name for closure in closures if closure is not None for name in closure.packages}

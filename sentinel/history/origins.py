@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.gittrees import TREE, GitTrees
 from sentinel.history.names import syntax_of
-from sentinel.history.units import Unit
 from sentinel.sources.trees import FILE
 
 #: Lines in a row that are looked for together, and the letters and digits among them: ``return loss`` alone stands in
@@ -38,7 +38,7 @@ class Origin:
     older: int
 
 
-def origin(trees: GitTrees, unit: Unit, tree: str, before: str) -> Origin | None:
+def origin(trees: GitTrees, unit: ClosureVerdict, tree: str, before: str) -> Origin | None:
     """Where the definition that was probed came from.
 
     :param tree, before: the trees of its commit and of the commit before.

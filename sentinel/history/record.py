@@ -18,9 +18,9 @@ from typing import Any
 from sentinel.errors import SentinelError
 from sentinel.history import chronicle
 from sentinel.history.basis import Basis
+from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import Commit, Tag, is_moment
 from sentinel.history.origins import Origin
-from sentinel.history.units import Unit
 from sentinel.recipes import Recipe
 from sentinel.recipes.schema_subset import Check, compiled
 from sentinel.reports.escaping import message
@@ -108,8 +108,8 @@ def record(
     source: Source,
     commits: Sequence[Commit],
     tags: Sequence[Tag],
-    units: Mapping[str, Unit],
-    origin: Callable[[Commit, Unit], Origin | None] = lambda commit, unit: None,
+    units: Mapping[str, ClosureVerdict],
+    origin: Callable[[Commit, ClosureVerdict], Origin | None] = lambda commit, unit: None,
 ) -> dict[str, Any]:
     """The record of one recipe.
 
@@ -151,7 +151,7 @@ def plain_basis(basis: Basis) -> dict[str, Any]:
     return {**asdict(basis), "environment": dict(basis.environment)}
 
 
-def _release(tag: Tag, unit: Unit) -> dict[str, Any]:
+def _release(tag: Tag, unit: ClosureVerdict) -> dict[str, Any]:
     plain = {"name": tag.name, "commit": tag.commit.sha, "date": tag.commit.date}
     return {**plain, "verdict": unit.verdict, "kind": unit.kind}
 

@@ -15,11 +15,11 @@ from sentinel.deciding.runner import Job, Runner, runner_of
 from sentinel.errors import Unavailable
 from sentinel.history import record as records
 from sentinel.history.basis import basis
+from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.history.closures import closure_of
 from sentinel.history.commits import Commit, Tag
 from sentinel.history.ledger import Account
-from sentinel.history.sweep import Tally
-from sentinel.history.units import Unit, Units, UnitStore
+from sentinel.history.sweep import Counts
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.evidence import reason
@@ -67,13 +67,13 @@ def sweep_releases(
     :raises Unavailable: as :func:`versions`.
     """
     home = Home.default()
-    store = UnitStore(home)
+    store = ClosureVerdictStore(home)
     listed = versions(target)
     bases = {recipe.bug_id: basis(catalog, recipe, settings) for recipe in recipes}
     units = {recipe.bug_id: store.units(target.name, recipe.bug_id, bases[recipe.bug_id]) for recipe in recipes}
     runner = runner_of(catalog, settings, tell)
-    tally = Tally()
-    found: dict[str, dict[str, Unit]] = {recipe.bug_id: {} for recipe in recipes}
+    counts = Counts()
+    found: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
     try:
         for number, version in enumerate(listed):
             if tell:
@@ -83,7 +83,7 @@ def sweep_releases(
                 if unit is None:
                     unit = _probe(runner, recipe, version)
                     units[recipe.bug_id].add(unit, closure_of(None, target.roots))
-                    tally.probed += 1
+                    counts.probed += 1
                 found[recipe.bug_id][f"pypi:{version}"] = unit
             runner.discard(target.name, Ref("pypi", version))
     finally:
@@ -96,19 +96,21 @@ def sweep_releases(
         document = records.record(recipe, bases[recipe.bug_id], source, commits, tags, found[recipe.bug_id])
         records.write(records.place(store.folder, document), document)
         result.append(document)
-    return Account(result, tally)
+    return Account(result, counts)
 
 
 def _answers(version: str) -> str:
     return hashlib.sha256(f"pypi:{version}".encode()).hexdigest()[:40]
 
 
-def _known(units: Units, version: str) -> Unit | None:
+def _known(units: ClosureVerdicts, version: str) -> ClosureVerdict | None:
     return next((unit for unit in units if unit.answers == _answers(version)), None)
 
 
-def _probe(runner: Runner, recipe: Recipe, version: str) -> Unit:
+def _probe(runner: Runner, recipe: Recipe, version: str) -> ClosureVerdict:
     decision = runner.decide(Job(recipe, Ref("pypi", version)))
     verdict = decision.verdict
     closure = closure_of(None, ())
-    return Unit(closure.id, _answers(version), verdict.name, verdict.kind, reason(decision), f"pypi:{version}")
+    return ClosureVerdict(
+        closure.id, _answers(version), verdict.name, verdict.kind, reason(decision), f"pypi:{version}"
+    )

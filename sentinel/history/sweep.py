@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts
 from sentinel.history.closures import Revision, closure_of
 from sentinel.history.commits import Commit
 from sentinel.history.executors import Executor, Found, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError
 from sentinel.history.surroundings import Surroundings
-from sentinel.history.units import Unit, Units
 from sentinel.recipes import Recipe
 from sentinel.targets import Target
 
@@ -25,7 +25,7 @@ Told = Callable[[int, int, int], None]
 
 
 @dataclass
-class Tally:
+class Counts:
     """:ivar probed: verdicts that were measured in this run.
     :ivar commits: commits at which something was.
     """
@@ -38,8 +38,8 @@ class Tally:
 class Swept:
     """:ivar units: bug id -> commit -> its unit."""
 
-    units: Mapping[str, Mapping[str, Unit]]
-    tally: Tally
+    units: Mapping[str, Mapping[str, ClosureVerdict]]
+    counts: Counts
 
 
 class Sweep:
@@ -52,7 +52,7 @@ class Sweep:
         self,
         target: Target,
         recipes: Sequence[Recipe],
-        units: Mapping[str, Units],
+        units: Mapping[str, ClosureVerdicts],
         trees: GitTrees,
         beside: Surroundings,
         together: bool = False,
@@ -64,9 +64,9 @@ class Sweep:
         self._units = units
         self._trees = trees
         self._memo: dict[tuple[str, str, str], str | None] = {}
-        self._by_roots: dict[tuple[tuple[str, str], ...], dict[str, Unit]] = {}
-        self._done: dict[str, dict[str, Unit]] = {recipe.bug_id: {} for recipe in recipes}
-        self.tally = Tally()
+        self._by_roots: dict[tuple[tuple[str, str], ...], dict[str, ClosureVerdict]] = {}
+        self._done: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
+        self.counts = Counts()
 
     def run(self, commits: Sequence[Commit], executor: Callable[[], Executor], told: Told | None = None) -> Swept:
         """Decide all commits; what is known is looked up, and the executor is made only where something is not.
@@ -83,16 +83,16 @@ class Sweep:
                 running = executor()
                 stack.callback(running.close)
                 self._probe(missing, running, len(commits), told)
-        return Swept(self._done, self.tally)
+        return Swept(self._done, self.counts)
 
-    def decide(self, commit: Commit, submit: Submit) -> dict[str, Unit]:
+    def decide(self, commit: Commit, submit: Submit) -> dict[str, ClosureVerdict]:
         """The unit of each recipe at one commit."""
         revision, missing = self._missing(commit)
         if missing and revision is not None:
             work = Work(self._target.name, commit.sha, revision.roots, tuple(missing), self._together)
             for found in submit(0, work).result():
                 self._take(found, commit, revision)
-            self.tally.commits += 1
+            self.counts.commits += 1
         return {bug: units[commit.sha] for bug, units in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
@@ -109,7 +109,9 @@ class Sweep:
                     known[recipe.bug_id] = self._done[recipe.bug_id][commit.sha] = unit
         except MissingObjectError as error:
             for recipe in self._recipes:
-                self._done[recipe.bug_id][commit.sha] = Unit("", "", "unavailable", "ref", str(error), commit.sha)
+                self._done[recipe.bug_id][commit.sha] = ClosureVerdict(
+                    "", "", "unavailable", "ref", str(error), commit.sha
+                )
             return None, []
         return revision, missing
 
@@ -125,10 +127,10 @@ class Sweep:
                     lane, commit, revision = running.pop(future)
                     for found in future.result():
                         self._take(found, commit, revision)
-                    self.tally.commits += 1
+                    self.counts.commits += 1
                     left -= 1 + self._next(lane, lanes, executor, running)
                     if told:
-                        told(total - left, total, self.tally.probed)
+                        told(total - left, total, self.counts.probed)
         finally:
             for future in running:
                 future.cancel()
@@ -155,11 +157,11 @@ class Sweep:
         closure = closure_of(found.asked, self._target.roots)
         same = ("verdict", "kind", "reason", "boundary", "file", "line", "blob")
         decided = {name: getattr(found, name) for name in same}
-        unit = Unit(closure.id, revision.answers(closure), commit=commit.sha, **decided)
+        unit = ClosureVerdict(closure.id, revision.answers(closure), commit=commit.sha, **decided)
         self._units[found.bug_id].add(unit, closure)
         self._done[found.bug_id][commit.sha] = unit
         self._by_roots.setdefault(revision.roots, {})[found.bug_id] = unit
-        self.tally.probed += 1
+        self.counts.probed += 1
 
 
 class _Lanes:

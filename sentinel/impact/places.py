@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.bench import Bench, Subject, Undecidable
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable
 from sentinel.deciding.outcomes import Observation
 from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import SentinelError
@@ -33,7 +33,7 @@ class Place:
     :ivar variants: the recipe's scenario as it was asked there.
     :ivar observation: what was observed on it.
     :ivar observe: calls the boundary on other inputs.
-    :ivar benches: the session in which it does, where it has begun to; :meth:`close` ends it.
+    :ivar law_sessions: the session in which it does, where it has begun to; :meth:`close` ends it.
     """
 
     ref: str
@@ -43,11 +43,11 @@ class Place:
     variants: Mapping[str, Inputs]
     observation: Observation
     observe: Observe
-    benches: list[Bench]
+    law_sessions: list[LawSession]
 
     def close(self) -> None:
-        for bench in self.benches:
-            bench.close()
+        for law_session in self.law_sessions:
+            law_session.close()
 
 
 def subject_of(recipe: Recipe, catalog: Catalog) -> Subject:
@@ -64,20 +64,22 @@ def at_revision(runner: Runner, catalog: Catalog, recipe: Recipe, ref: Ref) -> P
     decision = runner.decide(Job(recipe, ref))
     if decision.measurement is None or decision.checkout is None:
         raise SentinelError(f"{recipe.bug_id} at {ref.short}: {decision.verdict.reason}")
-    benches: list[Bench] = []
+    law_sessions: list[LawSession] = []
     refused = f"{recipe.boundary} at {ref.short} does not take a batch of training"
 
     def ask(calls: Mapping[str, Inputs]) -> Mapping[str, Any]:
         subject = subject_of(recipe, catalog)
-        if not benches:
-            benches.append(runner.ground(recipe.target, ref, [subject.binding]).bench)
-        return benches[0].observe(subject, calls, recipe.given(subject.contract, subject.binding.fixed))
+        if not law_sessions:
+            law_sessions.append(runner.open_target(recipe.target, ref, [subject.binding]).law_session)
+        return law_sessions[0].observe(subject, calls, recipe.given(subject.contract, subject.binding.fixed))
 
     checkout = decision.checkout
     revision = checkout.commit or checkout.version or checkout.tree
     observation = decision.measurement.observation
     observe = _or_not_taken(ask, refused)
-    return Place(str(ref), ref.short, revision, decision.verdict.name, recipe.variants, observation, observe, benches)
+    return Place(
+        str(ref), ref.short, revision, decision.verdict.name, recipe.variants, observation, observe, law_sessions
+    )
 
 
 def at_reference(runner: Runner, catalog: Catalog, recipe: Recipe, base: Ref) -> Place:
@@ -86,11 +88,11 @@ def at_reference(runner: Runner, catalog: Catalog, recipe: Recipe, base: Ref) ->
     subject = subject_of(recipe, catalog)
     if subject.contract.oracle is None:
         raise SentinelError(f"the contract {subject.contract.name} has no reference; name a revision with --head REF")
-    bench = runner.ground(recipe.target, base, [subject.binding]).bench
+    law_session = runner.open_target(recipe.target, base, [subject.binding]).law_session
     silent = "the contract's reference has no answer (name a revision with --head REF)"
-    observe = _or_not_taken(lambda calls: bench.consult(subject, calls), silent)
+    observe = _or_not_taken(lambda calls: law_session.consult(subject, calls), silent)
     variants = example(subject, recipe).variants
-    return Place(REFERENCE, "the contract's reference", "", "", variants, observe(variants), observe, [bench])
+    return Place(REFERENCE, "the contract's reference", "", "", variants, observe(variants), observe, [law_session])
 
 
 def _or_not_taken(ask: Callable[[Mapping[str, Inputs]], Mapping[str, Any]], otherwise: str) -> Observe:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from sentinel.deciding.bench import Subject
+from sentinel.deciding.law_session import Subject
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.registries import of_every_member, registered

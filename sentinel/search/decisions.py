@@ -1,4 +1,4 @@
-"""What a hunt knows about a law, as a decision: verdict, evidence and all."""
+"""What a search knows about a law, as a decision: verdict, evidence and all."""
 
 from __future__ import annotations
 
@@ -11,77 +11,85 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.bench import Subject, Trial, Undecidable
-from sentinel.deciding.ground import Ground
+from sentinel.deciding.law_session import Subject, Trial, Undecidable
+from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.outcomes import Comparison, Decision, Failure, Kind, Measurement, Verdict, VerdictName
 from sentinel.deciding.proof import NotProvenError, failed, prove, stands
 from sentinel.deciding.verdicts import UNAVAILABLE, of_failure
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
-from sentinel.search.hunt import Tally
+from sentinel.search.boundary_search import LawOutcome
 from sentinel.search.saving import bug_id, recipe_document
 from sentinel.targets import Dialect
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import typed
 
 
-def of_tally(ground: Ground, subject: Subject, law: Law, tally: Tally, tried: int, seed: int) -> Decision:
-    """The decision about one law at one boundary after a hunt."""
-    searched = f"{tried} scenarios of seed {seed}, {tally.spoken} of them about this law"
-    if tally.findings:
-        finding = tally.findings[0]
-        violations = tuple(item for found in tally.findings for item in found.violations if found is finding)
-        more = "".join(f"; also {other.symptom}: {other.violations[0].detail}" for other in tally.findings[1:])
+def of_tally(
+    open_target: OpenTarget, subject: Subject, law: Law, outcome: LawOutcome, tried: int, seed: int
+) -> Decision:
+    """The decision about one law at one boundary after a search."""
+    searched = f"{tried} scenarios of seed {seed}, {outcome.spoken} of them about this law"
+    if outcome.findings:
+        finding = outcome.findings[0]
+        violations = tuple(item for found in outcome.findings for item in found.violations if found is finding)
+        more = "".join(f"; also {other.symptom}: {other.violations[0].detail}" for other in outcome.findings[1:])
         comparisons = tuple(
             Comparison(item.key, item.observed, None, item.demanded, None, False, item.detail) for item in violations
         )
         reason = f"the law is broken ({law.statement}): {violations[0].detail}{more}"
-        return _decision(ground, subject, law, Verdict("reproduced", reason), finding.trial, comparisons, violations)
-    stale = stale_dialects(subject, law, tally)
+        return _decision(
+            open_target, subject, law, Verdict("reproduced", reason), finding.trial, comparisons, violations
+        )
+    stale = stale_dialects(subject, law, outcome)
     if stale:
         reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
-        return _decision(ground, subject, law, Verdict("changed", reason), tally.sample)
-    if tally.dialects:
+        return _decision(open_target, subject, law, Verdict("changed", reason), outcome.sample)
+    if outcome.dialects:
         meant = "; ".join(
             f"{subject.binding.dialects[place].reason} ({subject.binding.dialects[place].link})"
-            for place in tally.dialects
+            for place in outcome.dialects
         )
         reason = f"the law holds but for a declared dialect, in {searched}: {meant}"
-        return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample or tally.told)
-    if tally.spoken:
+        return _decision(open_target, subject, law, Verdict("fixed", reason), outcome.sample or outcome.told)
+    if outcome.spoken:
         reason = f"the law holds in {searched}: {law.statement}"
-        return _decision(ground, subject, law, Verdict("fixed", reason), tally.sample or tally.told)
+        return _decision(open_target, subject, law, Verdict("fixed", reason), outcome.sample or outcome.told)
     kinds: Counter[Kind | Literal[""]] = Counter()
-    for why, count in tally.refused.items():
-        kinds[tally.kinds[why]] += count
-    if tally.silent:
-        kinds["drift"] -= tally.unknown
+    for why, count in outcome.refused.items():
+        kinds[outcome.kinds[why]] += count
+    if outcome.silent:
+        kinds["drift"] -= outcome.unknown
     kinds = +kinds
     if kinds:
         kind = kinds.most_common(1)[0][0]
-        why = next(why for why, _ in tally.refused.most_common() if tally.kinds[why] == kind)
+        why = next(why for why, _ in outcome.refused.most_common() if outcome.kinds[why] == kind)
         # An exception of the boundary's own is loud: it does not compute what the law would look at.
         name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"
-        return _decision(ground, subject, law, Verdict(name, f"every call was refused: {why}", kind), None)
-    why = tally.silent.most_common(1)[0][0] if tally.silent else "no scenario could be drawn"
+        return _decision(open_target, subject, law, Verdict(name, f"every call was refused: {why}", kind), None)
+    why = outcome.silent.most_common(1)[0][0] if outcome.silent else "no scenario could be drawn"
     return _decision(
-        ground, subject, law, Verdict("unavailable", f"the law had nothing to say in {searched}: {why}", "law"), None
+        open_target,
+        subject,
+        law,
+        Verdict("unavailable", f"the law had nothing to say in {searched}: {why}", "law"),
+        None,
     )
 
 
-def of_undecidable(ground: Ground, subject: Subject, law: Law, error: Undecidable) -> Decision:
+def of_undecidable(open_target: OpenTarget, subject: Subject, law: Law, error: Undecidable) -> Decision:
     """The decision where the boundary cannot be called at this ref."""
     told, binding = error.failure, subject.binding
     if told.kind == "drift" and told.provenance is None:  # looked for and not found, it says
         told = replace(told, kind="not-in-this-version")
     try:
-        checkout, sources = ground.checkout, ground.sources
+        checkout, sources = open_target.checkout, open_target.sources
         needed = (*binding.requires, *binding.imports)
         gone = [path for path in needed if not any(stands(name, checkout, sources) for name in binding.names(path))]
         failure = failed(told, checkout, sources, gone, binding.paths)
     except NotProvenError as unproven:
         failure = Failure("drift", str(unproven))
-    return replace(_decision(ground, subject, law, of_failure(failure), None), failure=failure)
+    return replace(_decision(open_target, subject, law, of_failure(failure), None), failure=failure)
 
 
 def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failure, adapter: str = "") -> Decision:
@@ -96,20 +104,20 @@ def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failu
 CHANCES = 200
 
 
-def stale_dialects(subject: Subject, law: Law, tally: Tally, chances: int = CHANCES) -> list[Dialect]:
+def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
     """Declared dialects that had their chances to show, and did not."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)
         if not subject.binding.like  # what another boundary means need not show here
         and dialect.name == law.name
-        and tally.dialects_open[place] >= chances
-        and not tally.dialects[place]
+        and outcome.dialects_open[place] >= chances
+        and not outcome.dialects[place]
     ]
 
 
 def _decision(
-    ground: Ground,
+    open_target: OpenTarget,
     subject: Subject,
     law: Law,
     verdict: Verdict,
@@ -120,15 +128,15 @@ def _decision(
     variants: Mapping[str, Inputs] = trial.variants if trial is not None else {"": {}}
     document: dict[str, Any] = {}
     if trial is not None:
-        name = bug_id(ground.target, subject.boundary, law.name)
-        document = recipe_document(subject, law, variants, violations, ground.target, ground.checkout, name)
+        name = bug_id(open_target.target, subject.boundary, law.name)
+        document = recipe_document(subject, law, variants, violations, open_target.target, open_target.checkout, name)
     measurement, failure = None, None
     told = trial.answer if trial is not None else None
     if trial is not None and trial.case is not None and told is not None and told.provenance is not None:
         try:
             measurement = Measurement(
                 {name: dict(values) for name, values in trial.case.observation.items()},
-                prove(told.provenance, ground.checkout, ground.sources),
+                prove(told.provenance, open_target.checkout, open_target.sources),
                 told.ghosts,
                 told.stand_ins,
                 trial.case.oracle,
@@ -137,16 +145,16 @@ def _decision(
             failure = Failure("drift", str(error))
             verdict, comparisons = of_failure(failure), ()
     return Decision(
-        _recipe(ground.target, subject, law, variants, document),
-        ground.ref,
+        _recipe(open_target.target, subject, law, variants, document),
+        open_target.ref,
         verdict,
-        checkout=ground.checkout,
+        checkout=open_target.checkout,
         measurement=measurement,
         failure=failure,
         comparisons=comparisons,
-        environment=ground.environment,
+        environment=open_target.environment,
         law=law.name,
-        adapter=ground.adapter,
+        adapter=open_target.adapter,
         subject=subject.name,
     )
 

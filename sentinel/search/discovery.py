@@ -14,14 +14,14 @@ import numpy as np
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.bench import Bench, Subject, Undecidable
-from sentinel.deciding.ground import Ground
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Job, Runner
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
+from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, Finding
 from sentinel.search.checks import Omitted
 from sentinel.search.decisions import stale_dialects
-from sentinel.search.hunt import TAPES, Drawn, Finding, Hunt
 from sentinel.targets import Dialect, Target
 from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
@@ -59,17 +59,17 @@ class Progress:
     tried: int = 0
     stopped: bool = False
     findings: list[Finding] = field(default_factory=list)
-    hunts: list[Hunt] = field(default_factory=list)
+    searches: list[BoundarySearch] = field(default_factory=list)
     not_searched: list[Omitted] = field(default_factory=list)
 
     @property
     def stale(self) -> list[tuple[Subject, Dialect]]:
         """Declared dialects that had their chance to show, and did not."""
         return [
-            (hunt.subject, dialect)
-            for hunt in self.hunts
-            for law, tally in hunt.tallies.items()
-            for dialect in stale_dialects(hunt.subject, law, tally)
+            (search.subject, dialect)
+            for search in self.searches
+            for law, outcome in search.outcomes.items()
+            for dialect in stale_dialects(search.subject, law, outcome)
         ]
 
 
@@ -111,7 +111,7 @@ class Discovery:
 
     def __init__(
         self,
-        ground: Ground,
+        open_target: OpenTarget,
         subjects: Sequence[Subject],
         laws: Callable[[Law], bool],
         seed: int,
@@ -121,12 +121,12 @@ class Discovery:
         interval: float = 0.2,
     ) -> None:
         self._told, self._interval = 0.0, interval
-        self._ground, self._memory, self._found, self._tell = ground, memory, found, tell
+        self._open_target, self._memory, self._found, self._tell = open_target, memory, found, tell
         self.progress = Progress()
         for subject in subjects:
             wanted = [law for law in subject.laws if laws(law)]
             if wanted:
-                self.progress.hunts.append(Hunt(ground.bench, subject, seed, wanted, SHRINKING))
+                self.progress.searches.append(BoundarySearch(open_target.law_session, subject, seed, wanted, SHRINKING))
 
     def run(self, examples: int | None = None, seconds: float | None = None) -> Progress:
         """Search until so many scenarios were tried, or the time is up.
@@ -141,27 +141,27 @@ class Discovery:
 
         try:
             self._replay()
-            going = list(progress.hunts)
+            going = list(progress.searches)
             while going and not over() and (examples is None or progress.tried < examples):
-                for hunt in list(going):
+                for search in list(going):
                     left = TURN if examples is None else min(TURN, examples - progress.tried)
                     if left <= 0 or over():
                         break
-                    if not self._turn(hunt, left, over, began):
-                        going.remove(hunt)
+                    if not self._turn(search, left, over, began):
+                        going.remove(search)
         except KeyboardInterrupt:
             progress.stopped = True
             self._collect()  # what the boundary under search has shown so far
-        for hunt in list(progress.hunts):
-            reason = hunt.undecided
+        for search in list(progress.searches):
+            reason = search.undecided
             if reason:
-                progress.hunts.remove(hunt)
-                progress.not_searched.append(Omitted(hunt.subject.boundary, "", reason))
+                progress.searches.remove(search)
+                progress.not_searched.append(Omitted(search.subject.boundary, "", reason))
         return progress
 
-    def _turn(self, hunt: Hunt, count: int, over: Callable[[], bool], began: float) -> bool:
+    def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
         """One boundary's turn; whether it is worth another."""
-        progress, before = self.progress, hunt.tried
+        progress, before = self.progress, search.tried
 
         def tick() -> None:
             progress.tried += 1
@@ -170,51 +170,51 @@ class Discovery:
                 rate = progress.tried / max(time.monotonic() - began, 1e-9)
                 self._tell(
                     f"{progress.tried} tried, {rate:.0f} a second, {len(progress.findings)} found; "
-                    f"at {hunt.subject.boundary}"
+                    f"at {search.subject.boundary}"
                 )
 
         try:
-            hunt.run(count, tick=tick, enough=over)
+            search.run(count, tick=tick, enough=over)
         except Undecidable as error:
-            progress.not_searched.append(Omitted(hunt.subject.boundary, "", str(error)))
-            progress.hunts.remove(hunt)
+            progress.not_searched.append(Omitted(search.subject.boundary, "", str(error)))
+            progress.searches.remove(search)
             return False
         self._collect()
-        return hunt.tried > before
+        return search.tried > before
 
     def _replay(self) -> None:
         if self._memory is None:
             return
-        for hunt in list(self.progress.hunts):
-            for law in hunt.tallies:
-                for variants in self._memory.of(self._ground.target, hunt.subject, law):
+        for search in list(self.progress.searches):
+            for law in search.outcomes:
+                for variants in self._memory.of(self._open_target.target, search.subject, law):
                     try:
-                        if not hunt.replay([(law, variants)]):
-                            self._memory.forget(self._ground.target, hunt.subject, law, variants)
+                        if not search.replay([(law, variants)]):
+                            self._memory.forget(self._open_target.target, search.subject, law, variants)
                     except Undecidable:
                         break  # its turn will say so
         self._collect()
 
     def _collect(self) -> None:
         known = {id(finding) for finding in self.progress.findings}
-        for hunt in self.progress.hunts:
-            for tally in hunt.tallies.values():
-                for finding in tally.findings:
+        for search in self.progress.searches:
+            for outcome in search.outcomes.values():
+                for finding in outcome.findings:
                     if id(finding) not in known:
                         self.progress.findings.append(finding)
                         if self._memory is not None:
-                            self._memory.keep(self._ground.target, finding)
+                            self._memory.keep(self._open_target.target, finding)
                         self._found(finding)
 
 
-def grouped(findings: Sequence[Finding], bench: Bench | None = None) -> list[Discovered]:
+def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Discovered]:
     """One root cause, one finding.
 
     A boundary that breaks a law because it calls another one that breaks it in the same way is named beside that one.
     A law that is broken by the very scenario that breaks another law at the same boundary, in the same way, is named
     beside that other law.
 
-    :param bench: where scenarios are tried; None: laws are not grouped.
+    :param law_session: where scenarios are tried; None: laws are not grouped.
     """
     roots: list[Finding] = []
     also: dict[int, list[str]] = {}
@@ -228,7 +228,9 @@ def grouped(findings: Sequence[Finding], bench: Bench | None = None) -> list[Dis
             also.setdefault(id(root), []).append(finding.subject.boundary)
     first: list[Finding] = []
     for finding in sorted(roots, key=lambda item: item.subject.laws.index(item.law)):
-        same = next((item for item in first if bench is not None and _one_cause(bench, item, finding)), None)
+        same = next(
+            (item for item in first if law_session is not None and _one_cause(law_session, item, finding)), None
+        )
         if same is None:
             first.append(finding)
         else:
@@ -244,21 +246,21 @@ def grouped(findings: Sequence[Finding], bench: Bench | None = None) -> list[Dis
     ]
 
 
-def _one_cause(bench: Bench, one: Finding, other: Finding) -> bool:
+def _one_cause(law_session: LawSession, one: Finding, other: Finding) -> bool:
     if one.subject.boundary != other.subject.boundary or one.symptom != other.symptom:
         return False
-    return _shows(bench, one.law, other) or _shows(bench, other.law, one)
+    return _shows(law_session, one.law, other) or _shows(law_session, other.law, one)
 
 
-def _shows(bench: Bench, law: Law, finding: Finding) -> bool:
+def _shows(law_session: LawSession, law: Law, finding: Finding) -> bool:
     """Whether the scenario of a finding breaks another law too, in the same way."""
     subject, inputs = finding.subject, next(iter(finding.trial.variants.values()))
-    for tape in TAPES:
-        variants = Drawn(subject, inputs, tape).variants(law)
+    for choices in EXAMPLE_CHOICES:
+        variants = Drawn(subject, inputs, choices).variants(law)
         if isinstance(variants, str):
             continue
         try:
-            [trial] = bench.try_(subject, [(law, variants)])
+            [trial] = law_session.try_(subject, [(law, variants)])
         except Undecidable:
             return False
         if any(item.symptom == finding.symptom for item in trial.violations):
@@ -276,7 +278,7 @@ def _explains(one: Finding, other: Finding) -> bool:
 def recognised(
     runner: Runner,
     target: Target,
-    ground: Ground,
+    open_target: OpenTarget,
     found: Sequence[Discovered],
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
@@ -290,7 +292,7 @@ def recognised(
 
     def verdict(recipe: Recipe) -> str:
         if recipe.bug_id not in decided:
-            decided[recipe.bug_id] = runner.decide(Job(recipe, ground.ref)).verdict.name
+            decided[recipe.bug_id] = runner.decide(Job(recipe, open_target.ref)).verdict.name
         return decided[recipe.bug_id]
 
     def shown_by(recipe: Recipe) -> Iterator[Finding]:
@@ -298,10 +300,10 @@ def recognised(
         for subject in subjects:
             laws = [law for law in subject.laws if law.name == recipe.invariant]
             if laws and recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths:
-                hunt = Hunt(ground.bench, subject, 0, laws)
+                search = BoundarySearch(open_target.law_session, subject, 0, laws)
                 with suppress(Undecidable):
-                    hunt.try_recipes([recipe])
-                yield from hunt.tallies[laws[0]].findings
+                    search.try_recipes([recipe])
+                yield from search.outcomes[laws[0]].findings
 
     for item in list(found):
         beside = [other.finding for other in found if other.finding.subject.name == item.finding.subject.name]

@@ -37,12 +37,12 @@ class Draws:
 
 
 #: How many choices of a law vary; enough for the longest permutation and what stands beside it.
-TAPE = 16
+CHOICES = 16
 
 
-def tape(draw: Callable[[st.SearchStrategy[Any]], Any]) -> bytes:
-    """Bytes for a :class:`~sentinel.contracts.choices.Tape`."""
-    return bytes(draw(_bytes(TAPE)))
+def choices(draw: Callable[[st.SearchStrategy[Any]], Any]) -> bytes:
+    """Bytes for a :class:`~sentinel.contracts.choices.Choices`."""
+    return bytes(draw(_bytes(CHOICES)))
 
 
 # A strategy costs more to make than to draw from.

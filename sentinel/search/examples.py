@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.bench import Subject
+from sentinel.deciding.law_session import Subject
 from sentinel.recipes import Recipe
 from sentinel.search.scenarios import with_dialects
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.bench import Subject
+from sentinel.deciding.law_session import Subject
 from sentinel.errors import SentinelError
 from sentinel.laws.law import Law
 from sentinel.recipes import load_copy

@@ -17,8 +17,8 @@ import numpy as np
 
 from sentinel.contracts.contract import DoesNotApply, Input, Inputs
 from sentinel.deciding import verdicts
-from sentinel.deciding.bench import Subject, Undecidable
-from sentinel.deciding.ground import Ground
+from sentinel.deciding.law_session import Subject, Undecidable
+from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Job, Runner
 from sentinel.laws.compare import counted, literal, numbers
 from sentinel.laws.law import Case, Law, Violation
@@ -26,7 +26,7 @@ from sentinel.laws.layout import address
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.store import write_atomically
-from sentinel.search.hunt import Finding
+from sentinel.search.boundary_search import Finding
 from sentinel.targets.checkout import Checkout
 from sentinel.values.closeness import agree
 from sentinel.values.literals import Tensor, plain
@@ -160,16 +160,16 @@ class Untried(Exception):
     """Nothing that could be written of a finding tells a broken boundary from a mended one."""
 
 
-def tried_document(finding: Finding, ground: Ground, runner: Runner, catalog: Catalog) -> dict[str, Any]:
+def tried_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
     """The recipe of a finding, decided by the reference's values where it has them, tried against a broken twin (the
     code at hand) and mended ones.
 
     :raises Untried: where it cannot tell them apart.
     """
-    document = finding_document(finding, ground.target, ground.checkout)
+    document = finding_document(finding, open_target.target, open_target.checkout)
     case = finding.trial.case
     assert case is not None  # or no law could have been broken
-    oracle = _consulted(finding, ground)
+    oracle = _consulted(finding, open_target)
     twins = list(_mended(finding, oracle))
     failed = "no answer that a mended boundary might give keeps the law"
     for values in (_values(finding, oracle, twins[0]), {}) if oracle else ({},):
@@ -184,7 +184,7 @@ def tried_document(finding: Finding, ground: Ground, runner: Runner, catalog: Ca
             mended = any(kept)
         if not mended:
             continue
-        verdict = runner.decide(Job(recipe, ground.ref)).verdict
+        verdict = runner.decide(Job(recipe, open_target.ref)).verdict
         if verdict.name == "reproduced":
             return {**document, **values}
         failed = f"the recipe says {verdict.name} of the code that shows it: {verdict.reason}"
@@ -196,12 +196,12 @@ def _loaded(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
         return load_recipe(save(Path(folder), document), catalog)
 
 
-def _consulted(finding: Finding, ground: Ground) -> Answers:
+def _consulted(finding: Finding, open_target: OpenTarget) -> Answers:
     """What the contract's reference answers to each variant; empty where it has none."""
     if finding.subject.contract.oracle is None:
         return {}
     try:
-        return ground.bench.consult(finding.subject, finding.trial.variants)
+        return open_target.law_session.consult(finding.subject, finding.trial.variants)
     except Undecidable:
         return {}
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sentinel.contracts.choices import Tape
+from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input
 from sentinel.search.domains import DOMAINS
 from sentinel.targets import Binding
@@ -106,7 +106,9 @@ def _takes(contract: Contract, binding: Binding, item: Input, inputs: Mapping[st
         return True
     # A count that the contract makes agree with the rest of the scenario, whichever was drawn.
     made = (
-        [contract.arrange({**inputs, item.name: choice}, Tape(b"")) for choice in accepted] if contract.arrange else []
+        [contract.arrange({**inputs, item.name: choice}, Choices(b"")) for choice in accepted]
+        if contract.arrange
+        else []
     )
     return any(other[item.name] == value for other in made)
 

@@ -1,4 +1,4 @@
-"""A survey: the laws of many boundaries. Several hunters set out as soon as it is known what will be asked."""
+"""A survey: the laws of many boundaries. Several searchers set out as soon as it is known what will be asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from sentinel.deciding.bench import Subject, Undecidable
+from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.outcomes import Decision, Failure
 from sentinel.errors import Unavailable
 from sentinel.laws.law import Law
@@ -18,18 +18,18 @@ from sentinel.search.checks import subjects
 from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
-    from sentinel.deciding.bench import Bench
-    from sentinel.deciding.ground import Ground
+    from sentinel.deciding.law_session import LawSession
+    from sentinel.deciding.open_target import OpenTarget
     from sentinel.deciding.runner import Runner
     from sentinel.recipes import Recipe
-    from sentinel.search.hunt import Drawn, Finding, Hunt, Tally
+    from sentinel.search.boundary_search import BoundarySearch, Drawn, Finding, LawOutcome
     from sentinel.search.recorded import Recorded
     from sentinel.targets.checkout import Checkout
 
 #: Scenarios for each boundary, and calls that shrinking one finding may take.
 LEVELS: Mapping[str, tuple[int, int]] = {"quick": (6, 12), "deep": (400, 600)}
 
-#: How much longer a hunt goes on for a declared dialect that has not shown yet, before it is called stale.
+#: How much longer a search goes on for a declared dialect that has not shown yet, before it is called stale.
 _PATIENCE = 300
 
 
@@ -50,18 +50,18 @@ class LawJob:
         return self.target, self.boundary, self.ref
 
 
-#: What is hunted at once: a boundary of a target at a ref.
+#: What is searched at once: a boundary of a target at a ref.
 Place = tuple[str, str, Ref]
 
 
 class Survey:
-    """Answers law jobs. Everything about one boundary at one ref is hunted at once.
+    """Answers law jobs. Everything about one boundary at one ref is searched at once.
 
     :param level: ``quick`` or ``deep``.
     :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
         shrinking.
     :param recorded: scenarios that an earlier run recorded; they are looked at next.
-    :param hunters: boundaries that are hunted at the same time. What a hunt finds does not depend on it.
+    :param searchers: boundaries that are searched at the same time. What a search finds does not depend on it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Survey:
         level: str,
         seed: int = 0,
         recipes_of: Callable[[str], Sequence[Recipe]] = lambda target: (),
-        hunters: int = 1,
+        searchers: int = 1,
         recorded: Recorded | None = None,
     ) -> None:
         self._catalog, self._runner = catalog, runner
@@ -79,29 +79,31 @@ class Survey:
         self._seed = seed
         self._recipes_of = recipes_of
         self._recorded = recorded
-        self._hunters = hunters
-        self._pool = ThreadPoolExecutor(max_workers=hunters, thread_name_prefix="sentinel-hunt")
+        self._searchers = searchers
+        self._pool = ThreadPoolExecutor(max_workers=searchers, thread_name_prefix="sentinel-search")
         self._drawer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sentinel-draw")
         self._ahead: dict[Place, Future[Sequence[Drawn]]] = {}
-        self._hunts: dict[Place, Future[None]] = {}
+        self._searches: dict[Place, Future[None]] = {}
         self._wanted: dict[Place, set[str]] = {}
         self._decided: dict[LawJob, Decision] = {}
         self._findings: dict[LawJob, list[Finding]] = {}
-        self._grounds: dict[tuple[str, Ref], Ground] = {}
-        self._ground_locks: dict[tuple[str, Ref], Lock] = {}
+        self._open_targets: dict[tuple[str, Ref], OpenTarget] = {}
+        self._opening_locks: dict[tuple[str, Ref], Lock] = {}
         self._subjects: dict[tuple[str, Ref], Mapping[str, Subject]] = {}
 
     def plan(self, jobs: Iterable[LawJob]) -> None:
-        """Say which laws will be asked about, so that one hunt of a boundary serves them all. Several hunters set out
-        at once; one alone waits until it is asked."""
+        """Say which laws will be asked about, so that one search of a boundary serves them all.
+
+        Several searchers set out at once; one alone waits until it is asked.
+        """
         jobs = list(jobs)
         for job in jobs:
             self._wanted.setdefault(job.place, set()).add(job.law)
-        if self._hunters > 1:
+        if self._searchers > 1:
             for place in dict.fromkeys(job.place for job in jobs):
-                if place not in self._hunts:
+                if place not in self._searches:
                     self._ahead[place] = self._drawer.submit(self._draw, place)
-                self._hunted(place)
+                self._searched(place)
 
     def decide(self, job: LawJob) -> Decision:
         """The decision of a job.
@@ -110,9 +112,9 @@ class Survey:
         """
         if job not in self._decided:
             self.plan([job])
-            self._hunted(job.place).result()
-            if job not in self._decided:  # a law that was not planned when the boundary was hunted
-                self._hunt(job.place)
+            self._searched(job.place).result()
+            if job not in self._decided:  # a law that was not planned when the boundary was searched
+                self._search(job.place)
         return self._decided[job]
 
     def findings(self, job: LawJob) -> list[Finding]:
@@ -134,31 +136,31 @@ class Survey:
                 yield from self.findings(job)
 
     def close(self) -> None:
-        """Forget what nobody has asked for yet, and wait for hunts under way: after the runner was closed, or they
+        """Forget what nobody has asked for yet, and wait for searches under way: after the runner was closed, or they
         take their time."""
         self._drawer.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _draw(self, place: Place) -> Sequence[Drawn]:
-        """Scenarios for a hunt to come: while the target is imported there is nothing to try them on."""
-        from sentinel.search.hunt import drawn_scenarios  # Hypothesis takes its time
+        """Scenarios for a search to come: while the target is imported there is nothing to try them on."""
+        from sentinel.search.boundary_search import drawn_scenarios  # Hypothesis takes its time
 
         target, boundary, ref = place
         return drawn_scenarios(self._subjects_of(target, ref)[boundary], self._seed, 0, self._examples)
 
     def _drawn_ahead(self, place: Place) -> Sequence[Drawn]:
-        """What was drawn for a hunt; nothing where nobody has begun with it."""
+        """What was drawn for a search; nothing where nobody has begun with it."""
         ahead = self._ahead.pop(place, None)
         return () if ahead is None or ahead.cancel() else ahead.result()
 
-    def _hunted(self, place: Place) -> Future[None]:
-        if place not in self._hunts:
-            self._hunts[place] = self._pool.submit(self._hunt, place)
-        return self._hunts[place]
+    def _searched(self, place: Place) -> Future[None]:
+        if place not in self._searches:
+            self._searches[place] = self._pool.submit(self._search, place)
+        return self._searches[place]
 
-    def _hunt(self, place: Place) -> None:
+    def _search(self, place: Place) -> None:
+        from sentinel.search.boundary_search import BoundarySearch
         from sentinel.search.decisions import of_absence, of_tally, of_undecidable  # Hypothesis takes its time
-        from sentinel.search.hunt import Hunt
 
         target, boundary, ref = place
         wanted = set(self._wanted[place])
@@ -167,31 +169,33 @@ class Survey:
         laws = [law for law in subject.laws if law.name in wanted]
         jobs = {law: LawJob(target, boundary, law.name, ref) for law in laws}
         try:
-            ground = self._ground(target, ref)
+            open_target = self._open_target(target, ref)
         except Unavailable as error:
             failure = Failure(error.kind, error.reason)
             adapter = self._catalog.adapters[target].digest
             for law, job in jobs.items():
                 self._decided[job] = of_absence(target, ref, subject, law, failure, adapter)
             return
-        bench = ground.bench.fresh()  # what another boundary's calls leave behind cannot matter
+        law_session = open_target.law_session.fresh()  # what another boundary's calls leave behind cannot matter
         ahead = self._drawn_ahead(place)
         # Evidence shows one scenario of a law, that of its first symptom: nobody reads a second one.
-        hunt = Hunt(bench, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True, ahead=ahead)
+        search = BoundarySearch(
+            law_session, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True, ahead=ahead
+        )
         try:
             recorded = self._recorded.variants(target, subject, laws, ref) if self._recorded is not None else {}
-            hunt.try_recipes(self._recipes_of(target), list(recorded.items()))
-            hunt.run(self._examples)
-            self._wait_for_dialects(bench, hunt)
+            search.try_recipes(self._recipes_of(target), list(recorded.items()))
+            search.run(self._examples)
+            self._wait_for_dialects(law_session, search)
         except Undecidable as error:
             for law, job in jobs.items():
-                self._decided[job] = of_undecidable(ground, subject, law, error)
+                self._decided[job] = of_undecidable(open_target, subject, law, error)
             return
         finally:
-            bench.close()
-        for law, tally in hunt.tallies.items():
-            self._findings[jobs[law]] = list(tally.findings)
-            self._decided[jobs[law]] = of_tally(ground, subject, law, tally, hunt.tried, self._seed)
+            law_session.close()
+        for law, outcome in search.outcomes.items():
+            self._findings[jobs[law]] = list(outcome.findings)
+            self._decided[jobs[law]] = of_tally(open_target, subject, law, outcome, search.tried, self._seed)
 
     def _subjects_of(self, target: str, ref: Ref) -> Mapping[str, Subject]:
         """name -> boundary."""
@@ -203,32 +207,32 @@ class Survey:
             self._subjects[key] = {item.name: item for item in found}
         return self._subjects[key]
 
-    def _ground(self, target: str, ref: Ref) -> Ground:
+    def _open_target(self, target: str, ref: Ref) -> OpenTarget:
         key = (target, ref)
-        with self._ground_locks.setdefault(key, Lock()):
-            if key not in self._grounds:
+        with self._opening_locks.setdefault(key, Lock()):
+            if key not in self._open_targets:
                 bindings = [item.binding for item in self._subjects_of(target, ref).values()]
-                self._grounds[key] = self._runner.ground(target, ref, bindings)
-            return self._grounds[key]
+                self._open_targets[key] = self._runner.open_target(target, ref, bindings)
+            return self._open_targets[key]
 
     @staticmethod
-    def _wait_for_dialects(bench: Bench, hunt: Hunt) -> None:
+    def _wait_for_dialects(law_session: LawSession, search: BoundarySearch) -> None:
         """Few scenarios may not have shown a declared dialect; give it its chance before calling it stale."""
+        from sentinel.search.boundary_search import BoundarySearch
         from sentinel.search.decisions import stale_dialects
-        from sentinel.search.hunt import Hunt
 
-        for law, tally in hunt.tallies.items():
-            if not tally.findings and stale_dialects(hunt.subject, law, tally, chances=1):
-                longer = Hunt(bench, hunt.subject, hunt.seed, [law], hunt.shrinking)
-                more = longer.tallies[law]
+        for law, outcome in search.outcomes.items():
+            if not outcome.findings and stale_dialects(search.subject, law, outcome, chances=1):
+                longer = BoundarySearch(law_session, search.subject, search.seed, [law], search.shrinking)
+                more = longer.outcomes[law]
                 longer.run(_PATIENCE, enough=partial(_shown, more))
-                tally.dialects.update(more.dialects)
-                tally.dialects_open.update(more.dialects_open)
-                tally.findings += more.findings
+                outcome.dialects.update(more.dialects)
+                outcome.dialects_open.update(more.dialects_open)
+                outcome.findings += more.findings
 
 
-def _shown(tally: Tally) -> bool:
-    return bool(tally.dialects)
+def _shown(outcome: LawOutcome) -> bool:
+    return bool(outcome.dialects)
 
 
 def names(laws: Iterable[Law]) -> list[str]:

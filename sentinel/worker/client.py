@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from sentinel.errors import SentinelError
 from sentinel.targets.checkout import Checkout
-from sentinel.worker import answers, protocol, syscalls, walls
+from sentinel.worker import answers, bubblewrap, protocol, syscalls
 from sentinel.worker.answers import Compiled, Failed, Measured, Sat, WorkerKind
 from sentinel.worker.limits import USERS
 from sentinel.worker.processes import Leader
@@ -110,7 +110,7 @@ class Zygote:
         self._hello: dict[str, Any] | None = None
         self._scratch: str | None = None
         self._kept = -1
-        self._walled = False
+        self._in_bubblewrap = False
         self._log: Any = None
         self._stopped = False
 
@@ -132,7 +132,7 @@ class Zygote:
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
-                self._behind_a_wall([self.options.python or sys.executable, str(_BOOTSTRAP), str(theirs.fileno())]),
+                self._wrapped([self.options.python or sys.executable, str(_BOOTSTRAP), str(theirs.fileno())]),
                 pass_fds=(theirs.fileno(),),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
@@ -141,7 +141,7 @@ class Zygote:
                 cwd=self._scratch,
                 start_new_session=True,
             )
-        except walls.InterpreterError as error:
+        except bubblewrap.InterpreterError as error:
             ours.close()
             raise WorkerError(str(error)) from None
         except OSError as error:
@@ -151,23 +151,23 @@ class Zygote:
             theirs.close()
         self._channel = ours
 
-    def _behind_a_wall(self, command: list[str]) -> list[str]:
-        """The command, behind a wall where that is another interpreter's and strict containment is wanted."""
+    def _wrapped(self, command: list[str]) -> list[str]:
+        """The command, in bubblewrap where that is another interpreter's and strict containment is wanted."""
         assert self._scratch is not None
         if self.options.python is None or (self.options.sandbox or self._default) != "strict":
             return command
         readable = [*self.places.readable, *self.places.checkouts]
-        walled = walls.walled(command, readable, self.places.hidden, [self._scratch], self._devices)
-        self._walled = walled != command
-        if not self._walled:
+        wrapped = bubblewrap.wrapped(command, readable, self.places.hidden, [self._scratch], self._devices)
+        self._in_bubblewrap = wrapped != command
+        if not self._in_bubblewrap:
             return command
-        _give(self._scratch, walls.user())
-        # What is behind the wall cannot remove the folder, and this process may be killed before it does.
-        return ["sh", "-c", '"$@"; status=$?; rm -rf -- "$0"; exit $status', self._scratch, *walled]
+        _give(self._scratch, bubblewrap.user())
+        # What is in bubblewrap cannot remove the folder, and this process may be killed before it does.
+        return ["sh", "-c", '"$@"; status=$?; rm -rf -- "$0"; exit $status', self._scratch, *wrapped]
 
     @property
     def _devices(self) -> list[str]:
-        return [] if self.options.device == "cpu" else walls.gpus()
+        return [] if self.options.device == "cpu" else bubblewrap.gpus()
 
     @property
     def _default(self) -> str:
@@ -271,21 +271,21 @@ class Zygote:
         except subprocess.TimeoutExpired:  # it goes on, and says nothing
             os.killpg(self._process.pid, signal.SIGKILL)
             return ""
-        if self._walled and status > 128:  # as a shell says it
+        if self._in_bubblewrap and status > 128:  # as a shell says it
             status = 128 - status
         return signal.Signals(-status).name if status < 0 else ""
 
     def _environment(self) -> dict[str, str]:
         return {
             **(dict(os.environ) if self.options.sandbox == "off" else {}),
-            **walls.environment(),
+            **bubblewrap.environment(),
             "HOME": str(self._scratch),
             "TMPDIR": str(self._scratch),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
             # Fewer and larger pages of the heap: a fork copies fewer of them, which is what a probe costs most.
             "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-            **({"USER": "sentinel", "LOGNAME": "sentinel"} if self._walled else {}),  # known by no number there
+            **({"USER": "sentinel", "LOGNAME": "sentinel"} if self._in_bubblewrap else {}),  # known by no number there
             **flags(),
         }
 
@@ -316,7 +316,7 @@ class Zygote:
         :return: the process, which nobody needs to wait for; None where there is nothing to do.
         """
         # Under no other level than strict: there the process that imports has written it already.
-        if not files or self.sandbox != "strict" or self._walled:
+        if not files or self.sandbox != "strict" or self._in_bubblewrap:
             return None
         said, tree = set(files), str(checkout.path)
         names = [name for name in made_with if name.endswith(".py") and f"{tree}/{name}" in said]
@@ -363,7 +363,7 @@ class Zygote:
         try:
             with _room():
                 scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
-            _give(scratch, walls.user() if self._walled else None)
+            _give(scratch, bubblewrap.user() if self._in_bubblewrap else None)
             own = {"scratch": scratch, "memory": memory, "limited": limited, "patience": self.options.timeout}
             self._command({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
             born = self._answer()

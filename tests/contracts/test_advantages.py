@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sentinel.contracts.choices import Tape
+from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.drawing import Draws
@@ -602,7 +602,7 @@ def test_groups_are_laid_out(layout: str, data: st.DataObject) -> None:
 
 def test_equal_groups_are_often_several_of_several() -> None:
     layouts = [
-        drawn("reward_normalisation", Tape(random.Random(seed).randbytes(4096)), {"group_layout": "equal"})["group"]
+        drawn("reward_normalisation", Choices(random.Random(seed).randbytes(4096)), {"group_layout": "equal"})["group"]
         for seed in range(100)
     ]
     assert sum(1 < len(set(labels)) < len(labels) for labels in layouts) >= 25

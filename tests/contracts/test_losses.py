@@ -19,7 +19,7 @@ from demo_kit import Decide, Lab
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sentinel.contracts.choices import Tape
+from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, DoesNotApply
 from sentinel.deciding.outcomes import Decision
 from sentinel.recipes.catalog import bundled_catalog
@@ -808,7 +808,7 @@ def test_sequences_are_rejected_as_a_whole(oracle: Oracle) -> None:
 def test_many_a_threshold_lies_between_a_mean_and_a_sum() -> None:
     contract, apart = bundled_catalog().contracts["sequence_rejection"], 0
     for seed in range(60):
-        inputs = draw(contract, Binding("", contract.name), Tape(random.Random(seed).randbytes(4096)))
+        inputs = draw(contract, Binding("", contract.name), Choices(random.Random(seed).randbytes(4096)))
         old, current, advantages, mask = (
             inputs[name].array().astype(float) for name in ("old_log_probs", "log_probs", "advantages", "response_mask")
         )

@@ -66,7 +66,7 @@ def swept(ledger: Callable[[], Ledger], tiny_catalog: Catalog) -> Swept:
         book = ledger()
         recipes = find_recipes(tiny_catalog, ("tiny",))
         account = book.sweep(recipes, Selection(**{"ref": "main", **selection}), lambda: book.local(2))
-        return {**account.records[0], "probed": account.tally.probed}
+        return {**account.records[0], "probed": account.counts.probed}
 
     return run
 

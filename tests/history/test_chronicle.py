@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.history.chronicle import changes_between, changes_of, runs_of, spells_of
+from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import Commit
 from sentinel.history.rendering import counts, overview
-from sentinel.history.units import Unit
 
 WORDS = {
     "R": ("reproduced", ""),
@@ -20,10 +20,10 @@ WORDS = {
 }
 
 
-def line(text: str, days: list[int] | None = None) -> tuple[list[Commit], dict[str, Unit]]:
+def line(text: str, days: list[int] | None = None) -> tuple[list[Commit], dict[str, ClosureVerdict]]:
     days = days or list(range(1, len(text) + 1))
     commits = [Commit(str(n), "", (str(n - 1),), f"2026-01-{day:02}T00:00:00Z", "") for n, day in enumerate(days)]
-    return commits, {str(n): Unit("", "", *WORDS[letter]) for n, letter in enumerate(text)}
+    return commits, {str(n): ClosureVerdict("", "", *WORDS[letter]) for n, letter in enumerate(text)}
 
 
 def told(text: str) -> list[tuple[str, str, int]]:
@@ -88,7 +88,7 @@ def test_in_a_history_that_branches_a_merge_takes_a_side_and_changes_nothing() -
         Commit("evil", "", ("merge", "side"), "", ""),
     ]
     words = {"base": "F", "side": "R", "main": "F", "merge": "R", "evil": "F"}
-    units = {sha: Unit("", "", *WORDS[letter]) for sha, letter in words.items()}
+    units = {sha: ClosureVerdict("", "", *WORDS[letter]) for sha, letter in words.items()}
     assert [(c.what, c.commit.sha) for c in changes_between(commits, units)] == [
         ("introduced", "side"),
         ("fixed", "evil"),

@@ -19,10 +19,10 @@ from history_kit import BROKEN, BUGGY, FIXED, History
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import rendering
+from sentinel.history.closure_verdicts import ClosureVerdictStore
 from sentinel.history.executors import Found, Local, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError
 from sentinel.history.ledger import Ledger, Selection
-from sentinel.history.units import UnitStore
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.sources import Home, MirrorStore
@@ -228,7 +228,7 @@ def test_an_interrupt_keeps_what_was_decided(
             book.sweep(recipes, Selection("main"), lambda: book.local(1))
     assert not list((book.units.folder / "copies").iterdir())
     account = book.sweep(recipes, Selection("main"), lambda: book.local(1))
-    assert (account.tally.probed, len(account.records[0]["runs"])) == (2, 4)
+    assert (account.counts.probed, len(account.records[0]["runs"])) == (2, 4)
 
 
 KILLED = """
@@ -283,7 +283,7 @@ def test_what_is_left_of_a_line_goes_where_the_next_is_written(left: str, tmp_pa
     file = tmp_path / "history" / "units.jsonl"
     file.parent.mkdir()
     file.write_text(left)
-    store = UnitStore(Home(tmp_path))
+    store = ClosureVerdictStore(Home(tmp_path))
     for number in range(2):
         store.append(file, {"basis": {}}, {"number": number})
     assert [json.loads(line) for line in file.read_text().splitlines()] == [

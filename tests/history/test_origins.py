@@ -9,10 +9,10 @@ import pytest
 from history_kit import BUGGY, History
 
 from sentinel.history import rendering
+from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import commit
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.origins import Origin, origin
-from sentinel.history.units import Unit
 
 Swept = Callable[..., dict[str, Any]]
 
@@ -24,7 +24,7 @@ BODY = """    weighted_sum_of_losses = (loss_mat * 1.0).sum()
 AGGREGATE = f'def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n{BODY}'
 
 
-def of_the_last(history: History, unit: Unit) -> Origin | None:
+def of_the_last(history: History, unit: ClosureVerdict) -> Origin | None:
     mirror = history.path / ".git"
     now = commit(mirror, history.commits[-1])
     trees = GitTrees(mirror)
@@ -85,30 +85,30 @@ def test_where_a_history_begins_there_is_nothing_older(history: History, swept: 
 def test_what_cannot_be_told_is_not_told(history: History, file: str, line: int) -> None:
     history.commit({"README": ""})
     history.commit({"tiny/losses.py": AGGREGATE, "tiny/broken.py": "def ("})
-    assert of_the_last(history, Unit("", "", "reproduced", file=file, line=line)) is None
+    assert of_the_last(history, ClosureVerdict("", "", "reproduced", file=file, line=line)) is None
 
 
 def test_decorators_belong_to_a_definition(history: History) -> None:
     history.commit({"README": ""})
     history.commit({"tiny/losses.py": f"import functools\n\n\n@functools.cache\n{AGGREGATE}"})
-    found = of_the_last(history, Unit("", "", "reproduced", file="tiny/losses.py", line=4))
+    found = of_the_last(history, ClosureVerdict("", "", "reproduced", file="tiny/losses.py", line=4))
     assert found == Origin(5, 0)
 
 
 def test_a_few_words_that_stand_everywhere_are_not_older_code(history: History) -> None:
     history.commit({"tiny/other.py": "def f():\n    x = 1\n    return x\n"})
     history.commit({"tiny/losses.py": "def g():\n    x = 1\n    return x\n"})
-    assert of_the_last(history, Unit("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(3, 0)
+    assert of_the_last(history, ClosureVerdict("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(3, 0)
 
 
 def test_a_method_that_becomes_a_function_is_older_code(history: History) -> None:
     method = AGGREGATE.replace("\n", "\n    ")
     history.commit({"tiny/other.py": f"class Losses:\n    {method.rstrip()}\n"})
     history.commit({"tiny/losses.py": AGGREGATE, "tiny/other.py": "class Losses:\n    pass\n"})
-    assert of_the_last(history, Unit("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 4)
+    assert of_the_last(history, ClosureVerdict("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 4)
 
 
 def test_a_copy_is_new_where_it_stands(history: History) -> None:
     history.commit({"tiny/other.py": AGGREGATE})
     history.commit({"tiny/losses.py": AGGREGATE})
-    assert of_the_last(history, Unit("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 0)
+    assert of_the_last(history, ClosureVerdict("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 0)

@@ -25,7 +25,7 @@ from sentinel.deciding.processes import contained_places
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker import walls
+from sentinel.worker import bubblewrap
 from sentinel.worker.client import Options, WorkerError, Zygote
 
 #: What a line of a ``.pth`` file starts, in whatever interpreter of the environment: it tells on standard error.
@@ -62,7 +62,7 @@ if os.environ.get("TMPDIR"):  # in a zygote, and not in whoever prepares this
 
 @pytest.fixture
 def wall() -> None:
-    reason = walls.reason_against()
+    reason = bubblewrap.reason_against()
     if reason:
         pytest.skip(f"no wall is available here: {reason}")
 
@@ -176,7 +176,7 @@ def test_a_worker_that_is_killed_is_replaced(wall: None, started: Callable[..., 
 def test_nothing_is_left_where_the_controller_is_killed(
     wall: None, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The processes behind the wall see the end of their socket, and the folder goes with them."""
+    """The processes in bubblewrap see the end of their socket, and the folder goes with them."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = """
 import os, signal, sys
@@ -243,4 +243,6 @@ def test_the_users_own_packages_are_seen(wall: None, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "base"))
     (tmp_path / "base" / "lib").mkdir(parents=True)
     script = f"import json, os; print(json.dumps(os.listdir({str(tmp_path / 'base')!r})))"
-    assert walls.ask(str(Path(os.path.realpath(site.__file__)).parents[2] / "bin" / "python3"), "-c", script) == ["lib"]
+    assert bubblewrap.ask(str(Path(os.path.realpath(site.__file__)).parents[2] / "bin" / "python3"), "-c", script) == [
+        "lib"
+    ]

@@ -1,4 +1,4 @@
-"""A ground of toy functions: right and wrong ones, whose faults are known."""
+"""An open target with toy functions: right and wrong ones, whose faults are known."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from demo_kit import Lab
 from toy import TOY, TOY_ALONE, TOY_WITH_MANY_OFFSETS, TOY_WITH_OFFSET
-from toy_ground import TOYS, OpenGround
+from toy_target import TOYS, OpenToys
 
-from sentinel.deciding.bench import Subject
-from sentinel.deciding.ground import Ground
+from sentinel.deciding.law_session import Subject
+from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Runner
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
@@ -31,7 +31,7 @@ def toys(catalog: Catalog) -> Catalog:
 
 @pytest.fixture
 def runners() -> Iterator[list[Runner]]:
-    """Those of the grounds that a test has opened, the last one last."""
+    """Those of the open targets that a test has opened, the last one last."""
     opened: list[Runner] = []
     yield opened
     for runner in opened:
@@ -39,8 +39,8 @@ def runners() -> Iterator[list[Runner]]:
 
 
 @pytest.fixture
-def open_ground(toys: Catalog, lab: Lab, warm_runs: Zygote, runners: list[Runner]) -> OpenGround:
-    def opened(*names: str, code: str = TOYS, **options: float) -> tuple[Ground, dict[str, Subject]]:
+def open_toys(toys: Catalog, lab: Lab, warm_runs: Zygote, runners: list[Runner]) -> OpenToys:
+    def opened(*names: str, code: str = TOYS, **options: float) -> tuple[OpenTarget, dict[str, Subject]]:
         tree = lab.write({"toys.py": code})
 
         def checkout(target: object, ref: Ref, pull: int | None) -> Checkout:
@@ -50,7 +50,7 @@ def open_ground(toys: Catalog, lab: Lab, warm_runs: Zygote, runners: list[Runner
         runners.append(runner)
         found = {item.boundary.rpartition(".")[2]: item for item in subjects(toys, "toys")[0]}
         wanted = {name: found[name] for name in names} if names else found
-        ground = runner.ground("toys", Ref("path", str(tree)), [item.binding for item in wanted.values()])
-        return ground, wanted
+        open_target = runner.open_target("toys", Ref("path", str(tree)), [item.binding for item in wanted.values()])
+        return open_target, wanted
 
     return opened

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 from toy import TOY
-from toy_ground import OpenGround
+from toy_target import OpenToys
 
-from sentinel.deciding.bench import Subject
-from sentinel.deciding.ground import Ground
+from sentinel.deciding.law_session import Subject
+from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Runner
 from sentinel.laws.law import Law
 from sentinel.recipes import load_recipe
@@ -28,43 +28,45 @@ def every(law: Law) -> bool:
     return True
 
 
-def discover(ground: Ground, found: dict[str, Subject], memory: Memory | None = None, seed: int = 0) -> Discovery:
-    return Discovery(ground, list(found.values()), every, seed, memory)
+def discover(
+    open_target: OpenTarget, found: dict[str, Subject], memory: Memory | None = None, seed: int = 0
+) -> Discovery:
+    return Discovery(open_target, list(found.values()), every, seed, memory)
 
 
 def names(progress: Progress) -> list[str]:
     return [finding.subject.boundary.rpartition(".")[2] for finding in progress.findings]
 
 
-def test_every_boundary_has_its_turn(open_ground: OpenGround) -> None:
-    ground, found = open_ground("right", "rough", "unmasked")
-    progress = discover(ground, found).run(examples=60)
+def test_every_boundary_has_its_turn(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("right", "rough", "unmasked")
+    progress = discover(open_target, found).run(examples=60)
     assert progress.tried == 60
-    assert [hunt.tried for hunt in progress.hunts] == [20, 20, 20]
+    assert [search.tried for search in progress.searches] == [20, 20, 20]
     assert names(progress) == ["unmasked"]
 
 
-def test_one_that_is_not_there_is_said_and_the_rest_goes_on(open_ground: OpenGround) -> None:
-    ground, found = open_ground("elsewhere", "right")
-    progress = discover(ground, found).run(examples=30)
+def test_one_that_is_not_there_is_said_and_the_rest_goes_on(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("elsewhere", "right")
+    progress = discover(open_target, found).run(examples=30)
     assert [item.boundary for item in progress.not_searched] == ["pkg.toys.elsewhere"]
-    assert [hunt.tried for hunt in progress.hunts] == [30]
+    assert [search.tried for search in progress.searches] == [30]
 
 
-def test_a_budget_of_time_is_a_prefix_of_the_sequence(open_ground: OpenGround, monkeypatch: pytest.MonkeyPatch) -> None:
-    ground, found = open_ground("right", "unmasked")
+def test_a_budget_of_time_is_a_prefix_of_the_sequence(open_toys: OpenToys, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_target, found = open_toys("right", "unmasked")
     clock = iter(range(10_000))
     monkeypatch.setattr("sentinel.search.discovery.time.monotonic", lambda: float(next(clock)))
-    timed = discover(ground, found, seed=4).run(seconds=70.0)
+    timed = discover(open_target, found, seed=4).run(seconds=70.0)
     monkeypatch.undo()
     assert 0 < timed.tried < 70
-    counted = discover(ground, found, seed=4).run(examples=timed.tried)
-    assert [hunt.tried for hunt in counted.hunts] == [hunt.tried for hunt in timed.hunts]
+    counted = discover(open_target, found, seed=4).run(examples=timed.tried)
+    assert [search.tried for search in counted.searches] == [search.tried for search in timed.searches]
     assert [finding.trial.variants for finding in counted.findings] == [f.trial.variants for f in timed.findings]
 
 
-def test_an_interrupted_search_has_what_it_found(open_ground: OpenGround) -> None:
-    ground, found = open_ground("unmasked", "right")
+def test_an_interrupted_search_has_what_it_found(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("unmasked", "right")
     told: list[str] = []
 
     def tell(line: str) -> None:
@@ -72,7 +74,7 @@ def test_an_interrupted_search_has_what_it_found(open_ground: OpenGround) -> Non
         if "at pkg.toys.right" in line:
             raise KeyboardInterrupt
 
-    search = Discovery(ground, list(found.values()), every, 0, tell=tell)
+    search = Discovery(open_target, list(found.values()), every, 0, tell=tell)
     progress = search.run(examples=400)
     assert progress.stopped
     assert progress.tried < 400
@@ -80,10 +82,10 @@ def test_an_interrupted_search_has_what_it_found(open_ground: OpenGround) -> Non
 
 
 def test_an_interrupt_in_the_middle_of_a_call_leaves_a_bench_that_works(
-    open_ground: OpenGround, monkeypatch: pytest.MonkeyPatch
+    open_toys: OpenToys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer that nobody waited for is not taken for that of the next call."""
-    ground, found = open_ground("unmasked")
+    open_target, found = open_toys("unmasked")
     receive, asked = Session.receive, iter(range(100_000))
 
     def interrupted(session: Session) -> dict[str, Any]:
@@ -92,34 +94,34 @@ def test_an_interrupt_in_the_middle_of_a_call_leaves_a_bench_that_works(
         return receive(session)
 
     monkeypatch.setattr(Session, "receive", interrupted)
-    progress = discover(ground, found).run(examples=4000)
+    progress = discover(open_target, found).run(examples=4000)
     assert progress.stopped
     (finding,) = progress.findings
-    [again] = ground.bench.try_(finding.subject, [(finding.law, finding.trial.variants)])
+    [again] = open_target.law_session.try_(finding.subject, [(finding.law, finding.trial.variants)])
     assert [item.observed for item in again.violations] == [item.observed for item in finding.trial.violations]
 
 
-def test_what_was_found_is_tried_first_the_next_time(open_ground: OpenGround, tmp_path: Path) -> None:
-    ground, found = open_ground("unmasked")
+def test_what_was_found_is_tried_first_the_next_time(open_toys: OpenToys, tmp_path: Path) -> None:
+    open_target, found = open_toys("unmasked")
     memory = Memory(tmp_path / "found")
-    (first,) = discover(ground, found, memory).run(examples=30).findings
+    (first,) = discover(open_target, found, memory).run(examples=30).findings
     assert not first.replayed
-    (again,) = discover(ground, found, memory, seed=9).run(examples=1).findings
+    (again,) = discover(open_target, found, memory, seed=9).run(examples=1).findings
     assert again.replayed
     assert again.trial.variants == first.trial.variants
 
 
-def test_what_is_fixed_is_forgotten(open_ground: OpenGround, tmp_path: Path) -> None:
+def test_what_is_fixed_is_forgotten(open_toys: OpenToys, tmp_path: Path) -> None:
     memory = Memory(tmp_path / "found")
-    ground, found = open_ground("unmasked")
-    discover(ground, found, memory).run(examples=30)
+    open_target, found = open_toys("unmasked")
+    discover(open_target, found, memory).run(examples=30)
     (law,) = found["unmasked"].laws
     assert memory.of("toys", found["unmasked"], law)
     fixed = "import torch\ndef unmasked(values, response_mask, scale):\n" + (
         "    return scale * torch.where(response_mask != 0, values, 0.0).sum(-1)\n"
     )
-    ground, found = open_ground("unmasked", code=fixed)
-    assert discover(ground, found, memory).run(examples=10).findings == []
+    open_target, found = open_toys("unmasked", code=fixed)
+    assert discover(open_target, found, memory).run(examples=10).findings == []
     assert memory.of("toys", found["unmasked"], law) == []
 
 
@@ -135,57 +137,57 @@ def test_what_is_fixed_is_forgotten(open_ground: OpenGround, tmp_path: Path) -> 
     ids=str,
 )
 def test_what_the_adapter_no_longer_accepts_is_forgotten(
-    now: dict[str, Any], open_ground: OpenGround, tmp_path: Path
+    now: dict[str, Any], open_toys: OpenToys, tmp_path: Path
 ) -> None:
     memory = Memory(tmp_path / "found")
-    ground, found = open_ground("unmasked")
-    discover(ground, found, memory).run(examples=30)
+    open_target, found = open_toys("unmasked")
+    discover(open_target, found, memory).run(examples=30)
     subject = found["unmasked"]
     binding = replace(subject.binding, **now)
     narrower = replace(subject, binding=binding, contract=narrowed(TOY, binding))
-    assert discover(ground, {"unmasked": narrower}, memory).run(examples=0).findings == []
+    assert discover(open_target, {"unmasked": narrower}, memory).run(examples=0).findings == []
     assert memory.of("toys", subject, subject.laws[0]) == []
 
 
-def test_where_every_call_is_refused_nothing_was_searched(open_ground: OpenGround) -> None:
-    ground, found = open_ground("refuses", "right")
-    progress = discover(ground, found).run(examples=40)
-    assert [hunt.subject.boundary for hunt in progress.hunts] == ["pkg.toys.right"]
+def test_where_every_call_is_refused_nothing_was_searched(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("refuses", "right")
+    progress = discover(open_target, found).run(examples=40)
+    assert [search.subject.boundary for search in progress.searches] == ["pkg.toys.right"]
     ((boundary, reason),) = [(item.boundary, item.reason) for item in progress.not_searched]
     assert boundary == "pkg.toys.refuses"
     assert reason.startswith("every call was refused: ")
     assert "not on this machine" in reason
 
 
-def test_a_boundary_that_had_no_turn_was_not_searched(open_ground: OpenGround) -> None:
-    ground, found = open_ground("right", "unmasked")
-    progress = discover(ground, found).run(examples=5)
+def test_a_boundary_that_had_no_turn_was_not_searched(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("right", "unmasked")
+    progress = discover(open_target, found).run(examples=5)
     assert [(item.boundary, item.reason) for item in progress.not_searched] == [
         ("pkg.toys.unmasked", "the search ended before its turn")
     ]
 
 
-def test_a_boundary_that_breaks_because_it_calls_another_is_named_beside_it(open_ground: OpenGround) -> None:
-    ground, found = open_ground("calls_unmasked", "unmasked", "right")
-    progress = discover(ground, found).run(examples=120)
+def test_a_boundary_that_breaks_because_it_calls_another_is_named_beside_it(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("calls_unmasked", "unmasked", "right")
+    progress = discover(open_target, found).run(examples=120)
     assert sorted(names(progress)) == ["calls_unmasked", "unmasked"]
     (one,) = grouped(progress.findings)
     assert one.finding.subject.boundary == "pkg.toys.unmasked"
     assert one.also == ("pkg.toys.calls_unmasked",)
 
 
-def test_a_stale_dialect_is_told(open_ground: OpenGround) -> None:
-    ground, found = open_ground("meant", "stale")
-    progress = discover(ground, found).run(examples=450)
+def test_a_stale_dialect_is_told(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("meant", "stale")
+    progress = discover(open_target, found).run(examples=450)
     assert [subject.boundary for subject, _ in progress.stale] == ["pkg.toys.stale"]
 
 
 def test_a_saved_finding_is_a_finished_recipe(
-    open_ground: OpenGround, runners: list[Runner], toys: Catalog, tmp_path: Path
+    open_toys: OpenToys, runners: list[Runner], toys: Catalog, tmp_path: Path
 ) -> None:
-    ground, found = open_ground("unmasked")
-    (finding,) = discover(ground, found).run(examples=30).findings
-    document = tried_document(finding, ground, runners[-1], toys)
+    open_target, found = open_toys("unmasked")
+    (finding,) = discover(open_target, found).run(examples=30).findings
+    document = tried_document(finding, open_target, runners[-1], toys)
     place = save(tmp_path / "recipes", document)
     assert place.name == "TOYS-UNMASKED-THE-ORACLE-AGREES.yaml"
     again = save(tmp_path / "recipes", document)
@@ -202,12 +204,14 @@ def test_a_saved_finding_is_a_finished_recipe(
 
 
 def test_a_scenario_of_a_law_that_held_is_a_recipe_without_values(
-    open_ground: OpenGround, toys: Catalog, tmp_path: Path
+    open_toys: OpenToys, toys: Catalog, tmp_path: Path
 ) -> None:
-    ground, found = open_ground("right")
-    (hunt,) = discover(ground, found).run(examples=5).hunts
-    ((law, tally),) = hunt.tallies.items()
-    assert tally.sample is not None
-    document = recipe_document(hunt.subject, law, tally.sample.variants, (), "toys", ground.checkout, "TOYS-HELD")
+    open_target, found = open_toys("right")
+    (search,) = discover(open_target, found).run(examples=5).searches
+    ((law, outcome),) = search.outcomes.items()
+    assert outcome.sample is not None
+    document = recipe_document(
+        search.subject, law, outcome.sample.variants, (), "toys", open_target.checkout, "TOYS-HELD"
+    )
     recipe = load_recipe(save(tmp_path, document), toys)
     assert (recipe.expected_unpatched, recipe.pins) == ({}, ())

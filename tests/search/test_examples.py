@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from toy import TOY
 
-from sentinel.deciding.bench import Subject
+from sentinel.deciding.law_session import Subject
 from sentinel.laws.knobs import EVERY_KNOB_COUNTS
 from sentinel.recipes import Recipe
-from sentinel.search.drawing import TAPE
+from sentinel.search.boundary_search import Drawn
+from sentinel.search.drawing import CHOICES
 from sentinel.search.examples import example
-from sentinel.search.hunt import Drawn
 from sentinel.targets import Binding, Dialect
 from sentinel.values.literals import tensor
 
@@ -51,7 +51,7 @@ def test_what_a_recipe_states_is_tried_as_it_says(states: dict[str, Any]) -> Non
     told = recipe({"shifted": False, **COUNTED}, *(() if states else {"shifted"}))
     inputs = example(dialects, told).variants[""]
     assert inputs["shifted"] is not bool(states)
-    variants = Drawn(dialects, inputs, bytes(TAPE)).variants(EVERY_KNOB_COUNTS)
+    variants = Drawn(dialects, inputs, bytes(CHOICES)).variants(EVERY_KNOB_COUNTS)
     assert isinstance(variants, dict)
     assert {part["shifted"] for part in variants.values()} == {inputs["shifted"]}
 
@@ -61,7 +61,7 @@ def test_a_turned_knob_leads_into_what_a_dialect_speaks_of() -> None:
     dialect = Dialect("shifted", True, "meant", "https://example.org", where={"scale": (2.0,)})
     subject = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(dialect,)), TOY, (), "")
     inputs = {**COUNTED, "scale": 1.0, "shifted": False}
-    variants = Drawn(subject, inputs, bytes(TAPE)).variants(EVERY_KNOB_COUNTS)
+    variants = Drawn(subject, inputs, bytes(CHOICES)).variants(EVERY_KNOB_COUNTS)
     assert isinstance(variants, dict)
     assert {name: (part["scale"], part["shifted"]) for name, part in variants.items()} == {
         "baseline": (1.0, False),

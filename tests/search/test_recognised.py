@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from demo_kit import write_recipe
-from toy_ground import TOYS, OpenGround
+from toy_target import TOYS, OpenToys
 
 from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import Expected, load_recipe
 from sentinel.recipes.catalog import Catalog
+from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.discovery import Discovered, is_about, is_there, recognised
-from sentinel.search.hunt import Hunt
 from sentinel.targets import Binding, PackageRoot, Target
 
 LAW = "masked_values_have_no_influence"
@@ -96,7 +96,7 @@ def test_what_is_reproduced_is_there_and_what_is_fixed_is_not() -> None:
 
 
 def test_where_a_recipe_cannot_be_decided_its_scenario_is_tried(
-    open_ground: OpenGround, runners: list[Runner], toys: Catalog, tmp_path: Path
+    open_toys: OpenToys, runners: list[Runner], toys: Catalog, tmp_path: Path
 ) -> None:
     """As at an old commit, whose numbers are others: what a search drew by itself is no proof of whose bug it is."""
     document = {
@@ -108,11 +108,11 @@ def test_where_a_recipe_cannot_be_decided_its_scenario_is_tried(
     bug = load_recipe(write_recipe(tmp_path, document), toys)
     other = TOYS.replace("values.sum(-1)", "(values if len(values) > 1 else values * response_mask).sum(-1)")
     for code, known in ((TOYS, ("TOYS-UNMASKED",)), (other, ())):
-        ground, subjects = open_ground("unmasked", code=code)
-        assert runners[-1].decide(Job(bug, ground.ref)).verdict.name == "changed"
-        hunt = Hunt(ground.bench, subjects["unmasked"], 0)
-        hunt.run(30)
-        [tally] = hunt.tallies.values()
-        found, where = [Discovered(tally.findings[0])], list(subjects.values())
-        [told] = recognised(runners[-1], toys.targets["toys"], ground, found, [bug], where)
+        open_target, subjects = open_toys("unmasked", code=code)
+        assert runners[-1].decide(Job(bug, open_target.ref)).verdict.name == "changed"
+        search = BoundarySearch(open_target.law_session, subjects["unmasked"], 0)
+        search.run(30)
+        [outcome] = search.outcomes.values()
+        found, where = [Discovered(outcome.findings[0])], list(subjects.values())
+        [told] = recognised(runners[-1], toys.targets["toys"], open_target, found, [bug], where)
         assert told.known_as == known

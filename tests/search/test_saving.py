@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from toy_ground import TOYS, OpenGround
+from toy_target import TOYS, OpenToys
 
 from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.hunt import Finding, Hunt
+from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.saving import Untried, save, tried_document, written
 from sentinel.values.literals import tensor
 
@@ -20,35 +20,35 @@ from sentinel.values.literals import tensor
 MENDED = TOYS.replace("scale * values.sum(-1)", "right(values, response_mask, scale)")
 
 
-def found(open_ground: OpenGround, name: str) -> tuple[Any, Finding]:
-    ground, subjects = open_ground(name)
-    hunt = Hunt(ground.bench, subjects[name], 0)
-    hunt.run(30)
-    [tally] = hunt.tallies.values()
-    return ground, tally.findings[0]
+def found(open_toys: OpenToys, name: str) -> tuple[Any, Finding]:
+    open_target, subjects = open_toys(name)
+    search = BoundarySearch(open_target.law_session, subjects[name], 0)
+    search.run(30)
+    [outcome] = search.outcomes.values()
+    return open_target, outcome.findings[0]
 
 
 @pytest.mark.parametrize("name", ["unmasked", "leaking"])
 def test_a_saved_recipe_tells_the_mended_boundary_from_the_broken_one(
-    name: str, open_ground: OpenGround, runners: list[Runner], toys: Catalog, tmp_path: Path
+    name: str, open_toys: OpenToys, runners: list[Runner], toys: Catalog, tmp_path: Path
 ) -> None:
-    ground, finding = found(open_ground, name)
-    recipe = load_recipe(save(tmp_path, tried_document(finding, ground, runners[-1], toys)), toys)
+    open_target, finding = found(open_toys, name)
+    recipe = load_recipe(save(tmp_path, tried_document(finding, open_target, runners[-1], toys)), toys)
     assert recipe.has_values is (name == "unmasked")  # the other one has no reference: its law decides
-    assert runners[-1].decide(Job(recipe, ground.ref)).verdict.name == "reproduced"
-    mended, _ = open_ground(name, code=MENDED)
+    assert runners[-1].decide(Job(recipe, open_target.ref)).verdict.name == "reproduced"
+    mended, _ = open_toys(name, code=MENDED)
     assert runners[-1].decide(Job(recipe, mended.ref)).verdict.name == "fixed"
 
 
-def test_what_the_code_at_hand_does_not_show_is_not_saved(open_ground: OpenGround, toys: Catalog) -> None:
-    ground, finding = found(open_ground, "leaking")
+def test_what_the_code_at_hand_does_not_show_is_not_saved(open_toys: OpenToys, toys: Catalog) -> None:
+    open_target, finding = found(open_toys, "leaking")
     told: Any = SimpleNamespace(decide=lambda job: SimpleNamespace(verdict=SimpleNamespace(name="fixed", reason="so")))
     with pytest.raises(Untried, match="the recipe says fixed of the code that shows it: so"):
-        tried_document(finding, ground, told, toys)
+        tried_document(finding, open_target, told, toys)
 
 
-def test_what_no_answer_can_mend_is_not_saved(open_ground: OpenGround, runners: list[Runner], toys: Catalog) -> None:
-    ground, finding = found(open_ground, "leaking")
+def test_what_no_answer_can_mend_is_not_saved(open_toys: OpenToys, runners: list[Runner], toys: Catalog) -> None:
+    open_target, finding = found(open_toys, "leaking")
     stubborn = finding.__class__(
         finding.subject,
         finding.law.__class__(finding.law.name, finding.law.statement, lambda case: list(finding.violations)),
@@ -56,7 +56,7 @@ def test_what_no_answer_can_mend_is_not_saved(open_ground: OpenGround, runners: 
         finding.violations,
     )
     with pytest.raises(Untried, match="no answer that a mended boundary might give keeps the law"):
-        tried_document(stubborn, ground, runners[-1], toys)
+        tried_document(stubborn, open_target, runners[-1], toys)
 
 
 def test_tensors_inside_of_other_values_stay_tensors() -> None:

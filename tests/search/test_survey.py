@@ -35,8 +35,8 @@ def test_how_many_hunt_makes_no_difference(
 ) -> None:
     jobs = jobs_of(catalog, broken_tree, fixed_tree)
     told = []
-    for hunters in (1, 3):
-        survey = Survey(catalog, runner, "quick", hunters=hunters)
+    for searchers in (1, 3):
+        survey = Survey(catalog, runner, "quick", searchers=searchers)
         survey.plan(jobs)
         told.append([(job, survey.decide(job).verdict, survey.decide(job).measurement) for job in jobs])
         survey.close()
@@ -47,10 +47,10 @@ def test_how_many_hunt_makes_no_difference(
 def test_several_hunters_set_out_when_they_know_what_will_be_asked(
     catalog: Catalog, runner: Runner, fixed_tree: Path
 ) -> None:
-    survey = Survey(catalog, runner, "quick", hunters=2)
+    survey = Survey(catalog, runner, "quick", searchers=2)
     jobs = jobs_of(catalog, fixed_tree)
     survey.plan(jobs)
-    concurrent.futures.wait(survey._hunts.values())
+    concurrent.futures.wait(survey._searches.values())
     runner.close()  # nothing can be measured any more
     assert {survey.decide(job).verdict.name for job in jobs} >= {"fixed"}
     survey.close()
@@ -101,7 +101,7 @@ def test_a_law_asked_for_after_its_boundary_was_hunted_is_decided_too(
 ) -> None:
     first, second = jobs_of(catalog, fixed_tree)[:2]
     assert first.boundary == second.boundary
-    survey = Survey(catalog, runner, "quick", hunters=2)
+    survey = Survey(catalog, runner, "quick", searchers=2)
     assert survey.decide(first).law == first.law
     assert survey.decide(second).law == second.law
     survey.close()
@@ -111,7 +111,7 @@ def test_what_a_hunter_meets_is_raised_where_the_answer_is_asked_for(
     catalog: Catalog, runner: Runner, fixed_tree: Path
 ) -> None:
     runner.close()
-    survey = Survey(catalog, runner, "quick", hunters=2)
+    survey = Survey(catalog, runner, "quick", searchers=2)
     jobs = jobs_of(catalog, fixed_tree)
     survey.plan(jobs)
     with pytest.raises(WorkerError, match="the run has ended"):
@@ -123,8 +123,8 @@ def test_the_end_of_the_recipes_does_not_end_a_search(catalog: Catalog, runner: 
     """Both are in one process: a plan that ends lets go of it, a search that is under way does not."""
     ref = Ref("path", str(fixed_tree))
     bindings = catalog.adapters["demo"].target.bindings
-    ground = runner.ground("demo", ref, bindings)
+    open_target = runner.open_target("demo", ref, bindings)
     runner._processes.discard("demo", ref)
-    assert runner.ground("demo", ref, bindings).bench._target() is ground.bench._target()
-    assert ground.bench._target().dead is None
-    ground.bench._target().session().close()
+    assert runner.open_target("demo", ref, bindings).law_session._target() is open_target.law_session._target()
+    assert open_target.law_session._target().dead is None
+    open_target.law_session._target().session().close()

@@ -13,7 +13,7 @@ from shipped import MIRRORS, runner
 from twins import Edit, copied
 
 from sentinel.contracts.contract import Choose, DoesNotApply
-from sentinel.deciding.bench import Bench, Subject, Trial, widened
+from sentinel.deciding.law_session import LawSession, Subject, Trial, widened
 from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
 from sentinel.laws.law import Law, Violation
@@ -91,7 +91,7 @@ class Bound:
         self._catalog = bundled_catalog()
         self.subjects, _ = subjects(self._catalog, target)
         bindings = [subject.binding for subject in self.subjects]
-        self._bench: Bench = warm.ground(target, ref, bindings).bench
+        self._law_session: LawSession = warm.open_target(target, ref, bindings).law_session
 
     def subject(self, boundary: str, contract: str) -> Subject:
         (found,) = (s for s in self.subjects if (s.boundary, s.contract.name) == (boundary, contract))
@@ -145,7 +145,7 @@ class Bound:
         :param coarsest: the dtype that they had before they were widened.
         """
         rule: Law = self._catalog.laws[law]
-        [trial] = self._bench.try_(replace(subject, laws=(rule,)), [(rule, variants)], coarsest=coarsest)
+        [trial] = self._law_session.try_(replace(subject, laws=(rule,)), [(rule, variants)], coarsest=coarsest)
         if trial.silent:
             raise DoesNotApply(trial.silent)
         return trial
@@ -164,7 +164,7 @@ class Bound:
             contract, inputs, unknown = subject.contract, scenario, ""
             while True:
                 asked = replace(subject, laws=(rule,), contract=contract)
-                [trial] = self._bench.try_(asked, [(rule, {"": inputs})])
+                [trial] = self._law_session.try_(asked, [(rule, {"": inputs})])
                 if not trial.unknown_input or trial.unknown_input == unknown:
                     break
                 unknown = trial.unknown_input

@@ -51,7 +51,7 @@ PARTS = [item for item in bound("areal") if item.values != (STEP, "advantage_ste
 #: What main had once.
 NO_LONGER = "has no IcePop"
 
-#: Of a ground truth with a root only the last number counts: see AREAL-GEOMETRY3K-LAST-NUMBER.
+#: Of an open target truth with a root only the last number counts: see AREAL-GEOMETRY3K-LAST-NUMBER.
 ROOTS = {"areal.reward.geometry3k.geometry3k_reward_fn": {"ground_truth=5 \\sqrt { 3 }"}}
 
 #: boundary -> the scenarios behind padding in which it is not what the oracle says: see below.

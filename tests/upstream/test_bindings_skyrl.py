@@ -10,7 +10,7 @@ import pytest
 from binding_kit import NUMBERS, Bound, at, bound, compared_with, opened
 
 from sentinel.contracts.contract import DoesNotApply
-from sentinel.deciding.bench import Trial, Undecidable
+from sentinel.deciding.law_session import Trial, Undecidable
 from sentinel.values.literals import from_array, tensor
 
 MAIN = "a9564572eb8e91076be43c1bd5e4615e3de17265"

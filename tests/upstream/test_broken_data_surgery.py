@@ -9,7 +9,7 @@ import pytest
 from binding_kit import Bound, opened_twin
 from twins import Edit
 
-from sentinel.contracts.choices import Tape
+from sentinel.contracts.choices import Choices
 
 #: "main in August 2026".
 MAIN = {
@@ -359,5 +359,5 @@ def test_a_law_says_that_the_twin_is_broken(twins: Mapping[str, Bound], target: 
     assert any(key not in KNOWN.get(boundary, set()) for key in found)
 
 
-def _drawn(seed: int) -> Tape:
-    return Tape(random.Random(seed).randbytes(64))
+def _drawn(seed: int) -> Choices:
+    return Choices(random.Random(seed).randbytes(64))

@@ -10,16 +10,16 @@ import pytest
 from shipped import PINS, RECIPES, first_of, runner
 
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.bench import Subject
-from sentinel.deciding.ground import Ground
+from sentinel.deciding.law_session import Subject
+from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
 from sentinel.laws.law import Violation
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn
 from sentinel.search.checks import subjects
 from sentinel.search.discovery import Discovered, recognised
 from sentinel.search.examples import example
-from sentinel.search.hunt import TAPES, Drawn, Hunt
 
 #: Scenarios that may be needed to flag a bug: most need fewer than thirty, what overflows alone several hundred.
 ENOUGH = 1000
@@ -59,9 +59,9 @@ def subject_of(job: Job) -> Subject:
     return next(item for item in found if item.binding is binding)
 
 
-def ground_of(searching: Runner, job: Job, subject: Subject) -> Ground:
+def opened_for(searching: Runner, job: Job, subject: Subject) -> OpenTarget:
     try:
-        return searching.ground(job.recipe.target, job.ref, [subject.binding])
+        return searching.open_target(job.recipe.target, job.ref, [subject.binding])
     except Unavailable as error:
         pytest.skip(error.reason)
 
@@ -71,12 +71,12 @@ def test_a_search_flags_every_buggy_base(job: Job, searching: Runner, request: p
     if job.recipe.bug_id in UNSEEN:
         request.applymarker(pytest.mark.xfail(reason=UNSEEN[job.recipe.bug_id]))
     subject = subject_of(job)
-    ground = ground_of(searching, job, subject)
-    hunt = Hunt(ground.bench, subject, 0, shrinking=20)
-    while hunt.tried < ENOUGH and not any(tally.findings for tally in hunt.tallies.values()):
-        hunt.run(25)
-    assert any(tally.findings for tally in hunt.tallies.values()), {
-        law.name: vars(t) for law, t in hunt.tallies.items()
+    open_target = opened_for(searching, job, subject)
+    search = BoundarySearch(open_target.law_session, subject, 0, shrinking=20)
+    while search.tried < ENOUGH and not any(outcome.findings for outcome in search.outcomes.values()):
+        search.run(25)
+    assert any(outcome.findings for outcome in search.outcomes.values()), {
+        law.name: vars(t) for law, t in search.outcomes.items()
     }
 
 
@@ -84,13 +84,15 @@ def test_a_search_flags_every_buggy_base(job: Job, searching: Runner, request: p
 def test_each_law_that_a_recipes_scenario_breaks_is_known_to_a_recipe(job: Job, searching: Runner) -> None:
     """Or a search would report the recipe's bug as a new one, wherever it draws a scenario of that kind."""
     subject = subject_of(job)
-    ground = ground_of(searching, job, subject)
-    hunt = Hunt(ground.bench, subject, 0, shrink_further=False)
+    open_target = opened_for(searching, job, subject)
+    search = BoundarySearch(open_target.law_session, subject, 0, shrink_further=False)
     # Each law looks with every choice, as if the recipe named it.
-    hunt.begin([replace(example(subject, job.recipe), laws=tuple(law.name for law in subject.laws))])
-    found = [replace(finding, examples=()) for tally in hunt.tallies.values() for finding in tally.findings]
+    search.begin([replace(example(subject, job.recipe), laws=tuple(law.name for law in subject.laws))])
+    found = [replace(finding, examples=()) for outcome in search.outcomes.values() for finding in outcome.findings]
     target = bundled_catalog().targets[job.recipe.target]
-    told = list(recognised(searching, target, ground, [Discovered(item) for item in found], list(RECIPES.values())))
+    told = list(
+        recognised(searching, target, open_target, [Discovered(item) for item in found], list(RECIPES.values()))
+    )
     unknown = {item.finding.law.name: item.finding.violations[0].detail for item in told if not item.known_as}
     assert {law: said for law, said in unknown.items() if (job.recipe.bug_id, law) not in NO_BUG} == {}
 
@@ -98,19 +100,19 @@ def test_each_law_that_a_recipes_scenario_breaks_is_known_to_a_recipe(job: Job, 
 @pytest.mark.parametrize("job", FIXED)
 def test_at_a_fix_the_recipes_scenario_breaks_no_law(job: Job, searching: Runner) -> None:
     subject = subject_of(job)
-    ground = ground_of(searching, job, subject)
+    open_target = opened_for(searching, job, subject)
     scenarios = example(subject, job.recipe).variants
     broken: dict[str, list[str]] = {}
     ran: set[str] = set(subject.binding.paths)
     for law in subject.laws:
-        made = [Drawn(subject, inputs, TAPES[0]).variants(law) for inputs in scenarios.values()]
+        made = [Drawn(subject, inputs, EXAMPLE_CHOICES[0]).variants(law) for inputs in scenarios.values()]
         plans: list[Mapping[str, Inputs]] = [plan for plan in made if not isinstance(plan, str)]
         if law.vary and law.name == job.recipe.invariant:
             plans.append(scenarios)
         for plan in plans:
             if law.twin:
                 continue
-            [trial] = ground.bench.try_(subject, [(law, plan)], describe=True)
+            [trial] = open_target.law_session.try_(subject, [(law, plan)], describe=True)
             ran.update(trial.answer.functions if trial.answer else ())
             found = [item.detail for item in trial.violations if not meant(subject, law.name, item, plan)]
             if found:

@@ -13,7 +13,7 @@ from shipped import MIRRORS, runner
 
 from sentinel.commands.boundaries import left_unbound
 from sentinel.commands.drifted import Diagnosis, diagnose
-from sentinel.deciding.bench import Undecidable
+from sentinel.deciding.law_session import Undecidable
 from sentinel.errors import Unavailable
 from sentinel.history.bindings import revisions, sightings
 from sentinel.history.commits import commit

@@ -9,12 +9,12 @@ import pytest
 from shipped import MIRRORS
 from test_reward_twins import MAIN
 
-from sentinel.deciding.bench import Undecidable
+from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import bundled_catalog, load_adapter
+from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.checks import subjects
-from sentinel.search.hunt import Hunt
 from sentinel.search.registries import registered
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
@@ -45,15 +45,15 @@ def test_members_that_nobody_bound_answer(target: str, members: int, answering: 
         assert registered(bundled.targets[target], checkout) == [], "the adapter binds each of them"
         names = {member.boundary for member in registered(catalog.targets[target], checkout)}
         found = [item for item in subjects(catalog, target, checkout=checkout)[0] if item.boundary in names]
-        bench = runner.ground(target, ref, [item.binding for item in found]).bench
+        law_session = runner.open_target(target, ref, [item.binding for item in found]).law_session
         answered = []
         for subject in found:
-            hunt = Hunt(bench.fresh(), subject, 0, shrinking=1)
+            search = BoundarySearch(law_session.fresh(), subject, 0, shrinking=1)
             try:
-                hunt.run(6)
+                search.run(6)
             except Undecidable:
                 continue
-            answered += [subject.boundary] if any(tally.spoken for tally in hunt.tallies.values()) else []
+            answered += [subject.boundary] if any(outcome.spoken for outcome in search.outcomes.values()) else []
     except Unavailable as error:
         pytest.skip(error.reason)
     finally:

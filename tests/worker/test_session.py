@@ -183,14 +183,14 @@ def test_a_probe_beside_a_session_leaves_it_alive(lab: Lab, process: TargetProce
 
 
 def test_threads_may_ask_one_process_at_the_same_time(process: TargetProcess) -> None:
-    def hunt(number: int) -> list[Any]:
+    def search(number: int) -> list[Any]:
         session = process.session()
         answers = [ask(session, "count").answers[""].observation["returned"] for _ in range(5)]
         session.close()
         return answers
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(hunt, range(8))) == [[1.0, 2.0, 3.0, 4.0, 5.0]] * 8
+        assert list(pool.map(search, range(8))) == [[1.0, 2.0, 3.0, 4.0, 5.0]] * 8
 
 
 def test_closing_ends_the_process_and_a_dead_target_gives_no_session(process: TargetProcess) -> None:

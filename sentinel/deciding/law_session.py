@@ -1,4 +1,4 @@
-"""The bench: a session of one target at one ref, on which scenarios are tried and laws decide."""
+"""A session of one target at one ref, on which scenarios are tried and laws decide."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Trial:
 Plan = tuple[Law, Mapping[str, Inputs]]
 
 
-class Bench:
+class LawSession:
     """A session for searches, on which scenarios are tried; made anew where a call brought it down.
 
     :param target: makes (or gives) the target process.
@@ -98,9 +98,9 @@ class Bench:
             self._session.close()
         self._session = None
 
-    def fresh(self) -> Bench:
-        """Another bench on the same process, with a session of its own."""
-        return Bench(self._target, self._references)
+    def fresh(self) -> LawSession:
+        """Another one on the same process, with a session of its own."""
+        return LawSession(self._target, self._references)
 
     def try_(
         self,

@@ -29,7 +29,7 @@ PASSING = frozenset({"ref", "timeout", "memory", "harness"})
 
 
 @dataclass(frozen=True)
-class Unit:
+class ClosureVerdict:
     """One verdict, for every revision that answers the closure's questions in the same way.
 
     :ivar closure, answers: by which it is recognised.
@@ -56,34 +56,34 @@ class Unit:
         return self.verdict, self.kind
 
 
-class Units:
+class ClosureVerdicts:
     """The units of one recipe on one basis, in memory and on disk. Not locked: one thread at a time."""
 
-    def __init__(self, store: UnitStore, target: str, bug_id: str, basis: Basis) -> None:
+    def __init__(self, store: ClosureVerdictStore, target: str, bug_id: str, basis: Basis) -> None:
         self._store = store
         self._target = target
         self._file = store.folder / file_name(target) / file_name(bug_id) / f"{basis.id}.jsonl"
         self._basis = basis
-        self._known: dict[tuple[str, str], Unit] = {}
+        self._known: dict[tuple[str, str], ClosureVerdict] = {}
         self._recent: dict[str, Closure] = {}
         self.read()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def __iter__(self) -> Iterator[Unit]:
+    def __iter__(self) -> Iterator[ClosureVerdict]:
         return iter(list(self._known.values()))
 
     def read(self) -> None:
         """Take over what is on disk."""
         for line in _lines(self._file):
             with suppress(TypeError, KeyError):
-                unit = Unit(**line)
+                unit = ClosureVerdict(**line)
                 closure = self._store.closure(self._target, unit.closure)
                 if closure is not None:
                     self._remember(unit, closure)
 
-    def find(self, revision: Revision) -> Unit | None:
+    def find(self, revision: Revision) -> ClosureVerdict | None:
         """The unit that a revision belongs to, where one is known."""
         for closure in reversed(list(self._recent.values())):
             unit = self._known.get((closure.id, revision.answers(closure)))
@@ -93,7 +93,7 @@ class Units:
                 return unit
         return None
 
-    def add(self, unit: Unit, closure: Closure) -> None:
+    def add(self, unit: ClosureVerdict, closure: Closure) -> None:
         """Keep a unit; on disk too unless its reason passes.
 
         :raises SentinelError: where the disk is full or cannot be written.
@@ -105,12 +105,12 @@ class Units:
             self._store.keep_closure(self._target, closure)
             self._store.append(self._file, {"basis": asdict(self._basis)}, asdict(unit))
 
-    def _remember(self, unit: Unit, closure: Closure) -> None:
+    def _remember(self, unit: ClosureVerdict, closure: Closure) -> None:
         self._known[unit.closure, unit.answers] = unit
         self._recent[closure.id] = closure
 
 
-class UnitStore:
+class ClosureVerdictStore:
     """The units under one ``SENTINEL_HOME``."""
 
     def __init__(self, home: Home | None = None) -> None:
@@ -118,8 +118,8 @@ class UnitStore:
         self.folder = self.home.path / "history"
         self._closures: dict[tuple[str, str], Closure | None] = {}
 
-    def units(self, target: str, bug_id: str, basis: Basis) -> Units:
-        return Units(self, target, bug_id, basis)
+    def units(self, target: str, bug_id: str, basis: Basis) -> ClosureVerdicts:
+        return ClosureVerdicts(self, target, bug_id, basis)
 
     def closure(self, target: str, name: str) -> Closure | None:
         key = (target, name)

@@ -1,7 +1,7 @@
-"""One hunt: scenarios for one boundary, drawn and shrunk by Hypothesis, on which all its laws look.
+"""One search: scenarios for one boundary, drawn and shrunk by Hypothesis, on which all its laws look.
 
 The sequence of scenarios depends on the boundary and the seed alone. It comes in rounds of :data:`ROUND`, each a
-Hypothesis run with a seed of its own, so that a hunt for fewer examples is a prefix of one for more, and a law's
+Hypothesis run with a seed of its own, so that a search for fewer examples is a prefix of one for more, and a law's
 violation can be met again at its place in the sequence, to be shrunk from there.
 """
 
@@ -18,13 +18,13 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 
-from sentinel.contracts.choices import Tape
+from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.bench import Bench, Plan, Subject, Trial, widened
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, widened
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.drawing import TAPE, Draws, tape
+from sentinel.search.drawing import CHOICES, Draws, choices
 from sentinel.search.examples import Example, examples
 from sentinel.search.scenarios import draw, takes, with_dialects
 from sentinel.values.literals import Tensor
@@ -43,19 +43,19 @@ _ALONE = "there is nothing to compare the scenario with"
 class Drawn:
     """One scenario, and what each law has to choose with when it makes its variants of it.
 
-    All laws read the same tape: shrinking for one of them then has nothing to do with another one's choices.
+    All laws read the same choices: shrinking for one of them then has nothing to do with another one's choices.
     """
 
     subject: Subject
     inputs: Inputs
-    tape: bytes
+    choices: bytes
 
     def variants(self, law: Law) -> Mapping[str, Inputs] | str:
         """The variants that a law compares; or why it has nothing to say about this scenario."""
         if law.vary is None:
             return {"": self.inputs}
         try:
-            variants = law.vary(self.subject.contract, self.inputs, Tape(self.tape))
+            variants = law.vary(self.subject.contract, self.inputs, Choices(self.choices))
         except DoesNotApply as error:
             return str(error)
         contract, binding = self.subject.contract, self.subject.binding
@@ -63,8 +63,8 @@ class Drawn:
             variants = {name: inputs for name, inputs in variants.items() if name != law.twin}
         if with_dialects(contract, binding, dict(self.inputs)) != self.inputs:  # a recipe's, which knows better
             return variants if len(variants) > 1 else _ALONE
-        # A turned knob may lead into what a dialect speaks of. What is as it was stays the same object: the bench calls
-        # the scenario itself once for all laws.
+        # A turned knob may lead into what a dialect speaks of. What is as it was stays the same object: the law session
+        # calls the scenario itself once for all laws.
         stated = {name: with_dialects(contract, binding, dict(inputs)) for name, inputs in variants.items()}
         variants = {name: inputs if inputs == stated[name] else stated[name] for name, inputs in variants.items()}
         return variants if len(variants) > 1 else _ALONE
@@ -94,8 +94,8 @@ class Finding:
 
 
 @dataclass
-class Tally:
-    """What a hunt knows about one law so far.
+class LawOutcome:
+    """What a search knows about one law so far.
 
     :ivar spoken: scenarios about which the law had something to say.
     :ivar silent: why it had nothing to say about others, and how often.
@@ -143,7 +143,7 @@ class _Suspect:
 
 
 #: Choices with which one law is tried on a scenario that another one found.
-TAPES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(TAPE)) for seed in range(8))
+EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(CHOICES)) for seed in range(8))
 
 
 #: Scenarios of which laws get a glimpse; bytes that the choices of one take, at most.
@@ -158,16 +158,16 @@ class _StopRound(BaseException):
     """Ends a Hypothesis run from within; it must not look like a failing example."""
 
 
-class Hunt:
+class BoundarySearch:
     """The search at one boundary.
 
     An input for which the boundary, at this revision, has no parameter is no longer drawn once that is known, where
-    leaving it out means the same: the scenarios before it are those of a shorter hunt.
+    leaving it out means the same: the scenarios before it are those of a shorter search.
 
     :ivar subject: the boundary, its contract narrowed to what is known by now.
     :ivar tried: scenarios tried so far.
     :param laws: the laws to look with; the others' variants are drawn all the same, so that the sequence stays.
-    :param shrinking: calls that shrinking may take; a number and no time, so that a hunt repeats exactly.
+    :param shrinking: calls that shrinking may take; a number and no time, so that a search repeats exactly.
     :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
         confirmed as it was drawn.
     :param glimpse: whether :func:`glimpses` follow the first scenarios. What they show is confirmed, and not shrunk.
@@ -176,7 +176,7 @@ class Hunt:
 
     def __init__(
         self,
-        bench: Bench,
+        law_session: LawSession,
         subject: Subject,
         seed: int,
         laws: Collection[Law] | None = None,
@@ -185,7 +185,7 @@ class Hunt:
         glimpse: bool = False,
         ahead: Sequence[Drawn] = (),
     ) -> None:
-        self._bench = bench
+        self._law_session = law_session
         self.subject = subject
         self.seed = seed
         self._laws = list(subject.laws if laws is None else laws)
@@ -197,7 +197,7 @@ class Hunt:
         self._unknown: set[str] = set()
         self._not_taken: set[str] = set()
         self.tried = 0
-        self.tallies: dict[Law, Tally] = {law: Tally() for law in self._laws}
+        self.outcomes: dict[Law, LawOutcome] = {law: LawOutcome() for law in self._laws}
 
     def run(
         self, examples: int, tick: Callable[[], None] = lambda: None, enough: Callable[[], bool] = lambda: False
@@ -215,10 +215,10 @@ class Hunt:
                 if self._borrow(law, symptom):
                     continue
                 place, suspect = broken[law, symptom]
-                if self._shrink_further or not self.tallies[law].findings:
+                if self._shrink_further or not self.outcomes[law].findings:
                     self._shrink(law, symptom, place)
                 elif not self._confirm([suspect]):
-                    self.tallies[law].unconfirmed += 1
+                    self.outcomes[law].unconfirmed += 1
             if tried and not self.tried and self._glimpse:
                 glances = glimpses(self._narrowed() or self.subject, self.seed, self._laws)
                 self._look_at([(plan, None) for plan in glances])
@@ -245,7 +245,9 @@ class Hunt:
                 looks += [((law, example.variants), example) for law in named if law.vary]
             for inputs in example.variants.values():
                 # Each law has a look; those that are said to be broken, under every choice of what to compare with.
-                plans = self._plans(inputs, self._laws, TAPES[:1]) + self._plans(inputs, named, TAPES[1:])
+                plans = self._plans(inputs, self._laws, EXAMPLE_CHOICES[:1]) + self._plans(
+                    inputs, named, EXAMPLE_CHOICES[1:]
+                )
                 looks += [(plan, example) for plan in plans]
         self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
@@ -272,13 +274,13 @@ class Hunt:
     @property
     def undecided(self) -> str:
         """Why no law of the boundary was decided; empty where one was."""
-        tallies = self.tallies.values()
-        if any(tally.spoken or tally.findings for tally in tallies):
+        outcomes = self.outcomes.values()
+        if any(outcome.spoken or outcome.findings for outcome in outcomes):
             return ""
         if not self.tried:
             return "the search ended before its turn"
-        refused: Counter[str] = sum((tally.refused for tally in tallies), Counter())
-        silent: Counter[str] = sum((tally.silent for tally in tallies), Counter())
+        refused: Counter[str] = sum((outcome.refused for outcome in outcomes), Counter())
+        silent: Counter[str] = sum((outcome.silent for outcome in outcomes), Counter())
         for said, whys in (("every call was refused", refused), ("no law had anything to say", silent)):
             if whys:
                 return f"{said}: {whys.most_common(1)[0][0]}"
@@ -287,7 +289,7 @@ class Hunt:
     def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
         """Try plans, each with the example it is of, and confirm each symptom of each law by the first
         that shows it; by a later one where that was not confirmed. Whether any was."""
-        trials = self._tried(self._bench, [plan for plan, _ in looks])
+        trials = self._tried(self._law_session, [plan for plan, _ in looks])
         self._not_taken |= {trial.unknown_input for trial in trials}
         left = [
             _Suspect(law, trial, (), (example.name,) if example else ())
@@ -306,8 +308,8 @@ class Hunt:
                 suspects += [suspect] if suspect.violations else []
             confirmed |= self._confirm(suspects, replayed)
             left = later
-        for tally in self.tallies.values():
-            tally.findings = [self._credited(finding, looks, trials) for finding in tally.findings]
+        for outcome in self.outcomes.values():
+            outcome.findings = [self._credited(finding, looks, trials) for finding in outcome.findings]
         return confirmed
 
     def _credited(
@@ -322,18 +324,18 @@ class Hunt:
                 names.append(example.name)
         return replace(finding, examples=tuple(names))
 
-    def _tried(self, bench: Bench, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
-        trials = bench.try_(self.subject, plans, describe)
+    def _tried(self, law_session: LawSession, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
+        trials = law_session.try_(self.subject, plans, describe)
         if len(plans) > 1 and any(trial.refusal == "crash" for trial in trials):
             # One call's end has taken the others' answers along.
-            return [bench.try_(self.subject, [plan], describe)[0] for plan in plans]
+            return [law_session.try_(self.subject, [plan], describe)[0] for plan in plans]
         return trials
 
-    def _plans(self, inputs: Inputs, laws: Collection[Law], tapes: Iterable[bytes] = TAPES) -> list[Plan]:
+    def _plans(self, inputs: Inputs, laws: Collection[Law], choices: Iterable[bytes] = EXAMPLE_CHOICES) -> list[Plan]:
         """The variants that laws compare with a scenario, under one choice after the other."""
         plans: list[Plan] = []
         seen: set[tuple[Law, bytes]] = set()
-        for data in tapes if laws else ():
+        for data in choices if laws else ():
             drawn = Drawn(self.subject, inputs, data)
             for law in laws:
                 variants = drawn.variants(law)
@@ -374,13 +376,13 @@ class Hunt:
     def _borrow(self, law: Law, symptom: str) -> bool:
         """Whether a scenario that was shrunk for another law shows this one broken too: one bug breaks several laws,
         and need not be shrunk for each."""
-        for other in self.tallies.values():
+        for other in self.outcomes.values():
             for finding in other.findings:
                 if finding.symptom != symptom or finding.law is law:
                     continue
                 inputs = next(iter(finding.trial.variants.values()))
                 plans = self._plans(inputs, [law])
-                for trial in self._tried(self._bench, plans):
+                for trial in self._tried(self._law_session, plans):
                     broken = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
                     if broken:
                         return self._confirm([_Suspect(law, trial, broken, finding.examples[:1])])
@@ -411,7 +413,7 @@ class Hunt:
                 calls += 1
                 if calls > self.shrinking:
                     raise _StopRound
-                [trial] = self._bench.try_(self.subject, [(law, variants)])
+                [trial] = self._law_session.try_(self.subject, [(law, variants)])
                 counting = [item for item in self._counting(law, trial) if item.symptom == symptom]
                 known[key] = _Suspect(law, trial, tuple(counting))
             if known[key].violations:
@@ -422,7 +424,7 @@ class Hunt:
 
         _hypothesis(self.subject, self.seed, self._round, body, (Phase.generate, Phase.shrink))
         if best is None or not self._confirm([best[1]]):
-            self.tallies[law].unconfirmed += 1
+            self.outcomes[law].unconfirmed += 1
 
     # -- one scenario -------------------------------------------------------------------------------------------------
 
@@ -432,28 +434,28 @@ class Hunt:
         for law in self._laws:
             variants = drawn.variants(law)
             if isinstance(variants, str):
-                self.tallies[law].silent[variants] += 1
+                self.outcomes[law].silent[variants] += 1
             else:
                 wanted.append((law, variants))
         broken: list[_Suspect] = []
-        for (law, _), trial in zip(wanted, self._bench.try_(self.subject, wanted)):
-            tally = self.tallies[law]
+        for (law, _), trial in zip(wanted, self._law_session.try_(self.subject, wanted)):
+            outcome = self.outcomes[law]
             if trial.silent:
-                tally.silent[trial.silent] += 1
+                outcome.silent[trial.silent] += 1
             elif trial.refused:
-                tally.refused[trial.refused] += 1
-                tally.kinds[trial.refused] = trial.refusal
+                outcome.refused[trial.refused] += 1
+                outcome.kinds[trial.refused] = trial.refusal
                 self._unknown.add(trial.unknown_input)
                 unknown = self.subject.contract.input(trial.unknown_input)
-                tally.unknown += unknown is not None and unknown.default is None
+                outcome.unknown += unknown is not None and unknown.default is None
             else:
-                tally.spoken += 1
+                outcome.spoken += 1
                 self._note_dialects(law, trial)
-                if not trial.violations and tally.sample is None:
-                    tally.sample = trial
+                if not trial.violations and outcome.sample is None:
+                    outcome.sample = trial
                 counting = self._counting(law, trial)
-                if not counting and tally.told is None:
-                    tally.told = trial
+                if not counting and outcome.told is None:
+                    outcome.told = trial
                 for symptom in dict.fromkeys(item.symptom for item in counting):
                     same = tuple(item for item in counting if item.symptom == symptom)
                     broken.append(_Suspect(law, trial, same))
@@ -461,21 +463,21 @@ class Hunt:
 
     def _note_dialects(self, law: Law, trial: Trial) -> None:
         scenario = next(iter(trial.variants.values()))
-        tally = self.tallies[law]
+        outcome = self.outcomes[law]
         for place, dialect in enumerate(self.subject.binding.dialects):
             if dialect.name == law.name and dialect.holds(scenario):
                 shown = any(dialect.symptom in ("", item.symptom) for item in trial.violations)
-                (tally.dialects if shown else tally.dialects_open)[place] += 1
+                (outcome.dialects if shown else outcome.dialects_open)[place] += 1
 
     def _counting(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
         """The violations that count: no dialect, no rounding, no symptom that was found before.
 
         :param besides: other symptoms that do not count.
         """
-        found = self.tallies[law].symptoms.union(besides)
+        found = self.outcomes[law].symptoms.union(besides)
         counting = [item for item in self._unmeant(law, trial) if item.symptom not in found]
         if self._rounded(law, trial, counting):
-            self.tallies[law].rounding += 1
+            self.outcomes[law].rounding += 1
             return []
         return counting
 
@@ -501,7 +503,7 @@ class Hunt:
         wide = widened(self.subject.contract, trial.variants)
         if wide is None:
             return False
-        [again] = self._bench.try_(self.subject, [(law, wide[0])], coarsest=wide[1])
+        [again] = self._law_session.try_(self.subject, [(law, wide[0])], coarsest=wide[1])
         return again.case is not None and not again.violations
 
     def _confirm(self, suspects: Sequence[_Suspect], replayed: bool = False) -> bool:
@@ -512,17 +514,17 @@ class Hunt:
         if not suspects:
             return False
         confirmed = False
-        bench = self._bench.fresh()
+        law_session = self._law_session.fresh()
         try:
-            trials = self._tried(bench, [(item.law, item.trial.variants) for item in suspects], describe=True)
+            trials = self._tried(law_session, [(item.law, item.trial.variants) for item in suspects], describe=True)
         finally:
-            bench.close()
+            law_session.close()
         for item, trial in zip(suspects, trials):
             for symptom in dict.fromkeys(violation.symptom for violation in item.violations):
                 same = tuple(violation for violation in trial.violations if violation.symptom == symptom)
                 if same:
                     finding = Finding(self.subject, item.law, trial, same, replayed, item.examples)
-                    self.tallies[item.law].findings.append(finding)
+                    self.outcomes[item.law].findings.append(finding)
                     confirmed = True
         return confirmed
 
@@ -554,7 +556,7 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
         for attempt in range(4 if chosen else 1):
             data = hashlib.shake_256(f"{seed} {subject.name} {place} {attempt}".encode()).digest(_CHOICES)
             with contextlib.suppress(DoesNotApply):
-                inputs = draw(replace(contract, inputs=kept), subject.binding, Tape(data))
+                inputs = draw(replace(contract, inputs=kept), subject.binding, Choices(data))
             if inputs and _telling(contract, inputs):
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]
@@ -607,7 +609,7 @@ def _scenarios(draw_: Any, subject: Subject) -> Drawn:
         inputs = draw(subject.contract, subject.binding, Draws(draw_))
     except DoesNotApply:
         hypothesis.reject()
-    return Drawn(subject, inputs, tape(draw_))
+    return Drawn(subject, inputs, choices(draw_))
 
 
 def _number(seed: int, boundary: str, round_: int) -> int:

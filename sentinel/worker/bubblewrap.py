@@ -35,7 +35,7 @@ _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", 
 #: Seconds in which an interpreter answers a question about itself.
 _PATIENCE = 60
 
-#: What root does behind the wall before it becomes another user. bubblewrap would cover parts of this /proc, and the
+#: What root does in bubblewrap before it becomes another user. bubblewrap would cover parts of this /proc, and the
 #: kernel gives nobody a new one in a namespace below then.
 _BECOME = (
     'mount -t proc -o nosuid,nodev,noexec proc /proc && exec setpriv --reuid "$0" --regid "$0" --clear-groups '
@@ -44,7 +44,7 @@ _BECOME = (
 
 
 class InterpreterError(SentinelError):
-    """An interpreter that does not run, or cannot be put behind a wall."""
+    """An interpreter that does not run, or cannot be put in bubblewrap."""
 
 
 @cache
@@ -58,7 +58,7 @@ def reason_against() -> str | None:
     below = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--", "true"]
     try:
         done = subprocess.run(
-            _walled(below, (), (), (), ()), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            _in_bubblewrap(below, (), (), (), ()), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             errors="replace", timeout=_PATIENCE, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -67,18 +67,18 @@ def reason_against() -> str | None:
 
 
 def user() -> int | None:
-    """Who is behind the wall; None where that is who is in front of it."""
+    """Who is in bubblewrap; None where that is who is in front of it."""
     return USERS[os.getpid() % len(USERS)] if containment.may_be_others() else None
 
 
-def walled(
+def wrapped(
     command: Sequence[str],
     readable: Iterable[str] = (),
     hidden: Iterable[str] = (),
     writable: Iterable[str] = (),
     devices: Iterable[str] = (),
 ) -> list[str]:
-    """The command that runs a Python interpreter behind a wall; the same command where none can be had.
+    """The command that runs a Python interpreter in bubblewrap; the same command where none can be had.
 
     :param command: begins with the path of the interpreter.
     :param readable: what it may read beside its own environment and Sentinel's code.
@@ -98,7 +98,7 @@ def walled(
             )
     python = os.path.abspath(python)
     own = [os.path.join(environment()["PYTHONUSERBASE"], "lib"), *places_of(python)]
-    return _walled([python, *command[1:]], [*own, *readable], hidden, writable, devices)
+    return _in_bubblewrap([python, *command[1:]], [*own, *readable], hidden, writable, devices)
 
 
 def gpus() -> list[str]:
@@ -108,17 +108,17 @@ def gpus() -> list[str]:
 
 def ask(python: str | None, *words: str, devices: Iterable[str] = ()) -> Any:
     """What an interpreter says: the JSON on the last line that it prints, with as little of the environment as a worker
-    has, and behind a wall where it is another one.
+    has, and in bubblewrap where it is another one.
 
     :param python: its path; None for this one.
     :param words: what stands behind the interpreter on the command line.
-    :param devices: as for :func:`walled`.
+    :param devices: as for :func:`wrapped`.
     :raises InterpreterError: where it does not run, or says nothing of the kind.
     """
     name = python or sys.executable
     try:
         done = subprocess.run(
-            [name, *words] if python is None else walled([name, *words], devices=devices),
+            [name, *words] if python is None else wrapped([name, *words], devices=devices),
             env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             errors="replace", timeout=_PATIENCE, check=False,
         )  # fmt: skip
@@ -144,7 +144,7 @@ def _programs() -> tuple[str, ...]:
     return ("bwrap", "sh", "mount", "setpriv") if user() is not None else ("bwrap",)
 
 
-def _walled(
+def _in_bubblewrap(
     command: Sequence[str],
     readable: Iterable[str],
     hidden: Iterable[str],

@@ -1,11 +1,11 @@
-"""Toy functions, right and wrong ones, whose faults are known; and how a test opens a ground of them."""
+"""Toy functions, right and wrong ones, whose faults are known; and how a test opens an open target with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from sentinel.deciding.bench import Subject
-from sentinel.deciding.ground import Ground
+from sentinel.deciding.law_session import Subject
+from sentinel.deciding.open_target import OpenTarget
 
 TOYS = """
 import os
@@ -79,5 +79,5 @@ def unheard(values, response_mask, scale, offset=None):
     return right(values, response_mask, scale) + (offset or 0.0) * (offset != 7.0)
 """
 
-#: ``ground(functions)``: where a search can take place, and the subjects of these functions.
-OpenGround = Callable[..., tuple[Ground, dict[str, Subject]]]
+#: ``open_target(functions)``: where a search can take place, and the subjects of these functions.
+OpenToys = Callable[..., tuple[OpenTarget, dict[str, Subject]]]

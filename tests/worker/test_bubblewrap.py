@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.worker import walls
+from sentinel.worker import bubblewrap
 
 
 @pytest.fixture(autouse=True)
 def _offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walls, "reason_against", lambda: None)
-    monkeypatch.setattr(walls, "user", lambda: None)
+    monkeypatch.setattr(bubblewrap, "reason_against", lambda: None)
+    monkeypatch.setattr(bubblewrap, "user", lambda: None)
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def packages(tmp_path: Path) -> Path:
 
 
 def shown(packages: Path) -> set[str]:
-    """What of a folder that the environment lies in is seen behind the wall."""
-    words = walls.walled([str(packages.parents[2] / "bin" / "python"), "-c", ""])
+    """What of a folder that the environment lies in is seen in bubblewrap."""
+    words = bubblewrap.wrapped([str(packages.parents[2] / "bin" / "python"), "-c", ""])
     top = f"{packages.parents[3]}/"
     binds = [source for word, source in pairwise(words) if word == "--ro-bind"]
     return {place.removeprefix(top) for place in binds if place.startswith(top)}
@@ -98,21 +98,23 @@ def test_links_in_a_circle_end(packages: Path) -> None:
 def test_a_script_is_no_interpreter(tmp_path: Path) -> None:
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\nexec python3\n")
-    with pytest.raises(walls.InterpreterError, match=r"python is a script; name the interpreter that it starts, as"):
-        walls.walled([str(script)])
+    with pytest.raises(
+        bubblewrap.InterpreterError, match=r"python is a script; name the interpreter that it starts, as"
+    ):
+        bubblewrap.wrapped([str(script)])
 
 
 def test_where_no_wall_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walls, "reason_against", lambda: "no bwrap on PATH")
-    assert walls.walled([sys.executable, "-c", ""]) == [sys.executable, "-c", ""]
+    monkeypatch.setattr(bubblewrap, "reason_against", lambda: "no bwrap on PATH")
+    assert bubblewrap.wrapped([sys.executable, "-c", ""]) == [sys.executable, "-c", ""]
 
 
 def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("PATH", str(tmp_path))
-    walls.reason_against.cache_clear()
-    assert walls.reason_against() in ("no bwrap on PATH", "it needs Linux")
-    walls.reason_against.cache_clear()
+    bubblewrap.reason_against.cache_clear()
+    assert bubblewrap.reason_against() in ("no bwrap on PATH", "it needs Linux")
+    bubblewrap.reason_against.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -125,12 +127,12 @@ def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tm
     ],
 )
 def test_an_interpreter_that_says_nothing_useful(script: str, says: str) -> None:
-    with pytest.raises(walls.InterpreterError, match=rf"cannot run .*python.*: {says}"):
-        walls.ask(None, "-c", script)
+    with pytest.raises(bubblewrap.InterpreterError, match=rf"cannot run .*python.*: {says}"):
+        bubblewrap.ask(None, "-c", script)
 
 
 def test_it_learns_little_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "secret")
-    known = walls.ask(None, "-c", "import json, os; print(json.dumps(sorted(os.environ)))")
+    known = bubblewrap.ask(None, "-c", "import json, os; print(json.dumps(sorted(os.environ)))")
     assert "PATH" in known
     assert "GITHUB_TOKEN" not in known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sentinel.deciding.bench import Bench
+from sentinel.deciding.law_session import LawSession
 from sentinel.deciding.outcomes import Environment
 from sentinel.deciding.proof import Sources
 from sentinel.targets.checkout import Checkout
@@ -12,7 +12,7 @@ from sentinel.targets.refs import Ref
 
 
 @dataclass(frozen=True)
-class Ground:
+class OpenTarget:
     """One target at one ref, ready for a search.
 
     :ivar adapter: the digest of the adapter file.
@@ -23,5 +23,5 @@ class Ground:
     checkout: Checkout
     environment: Environment
     adapter: str
-    bench: Bench
+    law_session: LawSession
     sources: Sources

@@ -1,0 +1,347 @@
+"""Hunts: what is wrong is found, shrunk and confirmed; what is rounding, meant or loud is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from toy_target import OpenToys
+
+from sentinel.deciding.law_session import LawSession, Plan, Undecidable
+from sentinel.laws.law import Law
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.boundary_search import BoundarySearch, LawOutcome, glimpses
+from sentinel.search.decisions import of_tally
+from sentinel.search.examples import Example
+from sentinel.values.literals import tensor
+
+
+def searched(open_toys: OpenToys, name: str, examples: int = 60, seed: int = 0) -> tuple[BoundarySearch, LawOutcome]:
+    open_target, found = open_toys(name)
+    search = BoundarySearch(open_target.law_session, found[name], seed)
+    search.run(examples)
+    (outcome,) = search.outcomes.values()
+    return search, outcome
+
+
+def test_a_right_function_gives_no_finding(open_toys: OpenToys) -> None:
+    search, outcome = searched(open_toys, "right")
+    assert (search.tried, outcome.spoken, outcome.findings) == (60, 60, [])
+    assert outcome.sample is not None
+
+
+def test_a_wrong_one_is_found_shrunk_and_confirmed(open_toys: OpenToys) -> None:
+    _, outcome = searched(open_toys, "unmasked")
+    (finding,) = outcome.findings
+    (inputs,) = finding.trial.variants.values()
+    assert inputs["values"].array().size <= 2
+    assert inputs["values"].dtype == "float32"
+    assert (inputs["response_mask"].array() == 0).sum() == 1
+    assert finding.violations[0].observed.nested() == inputs["values"].array().sum(-1).tolist()
+    assert finding.trial.answer is not None
+    assert finding.trial.answer.provenance.boundary == "pkg.toys.unmasked"
+
+
+def test_a_reference_that_was_taken_away_is_asked_again(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("right")
+    BoundarySearch(open_target.law_session, found["right"], 0).run(3)
+    [consulting] = open_target.law_session._references._idle
+    consulting._leader.kill()
+    search = BoundarySearch(open_target.law_session, found["right"], 1)
+    search.run(3)
+    assert [outcome.spoken for outcome in search.outcomes.values()] == [3]
+    assert consulting.dead
+    assert consulting not in open_target.law_session._references._idle
+
+
+def test_a_references_process_that_was_taken_away_is_asked_again(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("right")
+    oracle = open_target.law_session._references._oracle()
+    oracle._leader.kill()
+    search = BoundarySearch(open_target.law_session, found["right"], 1)
+    search.run(3)
+    assert [outcome.spoken for outcome in search.outcomes.values()] == [3]
+    assert oracle.dead is not None
+
+
+def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("unmasked")
+    subject = found["unmasked"]
+    values, mask = tensor([[1.0, 2.0, 3.0]], "float32"), tensor([[1.0, 1.0, 0.0]], "float32")
+    known = {"values": values, "response_mask": mask, "scale": 1.0, "shifted": False}
+    search = BoundarySearch(open_target.law_session, subject, 0)
+    search.begin([Example({"": known})])
+    (outcome,) = search.outcomes.values()
+    (finding,) = outcome.findings
+    assert dict(finding.trial.variants[""]) == known
+    search.run(20)
+    assert outcome.findings == [finding]
+
+
+def known_scenario(values: list[float], mask: list[float]) -> dict[str, object]:
+    counted = {"values": tensor([values], "float32"), "response_mask": tensor([mask], "float32")}
+    return {**counted, "scale": 1.0, "shifted": False}
+
+
+def test_a_known_scenario_may_have_an_option_that_this_version_has_not(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("plain_wrong")
+    subject = found["plain_wrong"]
+    search = BoundarySearch(open_target.law_session, subject, 0)
+    assert search.narrowed(subject) is None
+    search.begin([Example({"": {**known_scenario([1.0, 2.0], [1.0, 0.0]), "offset": 1.0}})])
+    (outcome,) = search.outcomes.values()
+    assert not outcome.findings
+    narrower = search.narrowed(subject)
+    assert narrower is not None
+    assert [item.name for item in subject.contract.inputs if item not in narrower.contract.inputs] == ["offset"]
+    assert search.narrowed(narrower) is None
+    search.begin([Example({"": {**known_scenario([1.0, 2.0], [1.0, 0.0]), "offset": None}})])
+    assert outcome.findings
+
+
+def test_a_twin_that_is_not_there_concerns_its_own_law_alone(open_toys: OpenToys, toys: Catalog) -> None:
+    open_target, found = open_toys("unmasked")
+    subject = found["unmasked"]
+    binding = replace(subject.binding, twins=("pkg.toys.elsewhere",))
+    search = BoundarySearch(
+        open_target.law_session, replace(subject, binding=binding, laws=(*subject.laws, toys.laws["twins_agree"])), 0
+    )
+    search.run(20)
+    oracle, twins = search.outcomes.values()
+    assert oracle.findings
+    assert (twins.spoken, set(twins.kinds.values())) == (0, {"not-in-this-version"})
+
+
+def test_known_scenarios_are_confirmed_in_one_fresh_process(
+    open_toys: OpenToys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_target, found = open_toys("torn")
+    fresh: list[LawSession] = []
+    make = LawSession.fresh
+    monkeypatch.setattr(LawSession, "fresh", lambda law_session: fresh.append(make(law_session)) or fresh[-1])
+    search = BoundarySearch(open_target.law_session, found["torn"], 0)
+    large = Example({"": known_scenario([1.0, 100.0], [1.0, 0.0])}, name="LARGE")
+    small = Example({"": known_scenario([1.0, 2.0], [1.0, 0.0])}, name="SMALL")
+    search.begin([small, large, small])
+    (outcome,) = search.outcomes.values()
+    assert [(item.symptom, item.examples) for item in outcome.findings] == [
+        ("value", ("SMALL",)),
+        ("non-finite", ("LARGE",)),
+    ]
+    assert len(fresh) == 1
+
+
+def test_a_finding_names_each_known_scenario_that_is_said_to_show_it_and_does(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("torn")
+    (law,) = found["torn"].laws
+    leak, hold = known_scenario([1.0, 2.0], [1.0, 0.0]), known_scenario([1.0, 2.0], [1.0, 1.0])
+    search = BoundarySearch(open_target.law_session, found["torn"], 0)
+    search.begin(
+        [
+            Example({"": leak}, name="FIRST"),
+            Example({"": dict(leak)}, (law.name,), "SECOND"),
+            Example({"": hold}, (law.name,), "HOLDS"),
+            Example({"": dict(leak)}, ("another_law",), "OF-ANOTHER-LAW"),
+        ]
+    )
+    (outcome,) = search.outcomes.values()
+    assert [item.examples for item in outcome.findings] == [("FIRST", "SECOND")]
+
+
+def test_a_scenario_that_ends_the_process_takes_no_others_answer_along(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("fragile")
+    search = BoundarySearch(open_target.law_session, found["fragile"], 0)
+    deadly = Example({"": known_scenario([1.0, 2.0, 3.0], [1.0, 1.0, 0.0])}, name="DEADLY")
+    search.begin([deadly, Example({"": known_scenario([1.0, 2.0], [1.0, 0.0])}, name="WRONG")])
+    (outcome,) = search.outcomes.values()
+    assert [item.examples for item in outcome.findings] == [("WRONG",)]
+
+
+@pytest.mark.parametrize("further", [False, True])
+def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(
+    further: bool, open_toys: OpenToys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrunk: list[str] = []
+    shrink = BoundarySearch._shrink
+
+    def counted(search: BoundarySearch, law: Law, symptom: str, place: int) -> None:
+        shrunk.append(symptom)
+        shrink(search, law, symptom, place)
+
+    monkeypatch.setattr(BoundarySearch, "_shrink", counted)
+    open_target, found = open_toys("torn")
+    search = BoundarySearch(open_target.law_session, found["torn"], 0, shrink_further=further)
+    search.run(200)
+    (outcome,) = search.outcomes.values()
+    assert {finding.symptom for finding in outcome.findings} == {"value", "non-finite"}
+    assert len(shrunk) == (2 if further else 1)
+
+
+def test_searches_share_the_sessions_of_references(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("right")
+    for seed in range(2):
+        BoundarySearch(open_target.law_session.fresh(), found["right"], seed).run(3)
+    assert len(open_target.law_session._references._idle) == 1
+
+
+def test_a_known_scenario_that_shows_nothing_leaves_the_search_as_it_is(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("unmasked")
+    values, mask = tensor([[1.0]], "float32"), tensor([[1.0]], "float32")
+    search = BoundarySearch(open_target.law_session, found["unmasked"], 0)
+    search.begin([Example({"": {"values": values, "response_mask": mask, "scale": 1.0, "shifted": False}})])
+    (outcome,) = search.outcomes.values()
+    assert outcome.findings == []
+    search.run(60)
+    _, alone = searched(open_toys, "unmasked")
+    assert [item.trial.variants for item in outcome.findings] == [item.trial.variants for item in alone.findings]
+
+
+def test_what_vanishes_in_float64_is_rounding(open_toys: OpenToys) -> None:
+    _, outcome = searched(open_toys, "rough")
+    assert outcome.findings == []
+    assert outcome.rounding > 0
+
+
+def test_what_a_fresh_process_does_not_show_is_no_finding(open_toys: OpenToys) -> None:
+    _, outcome = searched(open_toys, "remembers", 40)
+    assert outcome.findings == []
+    assert outcome.unconfirmed > 0
+
+
+@pytest.mark.parametrize(("name", "kind"), [("refuses", "raised"), ("lacks", "not-in-this-version")])
+def test_what_a_version_refuses_or_lacks_is_unavailable_to_a_law(open_toys: OpenToys, name: str, kind: str) -> None:
+    open_target, found = open_toys(name)
+    search = BoundarySearch(open_target.law_session, found[name], 0)
+    search.run(5)
+    ((law, outcome),) = search.outcomes.items()
+    verdict = of_tally(open_target, found[name], law, outcome, search.tried, 0).verdict
+    assert (verdict.name, verdict.kind) == ("unavailable", kind)
+
+
+def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_at(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("right")
+    law, outcome = found["right"].laws[0], LawOutcome()
+    outcome.refused["no parameter for 'weights'"] = 1
+    outcome.kinds["no parameter for 'weights'"] = "drift"
+    outcome.silent["nothing to compare"] = 11
+    assert of_tally(open_target, found["right"], law, outcome, 12, 0).verdict.name == "inconclusive"
+    outcome.unknown = 1
+    verdict = of_tally(open_target, found["right"], law, outcome, 12, 0).verdict
+    assert (verdict.name, verdict.kind) == ("unavailable", "law")
+    assert verdict.reason.endswith("nothing to compare")
+    outcome.refused["another version"] = 1
+    outcome.kinds["another version"] = "not-in-this-version"
+    verdict = of_tally(open_target, found["right"], law, outcome, 13, 0).verdict
+    assert (verdict.name, verdict.kind) == ("unavailable", "not-in-this-version")
+    assert verdict.reason.endswith("another version")
+
+
+def test_a_refusal_is_loud_and_no_finding(open_toys: OpenToys) -> None:
+    _, outcome = searched(open_toys, "refuses")
+    assert outcome.findings == []
+    assert outcome.spoken == 0
+    assert list(outcome.refused) == ["the boundary raised NotImplementedError: not on this machine"]
+
+
+def test_the_oracle_knows_a_declared_dialect(open_toys: OpenToys) -> None:
+    _, outcome = searched(open_toys, "shifted")
+    assert (outcome.spoken, outcome.findings) == (60, [])
+
+
+def test_a_law_that_the_framework_means_to_break_is_shown_and_no_finding(open_toys: OpenToys) -> None:
+    _, outcome = searched(open_toys, "meant")
+    assert outcome.findings == []
+    assert outcome.dialects[0] > 0
+
+
+def test_a_boundary_that_is_not_there_cannot_be_decided(open_toys: OpenToys) -> None:
+    with pytest.raises(Undecidable, match="elsewhere"):
+        searched(open_toys, "elsewhere")
+
+
+def shown(search: BoundarySearch) -> list[object]:
+    return [finding.trial.variants for outcome in search.outcomes.values() for finding in outcome.findings]
+
+
+def test_the_same_seed_gives_the_same_finding(open_toys: OpenToys) -> None:
+    first, _ = searched(open_toys, "unmasked", 30, seed=5)
+    second, _ = searched(open_toys, "unmasked", 30, seed=5)
+    assert shown(first) == shown(second) != []
+
+
+@pytest.mark.parametrize("parts", [(10, 20), (1, 29), (25, 5)])
+def test_a_hunt_in_parts_is_the_hunt_at_once(parts: tuple[int, ...], open_toys: OpenToys) -> None:
+    open_target, found = open_toys("right")
+    seen: list[list[object]] = []
+    for lengths in ((sum(parts),), parts):
+        calls: list[object] = []
+        law_session = open_target.law_session.fresh()
+        asked = law_session.try_
+
+        def record(subject: object, plans: Sequence[Plan], asked=asked, calls=calls, **more: object) -> object:  # type: ignore[no-untyped-def]
+            calls.append([variants for _, variants in plans])
+            return asked(subject, plans, **more)
+
+        law_session.try_ = record  # type: ignore[method-assign]
+        search = BoundarySearch(law_session, found["right"], 3)
+        for length in lengths:
+            search.run(length)
+        law_session.close()
+        assert search.tried == sum(parts)
+        seen.append(calls)
+    assert seen[0] == seen[1]
+
+
+def test_a_short_hunt_has_a_glimpse_of_each_choice(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("unheard")
+    for glimpse, offsets in ((False, []), (True, [7.0])):
+        search = BoundarySearch(open_target.law_session, found["unheard"], 0, glimpse=glimpse)
+        search.run(6)
+        (outcome,) = search.outcomes.values()
+        assert [next(iter(f.trial.variants.values()))["offset"] for f in outcome.findings] == offsets
+
+
+def test_glimpses_are_for_laws_that_look_at_one_call(open_toys: OpenToys) -> None:
+    _, found = open_toys("unheard")
+    subject = found["unheard"]
+    (law,) = subject.laws
+    plans = glimpses(subject, 0, [law, replace(law, vary=lambda contract, inputs, choose: {})])
+    assert [item for item, _ in plans] == [law] * len(plans)
+    offset = subject.contract.input("offset")
+    assert offset is not None
+    assert {variants[""]["offset"] for _, variants in plans} == set(offset.choices)
+    assert plans == glimpses(subject, 0, [law]) != glimpses(subject, 1, [law])
+
+
+def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys: OpenToys) -> None:
+    search, outcome = searched(open_toys, "plain")
+    assert search.tried == 60
+    assert outcome.findings == []
+    assert 0 < outcome.refused.total() <= 2
+    assert outcome.spoken == 60 - outcome.refused.total()
+    offset = search.subject.contract.input("offset")
+    assert offset is not None
+    assert (offset.choices, offset.knob) == ((), False)
+
+
+def test_what_it_does_have_is_drawn(open_toys: OpenToys) -> None:
+    search, outcome = searched(open_toys, "adding")
+    assert (outcome.spoken, outcome.findings, outcome.refused.total()) == (60, [], 0)
+    offset = search.subject.contract.input("offset")
+    assert offset is not None
+    assert offset.choices == (None, 1.0)
+
+
+def test_what_is_wrong_is_found_without_the_input_and_a_shorter_hunt_is_a_prefix(open_toys: OpenToys) -> None:
+    open_target, found = open_toys("plain_wrong")
+    lengths = (20, 60)
+    searches = [BoundarySearch(open_target.law_session, found["plain_wrong"], 0) for _ in lengths]
+    for search, length in zip(searches, lengths):
+        search.run(length)
+    one, other = (next(iter(search.outcomes.values())) for search in searches)
+    (finding,) = one.findings
+    assert finding.trial.variants == other.findings[0].trial.variants
+    (inputs,) = finding.trial.variants.values()
+    assert inputs["offset"] is None
+    assert one.refused == other.refused
