@@ -80,7 +80,7 @@ def add_history(reports: Path) -> Path:
     """A record of a history beside the evidence: introduced, shipped, mended."""
 
     def commit(sha: str, day: str, subject: str = "", pull: int | None = None) -> dict[str, Any]:
-        return {"sha": sha * 40, "date": f"{day}T12:00:00+00:00", "subject": subject, "pull": pull}
+        return {"sha": sha * 40, "date": f"{day}T12:00:00Z", "subject": subject, "pull": pull}
 
     code = {"begins": False, "origin": None}
 
@@ -99,7 +99,7 @@ def add_history(reports: Path) -> Path:
         return {"verdict": verdict, "kind": "", "reason": "", "commits": 5, "first": one, "last": other}
 
     def release(name: str, day: str, verdict: str) -> dict[str, Any]:
-        return {"name": name, "commit": "f" * 40, "date": f"{day}T00:00:00+00:00", "verdict": verdict, "kind": ""}
+        return {"name": name, "commit": "f" * 40, "date": f"{day}T00:00:00Z", "verdict": verdict, "kind": ""}
 
     record = {
         "schema_version": SCHEMA_VERSION, "target": "roll", "bug_id": "ROLL-AGGLOSS-TOKENMEAN-MASK", "title": "",
