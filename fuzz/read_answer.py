@@ -22,7 +22,7 @@ from sentinel.worker import answers, protocol
 from sentinel.worker.answers import Failed
 
 CATALOG = bundled_catalog()
-LAWS = [CATALOG.invariants[name] for name in CATALOG.contracts["loss_aggregation"].laws]
+LAWS = [CATALOG.laws[name] for name in CATALOG.contracts["loss_aggregation"].laws]
 INPUTS = {"loss_mat": Tensor("float32", (1, 2), bytes(8)), "response_mask": Tensor("bool", (1, 2), b"\1\0")}
 NAMES = ("a", "b")
 EXPECTED = {"a.loss": Expected(26.0), "difference(a, b).loss": Expected(0.0)}

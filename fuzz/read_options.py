@@ -6,9 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.configuration.option_arguments import options_of_parser
-from sentinel.configuration.option_trees import options_of_tree
-
+from sentinel.configuration.declared import options_of_parser, options_of_tree
 from sentinel.configuration.option_classes import options_of_class
 from sentinel.errors import SentinelError
 

@@ -26,12 +26,12 @@ class References:
     def consult(self, request: Mapping[str, Any]) -> Sat | Failed:
         """The worker's answer to a session's request; see :mod:`sentinel.worker.session`.
 
-        A session's end says nothing of a target, and another one may answer: something on this machine took it away.
-        What ends two of them is a failure of kind ``harness``.
+        A session's end says nothing of a target, and another one may answer: something on this machine took it away,
+        and perhaps the process that it came from. What ends three of them is a failure of kind ``harness``.
 
         :raises WorkerError: where no oracle process can be had.
         """
-        for last in (False, True):
+        for last in (False, False, True):
             try:
                 session = self._taken()
             except WorkerError:

@@ -20,7 +20,7 @@ import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, gone
 
 from sentinel.cli import main
-from sentinel.commands.findings import _evidence
+from sentinel.commands.findings import evidence_of
 from sentinel.commands.verify import _files
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
@@ -382,8 +382,8 @@ def test_reading_stays_in_the_folder(decision: Decision, tmp_path: Path) -> None
     assert _files([folder]) == [file]  # of `verify`
     (tmp_path / "links").mkdir()
     link(tmp_path / "links" / "demo", file.parents[1])
-    assert _evidence(decision.recipe, [tmp_path / "links"]) == []
-    assert len(_evidence(decision.recipe, [folder])) == 1
+    assert list(evidence_of(decision.recipe, tmp_path / "links")) == []
+    assert len(list(evidence_of(decision.recipe, folder))) == 1
 
 
 RUNS = [

@@ -65,6 +65,19 @@ def test_a_references_process_that_was_taken_away_is_asked_again(open_toys: Open
     assert oracle.dead is not None
 
 
+def test_both_may_have_been_taken_away(open_toys: OpenToys) -> None:
+    """As where a head has killed the zygote: neither the idle session nor its process is known to be gone."""
+    open_target, found = open_toys("right")
+    BoundarySearch(open_target.law_session, found["right"], 0).run(3)
+    references = open_target.law_session._references
+    [consulting] = references._idle
+    references._oracle()._leader.kill()
+    consulting._leader.kill()
+    search = BoundarySearch(open_target.law_session, found["right"], 1)
+    search.run(3)
+    assert [outcome.spoken for outcome in search.outcomes.values()] == [3]
+
+
 def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_toys: OpenToys) -> None:
     open_target, found = open_toys("unmasked")
     subject = found["unmasked"]

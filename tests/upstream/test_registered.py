@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from sentinel.worker.client import Options
 
 #: An adapter that binds one member of each family, and nothing else.
 ALONE = """
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from sentinel.targets.loading import load_file
@@ -48,11 +50,12 @@ def test_members_that_nobody_bound_answer(target: str, members: int, answering: 
         law_session = runner.open_target(target, ref, [item.binding for item in found]).law_session
         answered = []
         for subject in found:
-            search = BoundarySearch(law_session.fresh(), subject, 0, shrinking=1)
-            try:
-                search.run(6)
-            except Undecidable:
-                continue
+            with closing(law_session.fresh()) as fresh:
+                search = BoundarySearch(fresh, subject, 0, shrinking=1)
+                try:
+                    search.run(6)
+                except Undecidable:
+                    continue
             answered += [subject.boundary] if any(outcome.spoken for outcome in search.outcomes.values()) else []
     except Unavailable as error:
         pytest.skip(error.reason)
