@@ -51,8 +51,9 @@ def _entries(registry: Registry, checkout: Checkout) -> Iterator[str]:
         for file in sorted(folder.rglob("*.py")):
             if file.is_symlink() or file.stat().st_size > _LARGEST:
                 continue
-            content = file.read_bytes()
-            if registry.decorator.encode() in content:
-                module = ".".join(file.relative_to(above).with_suffix("").parts).removesuffix(".__init__")
+            content, parts = file.read_bytes(), file.relative_to(above).with_suffix("").parts
+            # What cannot be imported is left out: it would go into the names of items, and so to terminals.
+            if registry.decorator.encode() in content and all(part.isidentifier() for part in parts):
+                module = ".".join(parts).removesuffix(".__init__")
                 for match in decorated.finditer(content.decode(errors="replace")):
                     yield f"{module}.{match[1]}"
