@@ -3,7 +3,9 @@ code is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 
 import pytest
 from binding_kit import Bound, opened, opened_twin
@@ -291,33 +293,41 @@ WRONG = {
 }
 
 
+#: ``open_main(target)``: the boundaries of its main.
+OpenMain = Callable[[str], Bound]
+
+
 @pytest.fixture(scope="module")
-def twin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenMain]:
     """The main of a target, with all its edits."""
-    target = request.param
-    edits = [edit for boundary, _, edit in TWINS if _target(boundary) == target]
-    yield from opened_twin(target, MAIN[target], edits, tmp_path_factory.mktemp(target))
+
+    def edited(target: str) -> Iterator[Bound]:
+        edits = [edit for boundary, _, edit in TWINS if _target(boundary) == target]
+        return opened_twin(target, MAIN[target], edits, tmp_path_factory.mktemp(target))
+
+    yield from _once_each(edited)
 
 
 @pytest.fixture(scope="module")
-def original(request: pytest.FixtureRequest) -> Iterator[Bound]:
+def original() -> Iterator[OpenMain]:
     """The main of a target, as it is."""
-    yield from opened(request.param, MAIN[request.param])
+    yield from _once_each(lambda target: opened(target, MAIN[target]))
+
+
+def _once_each(opening: Callable[[str], Iterator[Bound]]) -> Iterator[OpenMain]:
+    """Opened when it is asked for first. (pytest would open it for each parameter anew.)"""
+    with ExitStack() as stack:
+        yield cache(lambda target: stack.enter_context(contextmanager(opening)(target)))
 
 
 def _target(boundary: str) -> str:
     return boundary.partition(".")[0].partition("_")[0]
 
 
-def _each(fixture: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        (fixture, "boundary", "contract"),
-        [
-            pytest.param(_target(boundary), boundary, contract, id=f"{boundary}-{contract}")
-            for boundary, contract, _ in TWINS
-        ],
-        indirect=[fixture],
-    )
+EACH = pytest.mark.parametrize(
+    ("boundary", "contract"),
+    [pytest.param(boundary, contract, id=f"{boundary}-{contract}") for boundary, contract, _ in TWINS],
+)
 
 
 def _wrong(bound: Bound, boundary: str, contract: str) -> set[str]:
@@ -328,14 +338,14 @@ def _wrong(bound: Bound, boundary: str, contract: str) -> set[str]:
     return {name for name, said in wrong.items() if not said.startswith("refused")}
 
 
-@_each("twin")
-def test_a_broken_twin_is_found(twin: Bound, boundary: str, contract: str) -> None:
-    assert _wrong(twin, boundary, contract) - WRONG.get(boundary, set())
+@EACH
+def test_a_broken_twin_is_found(twin: OpenMain, boundary: str, contract: str) -> None:
+    assert _wrong(twin(_target(boundary)), boundary, contract) - WRONG.get(boundary, set())
 
 
-@_each("original")
-def test_the_original_is_not(original: Bound, boundary: str, contract: str) -> None:
-    assert _wrong(original, boundary, contract) == WRONG.get(boundary, set())
+@EACH
+def test_the_original_is_not(original: OpenMain, boundary: str, contract: str) -> None:
+    assert _wrong(original(_target(boundary)), boundary, contract) == WRONG.get(boundary, set())
 
 
 def test_each_boundary_has_a_twin_or_a_reason() -> None:
