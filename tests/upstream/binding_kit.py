@@ -150,6 +150,14 @@ class Bound:
             raise DoesNotApply(trial.silent)
         return trial
 
+    def ask_all(self, subject: Subject, law: str, scenarios: Sequence[Mapping[str, Any]]) -> list[Trial]:
+        """What a law says about each scenario, asked at once; one after the other where a call is refused."""
+        rule: Law = self._catalog.laws[law]
+        trials = self._law_session.try_(replace(subject, laws=(rule,)), [(rule, {"": inputs}) for inputs in scenarios])
+        if any(trial.refused or trial.silent for trial in trials):
+            return [self.ask(subject, law, {"": inputs}) for inputs in scenarios]
+        return trials
+
     def refusal(self, subject: Subject) -> tuple[str, str]:
         """Why the boundary answers no scenario at all, as the kind of the failure and its reason; of the plainest one.
         Empty where it answers one, under whichever choices. An input that it does not take is left out, as a search
@@ -186,8 +194,8 @@ class Bound:
         """
         wrong = {}
         law = next(name for name in ("the_oracle_agrees", "metrics_tell_the_truth") if name in subject.contract.laws)
-        for name, inputs in self.scenarios(subject, mask).items():
-            trial = self.ask(subject, law, {"": inputs})
+        scenarios = self.scenarios(subject, mask)
+        for (name, inputs), trial in zip(scenarios.items(), self.ask_all(subject, law, list(scenarios.values()))):
             if trial.violations and (wide := widened(subject.contract, {"": inputs})) is not None:
                 again = self.ask(subject, law, *wide)
                 trial = trial if again.refused else again
