@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sentinel.contracts.contract import Contract
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 from sentinel.laws.law import Law
 from sentinel.targets import Target
 from sentinel.targets.loading import load_file
@@ -58,7 +58,7 @@ class Catalog:
     ) -> Catalog:
         """The catalog with additions; a later entry of the same name is an error.
 
-        :raises SentinelError: where a name is taken.
+        :raises SentinelError: where a name is taken, or an adapter names what is not there.
         """
         more_adapters = dict(self.adapters)
         for file in adapters:
@@ -70,6 +70,8 @@ class Catalog:
         more_laws = dict(self.laws)
         for law in laws:
             _add(more_laws, law.name, law, "law")
+        for name in more_adapters.keys() - self.adapters.keys():
+            _require_names(more_adapters[name], more_contracts)
         return replace(
             self,
             adapters=more_adapters,
@@ -77,6 +79,29 @@ class Catalog:
             laws=more_laws,
             recipe_folders=(*self.recipe_folders, *map(Path, recipe_folders)),
         )
+
+
+def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
+    """:raises SentinelError: where a binding names no contract, no input of it, or a registry no boundary."""
+    for binding in adapter.target.bindings:
+        where = f"{adapter.file}: the binding of {binding.boundary}"
+        if binding.contract not in contracts:
+            raise SentinelError(
+                f"{where}: unknown contract {binding.contract!r}{nearest(binding.contract, contracts, 'there are')}"
+            )
+        inputs = [item.name for item in contracts[binding.contract].inputs]
+        for field in ("arguments", "fixed", "accepts"):
+            for name in getattr(binding, field):
+                if name not in inputs:
+                    which = nearest(name, inputs, "its inputs are")
+                    raise SentinelError(f"{where}: {field}: {binding.contract} has no input {name!r}{which}")
+    bound = [binding.boundary for binding in adapter.target.bindings]
+    for registry in adapter.target.registries:
+        if registry.like not in bound:
+            which = nearest(registry.like, bound)
+            raise SentinelError(
+                f"{adapter.file}: {registry.decorator} is like {registry.like!r}, which is not bound{which}"
+            )
 
 
 def _add(known: dict[str, _T], name: str, value: _T, what: str) -> None:

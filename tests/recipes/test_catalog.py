@@ -61,3 +61,41 @@ def test_the_committed_index_of_recipes_is_the_generated_one(capsys: pytest.Capt
 def test_every_shipped_recipe_says_how_bad_it_is_and_what_is_wrong() -> None:
     said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
     assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []
+
+
+@pytest.mark.parametrize(
+    ("written", "mistaken", "says"),
+    [
+        (
+            '"loss_aggregation"',
+            '"loss_agregation"',
+            "agg_loss: unknown contract 'loss_agregation' — did you mean 'loss_agg",
+        ),
+        (
+            '"norm_by_std": False',
+            '"norm_by_sdt": False',
+            "fixed: group_advantage has no input 'norm_by_sdt' — did you mean",
+        ),
+        ('arguments={"group"', 'arguments={"groop"', "arguments: group_advantage has no input 'groop' — did you mean"),
+        (
+            '"weights": (None,)',
+            '"weight": (None,)',
+            "accepts: loss_aggregation has no input 'weight' — did you mean 'weights'",
+        ),
+        (
+            'like="demo_rl.losses.agg_loss"',
+            'like="demo_rl.losses.ag_loss"',
+            "is not bound — did you mean 'demo_rl.losses.agg",
+        ),
+    ],
+)
+def test_an_adapters_mistake_is_told_with_its_file(tmp_path: Path, written: str, mistaken: str, says: str) -> None:
+    bundled = bundled_catalog()
+    text = bundled.adapters["demo"].file.read_text()
+    assert text.count(written) == 1
+    file = tmp_path / "mine.py"
+    file.write_text(text.replace(written, mistaken).replace('name="demo"', 'name="mine"'))
+    with pytest.raises(SentinelError) as told:
+        bundled.with_(adapters=[file])
+    assert f"{file}: " in str(told.value)
+    assert says in str(told.value)
