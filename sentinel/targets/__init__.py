@@ -81,7 +81,8 @@ class Binding:
     :ivar formerly: its other dotted paths in history, tried in this order when the first is not in a checkout, before
         those that :attr:`Target.moved` gives.
     :ivar arguments: canonical input -> the parameter names it has had upstream, newest first. A canonical input not
-        named here is passed under its own name where the boundary has such a parameter, and otherwise left out.
+        named here is passed under its own name, and refused where the boundary has no such parameter: a ``call`` leaves
+        out what it must not get. ``group`` is a list of labels; numbers per token or row are tensors.
     :ivar constants: upstream parameter -> value passed whenever the boundary has that parameter.
     :ivar outputs: canonical output names, in the order of the tuple that the boundary returns (a single name: the
         return value itself; a mapping return is read by name).

@@ -29,7 +29,7 @@ SKYRL = "skyrl.backends.skyrl_train.utils.ppo_utils"
 SEEDS = {"verl": 6452, "roll": 444, "areal": 1351, "slime": 1917, "skyrl": 1811}
 REFS: dict[str, list[Ref]] = {}
 for _pin in PINS:
-    _seed = _pin.recipe.upstream.get("pull") == SEEDS[_pin.recipe.target]
+    _seed = _pin.recipe.upstream.get("pull") == SEEDS.get(_pin.recipe.target, 0)
     if _seed and _pin.ref.kind == "git" and _pin.ref not in REFS.setdefault(_pin.recipe.target, []):
         REFS[_pin.recipe.target].append(_pin.ref)
 

@@ -57,14 +57,16 @@ def test_every_boundary_of_a_known_bug_is_in_the_inventory(name: str) -> None:
     finally:
         trees.close()
     assert missed == set()
-    assert len(held) >= 20
+    assert held
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_table_of_the_page_is_what_the_code_says(name: str) -> None:
     target = bundled_catalog().targets[name]
     shape = rf"^\| {name} \| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \((\d+)%\) \|$"
-    [(sha, *numbers)] = re.findall(shape, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(shape, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) == 1, f"{PAGE} has no row of {name}: python benchmarks/inventory.py"
+    [(sha, *numbers)] = rows
     try:
         trees = GitTrees(MIRRORS.path(name))
         tree = commit(MIRRORS.path(name), MIRRORS.resolve(target, sha)).tree
