@@ -99,6 +99,7 @@ def every(folder: Path) -> list[dict[str, Any]]:
     found = [records.load(file) for file in records.files(folder)]
     if not found:
         raise SentinelError(
-            f"no histories in {folder}; `sentinel sweep TARGET` makes them; in a clone of Sentinel, --from reports/history has them"
+            f"no histories in {folder}; `sentinel sweep TARGET` makes them; in a clone of Sentinel, "
+            "--from reports/history has them"
         )
     return found
