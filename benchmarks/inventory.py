@@ -24,7 +24,7 @@ from typing import Any
 from sentinel.errors import Unavailable
 from sentinel.history.bindings import Definitions
 from sentinel.history.commits import commit
-from sentinel.history.coverage import Coverage, coverages, module_of
+from sentinel.history.coverage import Coverage, coverages
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.inventory import signal_functions
 from sentinel.recipes import find_recipes
@@ -59,7 +59,7 @@ class Upstream:
 
     def _carried(self, file: str, blob: str) -> set[tuple[int, int]]:
         body = ast.parse(self.trees.blob(blob)).body
-        return {function.span for function in signal_functions(body, module_of(self.target, file))}
+        return {function.span for function in signal_functions(body, self.target.module_of(file))}
 
     def others(self, tree: str, found: Coverage) -> Iterator[str]:
         """The functions that carry nothing."""

@@ -34,7 +34,7 @@ from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
 from sentinel.history import commits
 from sentinel.history.bindings import Definitions, sighting
-from sentinel.history.coverage import STATES, coverage_of, module_of
+from sentinel.history.coverage import STATES, coverage_of
 from sentinel.history.gittrees import GitTrees, LargeObjectError
 from sentinel.history.inventory import Function, Source, signal_functions
 from sentinel.history.names import span_of, syntax_of
@@ -144,7 +144,7 @@ class Miner:
             tree = syntax_of(self.trees.blob(blob))
         except (SyntaxError, LargeObjectError):
             return []
-        functions = {one.span: one for one in signal_functions(tree.body, module_of(self.target, file))}
+        functions = {one.span: one for one in signal_functions(tree.body, self.target.module_of(file))}
         texts = []
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -27,7 +27,7 @@ A function carries training signal where its parameters, name, class and body sp
 rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
 nothing of it is imported or run.
 exit status: 0; 1 where a file could not be read, so that the table is not whole; 2 where the ref, or the mirror, is not
-to be had
+available
 """
 
 

@@ -77,7 +77,7 @@ def _count(text: str) -> int:
 def _discover(arguments: argparse.Namespace) -> int:
     from sentinel.deciding.runner import runner_of
     from sentinel.recipes import find_recipes
-    from sentinel.search.checks import any_of, subjects
+    from sentinel.search.checks import any_of, matches, subjects
     from sentinel.search.discovery import Discovered, Discovery, Memory, grouped, recognised
     from sentinel.search.survey import checkout_with_registries
     from sentinel.sources import Home
@@ -101,7 +101,7 @@ def _discover(arguments: argparse.Namespace) -> int:
             checkout = checkout_with_registries(runner, catalog, target.name, ref)
             chosen, omitted = subjects(catalog, target.name, arguments.boundary, checkout)
             for glob in arguments.boundary:
-                if not subjects(catalog, target.name, [glob], checkout)[0]:
+                if not any(matches(item.binding, [glob]) for item in chosen):
                     bound = [binding.boundary.rpartition(".")[2] for binding in target.bindings]
                     raise SentinelError(
                         f"no boundary of {target.name} that can be searched matches {glob!r}{nearest(glob, bound)}"

@@ -83,7 +83,7 @@ def coverages(target: Target, trees: Trees, revisions: Sequence[str]) -> Iterato
     for tree in revisions:
         there = sorted(definitions.sources(tree))
         new = {
-            f"{file}\0{blob}": (module_of(target, file), trees.blob(blob))
+            f"{file}\0{blob}": (target.module_of(file), trees.blob(blob))
             for file, blob in there
             if (file, blob) not in known
         }
@@ -110,7 +110,7 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
     }
     functions = []
     for file, source in sources.items():
-        module = module_of(target, file)
+        module = target.module_of(file)
         for function in source.functions:
             place = file, function.span
             reason = left.get(place) or _reason_against(target, f"{module}.{function.name}")
@@ -129,14 +129,6 @@ def _reason_against(target: Target, path: str) -> str:
     for today, several in target.moved.items():
         names += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
     return next(filter(None, map(target.reason_against, names)), "")
-
-
-def module_of(target: Target, file: str) -> str:
-    """The dotted name of a file of the package roots."""
-    roots = [root for root in target.roots if file.startswith(f"{root.path}/")]
-    root = max(roots, key=lambda each: len(each.path))
-    parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 class CheckoutTrees:

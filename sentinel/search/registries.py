@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 from sentinel.laws.law import Law
 from sentinel.targets import Binding, Registry, Target
 from sentinel.targets.checkout import Checkout
+from sentinel.worker.codes import read_source
 
 #: Members of a family: a head that registers more wants to be searched for days.
 _MOST = 100
@@ -24,14 +25,14 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
     """
     named = {path for binding in target.bindings for path in binding.paths}
     found: dict[str, Binding] = {}
-    for registry in target.registries:
-        like = target.binding(registry.like)
-        assert like is not None, f"{target.name} has no binding of {registry.like}"
-        for path in islice(_entries(registry, checkout), _MOST):
-            if path not in named and not target.reason_against(path):
-                member = target.binding(path, like.contract)
-                assert member is not None
-                found[path] = member
+    taken: Counter[Registry] = Counter()
+    for registry, path in _entries(target, checkout):
+        taken[registry] += 1
+        if taken[registry] <= _MOST and path not in named and not target.reason_against(path):
+            like = target.binding(registry.like)
+            member = target.binding(path, like.contract) if like is not None else None
+            assert member is not None, "the catalog has looked whether it is bound"
+            found[path] = member
     return list(found.values())
 
 
@@ -40,20 +41,25 @@ def of_every_member(laws: Iterable[Law]) -> list[Law]:
     return [law for law in laws if not (law.needs_oracle or law.twin or law.by_algorithm)]
 
 
-def _entries(registry: Registry, checkout: Checkout) -> Iterator[str]:
-    """Dotted paths of the functions below the registry's decorator."""
-    decorated = re.compile(
-        rf"^@(?:\w+\.)*{re.escape(registry.decorator)}\(.*\n(?:(?!def |class |async ).*\n){{0,20}}?def (\w+)\(", re.M
-    )
+def _entries(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str]]:
+    """Dotted paths of the functions below the registries' decorators; each file is read once."""
+    decorated = {registry: _below(registry.decorator) for registry in target.registries}
     for root in checkout.roots:
         folder = checkout.path / root
-        above = next(place for place in checkout.import_roots if folder.is_relative_to(place))
         for file in sorted(folder.rglob("*.py")):
-            if file.is_symlink() or file.stat().st_size > _LARGEST:
-                continue
-            content, parts = file.read_bytes(), file.relative_to(above).with_suffix("").parts
+            content = b"" if file.is_symlink() else read_source(str(file), _LARGEST)
+            there = [registry for registry in decorated if registry.decorator.encode() in content]
             # What cannot be imported is left out: it would go into the names of items, and so to terminals.
-            if registry.decorator.encode() in content and all(part.isidentifier() for part in parts):
-                module = ".".join(parts).removesuffix(".__init__")
-                for match in decorated.finditer(content.decode(errors="replace")):
-                    yield f"{module}.{match[1]}"
+            parts = file.relative_to(folder).with_suffix("").parts
+            if there and all(part.isidentifier() for part in parts):
+                module = target.module_of(file.relative_to(checkout.path).as_posix())
+                text = content.decode(errors="replace")
+                for registry in there:
+                    yield from ((registry, f"{module}.{match[1]}") for match in decorated[registry].finditer(text))
+
+
+def _below(decorator: str) -> re.Pattern[str]:
+    """A decorator's call, up to twenty lines of what else stands over the function, and the function's name."""
+    return re.compile(
+        rf"^@(?:\w+\.)*{re.escape(decorator)}\(.*\n(?:(?!def |class |async ).*\n){{0,20}}?def (\w+)\(", re.M
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import PurePosixPath
 from typing import Any
 
 
@@ -216,6 +217,12 @@ class Target:
             return self.unbound[path]
         whole = (entry for entry in self.unbound if entry.endswith(".*") and path.startswith(entry[:-1]))
         return next((self.unbound[entry] for entry in whole), "")
+
+    def module_of(self, file: str) -> str:
+        """The dotted name of a file of the package roots, given by its repository path."""
+        root = max((root for root in self.roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
+        parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @property
     def packages(self) -> tuple[str, ...]:

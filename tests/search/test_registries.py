@@ -48,6 +48,7 @@ def opened(tree: Path) -> Checkout:
         ("new.py", "@register_aggregation('a')\ndef one(x): ...\n" + "#" * (1 << 20), []),
         ("new.py", "@register_aggregation('a')\ndef one(x): ...\n\n\n" * 3, ["demo_rl.new.one"]),
         ("new\x1b[31m.py", "@register_aggregation('a')\ndef one(x): ...\n", []),
+        ("new.er.py", "@register_aggregation('a')\ndef one(x): ...\n", []),
         ("losses.py", "@register_aggregation('a')\ndef agg_loss(x): ...\n", []),  # an adapter's own binding comes first
     ],
 )

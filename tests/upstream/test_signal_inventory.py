@@ -13,7 +13,7 @@ from shipped import MIRRORS, PINS
 from sentinel.errors import Unavailable
 from sentinel.history.bindings import Definitions
 from sentinel.history.commits import commit
-from sentinel.history.coverage import coverages, module_of
+from sentinel.history.coverage import coverages
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.inventory import signal_functions
 from sentinel.recipes.catalog import bundled_catalog
@@ -37,7 +37,7 @@ def test_every_boundary_of_a_known_bug_is_in_the_inventory(name: str) -> None:
 
     @cache
     def carried(file: str, blob: str) -> set[tuple[int, int]]:
-        functions = signal_functions(ast.parse(trees.blob(blob)).body, module_of(target, file))
+        functions = signal_functions(ast.parse(trees.blob(blob)).body, target.module_of(file))
         return {function.span for function in functions}
 
     held, missed = set(), set()
