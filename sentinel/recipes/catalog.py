@@ -6,9 +6,9 @@ import hashlib
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,16 +38,44 @@ class Adapter:
     digest: str
 
 
+class OnDemand(Mapping[str, _T]):
+    """Values that are made when they are asked for: an adapter that does not import stops its own target alone, and one
+    that nobody asks for costs nothing."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], _T]]) -> None:
+        self._makers = dict(makers)
+        self._made: dict[str, _T] = {}
+
+    def __getitem__(self, name: str) -> _T:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+
 @dataclass(frozen=True)
 class Catalog:
+    """:ivar adapters: by target; to ask for one that does not import or names what is not there is a SentinelError."""
+
     adapters: Mapping[str, Adapter]
     contracts: Mapping[str, Contract]
     laws: Mapping[str, Law]
     recipe_folders: tuple[Path, ...]
 
     @property
-    def targets(self) -> dict[str, Target]:
-        return {name: adapter.target for name, adapter in self.adapters.items()}
+    def targets(self) -> Mapping[str, Target]:
+        return OnDemand({name: partial(self._target, name) for name in self.adapters})
+
+    def _target(self, name: str) -> Target:
+        return self.adapters[name].target
 
     def with_(
         self,
@@ -60,25 +88,30 @@ class Catalog:
 
         :raises SentinelError: where a name is taken, or an adapter names what is not there.
         """
-        more_adapters = dict(self.adapters)
-        for file in adapters:
-            adapter = load_adapter(Path(file).absolute())  # a worker has another working folder
-            _add(more_adapters, adapter.target.name, adapter, f"adapter {file}")
         more_contracts = dict(self.contracts)
         for contract in contracts:
             _add(more_contracts, contract.name, contract, "contract")
         more_laws = dict(self.laws)
         for law in laws:
             _add(more_laws, law.name, law, "law")
-        for name in more_adapters.keys() - self.adapters.keys():
-            _require_names(more_adapters[name], more_contracts)
+        more_adapters: dict[str, Adapter] = {}
+        for file in adapters:
+            adapter = load_adapter(Path(file).absolute(), more_contracts)  # a worker has another working folder
+            if adapter.target.name in self.adapters:
+                raise SentinelError(_TAKEN.format(f"adapter {file}", adapter.target.name))
+            _add(more_adapters, adapter.target.name, adapter, f"adapter {file}")
         return replace(
             self,
-            adapters=more_adapters,
+            adapters=OnDemand(
+                {name: partial(known.__getitem__, name) for known in (self.adapters, more_adapters) for name in known}
+            ),
             contracts=more_contracts,
             laws=more_laws,
             recipe_folders=(*self.recipe_folders, *map(Path, recipe_folders)),
         )
+
+
+_TAKEN = "two of one name: {} {!r} is already there; rename one"
 
 
 def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
@@ -106,14 +139,14 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
 
 def _add(known: dict[str, _T], name: str, value: _T, what: str) -> None:
     if name in known:
-        raise SentinelError(f"two of one name: {what} {name!r} is already there; rename one")
+        raise SentinelError(_TAKEN.format(what, name))
     known[name] = value
 
 
-def load_adapter(file: Path) -> Adapter:
+def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
     """Load an adapter by the path of its file, or of the ``__init__.py`` of its package.
 
-    :raises SentinelError: where it does not import, or defines no ``TARGET``.
+    :raises SentinelError: where it does not import, defines no ``TARGET``, or names what these contracts do not have.
     """
     digest = _digest(file)
     try:
@@ -123,7 +156,9 @@ def load_adapter(file: Path) -> Adapter:
     target = getattr(module, "TARGET", None)
     if not isinstance(target, Target):
         raise SentinelError(f"{file}: an adapter defines TARGET = Target(...), and this one does not")
-    return Adapter(target, file, digest)
+    adapter = Adapter(target, file, digest)
+    _require_names(adapter, contracts)
+    return adapter
 
 
 def _digest(file: Path) -> str:
@@ -134,9 +169,11 @@ def _digest(file: Path) -> str:
     return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 
 
-def _bundled_adapters() -> list[Path]:
+def _bundled_adapters() -> dict[str, Path]:
+    """By target: a bundled adapter's file, or the folder of its package, has the target's name."""
     folder = bundled("adapters")
-    return sorted([*folder.glob("*.py"), *folder.glob("*/__init__.py")])
+    packages = {file.parent.name: file for file in folder.glob("*/__init__.py")}
+    return dict(sorted({**{file.stem: file for file in folder.glob("*.py")}, **packages}.items()))
 
 
 def _members(package: str, kind: type[_T]) -> list[_T]:
@@ -156,10 +193,8 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
 @cache
 def bundled_catalog() -> Catalog:
     """What Sentinel ships."""
-    empty = Catalog({}, {}, {}, ())
-    return empty.with_(
-        adapters=_bundled_adapters(),
-        contracts=_members("sentinel.contracts", Contract),
-        laws=_members("sentinel.laws", Law),
-        recipe_folders=(bundled("recipes"),),
+    contracts = {contract.name: contract for contract in _members("sentinel.contracts", Contract)}
+    adapters = OnDemand({name: partial(load_adapter, file, contracts) for name, file in _bundled_adapters().items()})
+    return Catalog(adapters, {}, {}, (bundled("recipes"),)).with_(
+        contracts=contracts.values(), laws=_members("sentinel.laws", Law)
     )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,9 @@ import pytest
 from sentinel.cli import main
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
-from sentinel.recipes.catalog import bundled, bundled_catalog, load_adapter
+from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
+
+CONTRACTS = bundled_catalog().contracts
 
 ADAPTER = """\
 from sentinel.targets import Binding, PackageRoot, Target
@@ -33,23 +39,49 @@ def package(folder: Path, workers: str = WORKERS) -> Path:
 
 
 def test_an_adapter_may_be_a_package(tmp_path: Path) -> None:
-    adapter = load_adapter(package(tmp_path / "mine"))
+    adapter = load_adapter(package(tmp_path / "mine"), CONTRACTS)
     assert adapter.target.bindings[0].boundary == "mine.workers.update"
 
 
 def test_every_module_of_a_package_counts_for_its_digest(tmp_path: Path) -> None:
-    one = load_adapter(package(tmp_path / "one"))
-    same = load_adapter(package(tmp_path / "same"))
-    other = load_adapter(package(tmp_path / "other", WORKERS + "# said otherwise\n"))
+    one = load_adapter(package(tmp_path / "one"), CONTRACTS)
+    same = load_adapter(package(tmp_path / "same"), CONTRACTS)
+    other = load_adapter(package(tmp_path / "other", WORKERS + "# said otherwise\n"), CONTRACTS)
     assert one.digest == same.digest != other.digest
 
 
 def test_a_package_that_did_not_load_is_read_again(tmp_path: Path) -> None:
     broken = package(tmp_path / "broken", "BINDINGS = (")
     with pytest.raises(SentinelError, match=r"the adapter does not import: SyntaxError"):
-        load_adapter(broken)
+        load_adapter(broken, CONTRACTS)
     (broken.parent / "workers.py").write_text(WORKERS)
-    assert load_adapter(broken).target.name == "mine"
+    assert load_adapter(broken, CONTRACTS).target.name == "mine"
+
+
+def test_an_adapter_that_does_not_import_stops_its_own_target_alone(tmp_path: Path) -> None:
+    broken = package(tmp_path / "roll", "BINDINGS = (")
+    catalog = bundled_catalog()
+    adapters = {name: partial(catalog.adapters.__getitem__, name) for name in catalog.adapters}
+    catalog = replace(catalog, adapters=OnDemand({**adapters, "roll": partial(load_adapter, broken, CONTRACTS)}))
+    assert len(find_recipes(catalog, targets=["skyrl"])) == len(find_recipes(bundled_catalog(), targets=["skyrl"])) > 0
+    with pytest.raises(SentinelError, match=r"roll/__init__.py: the adapter does not import: SyntaxError"):
+        find_recipes(catalog, targets=["roll"])
+
+
+def test_a_target_that_nobody_asks_for_is_not_imported() -> None:
+    code = (
+        "import sys; from sentinel.recipes import find_recipes; from sentinel.recipes.catalog import bundled_catalog\n"
+        "assert {'verl', 'roll'} < bundled_catalog().targets.keys() and find_recipes(bundled_catalog(), ['skyrl'])\n"
+        "files = [name.split('_')[2].partition('.')[0] for name in sys.modules if name.startswith('sentinel_file_')]\n"
+        "print(sorted(set(files)))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "['skyrl']"
+
+
+def test_a_bundled_adapter_has_its_files_name() -> None:
+    catalog = bundled_catalog()
+    assert {name: target.name for name, target in catalog.targets.items()} == {name: name for name in catalog.targets}
 
 
 def test_the_committed_index_of_recipes_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def test_members_that_nobody_bound_answer(target: str, members: int, answering: 
     bundled = bundled_catalog()
     file = tmp_path / f"{target}.py"
     file.write_text(ALONE.format(adapter=str(bundled.adapters[target].file)))
-    catalog = replace(bundled, adapters={**bundled.adapters, target: load_adapter(file)})
+    catalog = replace(bundled, adapters={**bundled.adapters, target: load_adapter(file, bundled.contracts)})
     runner = Runner(catalog, lambda t, r, p: open_checkout(t, r, store=MIRRORS), Options(sandbox="basic"))
     ref = Ref("git", MAIN[target])
     try:
