@@ -1,4 +1,4 @@
-"""``sentinel list``: targets, recipes, boundaries and refs."""
+"""``sentinel list``: targets, recipes, boundaries, contracts and refs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from sentinel.commands import boundaries
 from sentinel.commands.console import command, group, json_option, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
+from sentinel.errors import SentinelError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sentinel.commands.console import Commands, Run
+    from sentinel.contracts.contract import Contract
     from sentinel.recipes import Recipe
     from sentinel.recipes.catalog import Catalog
 
@@ -23,6 +25,7 @@ _EXAMPLE = """\
   sentinel list                      the targets
   sentinel list recipes verl         the known bugs of one target
   sentinel list boundaries roll      the functions that recipes can call, and what they take
+  sentinel list contracts            what a boundary may be bound as, for recipes and adapters
   sentinel list refs                 the revisions that recipes name, and which can be had here right now
 """
 _TARGETS = """\
@@ -35,13 +38,17 @@ _RECIPES = """\
   sentinel list recipes verl --introduced-by '#4769'     as far as histories know it
   sentinel list recipes --markdown   the index that is committed as recipes/README.md
 """
+_CONTRACTS = """\
+  sentinel list contracts group_advantage      its inputs with their choices, and what is observed
+  sentinel list contracts '*loss*' --json
+"""
 _REFS = """\
   sentinel list refs verl --json
 """
 
 
 def declare(commands: Commands) -> None:
-    own = group(commands, "list", "list targets, recipes, boundaries or refs", _EXAMPLE)
+    own = group(commands, "list", "list targets, recipes, boundaries, contracts or refs", _EXAMPLE)
     _kind(own, "targets", _targets, "list the frameworks that have an adapter; what is shown without a kind", _TARGETS)
     recipes = _kind(own, "recipes", _recipes, "list known bugs", _RECIPES)
     for name, of in _FILTERS.items():
@@ -50,6 +57,9 @@ def declare(commands: Commands) -> None:
         recipes.add_argument(f"--{name.replace('_', '-')}", metavar="TEXT", help=f"only recipes {of} this text")
     recipes.add_argument("--markdown", action="store_true", help="as a Markdown index, grouped by law")
     boundaries.declare(own)
+    contracts = command(own, "contracts", _contracts, "list contracts, or the inputs of one", _CONTRACTS)
+    contracts.add_argument("contract", metavar="GLOB", nargs="?", default="*", help="only contracts of these names")
+    json_option(contracts)
     _kind(own, "refs", _refs, "list the revisions that recipes name", _REFS)
 
 
@@ -100,13 +110,16 @@ _TEXTS = {
 
 
 def _matches(row: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    values = {**row, "law": row["laws"]}
     for name, glob in wanted.items():
-        found = values[name] if isinstance(values[name], list) else [values[name] or ""]
         pattern = f"*{glob.lower()}*" if name in _TEXTS else glob.lower()
-        if not any(fnmatchcase(str(item).lower(), pattern) for item in found):
+        if not any(fnmatchcase(str(item).lower(), pattern) for item in _values(row, name)):
             return False
     return True
+
+
+def _values(row: Mapping[str, Any], name: str) -> list[Any]:
+    value = row["laws" if name == "law" else name]
+    return value if isinstance(value, list) else [value or ""]
 
 
 def _cell(value: Any) -> str:
@@ -149,7 +162,12 @@ def _recipes(arguments: argparse.Namespace) -> int:
         say(index(rows))
         return 0
     limits = "".join(f", {name} {value}" for name, value in wanted.items())
-    return _tell(("target", "bug", "pins", "title"), rows, arguments, f"no recipes of {', '.join(names)}{limits}")
+    nothing = f"no recipes of {', '.join(names)}{limits}"
+    for name in _FILTERS if not rows else ():
+        values = {str(item) for row in map(_row, recipes) for item in _values(row, name) if item}
+        if name in wanted and not any(fnmatchcase(value.lower(), wanted[name].lower()) for value in values):
+            nothing = f"no recipe has {name} {wanted[name]!r}{nearest(wanted[name], values, 'there are', 0.4)}"
+    return _tell(("target", "bug", "pins", "title"), rows, arguments, nothing)
 
 
 def _row(recipe: Recipe) -> dict[str, Any]:
@@ -167,6 +185,53 @@ def _row(recipe: Recipe) -> dict[str, Any]:
         "pull": recipe.upstream.get("pull"),
         "status": recipe.upstream.get("status"),
         "upstream": recipe.upstream.get("url"),
+    }
+
+
+def _contracts(arguments: argparse.Namespace) -> int:
+    """One contract is shown with its inputs; of several, a line each."""
+    catalog, _ = known(arguments)
+    bound = Counter(binding.contract for target in catalog.targets.values() for binding in target.bindings)
+    found = [item for name, item in sorted(catalog.contracts.items()) if fnmatchcase(name, arguments.contract)]
+    if not found:
+        which = nearest(arguments.contract, catalog.contracts, "there are")
+        raise SentinelError(f"no contract is called {arguments.contract!r}{which}")
+    if arguments.json:
+        say_json([_contract(contract, bound[contract.name]) for contract in found])
+        return 0
+    if len(found) > 1:
+        inputs = [", ".join(item.name for item in contract.inputs) for contract in found]
+        cells = [[one.name, str(bound[one.name]), names] for one, names in zip(found, inputs, strict=True)]
+        say_table(("contract", "bindings", "inputs"), cells)
+        return 0
+    row = _contract(found[0], bound[found[0].name])
+    say(f"{row['contract']}: {row['bindings']} bindings\nlaws: {', '.join(row['laws'])}\n")
+    columns = ("input", "kind", "choices", "default", "meaning")
+    say_table(columns, [[_cell(item[column]) for column in columns] for item in row["inputs"]])
+    say("")
+    say_table(("observes", "meaning"), [[key, meaning] for key, meaning in row["observes"].items()])
+    return 0
+
+
+def _contract(contract: Contract, bindings: int) -> dict[str, Any]:
+    from sentinel.contracts.contract import REQUIRED
+    from sentinel.recipes.template import described, shown_default
+
+    return {
+        "contract": contract.name,
+        "bindings": bindings,
+        "laws": list(contract.laws),
+        "inputs": [
+            {
+                "input": item.name,
+                "kind": described(item),
+                "choices": list(item.choices),
+                "default": None if item.default is REQUIRED else shown_default(item),
+                "meaning": " ".join(item.meaning.split()),
+            }
+            for item in contract.inputs
+        ],
+        "observes": {item.key: " ".join(item.meaning.split()) for item in contract.observes},
     }
 
 

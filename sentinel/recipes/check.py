@@ -6,36 +6,66 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.recipes.core_schema import Place
+from sentinel.errors import nearest
+from sentinel.recipes.core_schema import DocumentError, Place
 from sentinel.recipes.findings import Findings, Problem, shown
 from sentinel.recipes.reading import examine
 from sentinel.recipes.template import TODO
 from sentinel.recipes.yamldoc import read
 
 if TYPE_CHECKING:
+    from sentinel.recipes import Recipe
     from sentinel.recipes.catalog import Catalog
 
 
 def check(path: Path, catalog: Catalog) -> list[Problem]:
     """Everything that is wrong with a file, and what could be better; nothing where it is a good recipe."""
     recipe, problems = examine(path, catalog)
-    if recipe is None or recipe.published:
+    try:
+        findings = Findings(shown(path), read(path))
+    except DocumentError:  # which is among the problems
         return problems
-    findings = Findings(shown(path), read(path))
+    if recipe is None or not recipe.published:
+        for place in _unfinished(findings.document.data):
+            findings.error(place, f"still says {TODO}")
+    if recipe is None:
+        said = {problem.line for problem in findings.problems}
+        return [*findings.problems, *(problem for problem in problems if problem.line not in said)]
+    if recipe.published:
+        return problems
     if path.stem != recipe.bug_id:
         findings.warn(("bug_id",), f"the file of {recipe.bug_id} is best called {recipe.bug_id}{path.suffix}")
     if not recipe.pins:
         findings.warn((), "no pins: a plain run has nothing to decide; add refs with the verdict each must give")
     if not recipe.title or recipe.title == recipe.bug_id:
         findings.warn((), "no title: say the bug in one line")
-    for place in _unfinished(findings.document.data):
-        findings.error(place, f"still says {TODO}")
+    for place, message in _unknown_choices(recipe, catalog):
+        findings.warn(place, message)
     return [*problems, *findings.problems]
+
+
+def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, str]]:
+    """Names of modes and estimators that neither contract nor binding knows: one may be new, or mistyped."""
+    contract = catalog.contracts[recipe.contract]
+    binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
+    accepts = binding.accepts if binding else {}
+    knobs = [item for item in contract.inputs if item.kind == "string" and item.knob]
+    choices = {item.name: {*item.choices, *accepts.get(item.name, ())} for item in knobs}
+    for step in ("scenario", "variants"):
+        written = recipe.document.get(step) or {}
+        for place, inputs in (
+            [((step,), written)] if step == "scenario" else [((step, k), v) for k, v in written.items()]
+        ):
+            for name in choices.keys() & (inputs or {}).keys():
+                value = inputs[name]
+                if isinstance(value, str) and value not in choices[name]:
+                    near = nearest(value, filter(None, choices[name]), "it knows")
+                    yield (*place, name), f"{contract.name} knows no {name} {value!r}{near}"
 
 
 def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
     """Where a template was not filled in."""
-    if isinstance(value, str) and value.startswith(TODO):
+    if isinstance(value, str) and value.startswith((TODO, f"git:{TODO}")):
         yield place
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, item in items:

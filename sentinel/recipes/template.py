@@ -91,23 +91,25 @@ def _word(text: str) -> str:
 
 def _inputs(contract: Contract | None) -> str:
     if contract is None:
-        return f"  {TODO}: {TODO}  # 'sentinel list boundaries' shows the contracts with their inputs\n"
+        return f"  {TODO}: {TODO}  # 'sentinel list contracts' shows them, with a name its inputs\n"
     lines = []
     for item in contract.inputs:
-        note = f"{item.meaning} ({_kind(item)})"
+        note = f"{item.meaning} ({described(item)})"
         if item.default is REQUIRED:
             lines.append(f"  {item.name}: {TODO}  # {note}, such as {_EXAMPLES[item.kind]}")
         else:
-            lines.append(f"  # {item.name}: {_default(item)}  # {note}")
+            lines.append(f"  # {item.name}: {shown_default(item)}  # {note}")
     return "\n".join(" ".join(line.splitlines()) for line in lines).replace("\r", " ") + "\n"
 
 
-def _kind(item: Input) -> str:
+def described(item: Input) -> str:
+    """Name an input's kind, dtype and shape: ``tensor of float32 [batch, tokens]``."""
     dtype = f" of {item.dtype}" if item.kind in ("tensor", "ragged") else ""
     return f"{item.kind}{dtype}{' [' + ', '.join(item.shape) + ']' if item.shape else ''}"
 
 
-def _default(item: Input) -> str:
+def shown_default(item: Input) -> str:
+    """Show what an input is where a scenario leaves it out."""
     value: Any = item.default
     return "filled in from the others" if callable(value) else json.dumps(value, default=str)
 

@@ -26,6 +26,7 @@ COMMANDS = [
     ("list",),
     ("list", "recipes"),
     ("list", "boundaries"),
+    ("list", "contracts"),
     ("show",),
     ("doctor",),
     ("verify",),
@@ -213,3 +214,18 @@ def test_a_plugin_that_requires_sentinel_adds_its_targets(
     )
     monkeypatch.syspath_prepend(str(site))
     assert [row["target"] for row in run_sentinel("list", "--json").json()] == ["other", "tiny"]
+
+
+def test_contracts_with_their_inputs_and_choices(run_sentinel: Any) -> None:
+    answer = run_sentinel("list", "contracts", "loss_aggregation")
+    assert "loss_agg_mode" in answer.out
+    assert "seq-mean-token-sum" in answer.out
+    (contract,) = run_sentinel("list", "contracts", "loss_aggregation", "--json").json()
+    assert "token-mean" in {item["input"]: item["choices"] for item in contract["inputs"]}["loss_agg_mode"]
+    assert len(run_sentinel("list", "contracts").out.splitlines()) > 10
+    assert "did you mean 'loss_aggregation'" in run_sentinel("list", "contracts", "loss_agregation").err
+
+
+def test_a_filter_that_nothing_matches_says_what_there_is(run_sentinel: Any) -> None:
+    answer = run_sentinel("list", "recipes", "--law", "masked_values_have_no_influenc")
+    assert answer.out.startswith("no recipe has law 'masked_values_have_no_influenc'")
