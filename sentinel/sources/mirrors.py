@@ -151,7 +151,8 @@ class MirrorStore:
                 came = transfers.fetch(path, url, [*transfers.BRANCHES_AND_TAGS, *pulls], progress)
             except GitError as error:
                 where = f"the mirror of {target.name} from {redacted(url)}"
-                raise SentinelError(f"cannot update {where}: {error}") from error
+                hint = f"`sentinel mirror add {target.name} --from COPY` takes what a newer copy of it has"
+                raise SentinelError(f"cannot update {where}: {error}; {hint}") from error
             self._adopt(path, came)
         self._unreachable.clear()
         made = self.get(target.name)
