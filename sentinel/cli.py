@@ -69,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
     try:
         parser = _parser()
-        arguments, unknown = parser.parse_known_args(_current(sys.argv[1:] if argv is None else argv))
+        words, command = _cut(_current(sys.argv[1:] if argv is None else argv))
+        arguments, unknown = parser.parse_known_args(words)
+        arguments.training = command
         if unknown:
             _refuse(arguments.parser or parser, unknown)
         if arguments.run is None:
@@ -103,6 +105,14 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
         if not action.option_strings and name == action.dest:
             hint = f"; write {action.metavar or name} by itself, without --{name}"
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
+def _cut(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words, and the user's own command after ``--``: argparse finds none behind options."""
+    if words[:1] != ["audit"] or "--" not in words:
+        return words, []
+    place = words.index("--")
+    return words[:place], words[place + 1 :]
 
 
 def _current(words: Sequence[str]) -> list[str]:

@@ -28,8 +28,11 @@ _EXAMPLE = """\
   sentinel audit verl --python ~/train/bin/python  the copy in another environment
   sentinel audit verl --config run.yaml            and which of its bugs this configuration reaches
   sentinel audit verl --set algorithm.adv_estimator=grpo --set actor_rollout_ref.rollout.n=8
+  sentinel audit verl -- python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo
+  sentinel audit slime --script run-qwen3-4B.sh    what a launch script sets; nothing of it is executed
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
+What stands after -- is the command that starts the training, as it is typed.
 A configuration with a Hydra `defaults` list is composed first, where hydra-core is installed beside Sentinel.
 Every known bug is decided by running the copy's own code. Whether a configuration reaches one is decided by the
 settings that the recipe names; what the configuration leaves out has the copy's default. "Not known" is for a person
@@ -47,6 +50,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="one setting of it; may be repeated"
     )
+    parser.add_argument("--script", metavar="FILE", type=Path, help="the launch script that starts the training")
     json_option(parser)
 
 
@@ -61,7 +65,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
-    single = [_setting(word) for word in arguments.set]
+    launched = _launched(arguments)
+    single = [_setting(word) for word in [*launched, *arguments.set]]
     data: Mapping[Any, Any] | None = read_mapping(arguments.config) if arguments.config else None
     decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
     there = [item for item in decisions if item.verdict.name == "reproduced"]
@@ -74,7 +79,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     if data is not None and checkout is not None:
         data, why_not = _composed(arguments.config, data, catalog, target, checkout)
     given = _given(data, single)
-    run = None if given is None else _run(catalog, target, given, single, checkout)
+    typed = [name for name, _ in single[len(launched) :]]
+    run = None if given is None else _run(catalog, target, given, typed, checkout)
     if data is not None and why_not is not None:
         _tell_of_bases(arguments.config, data, run, why_not)
     bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
@@ -84,6 +90,28 @@ def _audit(arguments: argparse.Namespace) -> int:
     else:
         _tell(name, len(decided), bugs, run, len(decisions) - len(decided))
     return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
+
+
+def _launched(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The settings of the command, or of the launch script's; what only a shell could know is said to be left out."""
+    from sentinel.configuration.command_line import of_script, of_words
+    from sentinel.reports.escaping import visible
+
+    if arguments.script and arguments.training:
+        raise SentinelError("--script is a file that holds the command, -- the command itself; give one of them")
+    if not arguments.script and not arguments.training:
+        return ()
+    line = of_script(arguments.script) if arguments.script else of_words(arguments.training)
+    if not line.settings:
+        where = line.where or " ".join(arguments.training)
+        raise SentinelError(
+            f"{visible(where)}: no settings after the program; they are written KEY=VALUE or --key value"
+        )
+    if line.where:
+        complain(f"{visible(line.where)}: {counted(len(line.settings), 'setting')} read")
+    if line.unknown:
+        complain(f"not known, as only a shell puts them in: {visible(', '.join(line.unknown))}")
+    return line.settings
 
 
 @dataclass(frozen=True)
@@ -138,7 +166,7 @@ def _run(
     catalog: Catalog,
     target: Target,
     given: Mapping[str, str],
-    single: Sequence[tuple[str, Any]],
+    typed: Sequence[str],
     checkout: Checkout | None,
 ) -> Training:
     from sentinel.configuration.declared import options_of
@@ -146,7 +174,7 @@ def _run(
 
     run = training(given, options_of(catalog, target, checkout) if checkout else ())
     if run.options is not None:
-        for name, _ in single:
+        for name in typed:
             if run.options.closed(name):
                 near = nearest(name, run.options.options)
                 complain(f"{name} is no option of {run.options.name} ({run.options.file}){near}")

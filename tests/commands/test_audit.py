@@ -107,6 +107,25 @@ def test_single_settings_are_read_as_they_are_written_for_a_run(
     )
 
 
+def test_the_command_that_starts_the_training_is_read(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
+) -> None:
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--json")
+    command = ("python", "train.py", "actor.clip=0.2", "actor.loss_agg_mode=token-mean")
+    assert run_sentinel(*audit, "--", *command).json()["bugs"][0]["reach"] == "reached"
+    assert run_sentinel(*audit, "--set", "actor.clip=null", "--", *command).json()["bugs"][0]["reach"] == "not reached"
+    script = tmp_path / "run.sh"
+    script.write_text(f"MODE=token-mean\n{' '.join(command[:3])} actor.loss_agg_mode=$MODE actor.other=$(date)\n")
+    answer = run_sentinel(*audit, "--script", script)
+    assert answer.json()["bugs"][0]["reach"] == "reached"
+    assert f"{script}:2: 3 settings read" in answer.err
+    assert "not known, as only a shell puts them in: actor.other" in answer.err
+    script.write_text(script.read_text().replace("token-mean", "$(cat mode)"))
+    assert run_sentinel(*audit, "--script", script).json()["bugs"][0]["reach"] == "not known"
+    assert "give one of them" in run_sentinel(*audit, "--script", script, "--", *command).err
+    assert "no settings after the program" in run_sentinel(*audit, "--", "python", "train.py").err
+
+
 def test_what_a_configuration_is_composed_of_is_told_where_it_is_not_read(
     run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,223 @@
+"""The command line of a training run as settings, as Hydra and argparse take it; and launch scripts that hold one.
+
+Nothing is executed: a script is parsed, its own variables and arrays are put in, and what only a shell could know (the
+output of a command, a variable of the environment, what a condition decides) is left out and said to be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+#: What stands where only a shell knows what it puts in, one value or any number of words; no argument can hold it.
+UNKNOWN = "\0"
+_ANY_NUMBER = "\0\0"
+#: The value of such a setting: a reference that leads nowhere is not known, where a missing one would be the default.
+_NOT_KNOWN = "${?}"
+_MOST_BYTES = 1 << 20
+_DEEPEST = 5
+_ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w/@]*(\.[\w/@-]+)*=")
+_OPTION = re.compile(r"--?[A-Za-z_]")
+_CONDITIONAL = ("if_statement", "case_statement", "while_statement", "for_statement", "c_style_for_statement", "list")
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """:ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value in YAML.
+    :ivar unknown: the settings whose values only a shell could know; ``…`` for words that may be any.
+    :ivar where: the script's file and line; empty for words that were typed.
+    """
+
+    settings: tuple[str, ...]
+    unknown: tuple[str, ...] = ()
+    where: str = ""
+
+
+def of_words(words: Sequence[str], where: str = "") -> CommandLine:
+    """Read the settings that a command gives to its program: ``python -m package key=value --option value``.
+
+    What stands before the program (``ray job submit --address …``, ``torchrun --nproc-per-node 8``) is the launcher's.
+    An option with several values is a list of them, one with none is true.
+    """
+    settings: list[str] = []
+    unknown: list[str] = []
+    for name, values in _arguments(words[_program(words) :]):
+        if not name or any(UNKNOWN in word for word in (name, *values)):
+            unknown.append(name.replace(UNKNOWN, "…") or "…")
+            settings += [f"{name}={_NOT_KNOWN}"] if name and UNKNOWN not in name else []
+        else:
+            value = "true" if not values else values[0] if len(values) == 1 else f"[{', '.join(values)}]"
+            settings.append(f"{name}={value}")
+    return CommandLine(tuple(settings), tuple(unknown), where)
+
+
+def _program(words: Sequence[str]) -> int:
+    """The index of the first word after the last program that is named: ``train.py``, or a module after ``-m``."""
+    ends = [number + 1 for number, word in enumerate(words) if word.endswith(".py") and not word.startswith("-")]
+    ends += [number + 2 for number, word in enumerate(words) if word == "-m"]
+    return max(ends, default=0)
+
+
+def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each argument's name and values; a word that is neither an option's nor an assignment has no name."""
+    name, values = "", list[str]()
+    for word in words:
+        if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == _ANY_NUMBER:
+            if name:
+                yield name, values
+            name, values = "", []
+        if _ASSIGNMENT.match(word) or (_OPTION.match(word) and "=" in word):
+            key, _, value = word.partition("=")
+            yield key.lstrip("-"), [value]
+        elif _OPTION.match(word):
+            name = word.lstrip("-")
+        elif name:
+            values.append(word)
+        elif word == _ANY_NUMBER:
+            yield "", [word]
+    if name:
+        yield name, values
+
+
+def of_script(file: Path) -> CommandLine:
+    """Read the command of a launch script that gives the most settings to a Python program.
+
+    :raises SentinelError: where the script cannot be read, holds no such command, or the parser is not installed.
+    """
+    script = _Script(file)
+    try:
+        script.read(file)
+    except RecursionError:
+        raise SentinelError(f"{file} is no launch script: nested too deep") from None
+    found = [of_words(words, where) for where, words in script.commands if _program(words)]
+    if not found:
+        raise SentinelError(f"{file}: no command in it runs a Python program; give the command itself after --")
+    return max(found, key=lambda command: len(command.settings) + len(command.unknown))
+
+
+@dataclass
+class _Script:
+    """What is known of a script's variables while its commands are read in order.
+
+    :ivar arrays: variable -> its words; a plain variable has one.
+    """
+
+    file: Path
+    arrays: dict[str, list[str]] = field(default_factory=dict)
+    commands: list[tuple[str, list[str]]] = field(default_factory=list)
+
+    def read(self, file: Path, depth: int = 0) -> None:
+        try:
+            source = file.read_bytes()
+        except OSError as error:
+            raise SentinelError(f"{file}: {error.strerror}") from None
+        if len(source) > _MOST_BYTES or b"\0" in source:
+            raise SentinelError(f"{file} is no launch script: larger than 1 MiB, or not text")
+        self._walk(_parsed(source), file, depth, certain=True)
+
+    def _walk(self, node: Node, file: Path, depth: int, certain: bool) -> None:
+        if node.type == "variable_assignment":
+            self._assign(node, certain)
+        elif node.type == "command":
+            where = f"{file}:{node.start_point[0] + 1}"
+            words = [word for child in node.named_children for word in self._argument(child)]
+            if words and words[0] in ("source", ".") and depth < _DEEPEST:
+                self._source(words[1:2], depth)
+            else:
+                self.commands.append((where, words))
+        else:
+            for child in node.named_children:
+                self._walk(child, file, depth, certain and node.type not in _CONDITIONAL)
+
+    def _source(self, words: Sequence[str], depth: int) -> None:
+        """Read what a script reads; of a path that begins with its own folder, as most find it, the rest is known."""
+        for word in words:
+            path = self.file.parent / word.rpartition(UNKNOWN)[2].lstrip("/")
+            if path.is_file() and path != self.file:
+                self.read(path, depth + 1)
+
+    def _assign(self, node: Node, certain: bool) -> None:
+        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if name is None or name.type != "variable_name":
+            return
+        if not certain:
+            words = [_ANY_NUMBER if value is not None and value.type == "array" else UNKNOWN]
+        elif value is None:
+            words = [""]
+        elif value.type == "array":
+            words = [word for child in value.named_children for word in self._argument(child)]
+        else:
+            words = [self._text(value)]
+        adds = any(child.type == "+=" for child in node.children)
+        before = self.arrays.get(_of(name), []) if adds else []
+        if adds and (value is None or value.type != "array"):
+            words, before = ["".join([*before, *words])], []
+        self.arrays[_of(name)] = [*before, *words]
+
+    def _argument(self, node: Node) -> list[str]:
+        """The words that an argument becomes: an array's, in quotation marks or not; else split at blanks, or one."""
+        if node.type in ("comment", "variable_assignment", "file_redirect"):
+            return []
+        inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
+        name = _array(inner)
+        if name:
+            return self.arrays.get(name, [_ANY_NUMBER])
+        if _of(inner) in ("$@", "$*"):
+            return [_ANY_NUMBER]
+        if node.type in ("simple_expansion", "expansion"):
+            return self._text(node).split() or []
+        return [self._text(node)]
+
+    def _text(self, node: Node) -> str:
+        if node.type in ("word", "number", "string_content", "variable_name", "special_variable_name"):
+            return re.sub(r"\\(.)", r"\1", _of(node)) if node.type != "string_content" else _unescaped(_of(node))
+        if node.type == "raw_string":
+            return _of(node)[1:-1]
+        if node.type in ("concatenation", "command_name", "string"):
+            return "".join(map(self._text, node.named_children))
+        if node.type == "simple_expansion":
+            return self._value(_of(node)[1:])
+        plain = re.fullmatch(r"\$\{(\w+)(?::?-.*)?\}", _of(node), re.DOTALL) if node.type == "expansion" else None
+        if plain is None:
+            return UNKNOWN
+        default = node.named_children[1:]
+        known = plain[1] in self.arrays or not default
+        return self._value(plain[1]) if known else "".join(map(self._text, default))
+
+    def _value(self, name: str) -> str:
+        return " ".join(self.arrays.get(name, [UNKNOWN]))
+
+
+def _array(node: Node) -> str:
+    """The array that ``${ARGS[@]}`` puts in; empty where a node is something else."""
+    found = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", _of(node)) if node.type == "expansion" else None
+    return found[1] if found else ""
+
+
+def _of(node: Node) -> str:
+    return (node.text or b"").decode(errors="replace")
+
+
+def _unescaped(text: str) -> str:
+    """What is between double quotation marks: a backslash counts before these alone."""
+    return re.sub(r'\\([$`"\\\n])', lambda found: found[1].strip("\n"), text)
+
+
+def _parsed(source: bytes) -> Node:
+    try:
+        import tree_sitter_bash
+        from tree_sitter import Language, Parser
+    except ImportError:
+        raise SentinelError(
+            "a launch script is read with tree-sitter-bash, which is not installed; install the extra `shell`, or give "
+            "the command itself after --"
+        ) from None
+    return Parser(Language(tree_sitter_bash.language())).parse(source).root_node

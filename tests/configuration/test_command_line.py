@@ -1,0 +1,106 @@
+"""What a command, or a launch script, sets: nothing of it is executed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.configuration.command_line import of_script, of_words
+from sentinel.errors import SentinelError
+
+SCRIPT = """\
+#!/bin/bash
+set -ex
+python tools/convert.py --format torch
+HERE="$(cd "$(dirname "$0")" && pwd)"
+source "${HERE}/models/small.sh"
+STEPS=${STEPS:-300}
+ARGS=(
+   --kl-loss-coef 0.00
+   # --lr 1
+   --stop "a b" 'c'
+)
+ARGS+=(--colocate)
+if [ "$GPUS" -gt 1 ]; then
+    TP=2
+    EXTRA=(--sequence-parallel)
+fi
+FLAGS="--eps-clip 0.2"
+ray job submit --address=http://x --runtime-env-json="{\\"a\\": \\"$HOME\\"}" \\
+   -- python3 train.py --steps ${STEPS} "${ARGS[@]}" $FLAGS --tp $TP ${EXTRA[@]} ${MODEL_ARGS[@]} \\
+   +algorithm.kl_penalty="low_var_kl" --data $(ls data) "$@"
+touch /nowhere/executed
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "small.sh").write_text("MODEL_ARGS=(--num-layers 2)\n")
+    file = tmp_path / "run.sh"
+    file.write_text(SCRIPT)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("python -m a.main_ppo algorithm.adv_estimator=grpo +a.b=1", ["algorithm.adv_estimator=grpo", "+a.b=1"]),
+        ("torchrun --nproc-per-node 8 train.py --lr 1e-6 --shift -2", ["lr=1e-6", "shift=-2"]),
+        ("ray job submit --address x -- python3 train.py --use-kl --kl-coef=0", ["use-kl=true", "kl-coef=0"]),
+        ("A=1 python train.py --stop a b --config-name x y.z=1", ["stop=[a, b]", "config-name=x", "y.z=1"]),
+        ("algorithm.gamma=1", ["algorithm.gamma=1"]),
+    ],
+)
+def test_what_is_typed(words: str, settings: list[str]) -> None:
+    assert list(of_words(words.split()).settings) == settings
+
+
+def test_a_launch_script(script: Path) -> None:
+    """Its variables and arrays, what it sources, and what only a shell knows."""
+    line = of_script(script)
+    assert line.where == f"{script}:18"
+    assert line.settings == (
+        "steps=300",
+        "kl-loss-coef=0.00",
+        "stop=[a b, c]",
+        "colocate=true",
+        "eps-clip=0.2",
+        "tp=${?}",
+        "num-layers=2",
+        "+algorithm.kl_penalty=low_var_kl",
+        "data=${?}",
+    )
+    assert line.unknown == ("tp", "…", "data", "…")
+
+
+def test_a_script_that_sources_itself_ends(script: Path) -> None:
+    (script.parent / "models" / "small.sh").write_text(
+        'source "${HERE}/models/small.sh"\nMODEL_ARGS=(--num-layers 3)\n'
+    )
+    assert "num-layers=3" in of_script(script).settings
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"echo no\n", "no command in it runs a Python program; give the command itself after --"),
+        (b"\0", "is no launch script"),
+        (b"#" * ((1 << 20) + 1), "is no launch script"),
+        (b"( " * 3000 + b"echo" + b" )" * 3000, "nested too deep"),
+        (None, "No such file"),
+    ],
+)
+def test_what_is_no_launch_script(tmp_path: Path, content: bytes | None, says: str) -> None:
+    file = tmp_path / "run.sh"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SentinelError, match=says):
+        of_script(file)
+
+
+def test_words_that_are_no_shell_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_bytes(b"python train.py --lr 1\nfi ))) ${ \xff\nif ((\n")
+    assert "lr=1" in of_script(file).settings
