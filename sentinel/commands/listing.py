@@ -1,4 +1,4 @@
-"""``sentinel list``: targets, recipes, boundaries and refs."""
+"""``sentinel list``: targets, recipes and boundaries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _EXAMPLE = """\
   sentinel list                      the targets
   sentinel list recipes verl         the known bugs of one target
   sentinel list boundaries roll      the functions that recipes can call, and what they take
-  sentinel list refs                 the revisions that recipes name, and which can be had here right now
 """
 _TARGETS = """\
   sentinel list targets --json
@@ -35,13 +34,10 @@ _RECIPES = """\
   sentinel list recipes verl --introduced-by '#4769'     as far as histories know it
   sentinel list recipes --markdown   the index that is committed as recipes/README.md
 """
-_REFS = """\
-  sentinel list refs verl --json
-"""
 
 
 def declare(commands: Commands) -> None:
-    own = group(commands, "list", "list targets, recipes, boundaries or refs", _EXAMPLE)
+    own = group(commands, "list", "list targets, recipes or boundaries", _EXAMPLE)
     _kind(own, "targets", _targets, "list the frameworks that have an adapter; what is shown without a kind", _TARGETS)
     recipes = _kind(own, "recipes", _recipes, "list known bugs", _RECIPES)
     for name, of in _FILTERS.items():
@@ -50,7 +46,6 @@ def declare(commands: Commands) -> None:
         recipes.add_argument(f"--{name.replace('_', '-')}", metavar="TEXT", help=f"only recipes {of} this text")
     recipes.add_argument("--markdown", action="store_true", help="as a Markdown index, grouped by law")
     boundaries.declare(own)
-    _kind(own, "refs", _refs, "list the revisions that recipes name", _REFS)
 
 
 def _kind(own: Commands, name: str, run: Run, text: str, example: str) -> argparse.ArgumentParser:
@@ -168,23 +163,3 @@ def _row(recipe: Recipe) -> dict[str, Any]:
         "status": recipe.upstream.get("status"),
         "upstream": recipe.upstream.get("url"),
     }
-
-
-def _refs(arguments: argparse.Namespace) -> int:
-    from sentinel.commands.whereabouts import Whereabouts
-
-    catalog, names, recipes = _read(arguments)
-    places = Whereabouts()
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for recipe in recipes:
-        for ref, expect in [*((pin.ref, pin.expect) for pin in recipe.pins), *((ref, None) for ref in recipe.watch)]:
-            key = (recipe.target, str(ref))
-            if key not in found:
-                here, where = places.find(catalog.targets[recipe.target], ref)
-                row = {"target": recipe.target, "ref": str(ref), "kind": "watched", "here": here, "where": where}
-                found[key] = {**row, "recipes": []}
-            found[key]["kind"] = "pin" if expect else found[key]["kind"]
-            found[key]["recipes"].append({"bug": recipe.bug_id, "expect": expect})
-    rows = [{**row, "named_by": len(row["recipes"])} for row in found.values()]
-    headings = ("target", "ref", "kind", "named by", "here", "where")
-    return _tell(headings, rows, arguments, f"no refs of {', '.join(names)}")

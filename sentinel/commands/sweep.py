@@ -30,7 +30,7 @@ _EXAMPLE = """\
   sentinel sweep roll --law '*masked*' --until 2026-01-01
   sentinel sweep verl --tags                         the release tags alone
   sentinel sweep verl --releases                     the releases on PyPI; needs no mirror
-  sentinel sweep verl --save reports/history         records to be committed, for `sentinel report query --from`
+  sentinel sweep verl --save reports/history         records to be committed, for `sentinel report history --from`
   sentinel sweep verl --bug VERL-AGGLOSS-RANKS-TWICE --json
 
 A verdict can only change where the code changes that the boundary imports, so each distinct closure of it is probed

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 from sentinel.history import chronicle
 from sentinel.history.basis import Basis
 from sentinel.history.closure_verdicts import ClosureVerdict
@@ -256,3 +256,30 @@ def files(folder: Path) -> Iterator[Path]:
             and not any(part.startswith(".") for part in parts)
         ):
             yield file
+
+
+def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
+    """The records of a bug, whole: the one over most commits first.
+
+    :raises SentinelError: where there is none; names the nearest.
+    """
+    kept = every(folder)
+    found = [record for record in kept if record["bug_id"].lower() == bug.lower()]
+    if not found:
+        known = [record["bug_id"] for record in kept]
+        raise SentinelError(f"no history of {bug!r} in {folder}{nearest(bug, known)}; `sentinel sweep TARGET` makes it")
+    return sorted(found, key=lambda record: -record["commits"])
+
+
+def every(folder: Path) -> list[dict[str, Any]]:
+    """All records of a folder.
+
+    :raises SentinelError: where there is none, or a file that is none.
+    """
+    found = [load(file) for file in files(folder)]
+    if not found:
+        raise SentinelError(
+            f"no histories in {folder}; `sentinel sweep TARGET` makes them; in a clone of Sentinel, "
+            "--from reports/history has them"
+        )
+    return found
