@@ -77,7 +77,7 @@ class Source:
     :ivar kind: ``git`` or ``pypi``.
     :ivar ref: the branch or commit that was asked for.
     :ivar head: the full sha that it was.
-    :ivar walk: ``first-parent``, ``merges``, ``all`` or ``tags``.
+    :ivar walk: ``first-parent`` or ``tags``.
     :ivar since, until: as they were asked for; empty: the whole history.
     :ivar begins: the commits at which the history begins because the mirror is shallow.
     """
@@ -118,11 +118,10 @@ def record(
     :param origin: says where the code came from that is first decided at a commit.
     """
     runs = chronicle.runs_of(commits, units)
-    linear = source.walk != "all"
-    changes = chronicle.changes_of(runs) if linear else chronicle.changes_between(commits, units)
+    changes = chronicle.changes_of(runs)
     begun = {change.commit.sha: origin(change.commit, units[change.commit.sha]) for change in changes if change.begins}
     origins = {sha: found for sha, found in begun.items() if found is not None}
-    spells = chronicle.spells_of(changes, runs) if linear else []
+    spells = chronicle.spells_of(changes, runs)
     document = {
         "schema_version": SCHEMA_VERSION,
         "target": recipe.target,
@@ -132,7 +131,6 @@ def record(
         "boundary": recipe.boundary,
         "source": plain_source(source),
         "basis": plain_basis(basis),
-        "packages": {},
         "commits": len(commits),
         "closures": len({(units[c.sha].closure, units[c.sha].answers) for c in commits}),
         "runs": [chronicle.plain_run(run) for run in runs],
