@@ -185,7 +185,7 @@ def main_job(folder: Path) -> dict[str, float]:
         target = CATALOG.targets[name]
         recipes = find_recipes(CATALOG, (name,), bugs)
         ledger = Ledger(CATALOG, Settings(), target, own_home(folder / name))
-        sweep = partial(ledger.sweep, recipes, Selection(target.branch), together=True)
+        sweep = partial(ledger.sweep, recipes, Selection(target.branch))
         taken[name] = round(clock(sweep)[0], 1)
     return taken
 
@@ -217,7 +217,7 @@ def main() -> None:
 
         def search() -> Any:
             with other.deciding([bisected], lambda: other.local(1)) as decide:
-                return bisect(other.mirror, line[0], line[-1], lambda c: decide(c)[bisected.bug_id], True)
+                return bisect(other.mirror, line[0], line[-1], lambda c: decide(c)[bisected.bug_id])
 
         seconds, seconds_cpu, found = clock(search)
         steps = len(found.steps)

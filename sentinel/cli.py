@@ -46,7 +46,7 @@ RENAMED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("schema", "evidence"): ("report", "schema"),
     ("schema", "recipe"): ("recipe", "schema"),
     ("baseline", "update"): ("report", "accept"),
-    **{(name,): ("report", name) for name in ("changes", "history", "query", "findings", "duplicates", "site")},
+    **{(name,): ("report", name) for name in ("changes", "history", "findings", "duplicates", "site")},
 }
 
 #: What a command of several kinds shows where none is named.

@@ -124,10 +124,12 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from torch.utils.data import DataLoader, DistributedSampler
 
     samples: Any = range(inputs["size"])
-    sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=inputs["seed"])
+    sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=0)
     generator = torch.Generator()  # else the loader draws from the global one
     loader: Any = DataLoader(samples, sampler=sampler, batch_size=None, generator=generator)
-    return {"drawn": list(itertools.islice(boundary.function(loader), inputs["size"] * inputs["epochs"]))}
+    drawn = iter(boundary.function(loader))
+    orders = {tuple(int(n) for n in itertools.islice(drawn, inputs["size"])) for _ in range(inputs["epochs"])}
+    return {"distinct_orders": len(orders)}
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------
@@ -462,7 +464,7 @@ TARGET = Target(
         _gather("gather_logprobs_entropy", entropy=True),
         Binding(
             f"{_DATA}.cycle_dataloader",
-            "epoch_order",
+            "case",
             call=_epochs,
             stand_ins=(StandIn("dataloader", "torch's own, of which torchdata's is a subclass: the sampler decides"),),
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, counted, json_option, progress, say, say_json
@@ -12,7 +11,7 @@ from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
-    from sentinel.history.bisection import Bisection, Step
+    from sentinel.history.bisection import Bisection
     from sentinel.history.closure_verdicts import ClosureVerdict
     from sentinel.history.commits import Commit
     from sentinel.recipes import Recipe
@@ -20,12 +19,11 @@ if TYPE_CHECKING:
 
 _EXAMPLE = """\
   sentinel bisect ROLL-PAD-TO-LENGTH-BOOL-TO-INT --good main --bad v0.2.1             which commit fixed it?
-  sentinel bisect ROLL-PAD-MASK-EOS-IS-PAD --good v0.2.1 --bad v0.1.0 --first-parent
-  sentinel bisect VERL-REJECTED-ROW-GRPO --good A --bad B --log bisect.log          git bisect replay bisect.log
+  sentinel bisect ROLL-PAD-MASK-EOS-IS-PAD --good v0.2.1 --bad v0.1.0                 which one brought it?
 
 --bad has the bug and --good has not; which of them is the older says whether the first bad or the first fixed commit
-is looked for. Commits that cannot be decided are skipped, as `git bisect skip` does. Verdicts that a sweep has kept
-are not measured again.
+is looked for, among the branch's own commits: of what was merged, the merge. Commits that cannot be decided are
+skipped, as `git bisect skip` does. Verdicts that a sweep has kept are not measured again.
 exit status: 0 found, 1 only a range could be found, 2 it could not be done
 """
 
@@ -35,8 +33,6 @@ def declare(commands: Commands) -> None:
     parser.add_argument("bug", metavar="BUG")
     parser.add_argument("--good", metavar="REF", required=True, help="a commit without the bug")
     parser.add_argument("--bad", metavar="REF", required=True, help="a commit with it")
-    parser.add_argument("--first-parent", action="store_true", help="only the branch's own commits, not merged ones")
-    parser.add_argument("--log", metavar="FILE", type=Path, help="write the steps, for `git bisect replay`")
     settings_options(parser, without="repo-url")  # histories are upstream's
     json_option(parser)
 
@@ -55,11 +51,7 @@ def _bisect(arguments: argparse.Namespace) -> int:
             tell(f"{commit.sha[:9]} is {_verdict(unit)}; {counted(left, 'commit')} left")
 
         tell(f"deciding the two ends of {recipe.bug_id}")
-        found = bisect(ledger.mirror, good, bad, lambda c: decide(c)[recipe.bug_id], arguments.first_parent, told)
-    if arguments.log:
-        from sentinel.reports.store import write_atomically
-
-        write_atomically(arguments.log, "".join(f"{line}\n" for line in found.log()), "name another file with --log")
+        found = bisect(ledger.mirror, good, bad, lambda c: decide(c)[recipe.bug_id], told)
     if arguments.json:
         say_json(_plain(recipe, found))
     else:
@@ -79,15 +71,11 @@ def recipe_named(catalog: Catalog, bug: str) -> Recipe:
 
 def _said(recipe: Recipe, found: Bisection) -> list[str]:
     what = "brought" if found.seeks == "bad" else "took away"
-    steps = f"{counted(len(found.steps), 'step')}, {_skips(found)} skipped"
+    steps = f"{counted(len(found.steps), 'step')}, {found.skipped} skipped"
     if found.found is None:
         lines = [f"one of these commits {what} {recipe.bug_id}; those beside the change could not be decided ({steps})"]
         return lines + [f"  {_named(commit)}" for commit in found.suspects]
-    return [f"{_named(found.found)}", f"{what} {recipe.bug_id} ({steps})", "", *found.log()]
-
-
-def _skips(found: Bisection) -> int:
-    return sum(step.answer == "skip" for step in found.steps)
+    return [f"{_named(found.found)}", f"{what} {recipe.bug_id} ({steps})"]
 
 
 def _named(commit: Commit) -> str:
@@ -101,25 +89,14 @@ def _verdict(unit: ClosureVerdict) -> str:
 def _plain(recipe: Recipe, found: Bisection) -> dict[str, Any]:
     from sentinel.history.chronicle import plain_commit
 
-    def plain(step: Step) -> dict[str, Any]:
-        unit = step.unit
-        return {
-            **plain_commit(step.commit),
-            "verdict": unit.verdict,
-            "kind": unit.kind,
-            "reason": unit.reason,
-            "answer": step.answer,
-        }
-
     return {
         "bug_id": recipe.bug_id,
         "target": recipe.target,
         "seeks": found.seeks,
-        "first_parent": found.first_parent,
-        "old": plain(found.old),
-        "new": plain(found.new),
-        "steps": [plain(step) for step in found.steps],
+        "steps": [
+            {**plain_commit(commit), "verdict": unit.verdict, "kind": unit.kind, "reason": unit.reason}
+            for commit, unit in found.steps
+        ],
         "found": plain_commit(found.found) if found.found else None,
         "suspects": [plain_commit(commit) for commit in found.suspects],
-        "log": list(found.log()),
     }

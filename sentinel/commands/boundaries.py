@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from sentinel.commands.console import Commands
     from sentinel.contracts.contract import Input
-    from sentinel.deciding.open_target import OpenTarget
+    from sentinel.history.bindings import Sighting
     from sentinel.recipes.catalog import Catalog
     from sentinel.targets import Target
     from sentinel.targets.checkout import Checkout
@@ -29,9 +30,9 @@ _EXAMPLE = """\
   sentinel list boundaries verl --history           at every release tag and every 25th commit of main
 
 Under "not bound" stand the functions that the adapter leaves out with a reason; and, with --ref, the other public
-functions of the modules that have a bound one. --history reads the mirror and imports nothing: a boundary is there
-under one of its names, or not in that version; or it is not reached, where a function that no name finds has half of
-its lines, or where a module is missing that the adapter calls it with.
+functions of the modules that have a bound one. The code is read, and nothing of it is imported: a boundary is there
+under one of its names, or not in that version; or it is not reached, where a module is missing that the adapter calls
+it with, or (--history) where a function that no name finds has half of its lines.
 exit status: 0; 1 where a bound boundary is not there at the ref, or somewhere in the history not reached; 2 where the
 ref, or the mirror, is not available
 """
@@ -64,7 +65,7 @@ def declare(commands: Commands) -> None:
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--ref", metavar="REF", help="also look whether each is there")
     when.add_argument("--history", action="store_true", help="look where each was, over the target's whole history")
-    settings_options(parser)
+    settings_options(parser, "repo-url", "python", "recipes")
     json_option(parser)
 
 
@@ -85,24 +86,23 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             rows += _rows(catalog, target, None)
             unbound += [(target.name, path, reason) for path, reason in target.unbound.items()]
     else:
-        from sentinel.deciding.runner import runner_of
+        from sentinel.deciding.runner import opener
+        from sentinel.history.bindings import sightings
+        from sentinel.history.coverage import CheckoutTrees
         from sentinel.targets.refs import Ref
 
         ref = Ref.parse(arguments.ref)
         with progress() as tell:
-            runner = runner_of(catalog, settings, tell)
-            try:
-                for target in targets:
-                    tell(f"looking at {target.name} at {ref.short}")
-                    try:
-                        open_target = runner.open_target(target.name, ref, target.bindings)
-                    except Unavailable as error:
-                        unavailable.append(f"{target.name}: {error.reason}")
-                        continue
-                    rows += _rows(catalog, target, open_target)
-                    unbound += left_unbound(target, open_target.checkout)
-            finally:
-                runner.close()
+            for target in targets:
+                tell(f"looking at {target.name} at {ref.short}")
+                try:
+                    checkout = opener(settings, tell)(target, ref, None)
+                except Unavailable as error:
+                    unavailable.append(f"{target.name}: {error.reason}")
+                    continue
+                seen = sightings(target, CheckoutTrees(checkout), [""])
+                rows += _rows(catalog, target, [one for (one,) in seen])
+                unbound += left_unbound(target, checkout)
     if arguments.json:
         say_json(
             {
@@ -118,25 +118,21 @@ def _boundaries(arguments: argparse.Namespace) -> int:
     return 1 if any(row.there == "no" for row in rows) else 0
 
 
-def _rows(catalog: Catalog, target: Target, open_target: OpenTarget | None) -> list[Row]:
-    from sentinel.deciding.law_session import Subject, Undecidable
+def _rows(catalog: Catalog, target: Target, seen: Sequence[Sighting] | None) -> list[Row]:
     from sentinel.search.checks import subjects
 
     found, omitted = subjects(catalog, target.name)
     laws = {id(subject.binding): tuple(law.name for law in subject.laws) for subject in found}
     reasons = {item.boundary: item.reason for item in omitted if not item.law}
     rows = []
-    for binding in target.bindings:
+    for binding, one in zip_longest(target.bindings, seen or ()):
         contract = catalog.contracts[binding.contract]
-        there, note = "", "" if id(binding) in laws else reasons.get(binding.boundary, "")
-        if open_target is not None:
-            subject = Subject(binding, contract, (), str(catalog.adapters[target.name].file))
-            try:
-                path = open_target.law_session.find(subject).boundary
-                there = "yes"
-                note = note or (f"as {path}" if path != binding.boundary else "")
-            except Undecidable as error:
-                there, note = "other version" if binding.requires else "no", str(error)
+        note = "" if id(binding) in laws else reasons.get(binding.boundary, "")
+        there = ""
+        if one is not None:
+            there = "yes" if one.bound else "other version" if one.lacks or binding.requires else "no"
+            path = one.found.path if one.found else binding.boundary
+            note = note or (f"as {path}" if path != binding.boundary else one.needs and f"{one.needs} is not there")
         own = laws.get(id(binding), ())
         inputs = tuple(item.name for item in contract.inputs)
         said = (target.name, binding.boundary, contract.name, there, own, note)

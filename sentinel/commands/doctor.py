@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, json_option, progress, say, say_json, say_table, size
-from sentinel.commands.known import DISTRIBUTION, known, settings_options
+from sentinel.commands.known import DISTRIBUTION, known
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 _EXAMPLE = """\
   sentinel doctor          each thing with ok, note or missing, and what to do about it
   sentinel doctor --json
-  sentinel doctor verl --ref git:main     each boundary: looked for, found, and what to write in the adapter
-  sentinel doctor verl --all              those that are as the adapter says, too
 
-exit status: 1 where something is missing without which no run works, or a boundary is not as the adapter says
+exit status: 1 where something is missing without which no run works
 """
 _LITTLE = 2_000_000_000
 _WAIT = 120
@@ -56,20 +54,10 @@ class Check:
 
 def declare(commands: Commands) -> None:
     parser = command(commands, "doctor", _doctor, "check that everything is there that a run needs", _EXAMPLE)
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="check its boundaries instead")
-    parser.add_argument("--ref", metavar="REF", help="where (default: git:main)")
-    parser.add_argument("--all", action="store_true", help="show the boundaries that need nothing, too")
-    settings_options(parser, "python", "repo-url")
     json_option(parser)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    if arguments.target:
-        return _boundaries(arguments)
-    given = [name for name in ("ref", "all", "python", "repo_url") if getattr(arguments, name)]
-    if given:
-        option = given[0].replace("_", "-")
-        raise SentinelError(f"--{option} is about a target's boundaries; name one: sentinel doctor verl")
     with progress() as tell:
         tell("starting the worker")
         devices = _ask_for_devices()
@@ -83,35 +71,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if missing and not arguments.json:
         say(f"missing: {', '.join(missing)}")
     return 1 if missing else 0
-
-
-def _boundaries(arguments: argparse.Namespace) -> int:
-    """Drift is work: what the adapter looks for beside what is there."""
-    from sentinel.commands.drifted import diagnose
-    from sentinel.commands.known import target_named
-    from sentinel.deciding.runner import opener
-    from sentinel.targets.refs import Ref
-
-    catalog, settings = known(arguments)
-    target = target_named(catalog, arguments.target)
-    ref = Ref.parse(arguments.ref or f"git:{target.branch}")
-    with progress() as tell:
-        checkout = opener(settings, tell)(target, ref, None)
-        tell(f"reading {target.name} at {ref.short}")
-        every = diagnose(checkout, target, catalog.contracts)
-    drifted = [item for item in every if item.state not in ("there", "another version")]
-    shown = every if arguments.all else drifted
-    if arguments.json:
-        say_json([asdict(item) for item in shown])
-    else:
-        for item in shown:
-            say(f"{item.state}: {item.boundary} ({item.contract})")
-            say(f"    looked for  {', '.join(item.looked_for)}")
-            say(f"    found       {item.found or 'nothing of this name or a similar one'}")
-            if item.proposed:
-                say(f"    proposed    {item.proposed}")
-        say(f"{len(every) - len(drifted)} of {len(every)} boundaries of {target.name} at {ref.short} are as bound")
-    return 1 if drifted else 0
 
 
 def _python() -> Iterator[Check]:

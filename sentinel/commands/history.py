@@ -44,7 +44,7 @@ def folder_of(arguments: argparse.Namespace) -> Path:
 
 def _history(arguments: argparse.Namespace) -> int:
     from sentinel.history import rendering
-    from sentinel.history.query import of_bug
+    from sentinel.history.record import of_bug
 
     if not arguments.bug:
         return _all(arguments)
@@ -66,7 +66,7 @@ def _history(arguments: argparse.Namespace) -> int:
 
 def _all(arguments: argparse.Namespace) -> int:
     from sentinel.history import rendering
-    from sentinel.history.query import every
+    from sentinel.history.record import every
 
     found = every(folder_of(arguments))
     headings, rows = rendering.overview(found)

@@ -1,4 +1,4 @@
-"""``sentinel list``: targets, recipes, boundaries, contracts and refs."""
+"""``sentinel list``: targets, recipes, boundaries and contracts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ _EXAMPLE = """\
   sentinel list recipes verl         the known bugs of one target
   sentinel list boundaries roll      the functions that recipes can call, and what they take
   sentinel list contracts            what a boundary may be bound as, for recipes and adapters
-  sentinel list refs                 the revisions that recipes name, and which can be had here right now
 """
 _TARGETS = """\
   sentinel list targets --json
@@ -42,13 +41,10 @@ _CONTRACTS = """\
   sentinel list contracts group_advantage      its inputs with their choices, and what is observed
   sentinel list contracts '*loss*' --json
 """
-_REFS = """\
-  sentinel list refs verl --json
-"""
 
 
 def declare(commands: Commands) -> None:
-    own = group(commands, "list", "list targets, recipes, boundaries, contracts or refs", _EXAMPLE)
+    own = group(commands, "list", "list targets, recipes, boundaries or contracts", _EXAMPLE)
     _kind(own, "targets", _targets, "list the frameworks that have an adapter; what is shown without a kind", _TARGETS)
     recipes = _kind(own, "recipes", _recipes, "list known bugs", _RECIPES)
     for name, of in _FILTERS.items():
@@ -60,7 +56,6 @@ def declare(commands: Commands) -> None:
     contracts = command(own, "contracts", _contracts, "list contracts, or the inputs of one", _CONTRACTS)
     contracts.add_argument("contract", metavar="GLOB", nargs="?", default="*", help="only contracts of these names")
     json_option(contracts)
-    _kind(own, "refs", _refs, "list the revisions that recipes name", _REFS)
 
 
 def _kind(own: Commands, name: str, run: Run, text: str, example: str) -> argparse.ArgumentParser:
@@ -233,23 +228,3 @@ def _contract(contract: Contract, bindings: int) -> dict[str, Any]:
         ],
         "observes": {item.key: " ".join(item.meaning.split()) for item in contract.observes},
     }
-
-
-def _refs(arguments: argparse.Namespace) -> int:
-    from sentinel.commands.whereabouts import Whereabouts
-
-    catalog, names, recipes = _read(arguments)
-    places = Whereabouts()
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for recipe in recipes:
-        for ref, expect in [*((pin.ref, pin.expect) for pin in recipe.pins), *((ref, None) for ref in recipe.watch)]:
-            key = (recipe.target, str(ref))
-            if key not in found:
-                here, where = places.find(catalog.targets[recipe.target], ref)
-                row = {"target": recipe.target, "ref": str(ref), "kind": "watched", "here": here, "where": where}
-                found[key] = {**row, "recipes": []}
-            found[key]["kind"] = "pin" if expect else found[key]["kind"]
-            found[key]["recipes"].append({"bug": recipe.bug_id, "expect": expect})
-    rows = [{**row, "named_by": len(row["recipes"])} for row in found.values()]
-    headings = ("target", "ref", "kind", "named by", "here", "where")
-    return _tell(headings, rows, arguments, f"no refs of {', '.join(names)}")

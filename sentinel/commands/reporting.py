@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands import changes, duplicates, findings, history, query, site
+from sentinel.commands import changes, duplicates, findings, history, site
 from sentinel.commands.console import command, counted, group, say, say_json
 from sentinel.commands.known import RUN, evidence_folders, evidence_option
 from sentinel.errors import SentinelError
@@ -24,7 +24,7 @@ _REPORT = """\
 _RUN = """\
   sentinel report                                            the table of the last run
   sentinel report --format markdown >> "$GITHUB_STEP_SUMMARY"
-  sentinel report --from reports --format html -o reports.html
+  sentinel report --from reports --format markdown -o reports.md
 """
 _ACCEPT = """\
   pytest --sentinel-target=all; sentinel report accept       accept what was decided into reports/
@@ -40,7 +40,7 @@ def declare(commands: Commands) -> None:
     own = group(commands, "report", "tell what runs and sweeps have found, and accept it", _REPORT)
     run = command(own, "run", _run, "show the verdicts of a run; what is shown where no kind is named", _RUN)
     evidence_option(run, "--from", *RUN)
-    run.add_argument("--format", choices=("text", "markdown", "html"), default="text", help="default: text")
+    run.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
     run.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
     changes.declare(own)
     accept = command(own, "accept", _accept, "make a run's evidence the baseline", _ACCEPT)
@@ -49,7 +49,7 @@ def declare(commands: Commands) -> None:
     accept.add_argument(
         "--prune", action="store_true", help="remove what the run did not decide, of the targets it covers"
     )
-    for kind in (history, query, findings, duplicates, site):
+    for kind in (history, findings, duplicates, site):
         kind.declare(own)
     command(own, "schema", _schema, "print the JSON Schema of evidence", _SCHEMA)
 
@@ -109,10 +109,6 @@ def _rendered(results: list[tuple[dict[str, Any], str]], style: str, folder: Pat
         from sentinel.reports.markdown import markdown
 
         return markdown(results)
-    if style == "html":
-        from sentinel.reports.page import page
-
-        return page(results)
     import shutil
 
     from sentinel.reports.summary import summary

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sentinel.commands.console import Commands
-    from sentinel.history.commits import Walk
     from sentinel.history.executors import Executor
     from sentinel.history.ledger import Account, Ledger, Selection
     from sentinel.recipes import Recipe
@@ -30,7 +29,7 @@ _EXAMPLE = """\
   sentinel sweep roll --law '*masked*' --until 2026-01-01
   sentinel sweep verl --tags                         the release tags alone
   sentinel sweep verl --releases                     the releases on PyPI; needs no mirror
-  sentinel sweep verl --save reports/history         records to be committed, for `sentinel report query --from`
+  sentinel sweep verl --save reports/history         records to be committed, for `sentinel report history --from`
   sentinel sweep verl --bug VERL-AGGLOSS-RANKS-TWICE --json
 
 A verdict can only change where the code changes that the boundary imports, so each distinct closure of it is probed
@@ -49,18 +48,11 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--until", metavar="REF|DAY", default="", help="end here")
     walk = parser.add_mutually_exclusive_group()
     walk.add_argument("--tags", action="store_true", help="the release tags alone")
-    walk.add_argument("--merges", action="store_true", help="the merge commits of the branch alone")
-    walk.add_argument("--all", action="store_true", help="the commits that were merged too, not the branch's own alone")
     walk.add_argument("--releases", action="store_true", help="the releases on PyPI")
     parser.add_argument(
         "--executor", metavar="NAME", default="local", help="local (the default), or ray[://HOST:PORT]: many machines"
     )
     parser.add_argument("--jobs", metavar="N", type=int, help="probes at a time (default: one a core)")
-    parser.add_argument(
-        "--together",
-        action="store_true",
-        help="one target process a commit for all recipes: fewer imports where they share most of their code",
-    )
     settings_options(parser, without="repo-url")  # histories are upstream's
     parser.add_argument("--save", metavar="DIR", type=Path, help="also write the records there: reports/history")
     parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
@@ -83,11 +75,10 @@ def _sweep(arguments: argparse.Namespace) -> int:
             account = sweep_releases(catalog, settings, target, recipes, tell)
         else:
             ledger = Ledger(catalog, settings, target)
-            walk: Walk = "all" if arguments.all else "merges" if arguments.merges else "first-parent"
             ref = arguments.ref or target.branch
-            selection = Selection(ref, walk, arguments.since, arguments.until, arguments.tags)
+            selection = Selection(ref, arguments.since, arguments.until, arguments.tags)
             make = executor_named(arguments.executor, ledger, arguments.jobs)
-            account = _run(ledger, recipes, selection, make, tell, arguments.together)
+            account = _run(ledger, recipes, selection, make, tell)
     if arguments.save is not None:
         from sentinel.history import record as records
 
@@ -104,7 +95,6 @@ def _run(
     selection: Selection,
     make: Callable[[], Executor],
     tell: Callable[[str], None],
-    together: bool,
 ) -> Account:
     started = time.monotonic()
     last = 0.0
@@ -118,7 +108,7 @@ def _run(
             tell(f"{ledger.target.name}: {done} of {total} commits, {probed} verdicts probed, {left:.0f} s left")
 
     try:
-        return ledger.sweep(recipes, selection, make, told, together)
+        return ledger.sweep(recipes, selection, make, told)
     except KeyboardInterrupt:
         complain("what was decided is kept; the same command goes on from there")
         raise

@@ -5,7 +5,6 @@ Established without starting a worker: a sweep that finds nothing new must not h
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import platform
@@ -22,12 +21,6 @@ from sentinel.values.literals import typed
 from sentinel.worker.client import flags
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-
-#: What takes part in every verdict, beside the contract and the laws.
-_JUDGES = (
-    *("deciding/verdicts.py", "deciding/proof.py", "deciding/runner.py", "values/closeness.py", "values/literals.py"),
-    *("targets/__init__.py", "targets/loading.py"),
-)
 
 
 @dataclass(frozen=True)
@@ -55,11 +48,10 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
     adapter = catalog.adapters[recipe.target]
     beside = surroundings(settings.python_of(recipe.target))
     versions = {name: beside(name).partition(" ")[2] for name in ("python", "torch", "numpy", *adapter.target.preload)}
-    contract = Path(catalog.contracts[recipe.contract].file)
     return Basis(
         _meaning(recipe),
         adapter.digest,
-        _digest((*_worker_files(), *_reached(contract), *(_laws() if not recipe.has_values else ()))),
+        _digest((*_judges(not recipe.has_values), Path(catalog.contracts[recipe.contract].file))),
         {
             **{name: version for name, version in versions.items() if version},
             "platform": f"{platform.system()}-{platform.machine()}",
@@ -87,39 +79,14 @@ def _meaning(recipe: Recipe) -> str:
     return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
 
 
-@cache
-def _worker_files() -> tuple[Path, ...]:
-    own = (_PACKAGE / "worker").glob("*.py")
-    return tuple(sorted([*own, *(_PACKAGE / name for name in _JUDGES), *_reached(_PACKAGE / "contracts/contract.py")]))
+#: Sentinel's own packages that decide.
+_JUDGES = ("worker", "deciding", "values", "targets", "contracts")
 
 
 @cache
-def _laws() -> tuple[Path, ...]:
-    return tuple(sorted([file for name in ("laws", "search", "deciding") for file in (_PACKAGE / name).glob("*.py")]))
-
-
-@cache
-def _reached(file: Path) -> tuple[Path, ...]:
-    """A contract's file and Sentinel's other modules of contracts that it imports, at any depth."""
-    found: set[Path] = set()
-    queue = [file]
-    while queue:
-        current = queue.pop()
-        if current in found or not current.is_file():
-            continue
-        found.add(current)
-        for node in ast.walk(ast.parse(current.read_bytes())):
-            names = []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            queue += [
-                _PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py")
-                for name in names
-                if name.startswith("sentinel.contracts.")
-            ]
-    return tuple(sorted(found))
+def _judges(with_laws: bool) -> tuple[Path, ...]:
+    names = (*_JUDGES, "laws", "search") if with_laws else _JUDGES
+    return tuple(sorted(file for name in names for file in (_PACKAGE / name).glob("*.py")))
 
 
 def _digest(files: tuple[Path, ...]) -> str:

@@ -126,30 +126,6 @@ def changes_of(runs: Sequence[Run]) -> list[Change]:
     return changes
 
 
-def changes_between(commits: Sequence[Commit], units: Mapping[str, ClosureVerdict]) -> list[Change]:
-    """What changed in a history that branches: a commit changes what none of its parents has.
-
-    A merge of two sides that differ changes nothing; it takes one of them.
-    """
-    known = {commit.sha: commit for commit in commits}
-    states = {sha: state_of(*units[sha].outcome) for sha in known}
-    changes = []
-    for commit in commits:
-        now = states[commit.sha]
-        parents = [known[parent] for parent in commit.parents if parent in known]
-        before = [states[parent.sha] for parent in parents]
-        if now is None or now in before:
-            continue
-        decided = [parent for parent in parents if states[parent.sha] is not None]
-        what = _what(str(states[decided[0].sha]) if decided else "", now)
-        if what:
-            undecided = [parent for parent in parents if states[parent.sha] is None]
-            why = ", ".join(dict.fromkeys(units[parent.sha].kind for parent in undecided))
-            begins = not decided or states[decided[0].sha] == "absent"
-            changes.append(Change(what, commit, decided[0] if decided else None, len(undecided), why, begins))
-    return changes
-
-
 def _what(before: str | None, now: str) -> str:
     if before == "" and now != "reproduced":
         return ""  # a history has to begin somewhere

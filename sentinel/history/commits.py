@@ -7,13 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from pathlib import Path
-from typing import Literal
 
 from sentinel.errors import SentinelError
 from sentinel.sources.gitbinary import run_checked
 from sentinel.sources.gitrefs import read_shallow
-
-Walk = Literal["first-parent", "merges", "all"]
 
 _FORMAT = "%H%x00%T%x00%P%x00%at%x00%s%x00"
 _RELEASE = re.compile(r"(?:[A-Za-z]+[-_/])?v?\d+(\.\d+)+([._-]?(a|b|rc|alpha|beta|post|dev)?[._-]?\d*)*")
@@ -49,10 +46,8 @@ class Tag:
     commit: Commit
 
 
-def history(
-    mirror: Path, head: str, walk: Walk = "first-parent", since: str | None = None, until: str | None = None
-) -> list[Commit]:
-    """The commits that lead to a head, parents before children.
+def history(mirror: Path, head: str, since: str | None = None, until: str | None = None) -> list[Commit]:
+    """The commits of a branch, along first parents, the oldest first.
 
     :param head: a full sha.
     :param since: a full sha, which is then the first commit, or a day: the commits before the first one that is not
@@ -60,16 +55,15 @@ def history(
     :param until: a day: the commits after the last one that is not younger are left out.
     :raises GitError: where the mirror's history is torn.
     """
-    options = ["--first-parent"] if walk != "all" else []
     span = [head, f"^{since}"] if since and not _DAY.fullmatch(since) else [head]
-    found = _read(mirror, "--topo-order", "--reverse", *options, *span)
+    found = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)
     if len(span) == 2:
         found = [*_read(mirror, "--no-walk", span[1][1:]), *found]
     elif since:
         found = found[next((n for n, commit in enumerate(found) if commit.date[:10] >= since), len(found)) :]
     if until:
         found = found[: max((n + 1 for n, commit in enumerate(found) if commit.date[:10] <= until), default=0)]
-    return [commit for commit in found if walk != "merges" or len(commit.parents) > 1]
+    return found
 
 
 def is_day(text: str) -> bool:

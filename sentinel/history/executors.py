@@ -36,15 +36,12 @@ class Work:
     """Probe some recipes of one target at one commit.
 
     :ivar roots: the package roots there: path and tree object.
-    :ivar together: whether all recipes share a process, as they do in a run of pytest; otherwise those that import the
-        same modules. It saves imports, and makes of several closures their union.
     """
 
     target: str
     commit: str
     roots: tuple[tuple[str, str], ...]
     recipes: tuple[Recipe, ...]
-    together: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,7 +129,7 @@ class Local:
         self._checkouts[ref] = checkout
         try:
             found: list[Found] = []
-            for group in [work.recipes] if work.together else grouped(target, work.recipes):
+            for group in grouped(target, work.recipes):
                 self._runner.discard(target.name, ref)  # a process that has imported nothing for another group
                 found += [_found(self._runner.decide(Job(recipe, ref))) for recipe in group]
             return tuple(found)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from sentinel.deciding.runner import options_of
@@ -15,8 +13,8 @@ from sentinel.errors import SentinelError
 from sentinel.history import commits as git
 from sentinel.history import record as records
 from sentinel.history.basis import Basis, basis
-from sentinel.history.closure_verdicts import PASSING, ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
-from sentinel.history.commits import Commit, Tag, Walk
+from sentinel.history.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
+from sentinel.history.commits import Commit, Tag
 from sentinel.history.executors import Executor, Found, Local, Work
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.origins import Origin, origin
@@ -37,10 +35,9 @@ Decide = Callable[[Commit], dict[str, ClosureVerdict]]
 
 @dataclass(frozen=True)
 class Selection:
-    """Which commits: of a ref, in a walk, between two days or refs; or (``tags``) the tags alone."""
+    """Which commits: of a branch, between two days or refs; or (``tags``) the tags alone."""
 
     ref: str = ""
-    walk: Walk = "first-parent"
     since: str = ""
     until: str = ""
     tags: bool = False
@@ -91,8 +88,8 @@ class Ledger:
         if since and not git.is_day(since):
             since = self.commit(since).sha
         until = selection.until if selection.until and git.is_day(selection.until) else None
-        line = git.history(self.mirror, head.sha, selection.walk, since or None, until)
-        walk = "tags" if selection.tags else selection.walk
+        line = git.history(self.mirror, head.sha, since or None, until)
+        walk = "tags" if selection.tags else "first-parent"
         torn = tuple(git.torn_at(self.mirror, line))
         if selection.tags:
             line, torn = list({tag.commit.sha: tag.commit for tag in chosen}.values()), ()
@@ -108,32 +105,25 @@ class Ledger:
         selection: Selection,
         executor: Callable[[], Executor] | None = None,
         told: Told | None = None,
-        together: bool = False,
     ) -> Account:
         """Decide each recipe at each commit, and write the records.
 
-        :param together: as :attr:`sentinel.history.executors.Work.together`.
         :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.history.sweep.Sweep.run`.
         """
         source, line, tags = self.select(selection)
         bases = {recipe.bug_id: self.basis(recipe) for recipe in recipes}
-        kept = {recipe.bug_id: self._kept(recipe, bases[recipe.bug_id], source, tags) for recipe in recipes}
-        open_ = [recipe for recipe in recipes if kept[recipe.bug_id] is None]
-        counts = Counts()
-        if open_:
-            units = {recipe.bug_id: self.units_of(recipe, bases[recipe.bug_id]) for recipe in open_}
-            every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
-            with self.trees() as trees:
-                sweep = Sweep(self.target, open_, units, trees, self.beside, together)
-                swept = sweep.run(every, executor or self.local, told)
-                counts = swept.counts
-                came_from = self._origins(trees)
-                for recipe in open_:
-                    of = swept.units[recipe.bug_id]
-                    document = records.record(recipe, bases[recipe.bug_id], source, line, tags, of, came_from)
-                    whole = kept[recipe.bug_id] = {**document, "packages": self._packages(of.values())}
-                    records.write(records.place(self.units.folder, whole), whole)
-        return Account([kept[recipe.bug_id] or {} for recipe in recipes], counts)
+        units = {recipe.bug_id: self.units_of(recipe, bases[recipe.bug_id]) for recipe in recipes}
+        every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
+        written = []
+        with self.trees() as trees:
+            sweep = Sweep(self.target, recipes, units, trees, self.beside)
+            swept = sweep.run(every, executor or self.local, told)
+            came_from = self._origins(trees)
+            for recipe in recipes:
+                of = swept.units[recipe.bug_id]
+                written.append(records.record(recipe, bases[recipe.bug_id], source, line, tags, of, came_from))
+                records.write(records.place(self.units.folder, written[-1]), written[-1])
+        return Account(written, swept.counts)
 
     @contextmanager
     def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
@@ -184,28 +174,3 @@ class Ledger:
                 return None
 
         return came_from
-
-    def _packages(self, units: Iterable[ClosureVerdict]) -> dict[str, str]:
-        """The third-party packages that were looked for, as they are here."""
-        closures = [self.units.closure(self.target.name, name) for name in {unit.closure for unit in units}]
-        names = {name for closure in closures if closure is not None for name in closure.packages}
-        return {name: self.beside(name) for name in sorted(names)}
-
-    def _kept(self, recipe: Recipe, on: Basis, source: records.Source, tags: Sequence[Tag]) -> dict[str, Any] | None:
-        """The record of an earlier run, where nothing has changed since: not one commit has to be looked at."""
-        shell = {"target": recipe.target, "bug_id": recipe.bug_id, "source": records.plain_source(source)}
-        file: Path = records.place(self.units.folder, shell)
-        try:
-            known = records.load(file)
-        except SentinelError:
-            return None
-        same = (
-            known["source"] == shell["source"]
-            and known.get("basis") == records.plain_basis(on)
-            and all(self.beside(name) == version for name, version in known.get("packages", {}).items())
-            and [(item["name"], item["commit"]) for item in known["releases"]]
-            == [(tag.name, tag.commit.sha) for tag in tags]
-            and not any(item["kind"] in PASSING for item in itertools.chain(known["runs"], known["releases"]))
-        )
-        about = {"title": recipe.title, "laws": list(recipe.laws)}
-        return {**known, **about} if same else None

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 from sentinel.history import chronicle
 from sentinel.history.basis import Basis
 from sentinel.history.closure_verdicts import ClosureVerdict
@@ -77,7 +77,7 @@ class Source:
     :ivar kind: ``git`` or ``pypi``.
     :ivar ref: the branch or commit that was asked for.
     :ivar head: the full sha that it was.
-    :ivar walk: ``first-parent``, ``merges``, ``all`` or ``tags``.
+    :ivar walk: ``first-parent`` or ``tags``.
     :ivar since, until: as they were asked for; empty: the whole history.
     :ivar begins: the commits at which the history begins because the mirror is shallow.
     """
@@ -118,11 +118,10 @@ def record(
     :param origin: says where the code came from that is first decided at a commit.
     """
     runs = chronicle.runs_of(commits, units)
-    linear = source.walk != "all"
-    changes = chronicle.changes_of(runs) if linear else chronicle.changes_between(commits, units)
+    changes = chronicle.changes_of(runs)
     begun = {change.commit.sha: origin(change.commit, units[change.commit.sha]) for change in changes if change.begins}
     origins = {sha: found for sha, found in begun.items() if found is not None}
-    spells = chronicle.spells_of(changes, runs) if linear else []
+    spells = chronicle.spells_of(changes, runs)
     document = {
         "schema_version": SCHEMA_VERSION,
         "target": recipe.target,
@@ -132,7 +131,6 @@ def record(
         "boundary": recipe.boundary,
         "source": plain_source(source),
         "basis": plain_basis(basis),
-        "packages": {},
         "commits": len(commits),
         "closures": len({(units[c.sha].closure, units[c.sha].answers) for c in commits}),
         "runs": [chronicle.plain_run(run) for run in runs],
@@ -256,3 +254,30 @@ def files(folder: Path) -> Iterator[Path]:
             and not any(part.startswith(".") for part in parts)
         ):
             yield file
+
+
+def of_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
+    """The records of a bug, whole: the one over most commits first.
+
+    :raises SentinelError: where there is none; names the nearest.
+    """
+    kept = every(folder)
+    found = [record for record in kept if record["bug_id"].lower() == bug.lower()]
+    if not found:
+        known = [record["bug_id"] for record in kept]
+        raise SentinelError(f"no history of {bug!r} in {folder}{nearest(bug, known)}; `sentinel sweep TARGET` makes it")
+    return sorted(found, key=lambda record: -record["commits"])
+
+
+def every(folder: Path) -> list[dict[str, Any]]:
+    """All records of a folder.
+
+    :raises SentinelError: where there is none, or a file that is none.
+    """
+    found = [load(file) for file in files(folder)]
+    if not found:
+        raise SentinelError(
+            f"no histories in {folder}; `sentinel sweep TARGET` makes them; in a clone of Sentinel, "
+            "--from reports/history has them"
+        )
+    return found

@@ -45,7 +45,6 @@ class Swept:
 class Sweep:
     """:param units: by bug id, of the same recipes.
     :param beside: which third-party packages there are where probes run.
-    :param together: as :attr:`Work.together`.
     """
 
     def __init__(
@@ -55,10 +54,8 @@ class Sweep:
         units: Mapping[str, ClosureVerdicts],
         trees: GitTrees,
         beside: Surroundings,
-        together: bool = False,
     ) -> None:
         self._beside = beside
-        self._together = together
         self._target = target
         self._recipes = list(recipes)
         self._units = units
@@ -89,7 +86,7 @@ class Sweep:
         """The unit of each recipe at one commit."""
         revision, missing = self._missing(commit)
         if missing and revision is not None:
-            work = Work(self._target.name, commit.sha, revision.roots, tuple(missing), self._together)
+            work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
             for found in submit(0, work).result():
                 self._take(found, commit, revision)
             self.counts.commits += 1
@@ -147,7 +144,7 @@ class Sweep:
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)
             if missing and revision is not None:
-                work = Work(self._target.name, commit.sha, revision.roots, tuple(missing), self._together)
+                work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
                 running[executor.submit(lane, work)] = (lane, commit, revision)
                 return passed
             passed += 1

@@ -2,8 +2,8 @@
 
     material   evidence, recipes and histories, read
     matrix, story, coverage, lifetimes, dialects   what a page says, as plain records
-    grids, pictures, heatmaps, timelines   values as tables and as vector pictures
+    grids        values as tables
     rendering, bug_files, building, folder   templates, the files of a bug and of a site, and where they go
 
-Jinja2 and matplotlib (the ``site`` extra) are imported in here and nowhere else.
+Jinja2 (the ``site`` extra) is imported in here and nowhere else.
 """

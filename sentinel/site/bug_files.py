@@ -1,52 +1,28 @@
-"""The files of one bug: its page, its gradients and its life as pictures."""
+"""The page of one bug."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from sentinel.recipes.affects import affected, in_text, settings_in_words
 from sentinel.reports.store import file_name
-from sentinel.site.grids import as_number, bare, fitting, rows_of
-from sentinel.site.heatmaps import heat_maps
 from sentinel.site.lifetimes import life_of
 from sentinel.site.material import Bug, Document, Material
-from sentinel.site.pictures import picture
-from sentinel.site.story import Outcome, Story, mask_of, story, variant_of
-from sentinel.site.timelines import drawable, timeline
-
-#: More gradients than this are not drawn; the tables have all of them.
-_MOST_MAPS = 4
+from sentinel.site.story import Outcome, Story, story
 
 
-def bug_files(pages: Any, material: Material, bug: Bug) -> Iterator[tuple[str, str]]:
-    """The page and its pictures, each as its path in the site and its text.
-
-    :param pages: :class:`sentinel.site.rendering.Pages`.
-    """
+def bug_page(pages: Any, material: Material, bug: Bug) -> str:
+    """:param pages: :class:`sentinel.site.rendering.Pages`."""
     told = story(bug, material.catalog)
-    stem = bug.page.removesuffix(".html")
-    values: dict[str, Any] = {"bug": bug, **_about(bug, material, told), **_outcome(told), "gradients": None}
-    pictured = _gradients(told, material, bug, values["after_name"])
-    if pictured is not None:
-        names, text = pictured
-        yield f"{stem}-gradients.svg", text
-        values["gradients"] = {**vars(picture(f"{_last(stem)}-gradients.svg", text)), "names": names}
     life = life_of(bug) if bug.bug_id else None
-    values.update(life=life, life_picture=None)
-    if life is not None and drawable(life):
-        text = timeline([life], names=False)
-        yield f"{stem}-life.svg", text
-        values["life_picture"] = picture(f"{_last(stem)}-life.svg", text)
-    yield bug.page, pages.render("bug.html", bug.page, bug.bug_id or f"{bug.name}: {bug.boundary}", **values)
-
-
-def _last(stem: str) -> str:
-    return stem.rpartition("/")[2]
+    title = bug.bug_id or f"{bug.name}: {bug.boundary}"
+    values = {**_about(bug, material, told), **_outcome(told)}
+    return str(pages.render("bug.html", bug.page, title, bug=bug, life=life, **values))
 
 
 def _about(bug: Bug, material: Material, told: Story | None) -> dict[str, Any]:
@@ -153,38 +129,3 @@ def _recipe(bug: Bug) -> str:
     if bug.recipe is not None:
         return bug.recipe.path.read_text(encoding="utf-8", errors="replace")
     return json.dumps(bug.document, indent=1, ensure_ascii=False)
-
-
-def _gradients(told: Story | None, material: Material, bug: Bug, after_name: str) -> tuple[list[str], str] | None:
-    """The keys of the gradients that are drawn, and the picture; None where there is none worth one."""
-    if told is None or told.before is None:
-        return None
-    document = told.before.document
-    contract = material.catalog.contracts.get(bug.contract)
-    inputs: Mapping[str, Any] = document["scenario"]["variants"]
-    there = {item["key"]: item["observed"] for item in told.after.document["comparison"]} if told.after else {}
-    wanted = {outcome.key for outcome in told.outcomes if outcome.gradient}
-    pairs = []
-    for item in document["comparison"]:
-        before = _numbers(item["observed"])
-        after = _numbers(there.get(item["key"], item["fixed"]))
-        if item["key"] not in wanted or before is None or after is None or sum(map(len, before)) < 2:
-            continue
-        mask = mask_of(contract, inputs.get(variant_of(item["key"], inputs), {}))
-        masked = [[[not keep for keep in row] for row in fitting(mask, side) or ()] for side in (before, after)]
-        pairs.append((item["matches_fixed"] is True, (item["key"], (before, masked[0]), (after, masked[1]))))
-    if not pairs:
-        return None
-    ordered = [pair for _, pair in sorted(pairs, key=lambda pair: pair[0])]  # what is wrong comes first
-    shown = ordered[:_MOST_MAPS]
-    return [key for key, *_ in shown], heat_maps(shown, after_name)
-
-
-def _numbers(value: Any) -> list[list[float]] | None:
-    rows = rows_of(bare(value))
-    if rows is None or not any(rows) or len(rows) > 16 or max(map(len, rows)) > 24:
-        return None
-    found = [[as_number(item) for item in row] for row in rows]
-    if any(item is None for row in found for item in row):
-        return None
-    return [[item for item in row if item is not None] for row in found]

@@ -8,13 +8,11 @@ from importlib import resources
 from typing import Any
 
 from sentinel.errors import SentinelError
-from sentinel.reports.store import file_name
-from sentinel.site.bug_files import bug_files
+from sentinel.site.bug_files import bug_page
 from sentinel.site.coverage import coverages
 from sentinel.site.lifetimes import lives
 from sentinel.site.material import Material
 from sentinel.site.matrix import tables
-from sentinel.site.pictures import picture
 
 #: A page that is larger costs a reader on a slow line seconds; a test holds the shipped site to it.
 START_LIMIT, BUG_LIMIT = 300_000, 150_000
@@ -23,10 +21,9 @@ Files = Iterator[tuple[str, str]]
 
 
 def require() -> None:
-    """:raises SentinelError: where the libraries of the ``site`` extra are not there."""
-    missing = [name for name in ("jinja2", "matplotlib") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise SentinelError(f"a site needs {' and '.join(missing)}; pip install 'rl-sentinel[site]'")
+    """:raises SentinelError: where Jinja2, the ``site`` extra, is not there."""
+    if importlib.util.find_spec("jinja2") is None:
+        raise SentinelError("a site needs jinja2; pip install 'rl-sentinel[site]'")
 
 
 def build(material: Material, tell: Callable[[str], None] = lambda text: None) -> Files:
@@ -43,14 +40,14 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
     yield "index.html", _index(pages, material)
     yield "coverage.html", pages.render("coverage.html", "coverage.html", "Laws", coverages=coverages(material))
     yield "dialects.html", _dialects(pages, material)
-    yield from _lifetimes(pages, material)
+    yield "lifetimes.html", _lifetimes(pages, material)
     told = ""
     for bug in (*material.bugs, *material.laws):
         about = f"{'bugs' if bug.bug_id else 'laws'} of {bug.target}"
         if about != told:
             told = about
             tell(f"pages: {told}")
-        yield from bug_files(pages, material, bug)
+        yield bug.page, bug_page(pages, material, bug)
         for seen in bug.seen:
             yield f"evidence/{seen.place}", seen.text
 
@@ -85,16 +82,9 @@ def _dialects(pages: Any, material: Material) -> str:
     return str(pages.render("dialects.html", "dialects.html", "Dialects", declared=declared, laws=laws))
 
 
-def _lifetimes(pages: Any, material: Material) -> Files:
-    from sentinel.site.timelines import drawable, timeline
-
-    groups = []
-    for target, known, unknown in lives(material):
-        drawn = [life for life in known if drawable(life)]
-        file, drawing = f"lifetimes-{file_name(target)}.svg", None
-        if drawn:
-            text = timeline(drawn)
-            drawing = picture(file, text)
-            yield file, text
-        groups.append({"target": target, "known": known, "unknown": unknown, "picture": drawing})
-    yield "lifetimes.html", pages.render("lifetimes.html", "lifetimes.html", "Lifetimes", lives=groups)
+def _lifetimes(pages: Any, material: Material) -> str:
+    groups = [
+        {"target": target, "known": known, "unknown": unknown, "drawn": [life for life in known if life.drawable]}
+        for target, known, unknown in lives(material)
+    ]
+    return str(pages.render("lifetimes.html", "lifetimes.html", "Lifetimes", lives=groups))

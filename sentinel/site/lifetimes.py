@@ -70,6 +70,11 @@ class Life:
     until: str = ""
     looked: str = ""
 
+    @property
+    def drawable(self) -> bool:
+        """Whether there are dates to draw it over; the package index gives none."""
+        return bool(self.since and self.until)
+
 
 def lives(material: Material) -> list[tuple[str, list[Life], list[Bug]]]:
     """Return each target with the lives of its bugs, the earliest introduced first, and its bugs without a record."""

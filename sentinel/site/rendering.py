@@ -7,6 +7,7 @@ bidirectional overrides) as escapes, in every expression of every template.
 from __future__ import annotations
 
 import re
+from datetime import date
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,9 +18,7 @@ from sentinel.reports.rows import MEANING
 from sentinel.site.material import brief
 
 #: Nothing but the site's own three kinds of file; no inline script or style, no form, no frame, no network.
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
-)
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; "
 
 #: Verdicts in the order in which a person asks for them, each with the sign that stands beside its colour.
 SIGNS = {"reproduced": "✗", "fixed": "✓", "changed": "≠", "inconclusive": "?", "unavailable": "\N{EN DASH}"}
@@ -59,7 +58,7 @@ class Pages:
             finalize=shown,
         )
         self._environment.filters.update(
-            prose=prose, https=https, words=words, dotted=dotted, brief=brief, brief_link=brief_link, span=span
+            prose=prose, https=https, words=words, dotted=dotted, brief=brief, brief_link=brief_link, span=span, day=day
         )
         self._environment.globals.update(
             policy=POLICY.strip(),
@@ -104,6 +103,11 @@ def https(url: Any) -> str:
         return text if parts.scheme == "https" and parts.hostname and "@" not in parts.netloc else ""
     except ValueError:
         return ""
+
+
+def day(date_text: str) -> int:
+    """The number of a day, for what is drawn over time."""
+    return date.fromisoformat(date_text[:10]).toordinal()
 
 
 def words(name: Any) -> str:

@@ -54,7 +54,6 @@ class Outcome:
     :ivar meaning: what the contract says of it.
     :ivar before, after: as observed with the bug and without it; None where there is nothing to show.
     :ivar same: whether it is right with the bug, too.
-    :ivar gradient: whether it is one, and may be drawn as a heat map.
     """
 
     key: str
@@ -62,7 +61,6 @@ class Outcome:
     before: Grid | None
     after: Grid | None
     same: bool
-    gradient: bool = False
 
 
 @dataclass(frozen=True)
@@ -280,7 +278,6 @@ def _outcomes(
             grid(key, observed, **drawn, mark=_marking("wrong", off), beside=right) if before else None,
             grid(key, right, **drawn, mark=_marking("mended", back), beside=observed) if known else None,
             same,
-            bool(declared and declared.role == "gradient") or "gradient" in name,
         )
 
 

@@ -167,7 +167,6 @@ def test_settings_of_the_folder_hold(run_sentinel: Any, tiny: Any) -> None:
         ("export", "TINY-MEAN"),
         ("impact", "TINY-MEAN"),
         ("discover", "tiny"),
-        ("list", "boundaries", "tiny", "--ref", "git:main"),
         ("bisect", "TINY-MEAN", "--good", "main", "--bad", "main~1"),
     ],
     ids=lambda command: command[0],

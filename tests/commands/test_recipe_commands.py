@@ -133,25 +133,6 @@ def test_list_of_an_unknown_target(run_sentinel: Any) -> None:
     assert "did you mean 'tiny'?" in answer.err
 
 
-def test_list_refs_says_what_is_here(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
-    before = {row["ref"]: row for row in run_sentinel("list", "refs", "--json").json()}
-    assert not any(row["here"] for row in before.values())
-    assert "sentinel mirror add tiny" in before[f"git:{tiny.buggy}"]["where"]
-    assert run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream).status == 0
-    wheel = tmp_path / "home" / "wheels" / "tiny-dist" / "tiny_dist-1.2.3-py3-none-any.whl"
-    wheel.parent.mkdir(parents=True)
-    wheel.touch()
-    after = {row["ref"]: (row["here"], row["where"]) for row in run_sentinel("list", "refs", "tiny", "--json").json()}
-    assert after == {
-        f"git:{tiny.buggy}": (True, "mirror"),
-        f"git:{tiny.fixed}": (True, "mirror"),
-        "pypi:1.2.3": (True, "wheel"),
-        "git:main": (True, f"mirror, at {tiny.fixed[:12]}"),
-        "git:pull/7/head": (False, "fetched when it is asked for"),
-    }
-    assert not (tmp_path / "home" / "checkouts").exists()  # to look makes nothing
-
-
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
@@ -175,9 +156,9 @@ def test_recipes_are_chosen_by_what_they_say(run_sentinel: Any, arguments: tuple
 
 
 def test_what_only_recipes_have_is_refused_elsewhere(run_sentinel: Any) -> None:
-    answer = run_sentinel("list", "refs", "--law", "x")
+    answer = run_sentinel("list", "targets", "--law", "x")
     assert answer.status == 2
-    assert "sentinel list refs: error: unrecognized arguments: --law" in answer.err
+    assert "sentinel list targets: error: unrecognized arguments: --law" in answer.err
 
 
 def test_the_index_of_recipes(run_sentinel: Any) -> None:

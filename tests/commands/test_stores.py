@@ -122,7 +122,7 @@ def test_cache_list_and_prune(run_sentinel: Any, tiny: Any, mirrored: None, cata
     assert found["wheel"]["size"] == 7
     assert "2 things, " in run_sentinel("cache", "list").out
     assert run_sentinel("cache", "prune").out == "0 things removed, 0 B freed\n"
-    # This very process uses both: nothing that is in use goes.
+    # Both were opened just now.
     assert all(row["in_use"] for row in found.values())
     assert run_sentinel("cache", "prune", "--all").out == "0 things removed, 0 B freed\n"
 

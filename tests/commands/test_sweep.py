@@ -44,12 +44,11 @@ def test_markdown_is_the_table_of_all_bugs(run_sentinel: Any) -> None:
         (["sweep", "tiny", "--since", "2030-01-01"], "no commit of main is selected by --since 2030-01-01"),
         (["sweep", "tiny", "--ref", "nonsense"], "nonsense"),
         (["sweep", "tiny", "--ref=-x"], "cannot begin with '-'"),
-        (["sweep", "tiny", "--merges"], "no commit of main is selected by merges"),
         (["sweep", "tiny", "--tags"], "no commit of main is selected by tags"),
         (["sweep", "tiny", "--jobs", "0"], "at least one"),
         (["sweep", "tiny", "--executor", "cluster"], "unknown executor 'cluster'"),
         (["sweep", "tiny", "--releases", "--since", "v1"], "--since is about commits"),
-        (["sweep", "tiny", "--all", "--merges"], "not allowed with"),
+        (["sweep", "tiny", "--tags", "--releases"], "not allowed with"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_status_2(run_sentinel: Any, arguments: list[str], said: str) -> None:
@@ -116,7 +115,6 @@ def test_releases_on_pypi_need_no_mirror(run_sentinel: Any, monkeypatch: pytest.
     ]
     assert run_sentinel("sweep", "tiny", "--releases", "--json").json()["probed"] == 0
     assert "| tiny | TINY-MEAN | ≤1.0 | 1.1 |  | 1.0 |" in run_sentinel("sweep", "tiny", "--releases", "--markdown").out
-    assert run_sentinel("report", "query", "--release", "1.*", "--verdict", "reproduced").status == 0
 
 
 def test_an_index_that_cannot_be_asked_says_why(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:

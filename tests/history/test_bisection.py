@@ -1,4 +1,4 @@
-"""Bisection finds what brute force finds, skips what cannot be decided, and writes a log that git takes."""
+"""Bisection finds what brute force finds, skips what cannot be decided."""
 
 from __future__ import annotations
 
@@ -61,18 +61,17 @@ def test_where_the_change_lies_among_skipped_commits_all_of_them_are_suspects(hi
     assert {commit.sha for commit in found.suspects} == set(history.commits[1:])
 
 
-def test_a_bug_from_a_merged_branch_and_the_merge_alone(history: History, find: Find) -> None:
+def test_a_bug_from_a_merged_branch_came_with_the_merge(history: History, find: Find) -> None:
     write(history, FIXED, FIXED)
     history.git("checkout", "-q", "-b", "side")
-    culprit = history.commit({"tiny/losses.py": BUGGY})
+    history.commit({"tiny/losses.py": BUGGY})
     history.git("checkout", "-q", "main")
     history.commit({"README": "main goes on"})
     merge = history.merge("side", {"tiny/losses.py": BUGGY})
     history.commit({"README": "and on"})
-    whole, line = find(history.commits[0], "main"), find(history.commits[0], "main", first_parent=True)
-    assert whole.found is not None
+    line = find(history.commits[0], "main")
     assert line.found is not None
-    assert (whole.found.sha, line.found.sha) == (culprit, merge)
+    assert line.found.sha == merge
 
 
 def test_ends_on_two_branches_are_judged_by_where_they_parted(history: History, find: Find) -> None:
@@ -84,15 +83,6 @@ def test_ends_on_two_branches_are_judged_by_where_they_parted(history: History, 
     found = find(release, "main")
     assert found.found is not None
     assert found.found.sha == history.commits[-1]
-
-
-def test_git_takes_the_log_and_comes_to_the_same_commit(history: History, find: Find) -> None:
-    write(history, *[BUGGY] * 2, BROKEN, *[BUGGY] * 3, *[FIXED] * 4)
-    found = find("main", history.commits[0])
-    log = history.path / "bisect.log"
-    log.write_text("".join(f"{line}\n" for line in found.log()))
-    said = history.git("bisect", "replay", str(log))
-    assert f"{history.commits[6]} is the first fixed commit" in said
 
 
 @pytest.mark.parametrize(

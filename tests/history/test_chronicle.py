@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sentinel.history.chronicle import changes_between, changes_of, runs_of, spells_of
+from sentinel.history.chronicle import changes_of, runs_of, spells_of
 from sentinel.history.closure_verdicts import ClosureVerdict
 from sentinel.history.commits import Commit
 from sentinel.history.rendering import counts, overview
@@ -77,22 +77,6 @@ def test_how_long_a_bug_was_there() -> None:
 
 def test_a_clock_that_goes_backwards_gives_no_negative_days_and_is_told() -> None:
     assert spells("FRF", [5, 9, 3]) == [(0, True, True)]
-
-
-def test_in_a_history_that_branches_a_merge_takes_a_side_and_changes_nothing() -> None:
-    commits = [
-        Commit("base", "", (), "", ""),
-        Commit("side", "", ("base",), "", ""),
-        Commit("main", "", ("base",), "", ""),
-        Commit("merge", "", ("main", "side"), "", ""),
-        Commit("evil", "", ("merge", "side"), "", ""),
-    ]
-    words = {"base": "F", "side": "R", "main": "F", "merge": "R", "evil": "F"}
-    units = {sha: ClosureVerdict("", "", *WORDS[letter]) for sha, letter in words.items()}
-    assert [(c.what, c.commit.sha) for c in changes_between(commits, units)] == [
-        ("introduced", "side"),
-        ("fixed", "evil"),
-    ]
 
 
 def test_a_line_for_each_bug_from_all_that_was_recorded_of_it() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,13 +150,8 @@ def test_a_random_history_with_branches_is_swept_as_by_brute_force(
     _write_history(history, random.Random(seed))
     order = history.git("rev-list", "--topo-order", "--reverse", "main").split()
     truth = brute_force(order)
-    everything = swept(walk="all")
-    assert by_commit(everything, order) == truth
     line = history.git("rev-list", "--first-parent", "--reverse", "main").split()
     assert by_commit(swept(), line) == {sha: truth[sha] for sha in line}
-    for change in everything["changes"]:
-        parents = history.git("rev-list", "--parents", "-n1", change["commit"]["sha"]).split()[1:]
-        assert truth[change["commit"]["sha"]] not in [truth[parent] for parent in parents]
 
 
 def _write_history(history: History, random: random.Random) -> None:
@@ -200,11 +194,10 @@ def test_a_package_that_is_installed_later_is_noticed(
 
     guarded = f"try:\n    import some_package\nexcept ImportError:\n    pass\nimport json, numpy\n{BUGGY}"
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": guarded})
-    assert swept()["packages"] == {"some_package": "-"}
+    assert swept()["probed"] == 1
     assert swept()["probed"] == 0
     monkeypatch.setattr(ledger, "surroundings", lambda python: lambda name: f"{name} 1.0")
-    again = swept()
-    assert (again["probed"], again["packages"]) == (1, {"some_package": "some_package 1.0"})
+    assert swept()["probed"] == 1
 
 
 OF_ANOTHER_MODULE = """\
@@ -220,7 +213,7 @@ expected_fixed: {returned: 2}
 """
 
 
-def test_recipes_that_share_a_process_have_the_same_verdicts(
+def test_recipes_of_two_modules_have_verdicts_of_their_own(
     history: History, ledger: Callable[[], Ledger], tiny_catalog: Catalog, tmp_path: Path
 ) -> None:
     (tmp_path / "recipes" / "tiny" / "TINY-TWICE.yaml").write_text(OF_ANOTHER_MODULE)
@@ -229,15 +222,8 @@ def test_recipes_that_share_a_process_have_the_same_verdicts(
     history.commit({"tiny/more.py": twice.format(2)})
     history.commit({"tiny/losses.py": FIXED})
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
-
-    def sweep(together: bool) -> list[dict[str, Any]]:
-        return book.sweep(recipes, Selection("main"), lambda: book.local(1), together=together).records
-
-    apart = sweep(together=False)
-    shutil.rmtree(book.units.folder)
-    shared = sweep(together=True)
+    apart = book.sweep(recipes, Selection("main"), lambda: book.local(1)).records
     assert [verdicts(record) for record in apart] == [
         [("reproduced", "", 2), ("fixed", "", 1)],
         [("reproduced", "", 1), ("fixed", "", 2)],
     ]
-    assert [verdicts(record) for record in shared] == [verdicts(record) for record in apart]

@@ -1,4 +1,4 @@
-"""The demo framework's two bugs, trained through."""
+"""The demo framework's two bugs, measured."""
 
 from __future__ import annotations
 
@@ -6,22 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from demo_kit import Repository, write_recipe
 from impact_kit import Impact, Told
 
 from sentinel.cli import main
-from sentinel.impact import toy
-from sentinel.impact.batches import Batch, draw
 from sentinel.worker.client import Zygote
-
-
-@pytest.fixture(scope="module")
-def batch() -> Batch:
-    """Of a policy that is a little off the one that generated."""
-    old, new = (np.random.default_rng(seed).normal(size=toy.untrained().shape) / 2 for seed in (1, 2))
-    return draw(0, 0, old, 0.9 * old + 0.1 * new)
 
 
 @pytest.fixture

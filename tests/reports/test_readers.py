@@ -17,7 +17,6 @@ from sentinel.reports import summary as table
 from sentinel.reports.evidence import evidence
 from sentinel.reports.explain import beside, explain, told_apart
 from sentinel.reports.markdown import LIMIT, markdown
-from sentinel.reports.page import page
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import tensor
 
@@ -106,21 +105,20 @@ def test_a_law_shows_what_it_demands(decide: Build) -> None:
     assert "law: masked_values_have_no_influence" in text
 
 
-@pytest.mark.parametrize("write", [markdown, page])
-def test_laws_that_hold_are_counted_and_not_listed(write: Build, decide: Build, recipe: Build) -> None:
+def test_laws_that_hold_are_counted_and_not_listed(decide: Build, recipe: Build) -> None:
     law = {"law": "order_does_not_matter", "comparisons": ()}
     silent = {**law, "verdict": Verdict("unavailable", "nothing to say", "law")}
     holds = decide("fixed", recipe=recipe(bug_id="", boundary="roll.holds"), **law)
     mute = decide("unavailable", recipe=recipe(bug_id="", boundary="roll.mute"), **silent)
     broken = decide("reproduced", recipe=recipe(bug_id="", boundary="roll.broken"), **law)
     pairs = [(evidence(holds), "passed"), (evidence(mute), "skipped"), (evidence(broken), "failed")]
-    text = write(pairs)
+    text = markdown(pairs)
     assert "roll: 1 law holds, 1 had nothing to look at" in text
     assert "roll.broken" in text.replace("&#95;", "_")
     assert "roll.holds" not in text
     assert "roll.mute" not in text
     assert "law" in text
-    assert "roll.holds" not in write(pairs[:1])
+    assert "roll.holds" not in markdown(pairs[:1])
 
 
 def test_plain_text_cuts_nothing(decide: Build, recipe: Build) -> None:
@@ -263,25 +261,6 @@ class Tags(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-
-
-def test_the_page_is_self_contained(results: list[tuple[Any, str]], hostile_decision: Any, hostile: str) -> None:
-    documents = [(evidence(decision), outcome) for decision, outcome in [*results, (hostile_decision, "failed")]]
-    text = page(documents, title=hostile)
-    tags = Tags(text)
-    assert not tags.open
-    assert not tags.active
-    assert {"script", "img", "link", "iframe", "red"}.isdisjoint(tags.tags)
-    assert tags.tags.count("details") == 4
-    assert "default-src &#x27;none&#x27;" in text
-    assert "prefers-color-scheme: dark" in text
-    assert not re.search(r"https?://", text)
-
-
-def test_pages_are_the_same_for_the_same_run(results: list[tuple[Any, str]]) -> None:
-    documents = [(evidence(decision), outcome) for decision, outcome in results]
-    assert page(documents) == page(list(reversed(documents)))
-    assert markdown(documents) == markdown(list(reversed(documents)))
 
 
 def test_values_that_differ_late_are_shown_from_there() -> None:

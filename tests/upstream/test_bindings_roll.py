@@ -20,7 +20,6 @@ PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 
 #: What main no longer has -> the last state of it that is in the corpus.
 GONE = {
-    "roll.distributed.strategy.vllm_strategy.compare_sampling_params": "b5bb83b5e433e7b6b30236bfc8855374b022c33a",
     f"{FUNCTIONALS}.batch_reward_norm": "541d7f6d7812da483832e87b56aa65a87aeceb2f",
 }
 

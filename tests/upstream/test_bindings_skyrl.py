@@ -32,7 +32,7 @@ LEFT = [[1, 1, 1], [0, 1, 1], [0, 0, 1], [1, 1, 1]]
 GAPS = [[1, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 1]]
 
 #: Contracts whose scenarios are no tensors: what their laws find has tests of its own below.
-OF_SETTINGS = ("batch_surgery", "configuration_check", "training_input", "device_placement", "router_replay")
+OF_SETTINGS = ("batch_surgery", "configuration_check", "training_input", "device_placement")
 #: What main no longer has, all of it at a commit before SkyRL moved.
 BEFORE = "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5"
 FORMER = [item for item in bound("skyrl") if item.values[0].startswith("skyrl_train.")]
@@ -272,17 +272,6 @@ def test_terms_that_are_off_are_zeros_on_the_cpu(anywhere: tuple[str, Bound]) ->
         zeros[name] = next((item.observed for item in found if item.key == "created_off_device"), 0)
     more = 1 if sha == HEAD else 0  # which has one term more, and it is off
     assert list(zeros.values()) == [more, more + 1, more + 1, more + 2]
-
-
-@pytest.mark.parametrize("method", ["forward", "forward_backward_mini_batch"])
-def test_padding_replays_the_routes_of_another_microbatch_at_the_base(anywhere: tuple[str, Bound], method: str) -> None:
-    sha, code = anywhere
-    routes = {"expert_indices": from_array(tensor([[[[3]], [[1]]]], "int64").array(), "int64")}
-    found = _violations(
-        code, f"{WRAPPER}.{method}", "router_replay", "the_oracle_agrees", {**routes, "padding_microbatches": 1}
-    )
-    expected = {"stale_microbatches", "wrong_size_microbatches"} if sha == BASE else set()
-    assert {item.key for item in found} == expected
 
 
 def test_what_padding_lacks(anywhere: tuple[str, Bound]) -> None:

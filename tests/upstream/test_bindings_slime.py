@@ -56,12 +56,6 @@ def greedy() -> Iterator[Bound]:
     yield from opened("slime", GREEDY)
 
 
-@pytest.fixture(scope="module")
-def trimming() -> Iterator[Bound]:
-    """#1351 as merged; main leaves out what fills no step where it makes the schedule."""
-    yield from opened("slime", "2dc22b8bfa62b1b033ee3caa1c6a5acd63de833f")
-
-
 #: What main no longer has -> a commit that is in the corpus and has it.
 OLD = {
     ("slime.utils.ppo_utils.get_advantages_and_returns", "generalised_advantage"): BASE,
@@ -76,7 +70,7 @@ THERE = [
     for parameters in bound("slime")
     if not parameters.values[0].startswith(GONE)
     and parameters.values not in OLD
-    and parameters.values[1] not in ("prompt_loss", "batch_trimming")
+    and parameters.values[1] != "prompt_loss"
 ]
 PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 
@@ -85,7 +79,6 @@ PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 KNOWN = {
     f"{LOSS}.get_responses": {"temperature=0.0"},
     f"{LOSS}.get_log_probs_and_entropy": {"temperature=0.0"},
-    "slime.rollout.on_policy_distillation.post_process_rewards": {"plain"},
     "slime.rollout.rm_hub.async_rm": {"rule=boxed_math"},
     "slime.rollout.rm_hub.math_utils.grade_answer_verl": {"wording=bare"},
 }
@@ -120,11 +113,6 @@ def test_what_went_agrees_where_it_was(boundary: str, contract: str) -> None:
 def test_context_parallel_ranks_answer_as_one(fsdp: Bound, mask: list[list[int]] | None) -> None:
     subject = fsdp.subject(f"{GONE}actor.get_logprob_and_entropy_with_cp", "token_log_probs")
     assert fsdp.disagreements(subject, mask) == {}
-
-
-def test_a_step_takes_whole_batches(trimming: Bound) -> None:
-    subject = trimming.subject("slime.ray.rollout.RolloutManager._get_rollout_data", "batch_trimming")
-    assert trimming.disagreements(subject) == {}
 
 
 @pytest.mark.parametrize("mask", [None, PADDED], ids=["full", "padded"])

@@ -48,8 +48,6 @@ DIFFERS: dict[str, set[str]] = {
     "verl.workers.utils.losses.sft_loss": {"first_counts=True"},
     # https://github.com/verl-project/verl/pull/6735: two microbatches have room enough, but not for these rows.
     PACKING: {"max_tokens_per_microbatch=5"},
-    # https://github.com/verl-project/verl/pull/6309: an answer that fits exactly is dropped.
-    "verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop._handle_processing_tools_state": {"response_length=5"},
     # https://github.com/verl-project/verl/pull/6377: the bounds of the ratio are taken for bounds of its inverse.
     REJECTION: {"threshold_low=0.9", "threshold_high=1.25", "threshold_high=5.0"},
     # As #2741 mended in the collate_fn of the datasets: lists of one length in a minibatch become one array of numbers.

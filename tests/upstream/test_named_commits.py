@@ -12,17 +12,17 @@ from commits import COMMITS, EVERY
 from shipped import MIRRORS, runner
 
 from sentinel.commands.boundaries import left_unbound
-from sentinel.commands.drifted import Diagnosis, diagnose
 from sentinel.deciding.law_session import Undecidable
 from sentinel.errors import Unavailable
-from sentinel.history.bindings import revisions, sightings
+from sentinel.history.bindings import Sighting, revisions, sightings
 from sentinel.history.commits import commit
+from sentinel.history.coverage import CheckoutTrees
 from sentinel.history.gittrees import GitTrees
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.sources import open_checkout
 from sentinel.sources.gitbinary import GitError
-from sentinel.targets import Binding, Target
+from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
@@ -46,7 +46,7 @@ class Place:
     target: Target
     checkout: Checkout
     code: Bound
-    there: dict[tuple[str, str], Diagnosis]
+    there: dict[tuple[str, str], Sighting]
 
 
 @pytest.mark.parametrize("name", [name for name in bundled_catalog().targets if name != "demo"])
@@ -84,21 +84,13 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     target = catalog.targets[name]
     try:
         checkout = open_checkout(target, ref, store=MIRRORS)
-        told = {(item.boundary, item.contract): item for item in diagnose(checkout, target, catalog.contracts)}
+        seen = [one for (one,) in sightings(target, CheckoutTrees(checkout), [""])]
+        told = {(item.boundary, item.contract): one for item, one in zip(target.bindings, seen)}
         yield Place(target, checkout, Bound(warm, name, ref), told)
     except Unavailable as error:
         pytest.skip(error.reason)
     finally:
         warm.close()
-
-
-def accounted(binding: Binding, diagnosis: Diagnosis, target: Target) -> bool:
-    """Whether it is no loss that a boundary is not there: nothing of its name is, what is has an entry of its own, or
-    the adapter says that only some versions have it."""
-    if binding.requires or diagnosis.state == "gone":
-        return True
-    near = diagnosis.found.partition(" in ")[0]
-    return target.binding(near) is not None or bool(target.reason_against(near))
 
 
 def test_every_boundary_answers_or_has_a_reason(place: Place) -> None:
@@ -111,11 +103,11 @@ def test_every_boundary_answers_or_has_a_reason(place: Place) -> None:
         try:
             kind, reason = place.code.refusal(searched[key])
         except Undecidable as error:
-            if error.failure.kind == "drift" and accounted(binding, place.there[key], place.target):
+            if error.failure.kind == "drift" and (binding.requires or not place.there[key].found):
                 continue
             kind, reason = error.failure.kind, str(error)
         if kind and kind not in SAID:
-            wrong[key] = f"{kind}: {reason}; in the text {place.there[key].state} {place.there[key].found}"
+            wrong[key] = f"{kind}: {reason}; in the text {place.there[key].plain}"
     assert not wrong, "\n".join(f"{boundary} ({contract}): {why}" for (boundary, contract), why in wrong.items())
 
 
