@@ -72,12 +72,6 @@ def test_the_text_says_what_was_looked_for(doctor: Any) -> None:
     assert "found       tiny.core.agg_loss in tiny/core.py:1" in said
 
 
-def test_wrong_input(run_sentinel: Any) -> None:
-    assert "did you mean 'tiny'" in run_sentinel("doctor", "tinny").err
-    assert run_sentinel("doctor", "--ref", "git:main").status == 2
-    assert run_sentinel("doctor", "tiny").status == 2  # no mirror
-
-
 def test_what_only_some_versions_have_is_no_drift(tiny_catalog: Catalog, tmp_path: Path) -> None:
     target = tiny_catalog.targets["tiny"]
     (tmp_path / "tiny").mkdir()

@@ -45,8 +45,3 @@ def test_a_file_that_is_no_record_is_named(run_sentinel: Any) -> None:
         for command in ("report query", "report history"):
             answer = run_sentinel(*command.split())
             assert (answer.status, "stray.json: no record of a history" in answer.err) == (2, True)
-
-
-def test_a_day_that_is_none_is_refused(run_sentinel: Any) -> None:
-    answer = run_sentinel("report", "query", "--since", "yesterday")
-    assert (answer.status, "write a day" in answer.err) == (2, True)

@@ -38,25 +38,6 @@ def test_a_bug_that_trains_on_masked_tokens_is_visible(impact: Impact) -> None:
     assert (told.document["base"]["verdict"], told.document["head"]["verdict"]) == ("reproduced", "fixed")
 
 
-def test_a_right_pair_has_the_same_numbers_and_curves(impact: Impact, demo_repository: Repository) -> None:
-    fixed = f"git:{demo_repository.commits['fixed']}"
-    told = impact(MASKED_TOKENS, *SHORT, "--base", fixed, "--head", fixed)
-    curves = told.document["training"]["curves"]
-    assert curves["base"] == curves["head"]
-    assert told.document["sentences"] == [
-        "on its scenario no number differs",
-        "no effect on learning: the curves are the same",
-    ]
-
-
-def test_the_same_seeds_say_the_same_again(impact: Impact) -> None:
-    first, second = (impact(REJECTED_ROW, *SHORT) for _ in range(2))
-    assert first.out == second.out
-    assert first.document == second.document
-    for name in ("impact.json", "impact.svg"):
-        assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes()
-
-
 def test_a_nan_ends_learning_and_is_told(impact: Impact) -> None:
     scenario = {
         "token_level_rewards": [[1.0, float("inf")], [0.0, 1.0]],
@@ -81,13 +62,6 @@ def test_the_reference_stands_in_where_no_revision_is_right(impact: Impact) -> N
     assert "head the contract's reference\n" in told.out
     assert told.document["head"] == {"ref": "reference", "revision": "", "verdict": ""}
     assert _rows(told)["gradients that differ"]["base"] == "8 of 8"
-
-
-def test_the_reference_agrees_with_what_is_right(impact: Impact, demo_repository: Repository) -> None:
-    fixed = f"git:{demo_repository.commits['fixed']}"
-    told = impact(MASKED_TOKENS, *SHORT, "--base", fixed, "--head", "reference")
-    assert _rows(told)["gradients that differ"]["base"] == "0 of 8"
-    assert "on its scenario no number differs" in told.out
 
 
 def test_a_call_has_numbers_and_is_not_trained(impact: Impact) -> None:
@@ -166,13 +140,6 @@ def test_without_matplotlib_there_are_numbers(impact: Impact, monkeypatch: pytes
     assert not (told.folder / "impact.svg").exists()
 
 
-def test_json_is_what_is_written(impact: Impact) -> None:
-    import json
-
-    told = impact(MASKED_TOKENS, *SHORT, "--json")
-    assert json.loads(told.out) == told.document
-
-
 def test_a_boundary_that_refuses_rejected_responses_trains_without_them(impact: Impact, tmp_path: Path) -> None:
     trees = []
     for side, loss in (("base", "loss_mat.sum()"), ("head", "(loss_mat * loss_mask).sum()")):
@@ -187,23 +154,6 @@ def test_a_boundary_that_refuses_rejected_responses_trains_without_them(impact: 
     assert told.status == 0, told.err
     assert "no response is rejected: the boundary refuses a batch with one that is" in told.out
     assert _rows(told)["gradients that differ"]["base"] == "8 of 8", "padding is left"
-
-
-def test_a_boundary_that_refuses_groups_of_different_sizes_trains_without_them(impact: Impact, tmp_path: Path) -> None:
-    trees = []
-    for side, counted in (("base", "1"), ("head", "(response_mask.sum(-1) > 0)")):
-        trees.append(copy_demo(tmp_path / side))
-        (trees[-1] / "demo_rl" / "advantages.py").write_text(
-            "def group_advantage(token_level_rewards, response_mask, index):\n"
-            "    assert len({list(index).count(label) for label in index}) == 1, 'groups of different sizes'\n"
-            f"    scores = token_level_rewards.sum(-1) * {counted}\n"
-            "    return ((scores - scores.mean())[:, None] * response_mask,) * 2\n"
-        )
-    base, head = (f"path:{tree}" for tree in trees)
-    told = impact(REJECTED_ROW, *SHORT, "--base", base, "--head", head)
-    assert told.status == 0, told.err
-    assert "prompts have as many responses each: the boundary refuses a batch in which they have not" in told.out
-    assert _rows(told)["gradients that differ"]["base"] == "8 of 8"
 
 
 def test_a_boundary_that_refuses_every_batch_has_its_numbers(impact: Impact, tmp_path: Path) -> None:

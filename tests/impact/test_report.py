@@ -94,11 +94,6 @@ def test_a_seed_that_stops_does_not_count_in_the_rewards() -> None:
     assert curves.rows[2] == ("seeds that stopped", "1, from step 2", "0")
 
 
-def test_both_that_stop_are_no_visible_effect() -> None:
-    curves = _curves([[_NAN], [_NAN]], [[_NAN], [_NAN]], (_NAN, _NAN, _NAN, _NAN))
-    assert (curves.visible, curves.rows[0][1:], curves.rows[5][1]) == ("", ("none", "none"), "0 of 0")
-
-
 @pytest.mark.parametrize(
     ("gradients", "differ"),
     [

@@ -130,12 +130,6 @@ def test_the_scenarios_rows_stand_in_the_batch_with_their_mask(tmp_path: Path, b
     assert np.isfinite(ordinary["advantages"].array()).all()
 
 
-def test_more_columns_than_the_batch_has_are_left_out(tmp_path: Path, batch: Batch) -> None:
-    long = {name: [[1.0] * 8] for name in ("log_probs", "old_log_probs")}
-    setup = _policy(tmp_path, **long, advantages=[[7.0] * 8], response_mask=[[1] * 8])
-    assert (setup.inputs(setup.with_rows(batch), True)["advantages"].array() == 7).sum() == batch.mask.shape[1]
-
-
 def test_the_scenarios_groups_are_their_own_and_leave_no_response_alone(tmp_path: Path, batch: Batch) -> None:
     rewards = {"token_level_rewards": [[1.0], [0.0], [1.0]], "response_mask": [[1], [1], [1]], "group": ["p", "p", "q"]}
     setup = _setup(tmp_path, REJECTED_ROW, scenario=rewards, variants=None)
@@ -144,11 +138,6 @@ def test_the_scenarios_groups_are_their_own_and_leave_no_response_alone(tmp_path
     assert (sizes["scenario p"], sizes["scenario q"], min(sizes[f"prompt {n}"] for n in range(5))) == (2, 1, 4)
     alike = replace(setup, alike=True).inputs(batch, True)["group"]
     assert alike == batch.labels.tolist(), "groups of one size stay so"
-
-
-def test_a_scenario_that_is_rejected_altogether_rejects_the_batch(tmp_path: Path, batch: Batch) -> None:
-    assert not _policy(tmp_path, response_mask=[[0]]).with_rows(batch).mask.any()
-    assert _policy(tmp_path).with_rows(batch).mask.any()
 
 
 def test_a_scenario_that_is_a_microbatch_divides_by_the_global_counts(tmp_path: Path, batch: Batch) -> None:

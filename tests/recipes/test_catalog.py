@@ -44,14 +44,6 @@ def test_every_module_of_a_package_counts_for_its_digest(tmp_path: Path) -> None
     assert one.digest == same.digest != other.digest
 
 
-def test_a_package_that_did_not_load_is_read_again(tmp_path: Path) -> None:
-    broken = package(tmp_path / "broken", "BINDINGS = (")
-    with pytest.raises(SentinelError, match=r"the adapter does not import: SyntaxError"):
-        load_adapter(broken)
-    (broken.parent / "workers.py").write_text(WORKERS)
-    assert load_adapter(broken).target.name == "mine"
-
-
 def test_the_committed_index_of_recipes_is_the_generated_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "recipes", "--markdown"]) == 0
     committed = bundled("recipes") / "README.md"

@@ -161,15 +161,6 @@ def test_each_cell_leads_to_its_evidence(site: Callable[[], Path], reports: Path
 # -- small, and the same each time -------------------------------------------------------------------------------------
 
 
-def test_two_builds_are_byte_equal(reports: Path, history: Path, catalog: Catalog) -> None:
-    one, other = (dict(build(read(reports, catalog))) for _ in range(2))
-    assert one == other
-    assert any(name.endswith("-gradients.svg") for name in one)
-    assert not [
-        name for name, text in one.items() if name.endswith(".svg") and re.search("<dc:date>|Matplotlib v", text)
-    ]
-
-
 def test_the_committed_records_make_pages_of_a_size_that_loads_at_once() -> None:
     """Pages only: pictures are files of their own."""
     from sentinel.site import building
@@ -194,12 +185,6 @@ def test_a_masked_leak_is_drawn_before_beside_after(site: Callable[[], Path]) ->
     assert page.classes().count("masked mended") == 2
     assert "◆leaks 100 masked" in page.text
     assert page.all("img")[0]["src"] == "ROLL-AGGLOSS-TOKENMEAN-MASK-gradients.svg"
-
-
-def test_a_rejected_row_is_named(site: Callable[[], Path]) -> None:
-    page = bug_page(site(), "VERL-REJECTED-ROW-GRPO")
-    assert "rejected" in page.text
-    assert "masked leak" in page.classes()
 
 
 def test_the_matrix_says_each_verdict_with_a_sign_and_a_word(site: Callable[[], Path]) -> None:
@@ -235,13 +220,6 @@ def test_a_life_is_told_where_there_is_a_record_and_owned_up_to_where_there_is_n
     picture = (made / "lifetimes-roll.svg").read_text()
     assert "v0.2" in picture
     assert "ROLL-AGGLOSS-TOKENMEAN-MASK" in picture
-
-
-def test_a_history_that_cannot_be_read_is_left_out_and_said(reports: Path, history: Path, catalog: Catalog) -> None:
-    history.write_text("{}")
-    material = read(reports, catalog)
-    assert "git-main.json: no record of a history" in material.notes[0]
-    assert not any(bug.histories for bug in material.bugs)
 
 
 def test_dialects_stand_with_reason_and_link(site: Callable[[], Path], catalog: Catalog) -> None:
