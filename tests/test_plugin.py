@@ -102,18 +102,6 @@ def test_the_main_job(pytester: pytest.Pytester, recipes: Path, pins: list[dict[
     assert json.loads((pytester.path / "sentinel-reports" / "run.json").read_text())["totals"]["items"] == 4
 
 
-def test_two_runs_write_the_same_bytes(pytester: pytest.Pytester, recipes: Path) -> None:
-    def files(folder: str) -> dict[str, bytes]:
-        assert run(pytester, "--sentinel-recipes=mine", f"--sentinel-report-dir={folder}").ret == 0
-        found = {str(file.relative_to(folder)): file.read_bytes() for file in Path(folder).rglob("*.json")}
-        del found["run.json"]
-        return found
-
-    first = files("one")
-    assert len(first) == 4
-    assert files("two") == first
-
-
 def test_only_sentinels_items_without_a_path_and_both_with_one(pytester: pytest.Pytester, recipes: Path) -> None:
     pytester.makepyfile("def test_own(): pass")
     run(pytester, "--sentinel-recipes=mine").assert_outcomes(passed=4)
@@ -184,22 +172,6 @@ def test_ids_of_bundled_recipes_from_any_folder(pytester: pytest.Pytester) -> No
     assert item in result.outlines
     outside = run(pytester, "recipes/../adapters/demo.py", "--collect-only")
     assert outside.ret == pytest.ExitCode.USAGE_ERROR
-
-
-def test_stopping_at_the_first_failure(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
-    wrong = [{**pin, "expect": "fixed" if pin["expect"] == "reproduced" else "reproduced"} for pin in pins]
-    write_recipe(recipes, MASKED_TOKENS, pins=wrong)
-    result = run(pytester, "--sentinel-recipes=mine", "-x")
-    result.assert_outcomes(failed=1)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-
-
-def test_the_last_failed(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
-    pytester.makepyfile("def test_own(): pass")
-    write_recipe(recipes, MASKED_TOKENS, pins=[pins[0], {**pins[1], "expect": "reproduced"}])
-    arguments = ("--sentinel-recipes=mine", ".", "-p", "cacheprovider")
-    pytester.runpytest_inprocess(*arguments).assert_outcomes(passed=4, failed=1)
-    pytester.runpytest_inprocess(*arguments, "--lf").assert_outcomes(failed=1)
 
 
 def test_junit(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
@@ -472,26 +444,6 @@ def test_mistakes(arguments: list[str], said: str, pytester: pytest.Pytester, re
     assert "Traceback" not in result.stderr.str() + result.stdout.str()
 
 
-def test_a_bug_id_alone_selects_it(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "--sentinel-bug=ROLL-AGGLOSS*", "--collect-only", "-q")
-    assert "recipes/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.yaml::git:c09bc8b" in result.outlines
-
-
-def test_an_unknown_ref_is_unavailable_and_names_it(pytester: pytest.Pytester, recipes: Path) -> None:
-    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=git:mian", "-rs")
-    result.assert_outcomes(skipped=1)
-    assert result.ret != 0
-    result.stdout.fnmatch_lines(["*mian*"])
-
-
-def test_a_broken_recipe_names_its_place(pytester: pytest.Pytester, recipes: Path) -> None:
-    file = recipes / "demo" / "DEMO-MASKED-TOKENS.yaml"
-    file.write_text(file.read_text().replace("loss_agg_mode:", "loss_agg_mod:"))
-    result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["mine/demo/DEMO-MASKED-TOKENS.yaml:*:*: *loss_agg_mod*'loss_agg_mode'*"])
-
-
 # -- settings files and other plugins ----------------------------------------------------------------------------------
 
 
@@ -506,21 +458,6 @@ def test_a_settings_file_joins_the_projects_own_tests(
     (pytester.path / name).write_text(text)
     run(pytester).assert_outcomes(passed=5)
     run(pytester, "--sentinel-bug=DEMO-MASKED*").assert_outcomes(passed=2)
-
-
-def test_a_settings_file_that_asks_for_nothing_says_nothing(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_own(): pass")
-    (pytester.path / "sentinel.toml").write_text("timeout = 5\n")
-    result = run(pytester)
-    result.assert_outcomes(passed=1)
-    assert "sentinel:" not in result.stdout.str()
-
-
-def test_a_mistake_in_a_settings_file(pytester: pytest.Pytester) -> None:
-    (pytester.path / "sentinel.toml").write_text('targett = "demo"\n')
-    result = run(pytester)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*sentinel.toml: unknown option 'targett' — did you mean 'target'?*"])
 
 
 def test_another_plugin_adds_and_listens(pytester: pytest.Pytester, recipes: Path) -> None:
@@ -644,15 +581,6 @@ def test_every_public_name_is_there_and_none_is_imported_before_it_is_used() -> 
     for module, names in sentinel.PUBLIC.items():
         typed = re.findall(rf"^    from {re.escape(module)} import (.*)$", source, re.MULTILINE)
         assert [part.split(" as ")[0] for line in typed for part in line.split(", ")] == names.split()
-
-
-def test_quiet_and_verbose(pytester: pytest.Pytester, recipes: Path) -> None:
-    quiet = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "-qq")
-    assert "verdict" not in quiet.stdout.str()
-    assert quiet.ret == 0
-    plain = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "--color=no")
-    plain.stdout.fnmatch_lines(["target*bug*ref*verdict*", "evidence: sentinel-reports"])
-    assert "\x1b" not in plain.stdout.str()
 
 
 def test_the_last_failed_of_the_bundled_recipes(pytester: pytest.Pytester, roll_tree: Path) -> None:

@@ -93,6 +93,7 @@ def test_under_xdist_the_controller_alone_reports(folder: Path) -> None:
     assert 'tests="7"' in (folder / "out.xml").read_text()
 
 
+@pytest.mark.nightly
 def test_under_xdist_laws_say_what_they_say_without(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     tree = copy_demo(tmp_path / "broken")
@@ -108,6 +109,7 @@ def test_under_xdist_laws_say_what_they_say_without(folder: Path, tmp_path: Path
     assert len(evidence[0]) > 5
 
 
+@pytest.mark.nightly
 def test_under_xdist_deciding_nothing_is_no_success(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +174,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode):
 """
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_ctrl_c_in_the_middle(times: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written by then is whole, and no process is left."""
     tree = copy_demo(tmp_path / "waiting")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import venv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,19 +180,6 @@ def test_what_it_takes_is_told_where_it_is_not_known(
     assert answer["defaults"] is None
     assert answer["bugs"][0]["because"] == "it takes actor.loss_agg_mode=token-mean"
     assert run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip").status == 2
-
-
-def test_an_interpreter_without_torch_is_told_with_the_commands_own_option(
-    run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path
-) -> None:
-    bare = tmp_path / "bare"
-    venv.create(bare)
-    Path("sentinel.toml").write_text(f'python = "{bare / "bin" / "python"}"')
-    answer = run_sentinel("audit", "tiny", "--repo", str(tiny.upstream))
-    assert answer.status == 2
-    assert "/bare/bin/python has no " in answer.err
-    said = "install torch and numpy there, or name another interpreter with --sentinel-python (of a command: --python)"
-    assert said in answer.err
 
 
 def test_mistakes_are_told(run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path) -> None:

@@ -42,13 +42,6 @@ def test_a_bug_that_went_is_told_with_the_commit(run_sentinel: Any, overnight: l
     assert f"since 2026-01-01 {tiny.fixed[:9]} a change" in answer.out
 
 
-def test_json_and_markdown(run_sentinel: Any, overnight: list[str], tiny: Any) -> None:
-    (change,) = run_sentinel(*overnight, "--json").json()
-    assert change["commits"][0]["sha"] == tiny.fixed
-    told = run_sentinel(*overnight, "--no-bisect", "--format", "markdown").out
-    assert "| newly fixed | tiny | TINY-MEAN |" in told
-
-
 def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(
     run_sentinel: Any, overnight: list[str]
 ) -> None:
@@ -144,13 +137,3 @@ def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel: Any,
         Path("tonight/run.json").write_text(json.dumps({"items": [{**item, "evidence": evil}]}))
         answer = run_sentinel("report", "changes", "--from", "tonight", "--baseline", "recorded")
         assert (answer.status, "no such evidence" in answer.err) == (2, True)
-
-
-def test_nothing_changed_is_status_0(run_sentinel: Any, overnight: list[str]) -> None:
-    answer = run_sentinel(*overnight[:3], "recorded", *overnight[4:])
-    assert (answer.status, answer.out) == (0, "nothing changed\n")
-
-
-def test_a_folder_that_is_not_there(run_sentinel: Any) -> None:
-    answer = run_sentinel("report", "changes", "--from", "nowhere")
-    assert (answer.status, "no such folder: nowhere" in answer.err) == (2, True)

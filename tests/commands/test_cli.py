@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-import sentinel
-from sentinel.cli import FIRST, GROUPS, RENAMED
+from sentinel.cli import GROUPS, RENAMED
 from sentinel.sources import mirrors
 
 COMMANDS = [
@@ -37,17 +36,6 @@ COMMANDS = [
 ]
 
 
-def test_version(run_sentinel: Any) -> None:
-    answer = run_sentinel("--version")
-    assert (answer.status, answer.out) == (0, f"sentinel {sentinel.__version__}\n")
-
-
-def test_without_a_command_it_explains_itself(run_sentinel: Any) -> None:
-    answer = run_sentinel()
-    assert answer.status == 2
-    assert "sentinel mirror add verl" in answer.out
-
-
 def test_the_help_names_about_a_dozen_commands_on_one_screen(run_sentinel: Any) -> None:
     lines = run_sentinel("--help").out.splitlines()
     assert len(lines) <= 24
@@ -63,13 +51,6 @@ def test_an_old_name_works_and_says_the_new_one(run_sentinel: Any, old: tuple[st
     assert before.out == now.out
     assert before.err == f"sentinel: `sentinel {' '.join(old)}` is now `sentinel {' '.join(new)}`\n{now.err}"
     assert f"sentinel {' '.join(new)}" in run_sentinel(*old, "--help").out
-
-
-@pytest.mark.parametrize(("command", "kind"), FIRST.items())
-def test_a_command_of_several_kinds_has_a_first_one(run_sentinel: Any, command: str, kind: str) -> None:
-    assert run_sentinel(command) == run_sentinel(command, kind)
-    assert run_sentinel(command, "--json") == run_sentinel(command, kind, "--json")
-    assert kind in run_sentinel(command, "--help").out
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -105,14 +86,6 @@ def test_a_wrong_command_line_exits_2_and_says_what_there_is(run_sentinel: Any, 
     answer = run_sentinel(*arguments)
     assert answer.status == 2
     assert "error:" in answer.err
-
-
-def test_a_word_that_a_command_does_not_take_is_said_by_that_command(run_sentinel: Any) -> None:
-    answer = run_sentinel("list", "recipes", "--target", "tiny")
-    assert answer.status == 2
-    assert answer.err.startswith("usage: sentinel list recipes ")
-    said = "unrecognized arguments: --target; write TARGET by itself, without --target"
-    assert answer.err.endswith(f"sentinel list recipes: error: {said}\n")
 
 
 def test_an_error_is_one_line_with_the_nearest_name(run_sentinel: Any) -> None:

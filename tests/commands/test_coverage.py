@@ -49,15 +49,6 @@ def test_the_table_of_modules_and_the_total(run_sentinel: Any, work: Path) -> No
     assert "masked_mean" not in answer.out
 
 
-def test_every_function_by_name(run_sentinel: Any, work: Path) -> None:
-    answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "-v")
-    lines = [" ".join(line.split()) for line in answer.out.splitlines()]
-    assert "tiny.losses.agg_loss tiny/losses.py:1 by contract loss_aggregation" in lines
-    assert "tiny.losses.masked_mean tiny/losses.py:4 never looked at" in lines
-    assert "tiny.rows.pack tiny/rows.py:3 left out it moves rows" in lines
-    assert "tiny.losses.split" not in answer.out
-
-
 def test_for_programs(run_sentinel: Any, work: Path) -> None:
     found = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--json").json()
     assert found["totals"] == {"by contract": 1, "left out": 1, "never looked at": 1}
@@ -77,12 +68,6 @@ def test_a_file_that_cannot_be_read_makes_the_table_incomplete(run_sentinel: Any
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
     assert answer.status == 1
     assert "not read: tiny/rows.py: it does not parse with Python " in answer.out
-
-
-def test_without_a_mirror(run_sentinel: Any) -> None:
-    answer = run_sentinel("coverage", "tiny")
-    assert (answer.status, answer.err.count("no mirror of tiny")) == (2, 1)
-    assert "no mirror of tiny" in run_sentinel("coverage", "tiny", "--json").json()["unavailable"]
 
 
 @pytest.mark.usefixtures("mirrored")

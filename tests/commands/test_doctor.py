@@ -82,13 +82,6 @@ def test_another_owner_of_the_import_name(run_sentinel: Any, monkeypatch: pytest
     assert "also belongs to sentinel:" in checks(answer)["import name"]["found"]
 
 
-def test_without_git_there_is_a_note(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
-    answer = run_sentinel("doctor", "--json")
-    assert answer.status == 0
-    assert checks(answer)["git"]["state"] == "note"
-
-
 def test_a_package_of_the_extra_that_is_not_there(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     needs = [
         'no-such-package>=2; extra == "targets"',
@@ -101,20 +94,6 @@ def test_a_package_of_the_extra_that_is_not_there(run_sentinel: Any, monkeypatch
     assert check["state"] == "note"
     assert check["found"].startswith("without no-such-package>=2, pytest>=9999 (is ")
     assert check["advice"] == "pip install 'rl-sentinel[targets]'"
-
-
-def test_a_home_that_is_a_file(run_sentinel: Any, tmp_path: Path) -> None:
-    (tmp_path / "home").write_text("in the way")
-    answer = run_sentinel("doctor", "--json")
-    assert answer.status == 1
-    assert checks(answer)["SENTINEL_HOME"]["state"] == "missing"
-
-
-def test_broken_settings(run_sentinel: Any) -> None:
-    Path("sentinel.toml").write_text("timeout = 'soon'\n")
-    answer = run_sentinel("doctor", "--json")
-    assert answer.status == 1
-    assert "the timeout is a number" in checks(answer)["settings"]["found"]
 
 
 def test_a_mirror_that_was_cut_off(run_sentinel: Any, tmp_path: Path) -> None:

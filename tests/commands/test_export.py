@@ -34,24 +34,6 @@ def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel: Any, m
     assert "There is no runner that does without Sentinel" in (folder / "PULL_REQUEST.md").read_text()
 
 
-def test_no_link_is_written_through(run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "COMMENT.md").write_text("mine")
-    Path("out").mkdir()
-    (Path("out") / "TINY-MEAN").symlink_to(tmp_path / "mine")
-    answer = run_sentinel("export", "TINY-MEAN", "--no-check", "--out", "out")
-    assert (answer.status, "is a link, and nothing is written through it" in answer.err) == (2, True)
-    assert [file.read_text() for file in (tmp_path / "mine").iterdir()] == ["mine"]
-
-
-def test_untried_files_are_said_to_be_untried(exported: tuple[Any, Path]) -> None:
-    answer, folder = exported
-    assert answer.status == 0, answer.err
-    assert (folder / "run_validation.py").exists()
-    assert (folder / "test_tiny_mean.py").exists()
-    assert "the runner and the test were not tried" in answer.out
-
-
 def test_statements_verify_offline_and_then_by_a_run(
     exported: tuple[Any, Path], run_sentinel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,15 +50,3 @@ def test_statements_verify_offline_and_then_by_a_run(
     answer = run_sentinel("verify", folder / "statement-base.json", "--offline")
     assert answer.status == 1
     assert "sha256" in answer.out
-
-
-def test_mistakes_are_told(run_sentinel: Any) -> None:
-    for arguments, told in (
-        (["export"], "say which bug"),
-        (["export", "TINY-MEAN", "--all"], "say which bug"),
-        (["export", "TINY-MEAN", "--repo", ".", "--head", "git:main"], "--repo"),
-        (["export", "NO-SUCH-BUG"], "no recipe matches"),
-    ):
-        answer = run_sentinel(*arguments)
-        assert answer.status == 2
-        assert told in answer.err

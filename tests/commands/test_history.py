@@ -17,11 +17,6 @@ def test_a_bug_s_history_is_told_from_what_was_kept(run_sentinel: Any) -> None:
     assert "did you mean 'TINY-MEAN'" in run_sentinel("report", "history", "TINY-MEEN").err
 
 
-def test_without_a_sweep_there_is_nothing_to_tell(run_sentinel: Any) -> None:
-    answer = run_sentinel("report", "history", "TINY-MEAN")
-    assert (answer.status, "no histories in" in answer.err) == (2, True)
-
-
 def test_without_a_bug_there_is_a_line_for_each(run_sentinel: Any) -> None:
     run_sentinel("sweep", "tiny")
     told = run_sentinel("report", "history")
@@ -32,8 +27,3 @@ def test_without_a_bug_there_is_a_line_for_each(run_sentinel: Any) -> None:
     lines = run_sentinel("report", "history", "--markdown").out.splitlines()
     assert "| target | bug | introduced | ended | days | releases with the bug | on PyPI |" in lines
     assert run_sentinel("report", "history", "TINY-MEAN", "--markdown").status == 2
-
-
-def test_without_a_bug_and_without_a_sweep(run_sentinel: Any) -> None:
-    answer = run_sentinel("report", "history")
-    assert (answer.status, "no histories in" in answer.err) == (2, True)

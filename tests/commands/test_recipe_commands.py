@@ -23,11 +23,6 @@ def test_check_names_file_line_and_column(run_sentinel: Any, tiny: Any) -> None:
     assert answer.err == "3 files: 2 errors, 0 warnings\n"
 
 
-def test_check_of_a_folder_that_holds_none(run_sentinel: Any) -> None:
-    Path("empty").mkdir()
-    assert run_sentinel("recipe", "check", "empty").status == 2
-
-
 def test_new_takes_the_contract_of_the_boundary(run_sentinel: Any) -> None:
     answer = run_sentinel("recipe", "new", "MY-BUG", "--target", "tiny", "--boundary", "tiny.losses.agg_loss")
     assert answer.status == 0
@@ -43,12 +38,6 @@ def test_new_refuses_to_overwrite(run_sentinel: Any) -> None:
     assert answer.status == 2
     assert "MINE.yaml is already there" in answer.err
     assert Path("MINE.yaml").read_text() == "precious"
-
-
-def test_new_to_standard_output(run_sentinel: Any) -> None:
-    answer = run_sentinel("recipe", "new", "MY-BUG", "--target", "tiny", "--contract", "call", "-o", "-")
-    assert answer.out.startswith("# A recipe of Sentinel")
-    assert list(Path().iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -98,11 +87,6 @@ def test_boundaries_over_a_history(run_sentinel: Any) -> None:
     assert [(span["state"], span["path"]) for span in found["spans"]] == [("bound", "tiny.losses.agg_loss")]
 
 
-def test_boundaries_over_a_history_that_is_not_there(run_sentinel: Any) -> None:
-    answer = run_sentinel("list", "boundaries", "tiny", "--history")
-    assert (answer.status, "unavailable: tiny: no mirror of tiny" in answer.out) == (2, True)
-
-
 def test_list_recipes_and_boundaries(run_sentinel: Any) -> None:
     assert "TINY-MEAN" in run_sentinel("list", "recipes").out
     text = run_sentinel("list", "boundaries", "tiny").out
@@ -127,12 +111,6 @@ def test_list_takes_recipes_of_a_folder_and_of_the_settings(run_sentinel: Any, t
     assert "MINE" in run_sentinel("list", "recipes").out
 
 
-def test_list_of_an_unknown_target(run_sentinel: Any) -> None:
-    answer = run_sentinel("list", "recipes", "tyni")
-    assert answer.status == 2
-    assert "did you mean 'tiny'?" in answer.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "found"),
     [
@@ -155,12 +133,6 @@ def test_recipes_are_chosen_by_what_they_say(run_sentinel: Any, arguments: tuple
     assert [row["bug"] for row in rows] == (["TINY-MEAN"] if found else [])
 
 
-def test_what_only_recipes_have_is_refused_elsewhere(run_sentinel: Any) -> None:
-    answer = run_sentinel("list", "targets", "--law", "x")
-    assert answer.status == 2
-    assert "sentinel list targets: error: unrecognized arguments: --law" in answer.err
-
-
 def test_the_index_of_recipes(run_sentinel: Any) -> None:
     text = run_sentinel("list", "recipes", "--markdown").out
     assert "1 bugs: 1 of tiny." in text
@@ -178,9 +150,3 @@ def test_show(run_sentinel: Any, tiny: Any) -> None:
     assert "git:main" in text
     assert "pull #7, open" in text
     assert "\x1b" not in text
-
-
-def test_show_of_an_unknown_bug_names_the_nearest(run_sentinel: Any) -> None:
-    answer = run_sentinel("show", "TINY-MAEN")
-    assert answer.status == 2
-    assert "did you mean 'TINY-MEAN'?" in answer.err

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +24,6 @@ def test_mirror_add_from_a_directory_and_list(run_sentinel: Any, tiny: Any) -> N
     assert (row["target"], row["refs"], row["whole"], row["origins"]) == ("tiny", 1, True, [str(tiny.upstream)])
 
 
-def test_mirror_add_from_a_tar_and_from_its_own_repository(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "tiny.tar", "w") as archive:
-        archive.add(tiny.upstream / ".git", "tiny.git")
-    assert run_sentinel("mirror", "add", "tiny", "--from", tmp_path / "tiny.tar").status == 0
-    assert run_sentinel("mirror", "add", "tiny").status == 0
-    (row,) = run_sentinel("mirror", "list", "--json").json()
-    assert row["origins"] == [str(tmp_path / "tiny.tar"), f"file://{tiny.upstream}"]
-
-
-def test_mirror_by_reference_says_what_it_needs(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
-    shutil.copytree(tiny.upstream, tmp_path / "clone")
-    answer = run_sentinel("mirror", "add", "tiny", "--from", tmp_path / "clone", "--reference")
-    assert f"refers to {tmp_path / 'clone'}" in answer.out
-    shutil.rmtree(tmp_path / "clone")
-    assert "which is gone" in run_sentinel("mirror", "list").out
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -57,23 +37,6 @@ def test_mirror_add_refuses(run_sentinel: Any, arguments: list[str], reason: str
     answer = run_sentinel("mirror", "add", "tiny", *arguments)
     assert answer.status == 2
     assert reason in answer.err
-    assert run_sentinel("mirror", "list").out.startswith("no mirrors in ")
-
-
-def test_a_mirror_of_something_else_is_refused(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(tiny.upstream, other)
-    git = ["git", "-C", str(other), "-c", "user.name=A", "-c", "user.email=a@example.org"]
-    for command in (["checkout", "-q", "--orphan", "another"], ["mv", "tiny", "large"], ["commit", "-qm", "another"]):
-        subprocess.run([*git, *command], check=True)
-    # A history that had the package once, on any branch, is the target's.
-    assert run_sentinel("mirror", "add", "tiny", "--from", other).status == 0
-    assert run_sentinel("mirror", "remove", "tiny").out.startswith("tiny: removed, ")
-    subprocess.run([*git, "branch", "-qD", "main"], check=True)
-    answer = run_sentinel("mirror", "add", "tiny", "--from", other)
-    assert answer.status == 2
-    said = f"{other} is not tiny: no commit has any of its packages (tiny); give a copy of file://{tiny.upstream}"
-    assert said in answer.err
     assert run_sentinel("mirror", "list").out.startswith("no mirrors in ")
 
 
@@ -106,11 +69,6 @@ def test_mirror_update_goes_on_after_a_remote_that_is_away(
     assert "sentinel: cannot update the mirror of tiny" in answer.err
 
 
-def test_mirror_update_without_mirrors(run_sentinel: Any) -> None:
-    answer = run_sentinel("mirror", "update")
-    assert (answer.status, answer.err) == (2, "sentinel: there are no mirrors yet; run `sentinel mirror add TARGET`\n")
-
-
 def test_cache_list_and_prune(run_sentinel: Any, tiny: Any, mirrored: None, catalog: Catalog, tmp_path: Path) -> None:
     assert run_sentinel("cache", "list").out.startswith("the cache in ")
     checkout = open_checkout(catalog.targets["tiny"], Ref("git", tiny.fixed), store=MirrorStore())
@@ -125,17 +83,3 @@ def test_cache_list_and_prune(run_sentinel: Any, tiny: Any, mirrored: None, cata
     # Both were opened just now.
     assert all(row["in_use"] for row in found.values())
     assert run_sentinel("cache", "prune", "--all").out == "0 things removed, 0 B freed\n"
-
-
-def test_cache_prune_removes_what_is_old(run_sentinel: Any, tmp_path: Path) -> None:
-    import os
-
-    wheel = tmp_path / "home" / "wheels" / "tiny-dist" / "tiny_dist-1.2.3-py3-none-any.whl"
-    wheel.parent.mkdir(parents=True)
-    wheel.write_bytes(b"a wheel")
-    os.utime(wheel, (0, 0))
-    assert run_sentinel("cache", "prune", "--older-than", "0.5").out.splitlines() == [
-        "removed wheel tiny-dist tiny_dist-1.2.3-py3-none-any.whl",
-        "1 thing removed, 7 B freed",
-    ]
-    assert not wheel.exists()

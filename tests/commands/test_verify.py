@@ -189,22 +189,6 @@ def test_a_published_recipe_out_of_the_evidence(
     assert "the copy inside the evidence" in answer.out
 
 
-def test_verify_of_an_empty_folder(run_sentinel: Any) -> None:
-    Path("empty").mkdir()
-    assert run_sentinel("verify", "empty").err == "sentinel: no evidence in empty\n"
-
-
-def test_report_in_each_format(run_sentinel: Any, evidence: Path) -> None:
-    text = run_sentinel("report", "--from", evidence)
-    assert text.status == 0
-    assert "1 reproduced, 1 unavailable, 2 fixed" in text.out
-    assert run_sentinel("report", "--from", evidence, "--format", "markdown").out.startswith("## Sentinel\n")
-    answer = run_sentinel("report", "--from", evidence, "--format", "markdown", "-o", "page.md")
-    assert (answer.status, answer.out, answer.err) == (0, "", "page.md: 4 verdicts\n")
-    assert Path("page.md").read_text().startswith("## Sentinel\n")
-    assert run_sentinel("report", "--from", evidence, "-o", "/proc/nowhere/page").status == 2
-
-
 def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel: Any, evidence: Path, tiny: Any) -> None:
     import shutil
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sentinel.configuration import composing, files, hydra_process
-from sentinel.configuration.composing import HydraMissingError, NotComposedError, composed, named, search_path
+from sentinel.configuration.composing import HydraMissingError, NotComposedError, composed, search_path
 from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.targets import PackageRoot, Target
@@ -96,11 +96,6 @@ def test_what_names_nothing_of_the_copy_is_left_out_and_told(catalog: Catalog, c
     assert told.endswith("name the folder, as file:///…")
 
 
-def test_what_it_names_beside_itself() -> None:
-    assert named({"defaults": ["ppo", "_self_", {"actor": "dp"}, 3]}) == ["ppo", "actor: dp", "3"]
-    assert named({"defaults": ["_self_"]}) == named({"defaults": 3}) == named({}) == []
-
-
 # -- what it makes -----------------------------------------------------------------------------------------------------
 
 
@@ -118,14 +113,6 @@ def test_a_file_beside_its_folder_is_merged_where_the_list_says(hydra: None, tmp
     text = "hydra: {run: {dir: .}, output_subdir: null}\nstage: 3\ndefaults: ['../config/zero@_here_']\n"
     file = written(tmp_path / "mine", run=text, **{"../config__zero": "stage: 0\nzero: {stage: 2}\n"})
     assert composed(file, []) == {"stage": 3, "zero": {"stage": 2}}
-
-
-def test_folders_of_any_name(hydra: None, tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("a b, [c]='d'", 'e"f', "g\\", "h\\'i", "ä${j}", "k;*")]
-    for number, folder in enumerate(folders):
-        written(folder, **{f"n{number}": f"n{number}: 1\n"})
-    file = written(folders[0], run=f"defaults: [{', '.join(f'n{number}' for number in range(len(folders)))}]\n")
-    assert composed(file, folders) == {f"n{number}": 1 for number in range(len(folders))}
 
 
 # -- what it is kept from ----------------------------------------------------------------------------------------------
@@ -201,11 +188,6 @@ def test_what_hydra_says_is_one_sentence(hydra: None, tmp_path: Path, given: dic
         composed(written(tmp_path, **given), [])
     assert str(caught.value).startswith(f"Hydra says: {said}")
     assert "\n" not in str(caught.value)
-
-
-def test_only_yaml_is_read(tmp_path: Path) -> None:
-    with pytest.raises(NotComposedError, match=r"end in \.yaml alone"):
-        composed(tmp_path / "run.json", [])
 
 
 def test_without_hydra_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

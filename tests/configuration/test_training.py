@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.configuration.files import flattened, read_mapping
+from sentinel.configuration.files import read_mapping
 from sentinel.configuration.options import Option, Options
 from sentinel.configuration.training import Setting, Training, training
 from sentinel.errors import SentinelError
@@ -73,11 +73,3 @@ def test_a_file_that_is_no_configuration_is_told(tmp_path: Path) -> None:
             read_mapping(file)
     with pytest.raises(SentinelError, match="No such file"):
         read_mapping(tmp_path / "gone.yaml")
-
-
-def test_one_is_not_true(tmp_path: Path) -> None:
-    file = tmp_path / "training.yaml"
-    file.write_text("lr: 1\nclip: 0.0\nflag: true\nnone:\nlist: [a, b]\nempty: {}\n--eps-clip: 2\n")
-    expected = {"lr": "1", "clip": "0.0", "flag": "true", "none": "null", "list": "a,b", "empty": "", "eps_clip": "2"}
-    assert flattened(read_mapping(file)) == expected
-    assert flattened({"a": {"b-c": 1}}) == {"a.b_c": "1"}

@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
-from sentinel.contracts.contract import Contract
+from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.values.literals import tensor
 
 Call = Callable[..., Mapping[str, Any]]
+#: ``oracle(contract, **inputs)``: what the float64 reference says, as lists and numbers; a fixture.
+Oracle = Callable[..., Mapping[str, Any]]
 
 
 def filled(contract: Contract, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,3 +32,18 @@ def measured(name: str, call: Call | None = None, **given: Any) -> dict[str, Any
     assert oracle is not None
     seen = contract.measure(call or (lambda **inputs: oracle(inputs)), filled(contract, given))
     return {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in seen.items()}
+
+
+def scenario(name: str, **inputs: Any) -> dict[str, Any]:
+    """The contract's defaults under the inputs given; lists are tensors in double precision, but for integers."""
+    made: dict[str, Any] = {}
+    for item in bundled_catalog().contracts[name].inputs:
+        value = inputs.pop(item.name, item.default)
+        assert value is not REQUIRED, item.name
+        value = value(made) if callable(value) else value
+        if isinstance(value, list) and item.kind == "tensor":
+            integers = str(item.dtype).startswith("int") and item.domain != "mask"
+            value = tensor(value, item.dtype if integers else "float64")
+        made[item.name] = value
+    assert not inputs, inputs
+    return made

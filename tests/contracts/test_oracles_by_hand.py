@@ -3,31 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from demo_kit import Consult
-
-from sentinel.recipes.catalog import bundled_catalog
-from sentinel.values.literals import tensor
-
-Reference = Callable[..., Mapping[str, list[list[float]]]]
-
-
-@pytest.fixture
-def reference(consult: Consult) -> Reference:
-    """``reference(contract, **inputs)``: what the oracle says."""
-
-    def ask(name: str, **inputs: Any) -> dict[str, list[list[float]]]:
-        contract = bundled_catalog().contracts[name]
-        floats = {key: tensor(value, "float32") if isinstance(value, list) else value for key, value in inputs.items()}
-        defaults = {item.name: item.default for item in contract.inputs}
-        seen = consult(name, {"": {**defaults, **floats}})[""]
-        assert {value.dtype for value in seen.values()} == {"float64"}
-        return {key: value.nested() for key, value in seen.items()}
-
-    return ask
+from contract_kit import Oracle
 
 
 def close(value: Any) -> Any:
@@ -55,33 +34,33 @@ LN2 = math.log(2)
         ("low_var_kl", [LN2 - 0.5, 1 - LN2], [0.5, -1]),
     ],
 )
-def test_kl_estimates_by_hand(estimator: str, kl: list[float], gradient: list[float], reference: Reference) -> None:
-    seen = reference("kl_estimate", **TWICE_AND_HALF, kl_estimator=estimator)
+def test_kl_estimates_by_hand(estimator: str, kl: list[float], gradient: list[float], oracle: Oracle) -> None:
+    seen = oracle("kl_estimate", **TWICE_AND_HALF, kl_estimator=estimator)
     assert seen == {"kl": close([kl]), "per_token_gradient": close([gradient])}
 
 
-def test_a_clamped_estimate_has_no_gradient_beyond(reference: Reference) -> None:
-    seen = reference("kl_estimate", **TWICE_AND_HALF, kl_estimator="k3", clamp=0.25)
+def test_a_clamped_estimate_has_no_gradient_beyond(oracle: Oracle) -> None:
+    seen = oracle("kl_estimate", **TWICE_AND_HALF, kl_estimator="k3", clamp=0.25)
     assert seen == {"kl": close([[LN2 - 0.5, 0.25]]), "per_token_gradient": close([[0.5, 0]])}
 
 
-def test_a_clamp_cuts_both_sides(reference: Reference) -> None:
-    seen = reference("kl_estimate", **TWICE_AND_HALF, kl_estimator="k1", clamp=0.25)
+def test_a_clamp_cuts_both_sides(oracle: Oracle) -> None:
+    seen = oracle("kl_estimate", **TWICE_AND_HALF, kl_estimator="k1", clamp=0.25)
     assert seen == {"kl": close([[0.25, -0.25]]), "per_token_gradient": close([[0, 0]])}
 
 
-def test_masked_estimates_are_zero_whatever_stands_there(reference: Reference) -> None:
+def test_masked_estimates_are_zero_whatever_stands_there(oracle: Oracle) -> None:
     log_probs = [[math.log(0.5), math.nan]]
     inputs = {**TWICE_AND_HALF, "log_probs": log_probs, "kl_estimator": "k1", "response_mask": [[1.0, 0.0]]}
-    seen = reference("kl_estimate", **inputs)
+    seen = oracle("kl_estimate", **inputs)
     assert seen == {"kl": close([[LN2, 0]]), "per_token_gradient": close([[1, 0]])}
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
-def test_k1_and_k3_are_unbiased(estimator: str, reference: Reference) -> None:
+def test_k1_and_k3_are_unbiased(estimator: str, oracle: Oracle) -> None:
     """Weighted with the policy's own probabilities they give the KL itself."""
     policy, other = (0.7, 0.2, 0.1), (0.25, 0.25, 0.5)
-    seen = reference(
+    seen = oracle(
         "kl_estimate",
         log_probs=[[math.log(p) for p in policy]],
         ref_log_probs=[[math.log(q) for q in other]],
@@ -111,14 +90,14 @@ THREE_STEPS = {
         (1.0, 1.0, [0.5, 0.75, 0.25]),
     ],
 )
-def test_advantages_by_hand(gamma: float, lam: float, advantages: list[float], reference: Reference) -> None:
-    seen = reference("generalised_advantage", **THREE_STEPS, gamma=gamma, lam=lam)
+def test_advantages_by_hand(gamma: float, lam: float, advantages: list[float], oracle: Oracle) -> None:
+    seen = oracle("generalised_advantage", **THREE_STEPS, gamma=gamma, lam=lam)
     returns = [advantage + value for advantage, value in zip(advantages, [0.5, 0.25, 0.75])]
     assert seen == {"advantages": close([advantages]), "returns": close([returns])}
 
 
-def test_tokens_that_do_not_count_are_no_steps(reference: Reference) -> None:
-    seen = reference(
+def test_tokens_that_do_not_count_are_no_steps(oracle: Oracle) -> None:
+    seen = oracle(
         "generalised_advantage",
         token_level_rewards=[[math.nan, 0.0, 9.0, 0.0, 1.0, 9.0], [9.0] * 6],
         values=[[9.0, 0.5, math.inf, 0.25, 0.75, 9.0], [9.0] * 6],
@@ -130,8 +109,8 @@ def test_tokens_that_do_not_count_are_no_steps(reference: Reference) -> None:
     assert seen["returns"] == close([[0, 0.171875, 0, 0.4375, 1, 0], [0] * 6])
 
 
-def test_whitened_advantages(reference: Reference) -> None:
-    seen = reference(
+def test_whitened_advantages(oracle: Oracle) -> None:
+    seen = oracle(
         "generalised_advantage",
         token_level_rewards=[[3.0, 9.0], [1.0, 9.0]],
         values=[[0.0, 9.0], [0.0, 9.0]],

@@ -25,29 +25,6 @@ def test_the_last_token_may_stand_behind_a_gap() -> None:
     assert seen["token_level_rewards"] == [[0.0, 0.0, 3.0]]
 
 
-def _in_the_last_column(rewards: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
-    found = torch.zeros_like(response_mask)
-    found[:, -1] = rewards
-    return {"token_level_rewards": found}
-
-
-def _one_early(rewards: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
-    found = torch.zeros_like(response_mask)
-    found[torch.arange(3), (response_mask.sum(-1).long() - 2).clamp(min=0)] = rewards
-    return {"token_level_rewards": found}
-
-
-def _on_every_token(rewards: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
-    return {"token_level_rewards": rewards[:, None] * response_mask}
-
-
-@pytest.mark.parametrize(("twin", "outside"), [(_in_the_last_column, 2), (_one_early, 0), (_on_every_token, 0)])
-def test_scores_that_land_elsewhere(twin: Any, outside: int) -> None:
-    seen = measured("token_reward", twin, **SCORES)
-    assert seen["token_level_rewards"] != LANDED
-    assert seen["rewards_outside"] == outside
-
-
 # -- the penalty of long responses -------------------------------------------------------------------------------------
 
 LENGTHS: dict[str, Any] = {"rewards": torch.tensor([1.0, 1.0, 1.0]), "response_mask": MASK}
@@ -68,13 +45,3 @@ LENGTHS: dict[str, Any] = {"rewards": torch.tensor([1.0, 1.0, 1.0]), "response_m
 )
 def test_a_response_near_the_limit_loses_some_of_its_reward(options: Any, rewards: list[float]) -> None:
     assert measured("overlong_penalty", **LENGTHS, **options) == {"rewards": rewards}
-
-
-def test_a_penalty_that_counts_padding() -> None:
-    def padded(rewards: Any, response_mask: Any, max_length: int, buffer: int, **_: Any) -> dict[str, Any]:
-        length = response_mask.shape[1]
-        return {"rewards": rewards - max(length - max_length + buffer, 0) / buffer}
-
-    given: dict[str, Any] = {**LENGTHS, "max_length": 4, "buffer": 2}
-    assert measured("overlong_penalty", padded, **given) == {"rewards": [0.0, 0.0, 0.0]}
-    assert measured("overlong_penalty", **given) == {"rewards": [0.0, 1.0, 1.0]}

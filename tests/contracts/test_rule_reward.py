@@ -67,18 +67,3 @@ def by_definition_worded(wording: str) -> Grader:
 
 def test_answers_may_be_words() -> None:
     assert measured(by_definition, ground_truth="yes", wrong_answer="no")["right_above_wrong"] == 1
-
-
-@pytest.mark.parametrize(
-    ("twin", "wording"),
-    [
-        (lambda response, truth: 0, "boxed"),
-        (lambda response, truth: True, "boxed"),
-        (lambda response, truth: response != worded(truth, "boxed"), "boxed"),
-        (lambda response, truth: "\\boxed{" + truth + "}" in response, "bare"),
-    ],
-    ids=["never right", "always right", "the wrong way round", "right in a box alone"],
-)
-def test_a_broken_twin_does_not_agree(twin: Grader, wording: str) -> None:
-    assert measured(twin, ground_truth="42", wording=wording)["right_above_wrong"] == 0
-    assert measured(by_definition, ground_truth="42", wording=wording)["right_above_wrong"] == 1

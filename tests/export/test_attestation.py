@@ -59,12 +59,6 @@ def test_an_envelope_is_opened_and_its_signatures_are_not_judged(written: Path) 
     assert (found.signed, found.problems) == (True, ())
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "no json", json.dumps(EVIDENCE)])
-def test_other_files_are_no_statements(text: str, tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text(text)
-    assert attested(tmp_path / "x.json") is None
-
-
 def test_what_is_wrong_with_a_statement_is_said(written: Path) -> None:
     document = json.loads(written.read_text())
     for change, told in (

@@ -83,25 +83,6 @@ def test_a_wheel_whose_bytes_are_others(
     assert opened("pypi:1.0")() == 0
 
 
-def test_the_record_of_a_mirror_that_is_empty(home: Path, demo_repository: Repository) -> None:
-    """As a machine leaves it that went down: as good as none."""
-    assert add(demo_repository)() == 0
-    (home / "mirrors" / "demo.git" / "sentinel.json").write_bytes(b"")
-    with pytest.raises(Unavailable, match="cut off half-way"):
-        opened("git:main")()
-    assert add(demo_repository)() == 0
-    assert opened("git:main")() == 0
-
-
-@pytest.mark.parametrize("file", ["files.json", "checkout.json"])
-def test_a_checkout_whose_record_is_empty(file: str, home: Path, fixed_tree: Path) -> None:
-    made = open_checkout(target(), Ref("path", str(fixed_tree)), store=MirrorStore())
-    (made.path.parent / file).write_bytes(b"")
-    again = open_checkout(target(), Ref("path", str(fixed_tree)), store=MirrorStore())
-    assert again == made
-    assert checkouts.files(again)
-
-
 def test_evidence_that_is_empty(decide: Decide, fixed_tree: Path, tmp_path: Path) -> None:
     """It is written over by what a run decides; where it is read, it is named."""
     decision = decide(MASKED_TOKENS, fixed_tree)

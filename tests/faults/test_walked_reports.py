@@ -147,12 +147,14 @@ def test_a_run_that_cannot_write_its_summary(here: Path, decided: Decided, broke
     assert "sentinel: cannot write reports to sentinel-reports: No space left on device; make it a" in done.said
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "calls can be interrupted")
 def test_a_run_that_is_interrupted(here: Path, decided: Decided, fixed_tree: Path) -> None:
     reports = here / "sentinel-reports"
     assert interrupted(Command(run_of(fixed_tree), written(reports), 3), here)
 
 
+@pytest.mark.nightly
 def test_a_run_on_other_code(walked: Walk, here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
     """Evidence of an earlier run stays what it is until that of this one is whole."""
     reports = here / "sentinel-reports"
@@ -175,12 +177,14 @@ def test_updating_a_baseline(walked: Walk, here: Path, decided: Decided, broken_
     assert walked(replace(act, whole=written(here / "reports")), here)
 
 
+@pytest.mark.nightly
 def test_findings(walked: Walk, here: Path, decided: Decided, broken_tree: Path) -> None:
     ready = run_of(broken_tree, report_dir="reports")
     act = Command(lambda: main(["report", "findings"]), lambda: listing(here / "findings"), 5, before=ready)
     assert walked(act, here)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("style", ["text", "markdown"])
 def test_a_report(walked: Walk, style: str, here: Path, decided: Decided, broken_tree: Path) -> None:
     arguments = ["report", "--format", style, "-o", "pages/report"]
@@ -214,6 +218,7 @@ def test_an_export(walked: Walk, here: Path, decided: Decided) -> None:
     assert walked(Command(lambda: export(False), lambda: listing(here), 8, before=lambda: export(True)), here)
 
 
+@pytest.mark.nightly
 def test_a_site(walked: Walk, here: Path) -> None:
     """Pages that stay, change, come and go."""
     first = {"index.html": "1", "bugs/a.html": "a", "bugs/b.html": "b", "evidence/demo/a.json": "{}"}
@@ -264,6 +269,7 @@ def sweep() -> int:
     return main(["sweep", "demo", "--jobs", "1"])
 
 
+@pytest.mark.nightly
 def test_a_sweep(walked: Walk, here: Path, swept: Path) -> None:
     assert walked(Command(sweep, histories(swept), 25, prune, whole=lambda: _records(swept)), here)
 

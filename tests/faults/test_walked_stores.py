@@ -30,6 +30,7 @@ def test_making_a_mirror_from_a_folder(walked: Walk, home: Path, demo_repository
     assert walked(Command(add(demo_repository), contents(home), 25, PRUNE), home)
 
 
+@pytest.mark.nightly
 def test_making_a_mirror_from_a_url(walked: Walk, home: Path, demo_repository: Repository) -> None:
     act = said("mirror", "add", "demo", "--from", f"file://{demo_repository.path}")
     assert walked(Command(act, contents(home), 25, PRUNE), home)
@@ -53,15 +54,18 @@ def behind(home: Path, moving: Repository, tmp_path: Path) -> Command:
     return Command(said("mirror", "update", "demo"), contents(home), 34, PRUNE)
 
 
+@pytest.mark.nightly
 def test_updating_a_mirror(walked: Walk, home: Path, behind: Command) -> None:
     assert walked(behind, home)
 
 
+@pytest.mark.nightly
 @needs_tracing
 def test_updating_a_mirror_while_its_first_process_alone_is_killed(home: Path, behind: Command) -> None:
     assert walk(behind, home, alone=True)
 
 
+@pytest.mark.nightly
 def test_putting_more_into_a_mirror(walked: Walk, home: Path, moving: Repository, tmp_path: Path) -> None:
     assert killing.apart(add(moving)).status == 0
     moving.commit("fixed", copy_demo(tmp_path / "later", "fixed"))
@@ -74,10 +78,12 @@ def test_making_a_checkout(walked: Walk, home: Path, demo_repository: Repository
     assert walked(Command(act, contents(home), 12, PRUNE, ready), home)
 
 
+@pytest.mark.nightly
 def test_making_a_checkout_of_a_working_tree(walked: Walk, home: Path, fixed_tree: Path) -> None:
     assert walked(Command(opened(f"path:{fixed_tree}"), contents(home), 9, PRUNE), home)
 
 
+@pytest.mark.nightly
 def test_mending_a_checkout(walked: Walk, home: Path, fixed_tree: Path) -> None:
     """One that lacks a file is removed and made again."""
 
@@ -91,6 +97,7 @@ def test_mending_a_checkout(walked: Walk, home: Path, fixed_tree: Path) -> None:
     assert walked(Command(opened(f"path:{fixed_tree}"), contents(home), 15, PRUNE, damage), home)
 
 
+@pytest.mark.nightly
 def test_fetching_a_release(
     walked: Walk, home: Path, fixed_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,18 +149,6 @@ def test_what_github_says_instead_of_an_answer_is_no_search(
     assert "secret" not in found.note
 
 
-def test_what_is_not_on_github_is_not_asked_for_there(search_github: Callable[..., Source]) -> None:
-    found = search_github(200, b"{}", repository="https://github.com.example.invalid/demo/rl.git")
-    assert not found.searched
-    assert not asked
-
-
-def test_a_forks_branches(recipe: Recipe, store: MirrorStore, upstream: Repository) -> None:
-    upstream.git("branch", "my-fix", "refs/pull/3/head")
-    found = sources_of(recipe, store, fork=upstream.path)["branches of the fork"]
-    assert "my-fix" in {item.what for item in found.found}
-
-
 def test_the_order_of_rows_and_the_names_of_groups_make_no_other_scenario(tmp_path: Path) -> None:
     one = recipe_of(tmp_path / "a", REJECTED_ROW)
     turned = {
@@ -174,13 +162,6 @@ def test_the_order_of_rows_and_the_names_of_groups_make_no_other_scenario(tmp_pa
     assert "same scenario" in likeness(one, other)
     changed = recipe_of(tmp_path / "c", REJECTED_ROW, scenario={**turned, "group": ["g", "h", "g"]}, variants=variants)
     assert scenario(one) != scenario(changed)
-
-
-def test_another_law_at_another_boundary_is_another_bug(recipe: Recipe, tmp_path: Path) -> None:
-    other = recipe_of(tmp_path / "b", REJECTED_ROW)
-    assert likeness(recipe, other) == []
-    same_pull = [replace(item, upstream={"pull": 9}) for item in (recipe, other)]
-    assert likeness(*same_pull) == ["same pull request"]
 
 
 def test_files_follow_the_package_roots_and_former_paths() -> None:

@@ -41,12 +41,6 @@ def test_the_commit_that_brought_the_bug_in_few_steps(history: History, find: Fi
     assert len(found.steps) <= 5
 
 
-def test_the_commit_that_took_it_away_where_good_is_the_younger(history: History, find: Find) -> None:
-    write(history, *[BUGGY] * 5, *[FIXED] * 4)
-    found = find("main", history.commits[0])
-    assert (found.seeks, found.found and found.found.sha) == ("fixed", history.commits[5])
-
-
 def test_commits_that_cannot_be_decided_are_skipped(history: History, find: Find) -> None:
     write(history, FIXED, FIXED, BROKEN, BROKEN, FIXED, BUGGY, BROKEN, BUGGY)
     found = find(history.commits[0], "main")
@@ -93,11 +87,3 @@ def test_ends_that_do_not_fit(history: History, find: Find, good: int, bad: int,
     write(history, FIXED, FIXED + "\n", BROKEN)
     with pytest.raises(SentinelError, match=said):
         find(history.commits[good], history.commits[bad])
-
-
-def test_histories_without_a_common_commit(history: History, find: Find) -> None:
-    write(history, FIXED)
-    history.git("checkout", "-q", "--orphan", "other")
-    stranger = history.commit({"tiny/losses.py": BUGGY})
-    with pytest.raises(SentinelError, match="no history joins"):
-        find(history.commits[0], stranger)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from history_kit import BROKEN, BUGGY, FIXED, History
+from history_kit import BUGGY, FIXED, History
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import rendering
@@ -107,56 +107,6 @@ def test_a_commit_whose_files_are_not_in_the_mirror_is_unavailable_until_they_ar
     assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
 
 
-def test_a_commit_whose_tree_is_not_in_the_mirror_is_unavailable(
-    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(history, BUGGY, FIXED)
-    tree = history.git("rev-parse", f"{history.commits[1]}:tiny")
-    whole = GitTrees.folder
-
-    def folder(self: GitTrees, name: str) -> Any:
-        if name == tree:
-            raise MissingObjectError(f"object {name} is absent")
-        return whole(self, name)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(GitTrees, "folder", folder)
-        assert verdicts(swept()) == [("reproduced", "", 1), ("unavailable", "ref", 1)]
-    assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
-
-
-def test_a_file_name_that_leads_out_of_the_copy_is_not_written(history: History, swept: Swept) -> None:
-    write(history, BUGGY)
-    (history.path / "tiny" / "..\\evil").write_text("x")
-    history.commit({"tiny/losses.py": FIXED})
-    record = swept()
-    assert verdicts(record) == [("reproduced", "", 1), ("unavailable", "ref", 1)]
-    assert "leads out" in record["runs"][1]["reason"]
-
-
-def test_a_commit_without_the_package(history: History, swept: Swept) -> None:
-    history.commit({"README": "soon"})
-    write(history, BUGGY)
-    record = swept()
-    assert verdicts(record) == [("unavailable", "ref", 1), ("reproduced", "", 1)]
-    assert "looked for tiny, lib/tiny" in record["runs"][0]["reason"]
-
-
-def test_a_module_that_cannot_be_imported_for_many_commits_in_a_row(history: History, swept: Swept) -> None:
-    write(history, FIXED, *(f"{BROKEN}# {number}\n" for number in range(30)), BUGGY)
-    record = swept()
-    assert verdicts(record) == [("fixed", "", 1), ("inconclusive", "import", 30), ("reproduced", "", 1)]
-    assert [(change["what"], change["undecided"]) for change in record["changes"]] == [("introduced", 30)]
-
-
-def test_code_that_writes_into_its_own_copy_harms_no_other_commit(history: History, swept: Swept) -> None:
-    vandal = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('#')\nos.mkdir(__file__[:-9] + 'more')\n"
-    write(history, BUGGY + vandal)
-    history.commit({"tiny/losses.py": FIXED, "tiny/more": "now a file"})
-    history.commit({"tiny/losses.py": BUGGY, "tiny/__init__.py": "x = 1"})
-    assert verdicts(swept())[-2:] == [("fixed", "", 1), ("reproduced", "", 1)]
-
-
 def test_code_that_crashes_hides_what_it_asked_for_so_each_tree_is_probed(history: History, swept: Swept) -> None:
     crash = BUGGY.replace("return", "import os; os.abort(); return")
     write(history, crash)
@@ -188,24 +138,6 @@ def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(
     record = swept()
     assert verdicts(record) == [("reproduced", "", 1), ("fixed", "", 1), ("reproduced", "", 1), ("fixed", "", 1)]
     assert record["probed"] == 2
-
-
-def test_a_disk_that_is_full_while_a_copy_moves_on_loses_nothing_either(
-    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(history, BUGGY, FIXED)
-    usual = os.open
-
-    def full(path: Any, flags: int, *more: Any, **options: Any) -> int:
-        if "copies" in str(path) and str(path).endswith("losses.py"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return usual(path, flags, *more, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", full)
-        with pytest.raises(SentinelError, match="no space left"):
-            swept()
-    assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
 
 
 def test_an_interrupt_keeps_what_was_decided(
@@ -319,12 +251,6 @@ def test_a_clock_that_goes_backwards_changes_no_order(history: History, swept: S
     assert (record["spells"][0]["days"], record["spells"][0]["clock_went_backwards"]) == (0, True)
     assert swept(since="2026-01-15")["commits"] == 3  # from the first commit of that day or later on, all of them
     assert swept(until="2026-01-10")["commits"] == 4
-
-
-def test_nothing_selected_is_an_error_that_says_by_what(history: History, swept: Swept) -> None:
-    write(history, BUGGY)
-    with pytest.raises(SentinelError, match="--since 2027-01-01"):
-        swept(since="2027-01-01")
 
 
 def test_a_damaged_closure_or_line_is_as_good_as_none(history: History, swept: Swept, store: MirrorStore) -> None:

@@ -19,8 +19,6 @@ from sentinel.sources import MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
-Night = Callable[[], list[Change]]
-
 
 @pytest.fixture
 def decide_main(ledger: Callable[[], Ledger], tiny_catalog: Catalog, store: MirrorStore) -> Callable[[Path], None]:
@@ -76,18 +74,6 @@ def test_a_bug_that_came_or_went_is_told_with_its_commit(
 def test_what_can_be_decided_no_more_or_differently_is_told(night: Any, before: str, after: str, what: str) -> None:
     (change,) = night(before, after)
     assert (change.what, change.commits) == (what, ())
-
-
-def test_nothing_changed(night: Any) -> None:
-    assert night(BUGGY, BUGGY + "\n") == []
-
-
-def test_a_night_without_a_new_commit_says_why_there_is_none(night: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sentinel.history import nightly
-
-    monkeypatch.setattr(nightly, "_commit", lambda document: "0" * 40)
-    (change,) = night(BUGGY, FIXED)
-    assert "same commit" in change.why_not
 
 
 def test_what_is_not_recorded_is_told(history: History, decide_main: Any, tmp_path: Path) -> None:

@@ -88,19 +88,6 @@ def test_what_cannot_be_told_is_not_told(history: History, file: str, line: int)
     assert of_the_last(history, ClosureVerdict("", "", "reproduced", file=file, line=line)) is None
 
 
-def test_decorators_belong_to_a_definition(history: History) -> None:
-    history.commit({"README": ""})
-    history.commit({"tiny/losses.py": f"import functools\n\n\n@functools.cache\n{AGGREGATE}"})
-    found = of_the_last(history, ClosureVerdict("", "", "reproduced", file="tiny/losses.py", line=4))
-    assert found == Origin(5, 0)
-
-
-def test_a_few_words_that_stand_everywhere_are_not_older_code(history: History) -> None:
-    history.commit({"tiny/other.py": "def f():\n    x = 1\n    return x\n"})
-    history.commit({"tiny/losses.py": "def g():\n    x = 1\n    return x\n"})
-    assert of_the_last(history, ClosureVerdict("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(3, 0)
-
-
 def test_a_method_that_becomes_a_function_is_older_code(history: History) -> None:
     method = AGGREGATE.replace("\n", "\n    ")
     history.commit({"tiny/other.py": f"class Losses:\n    {method.rstrip()}\n"})

@@ -136,13 +136,6 @@ def test_what_is_forgotten_is_asked_again(history: History, swept: Swept, monkey
     assert (verdicts(record), record["closures"]) == ([("reproduced", "", 2), ("fixed", "", 1)], 2)
 
 
-def test_only_modules_that_are_imported_count(history: History, swept: Swept) -> None:
-    history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY, "tiny/other.py": "a = 1"})
-    for number in range(5):
-        history.commit({"tiny/other.py": f"a = {number + 2}"})
-    assert swept()["closures"] == 1
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_history_with_branches_is_swept_as_by_brute_force(
     history: History, swept: Swept, brute_force: BruteForce, seed: int

@@ -132,13 +132,6 @@ def test_variants_are_the_scenario_with_overrides():
     assert list(recipe.expected_unpatched) == ["difference(outlier, baseline).loss"]
 
 
-def test_an_input_that_one_variant_gives_is_not_defaulted():
-    text = changed(variants={"a": None, "b": {"theta": 2}}, expected_unpatched=None, expected_fixed=None)
-    recipe = load(text)
-    assert "theta" not in recipe.defaulted
-    assert [inputs["theta"] for inputs in recipe.variants.values()] == [1.0, 2]
-
-
 def test_without_expected_values_a_law_decides():
     bare = {"expected_unpatched": None, "expected_fixed": None}
     assert load(changed(**bare)).invariant == "masked_values_have_no_influence"
@@ -377,14 +370,6 @@ def test_a_folder_reports_the_errors_of_all_its_files(tmp_path):
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_evidence_and_hidden_folders_beside_recipes_are_passed_over(tmp_path):
-    write(tmp_path, "sentinel-reports/toy/TOY-1/git-0.json", '{"schema_version": 1, "bug_id": "TOY-1"}')
-    write(tmp_path, ".cache/x.yaml", "not: a recipe")
-    write(tmp_path, "notes.txt", "hello")
-    write(tmp_path, "TOY-1.yaml")
-    assert [recipe.bug_id for recipe in load_folder(tmp_path, CATALOG)] == ["TOY-1"]
-
-
 def test_recipes_are_found_by_target_and_bug(tmp_path):
     write(tmp_path, "toy/TOY-1.yaml")
     write(tmp_path, "toy/TOY-2.yaml", GOOD.replace("TOY-1", "TOY-2"))
@@ -481,16 +466,6 @@ def test_the_two_published_blobs_load_verbatim(name, target, contract, names):
     assert jsonschema.Draft202012Validator(schema()).is_valid(recipe.document)
 
 
-def test_the_published_roll_blob_expects_what_its_pull_request_says():
-    recipe = load_recipe(PUBLISHED / "ROLL-AGGLOSS-TOKENMEAN-MASK.json", bundled_catalog())
-    assert {key: item.value for key, item in recipe.expected_unpatched.items()} == {
-        "loss": 26.0,
-        "masked_token_gradient_abs_sum": 1.0,
-        "parameter_update_delta": -2.6,
-    }
-    assert recipe.variants[""]["response_mask"].nested() == [[1, 0], [1, 0]]
-
-
 def test_a_published_blob_takes_the_place_of_the_bundled_recipe_and_its_pins(tmp_path):
     write(tmp_path / "bundled", "toy/TOY-1.yaml", GOOD + "watch: ['git:main']\nupstream: {pull: 3}\n")
     write(tmp_path / "mine", "blob.json", blob())
@@ -559,18 +534,6 @@ def test_a_document_loads_or_every_error_has_a_place(document):
     assert all(1 <= problem.line <= text.count("\n") + 1 for problem in problems)
 
 
-@given(_documents())
-def test_json_and_yaml_of_one_document_load_the_same(document):
-    as_json = read_text(json.dumps(document).encode(), json=True)
-    as_yaml = read_text(dump(document).encode())
-    one, problems = examine_document(as_json, Path("x"), CATALOG)
-    other, same = examine_document(as_yaml, Path("x"), CATALOG)
-    assert [problem.message for problem in problems] == [problem.message for problem in same]
-    if one is not None:
-        assert other is not None
-        assert (one.variants, one.expected_fixed, one.pins) == (other.variants, other.expected_fixed, other.pins)
-
-
 def test_lint_says_what_could_be_better(tmp_path):
     path = write(tmp_path, "elsewhere.yaml", changed(pins=None, title=None))
     messages = [problem.message for problem in check(path, CATALOG)]
@@ -620,11 +583,6 @@ def test_there_is_a_template_for_each_contract(name):
     document = read_text(text.encode()).data
     assert document["bug_id"] == "1E5"
     assert document["contract"] == name
-
-
-def test_a_template_needs_a_bug_id():
-    with pytest.raises(SentinelError, match="is no bug id"):
-        template("../x", "toy")
 
 
 def test_every_shipped_recipe_loads_and_lints():

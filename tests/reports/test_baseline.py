@@ -15,7 +15,7 @@ from sentinel.recipes import Expected
 from sentinel.reports import store
 from sentinel.reports.baseline import circumstances, difference, update, verify_report
 from sentinel.reports.evidence import dumps, evidence
-from sentinel.values.literals import Tensor, tensor
+from sentinel.values.literals import tensor
 from sentinel.values.tolerance import Tolerance
 
 Build = Callable[..., Any]
@@ -58,22 +58,6 @@ def test_another_reason_is_a_difference_and_other_words_are_not(decide: Build) -
 
 
 @pytest.mark.parametrize(
-    ("dtype", "near", "far"),
-    [
-        ("float64", 1.0 + 1e-10, 1.0 + 1e-8),
-        ("float32", 1.0 + 4e-6, 1.0 + 1e-4),
-        ("float16", 1.0 + 2**-8, 1.0 + 2**-5),
-        ("bfloat16", 1.0 + 2**-5, 1.0 + 2**-2),
-    ],
-)
-def test_numbers_agree_within_the_tolerance_of_their_dtype(decide: Build, dtype: str, near: float, far: float) -> None:
-    recorded = observing(decide, tensor([1.0], dtype))
-    assert difference(recorded, observing(decide, tensor([near], dtype))) == []
-    assert len(difference(recorded, observing(decide, tensor([far], dtype)))) == 1
-    assert difference(recorded, observing(decide, tensor([near], dtype))) == []
-
-
-@pytest.mark.parametrize(
     ("before", "after"),
     [
         (1, 2),
@@ -98,22 +82,6 @@ def test_what_agrees_exactly_or_not_at_all(decide: Build, before: Any, after: An
     assert difference(recorded, recorded) == []
     assert len(difference(recorded, observing(decide, after))) == 1
     assert len(difference(observing(decide, after), recorded)) == 1
-
-
-def test_the_element_is_named(decide: Build) -> None:
-    lines = difference(observing(decide, [[1.0, 2.0]]), observing(decide, [[1.0, 2.5]]))
-    assert lines == ["drifted: x[0][1]: 2.0 recorded, 2.5 now (0.5 apart; allowed 1e-05 relative, 1e-06 absolute)"]
-
-
-def test_many_elements_are_counted(decide: Build) -> None:
-    lines = difference(observing(decide, [0.0] * 50), observing(decide, [1.0] * 50))
-    assert len(lines) == 4
-    assert lines[-1] == "drifted: x: 47 more elements differ"
-
-
-def test_a_key_that_went(decide: Build, measurement: Build) -> None:
-    gone = decide("fixed", measurement=measurement(1.0, [], observation={"": {"loss": tensor(1.0, "float32")}}))
-    assert difference(evidence(decide("fixed")), gone) == ["drifted: per_token_gradient: there recorded, absent now"]
 
 
 def test_the_recipes_own_tolerance_goes_first(decide: Build, recipe: Build) -> None:
@@ -236,11 +204,6 @@ def test_update_removes_only_when_asked(decide: Build, recipe: Build, tmp_path: 
     assert (baseline / file.relative_to(fresh)).exists()
 
 
-def test_update_without_evidence(tmp_path: Path) -> None:
-    with pytest.raises(SentinelError, match="holds no evidence"):
-        update(tmp_path, tmp_path / "reports", prune=True)
-
-
 def test_update_reads_everything_before_it_writes(decide: Build, tmp_path: Path) -> None:
     fresh, baseline, _ = folders(tmp_path, decide())
     (fresh / "verl" / "X").mkdir(parents=True)
@@ -254,8 +217,3 @@ def test_a_tampered_number_is_found(decide: Build) -> None:
     recorded = copy.deepcopy(evidence(decide()))
     recorded["observation"][""]["loss"]["tensor"] = 26.5
     assert difference(recorded, decide())[0].startswith("drifted: loss: 26.5 recorded, 26.0 now")
-
-
-def test_nan_agrees_with_nan(decide: Build) -> None:
-    nan: Tensor = tensor([float("nan"), float("inf")], "float32")
-    assert difference(observing(decide, nan), observing(decide, nan)) == []

@@ -39,15 +39,6 @@ def test_only_a_new_folder_ignores_itself(decide: Build, tmp_path: Path) -> None
     assert not (old / ".gitignore").exists()
 
 
-def test_the_same_bytes_are_not_written_again(decide: Build, tmp_path: Path) -> None:
-    file = store.write(tmp_path, decide())
-    before = file.stat()
-    store.write(tmp_path, decide())
-    assert (file.stat().st_ino, file.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    store.write(tmp_path, decide("fixed"))
-    assert store.load(file)["verdict"] == "fixed"
-
-
 @pytest.mark.parametrize(
     ("ref", "checkout", "name"),
     [
@@ -74,10 +65,6 @@ def test_no_name_leaves_the_folder(decide: Build, recipe: Build, tmp_path: Path,
     file = store.write(tmp_path, decide(recipe=recipe(bug_id=bug_id)))
     assert file.parent.parent == tmp_path / "roll"
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", file.parent.name)
-
-
-def test_two_ids_that_look_alike_stay_apart() -> None:
-    assert store.file_name("a/b") != store.file_name("a b")
 
 
 def test_a_file_where_the_folder_should_be(decide: Build, tmp_path: Path) -> None:
@@ -115,16 +102,6 @@ def test_an_interruption_leaves_no_half_file(decide: Build, tmp_path: Path, monk
     with pytest.raises(KeyboardInterrupt):
         store.write(tmp_path, decide())
     assert not [item for item in tmp_path.rglob("*") if item.is_file()]
-
-
-@pytest.mark.parametrize("content", ["mine", "{}", '{"schema_version": 1}', "[" * 100_000])
-def test_what_is_not_evidence_is_not_overwritten(decide: Build, tmp_path: Path, content: str) -> None:
-    file = tmp_path / PLACE
-    file.parent.mkdir(parents=True)
-    file.write_text(content)
-    with pytest.raises(SentinelError, match="is not Sentinel evidence and is not overwritten"):
-        store.write(tmp_path, decide())
-    assert file.read_text() == content
 
 
 @pytest.mark.parametrize(
@@ -176,10 +153,3 @@ def test_run_json_holds_what_varies(tmp_path: Path) -> None:
     assert "token" not in run["command"]
     assert "'a b'" in run["command"]
     assert run["workers"] == 2
-
-
-def test_records_of_histories_beside_evidence_are_not_taken_for_it(tmp_path: Path) -> None:
-    for place in ("history/demo/BUG/git-main.json", "demo/BUG/git-main.json"):
-        (tmp_path / place).parent.mkdir(parents=True)
-        (tmp_path / place).write_text("{}")
-    assert [file.relative_to(tmp_path).as_posix() for file in store.files(tmp_path)] == ["demo/BUG/git-main.json"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from toy_target import OpenToys
 
-from sentinel.deciding.law_session import LawSession, Plan, Undecidable
+from sentinel.deciding.law_session import LawSession, Plan
 from sentinel.laws.law import Law
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, LawOutcome, glimpses
@@ -53,29 +53,6 @@ def test_a_reference_that_was_taken_away_is_asked_again(open_toys: OpenToys) -> 
     assert [outcome.spoken for outcome in search.outcomes.values()] == [3]
     assert consulting.dead
     assert consulting not in open_target.law_session._references._idle
-
-
-def test_a_references_process_that_was_taken_away_is_asked_again(open_toys: OpenToys) -> None:
-    open_target, found = open_toys("right")
-    oracle = open_target.law_session._references._oracle()
-    oracle._leader.kill()
-    search = BoundarySearch(open_target.law_session, found["right"], 1)
-    search.run(3)
-    assert [outcome.spoken for outcome in search.outcomes.values()] == [3]
-    assert oracle.dead is not None
-
-
-def test_both_may_have_been_taken_away(open_toys: OpenToys) -> None:
-    """As where a head has killed the zygote: neither the idle session nor its process is known to be gone."""
-    open_target, found = open_toys("right")
-    BoundarySearch(open_target.law_session, found["right"], 0).run(3)
-    references = open_target.law_session._references
-    [consulting] = references._idle
-    references._oracle()._leader.kill()
-    consulting._leader.kill()
-    search = BoundarySearch(open_target.law_session, found["right"], 1)
-    search.run(3)
-    assert [outcome.spoken for outcome in search.outcomes.values()] == [3]
 
 
 def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_toys: OpenToys) -> None:
@@ -162,15 +139,6 @@ def test_a_finding_names_each_known_scenario_that_is_said_to_show_it_and_does(op
     assert [item.examples for item in outcome.findings] == [("FIRST", "SECOND")]
 
 
-def test_a_scenario_that_ends_the_process_takes_no_others_answer_along(open_toys: OpenToys) -> None:
-    open_target, found = open_toys("fragile")
-    search = BoundarySearch(open_target.law_session, found["fragile"], 0)
-    deadly = Example({"": known_scenario([1.0, 2.0, 3.0], [1.0, 1.0, 0.0])}, name="DEADLY")
-    search.begin([deadly, Example({"": known_scenario([1.0, 2.0], [1.0, 0.0])}, name="WRONG")])
-    (outcome,) = search.outcomes.values()
-    assert [item.examples for item in outcome.findings] == [("WRONG",)]
-
-
 @pytest.mark.parametrize("further", [False, True])
 def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(
     further: bool, open_toys: OpenToys, monkeypatch: pytest.MonkeyPatch
@@ -189,13 +157,6 @@ def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(
     (outcome,) = search.outcomes.values()
     assert {finding.symptom for finding in outcome.findings} == {"value", "non-finite"}
     assert len(shrunk) == (2 if further else 1)
-
-
-def test_searches_share_the_sessions_of_references(open_toys: OpenToys) -> None:
-    open_target, found = open_toys("right")
-    for seed in range(2):
-        BoundarySearch(open_target.law_session.fresh(), found["right"], seed).run(3)
-    assert len(open_target.law_session._references._idle) == 1
 
 
 def test_a_known_scenario_that_shows_nothing_leaves_the_search_as_it_is(open_toys: OpenToys) -> None:
@@ -268,11 +229,6 @@ def test_a_law_that_the_framework_means_to_break_is_shown_and_no_finding(open_to
     assert outcome.dialects[0] > 0
 
 
-def test_a_boundary_that_is_not_there_cannot_be_decided(open_toys: OpenToys) -> None:
-    with pytest.raises(Undecidable, match="elsewhere"):
-        searched(open_toys, "elsewhere")
-
-
 def shown(search: BoundarySearch) -> list[object]:
     return [finding.trial.variants for outcome in search.outcomes.values() for finding in outcome.findings]
 
@@ -336,14 +292,6 @@ def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys: OpenToys)
     offset = search.subject.contract.input("offset")
     assert offset is not None
     assert (offset.choices, offset.knob) == ((), False)
-
-
-def test_what_it_does_have_is_drawn(open_toys: OpenToys) -> None:
-    search, outcome = searched(open_toys, "adding")
-    assert (outcome.spoken, outcome.findings, outcome.refused.total()) == (60, [], 0)
-    offset = search.subject.contract.input("offset")
-    assert offset is not None
-    assert offset.choices == (None, 1.0)
 
 
 def test_what_is_wrong_is_found_without_the_input_and_a_shorter_hunt_is_a_prefix(open_toys: OpenToys) -> None:

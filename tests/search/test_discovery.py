@@ -46,13 +46,6 @@ def test_every_boundary_has_its_turn(open_toys: OpenToys) -> None:
     assert names(progress) == ["unmasked"]
 
 
-def test_one_that_is_not_there_is_said_and_the_rest_goes_on(open_toys: OpenToys) -> None:
-    open_target, found = open_toys("elsewhere", "right")
-    progress = discover(open_target, found).run(examples=30)
-    assert [item.boundary for item in progress.not_searched] == ["pkg.toys.elsewhere"]
-    assert [search.tried for search in progress.searches] == [30]
-
-
 def test_a_budget_of_time_is_a_prefix_of_the_sequence(open_toys: OpenToys, monkeypatch: pytest.MonkeyPatch) -> None:
     open_target, found = open_toys("right", "unmasked")
     clock = iter(range(10_000))
@@ -63,22 +56,6 @@ def test_a_budget_of_time_is_a_prefix_of_the_sequence(open_toys: OpenToys, monke
     counted = discover(open_target, found, seed=4).run(examples=timed.tried)
     assert [search.tried for search in counted.searches] == [search.tried for search in timed.searches]
     assert [finding.trial.variants for finding in counted.findings] == [f.trial.variants for f in timed.findings]
-
-
-def test_an_interrupted_search_has_what_it_found(open_toys: OpenToys) -> None:
-    open_target, found = open_toys("unmasked", "right")
-    told: list[str] = []
-
-    def tell(line: str) -> None:
-        told.append(line)
-        if "at pkg.toys.right" in line:
-            raise KeyboardInterrupt
-
-    search = Discovery(open_target, list(found.values()), every, 0, tell=tell)
-    progress = search.run(examples=400)
-    assert progress.stopped
-    assert progress.tried < 400
-    assert names(progress) == ["unmasked"]
 
 
 def test_an_interrupt_in_the_middle_of_a_call_leaves_a_bench_that_works(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,18 +43,6 @@ def test_how_many_hunt_makes_no_difference(
     assert {verdict.name for _, verdict, _ in told[0]} >= {"reproduced", "fixed"}
 
 
-def test_several_hunters_set_out_when_they_know_what_will_be_asked(
-    catalog: Catalog, runner: Runner, fixed_tree: Path
-) -> None:
-    survey = Survey(catalog, runner, "quick", searchers=2)
-    jobs = jobs_of(catalog, fixed_tree)
-    survey.plan(jobs)
-    concurrent.futures.wait(survey._searches.values())
-    runner.close()  # nothing can be measured any more
-    assert {survey.decide(job).verdict.name for job in jobs} >= {"fixed"}
-    survey.close()
-
-
 @pytest.mark.parametrize("seen_before", [False, True])
 def test_what_was_recorded_is_found_again_without_luck(
     seen_before: bool,
@@ -80,19 +67,6 @@ def test_what_was_recorded_is_found_again_without_luck(
             assert again.decide(job).verdict.name == "unavailable"
         else:
             assert difference(load(tmp_path / evidence_path(first[job])), again.decide(job)) == []
-    again.close()
-
-
-def test_a_record_that_cannot_be_read_is_none(
-    catalog: Catalog, runner: Runner, broken_tree: Path, tmp_path: Path
-) -> None:
-    survey = Survey(catalog, runner, "quick")
-    job = next(job for job in jobs_of(catalog, broken_tree) if survey.decide(job).verdict.name == "reproduced")
-    file = write(tmp_path, survey.decide(job))
-    survey.close()
-    file.write_text("{")
-    again = Survey(catalog, runner, "quick", recorded=Recorded(tmp_path, catalog))
-    assert again.decide(job).verdict == survey.decide(job).verdict
     again.close()
 
 

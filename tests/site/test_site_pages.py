@@ -161,11 +161,6 @@ def test_each_cell_leads_to_its_evidence(site: Callable[[], Path], reports: Path
 # -- small, and the same each time -------------------------------------------------------------------------------------
 
 
-def test_two_builds_are_byte_equal(reports: Path, history: Path, catalog: Catalog) -> None:
-    one, other = (dict(build(read(reports, catalog))) for _ in range(2))
-    assert one == other
-
-
 def test_the_committed_records_make_pages_of_a_size_that_loads_at_once() -> None:
     from sentinel.site import building
     from sentinel.site.bug_files import bug_page as page_of
@@ -187,12 +182,6 @@ def test_a_masked_leak_is_drawn_before_beside_after(site: Callable[[], Path]) ->
     assert page.classes().count("masked wrong") == 2  # their gradients
     assert page.classes().count("masked mended") == 2
     assert "◆leaks 100 masked" in page.text
-
-
-def test_a_rejected_row_is_named(site: Callable[[], Path]) -> None:
-    page = bug_page(site(), "VERL-REJECTED-ROW-GRPO")
-    assert "rejected" in page.text
-    assert "masked leak" in page.classes()
 
 
 def test_the_matrix_says_each_verdict_with_a_sign_and_a_word(site: Callable[[], Path]) -> None:
@@ -226,13 +215,6 @@ def test_a_life_is_told_where_there_is_a_record_and_owned_up_to_where_there_is_n
     page = Page(made / "lifetimes.html")
     assert "<title>v0.2</title>" in (made / "lifetimes.html").read_text()
     assert "#c9524a" in [bar.get("fill") for bar in page.all("rect")]
-
-
-def test_a_history_that_cannot_be_read_is_left_out_and_said(reports: Path, history: Path, catalog: Catalog) -> None:
-    history.write_text("{}")
-    material = read(reports, catalog)
-    assert "git-main.json: no record of a history" in material.notes[0]
-    assert not any(bug.histories for bug in material.bugs)
 
 
 def test_dialects_stand_with_reason_and_link(site: Callable[[], Path], catalog: Catalog) -> None:

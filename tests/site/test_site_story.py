@@ -54,11 +54,6 @@ def test_where_variants_differ_behind_the_mask_that_is_what_leaks(told: Any) -> 
     assert any(line.rejected for drawn in leaking.grids for line in drawn.lines)
 
 
-def test_a_law_that_is_not_about_masks_has_no_leaks(told: Any, catalog: Catalog) -> None:
-    found = told("SLIME-OPSM-MIXED-ADVANTAGE-LEAK")
-    assert not found.leaks
-
-
 def test_variants_and_inputs_stand_in_the_order_of_their_authors(told: Any, catalog: Catalog) -> None:
     found = told("VERL-REJECTED-ROW-GRPO")
     recipe = next(iter(read_recipes(catalog, "VERL-REJECTED-ROW-GRPO")))
@@ -98,11 +93,6 @@ def test_without_the_bug_nothing_is_called_wrong(told: Any, reports: Any, catalo
     found = told(bug.bug_id, seen=tuple(seen for seen in bug.seen if seen.verdict == "fixed"))
     assert found.before is None
     assert found.wrong == ()
-
-
-def test_without_evidence_there_is_no_story(catalog: Catalog) -> None:
-    (recipe,) = read_recipes(catalog, "ROLL-AGGLOSS-TOKENMEAN-MASK")
-    assert story(Bug("roll", recipe.bug_id, recipe), catalog) is None
 
 
 def test_no_page_shows_equal_numbers_as_wrong_and_right(reports: Any, catalog: Catalog, changed: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import subprocess
@@ -15,7 +14,6 @@ import pytest
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import Home, MirrorStore, gitbinary, gitrefs, mirrors, objects, open_checkout
 from sentinel.sources.gitbinary import GitError
-from sentinel.sources.origins import open_tar
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
@@ -113,17 +111,6 @@ def test_a_second_origin_is_merged(store: MirrorStore, target: Target, upstream:
     assert mirror.origins == (str(shallow), str(upstream))
 
 
-def test_refs_whose_names_are_in_each_others_way(store: MirrorStore, target: Target, upstream: Path, git) -> None:
-    git(upstream, "branch", "topic")
-    store.add(target, str(upstream))
-    git(upstream, "branch", "-D", "topic")
-    git(upstream, "branch", "topic/one")
-    store.add(target, str(upstream))
-    refs = gitrefs.read_refs(store.path("fake"))
-    assert "refs/heads/topic/one" in refs
-    assert "refs/heads/topic" not in refs
-
-
 def test_a_partial_origin_keeps_its_promise(store, target: Target, with_large_files: Path, tmp_path: Path, git) -> None:
     bare = tmp_path / "partial.git"
     git(tmp_path, "clone", "-q", "--bare", "--filter=blob:limit=1m", f"file://{with_large_files}", str(bare))
@@ -190,23 +177,6 @@ def test_a_fork_instead_of_upstream(store: MirrorStore, target: Target, upstream
     assert store.resolve(target, "main") == git(fork, "rev-parse", "main")
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "--upload-pack=touch owned", "-oProxyCommand=x", "ext::sh -c touch% owned", "https://x/y;touch owned",
-        "https://x/$(id)", "https://x/`id`", "ssh://-oProxyCommand=x/y", "git@-oProxyCommand:x", "ftp://x/y",
-        "https://", "https://x/y\nz", "foo::bar", "file://x|y", "plain words",
-    ],
-)  # fmt: skip
-def test_a_url_that_is_an_option_or_a_command_is_refused(store: MirrorStore, target: Target, url: str) -> None:
-    with pytest.raises(SentinelError, match="not a repository URL"):
-        store.add(target, url=url)
-    if url.startswith("-") or "::" in url:
-        with pytest.raises(SentinelError, match="not a "):
-            store.add(target, url)
-    assert store.list() == []
-
-
 def test_a_password_in_a_url_is_not_shown(store: MirrorStore, target: Target, upstream: Path) -> None:
     mirror = store.add(target, str(upstream), url="https://me:secret@localhost:1/x")
     assert mirror.url == "https://localhost:1/x"
@@ -233,87 +203,12 @@ def test_an_origin_that_cannot_be_used(store: MirrorStore, target: Target, tmp_p
     assert [path.name for path in store.home.mirrors.iterdir()] == [".fake.lock"]
 
 
-def test_a_pack_that_is_cut_off(store: MirrorStore, target: Target, upstream: Path, tmp_path: Path, git) -> None:
-    bare = tmp_path / "bare.git"
-    git(tmp_path, "clone", "-q", "--mirror", f"file://{upstream}", str(bare))
-    git(bare, "repack", "-qad")
-    [pack] = bare.glob("objects/pack/*.pack")
-    pack.chmod(0o644)
-    pack.write_bytes(pack.read_bytes()[:-50])
-    with pytest.raises(SentinelError, match="is cut off"):
-        store.add(target, str(bare))
-    with tarfile.open(tmp_path / "cut.tar", "w") as tar:
-        tar.add(bare, "fake.git")
-    with pytest.raises(SentinelError, match="is damaged or cut off"):
-        store.add(target, str(tmp_path / "cut.tar"))
-    assert store.list() == []
-
-
 def test_a_history_that_is_torn(store: MirrorStore, target: Target, upstream: Path, git) -> None:
     first = git(upstream, "rev-parse", "main~1")
     (upstream / ".git" / "objects" / first[:2] / first[2:]).unlink()
     with pytest.raises(SentinelError, match="is not whole"):
         store.add(target, str(upstream))
     assert store.list() == []
-
-
-def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname = kind, link
-    return member
-
-
-@pytest.mark.parametrize(
-    "member",
-    [
-        _member("../out"), _member("/out"), _member("x/../../out"), _member("x\\..\\out"), _member("c:/out"),
-        _member("x.git/objects", tarfile.SYMTYPE, "/tmp"), _member("x.git/HEAD", tarfile.LNKTYPE, "/etc/passwd"),
-        _member("x.git/HEAD", tarfile.FIFOTYPE), _member("x.git/HEAD", tarfile.CHRTYPE),
-    ],
-    ids=lambda member: f"{member.name}-{member.type.decode()}",
-)  # fmt: skip
-def test_a_tar_is_not_trusted(store: MirrorStore, target: Target, tmp_path: Path, member: tarfile.TarInfo) -> None:
-    with tarfile.open(tmp_path / "bad.tar", "w") as tar:
-        tar.addfile(member, io.BytesIO())
-    with pytest.raises(SentinelError, match=r"leads out of the tar|is a link or a device"):
-        store.add(target, str(tmp_path / "bad.tar"))
-    assert not (tmp_path / "out").exists()
-    assert store.list() == []
-
-
-def test_a_tar_cannot_borrow_objects_or_call_one_by_anothers_name(upstream: Path, tmp_path: Path, git) -> None:
-    bare = tmp_path / "bare.git"
-    git(tmp_path, "clone", "-q", "--mirror", f"file://{upstream}", str(bare))
-    [index] = bare.glob("objects/pack/*.idx")
-    honest = index.read_bytes()
-    name = bytes.fromhex(git(upstream, "rev-parse", "main"))
-    index.chmod(0o644)
-    index.write_bytes(honest.replace(name, name[:-1] + bytes([name[-1] ^ 1])))
-    with tarfile.open(tmp_path / "x.tar", "w") as tar:
-        tar.add(bare, "fake.git")
-    (tmp_path / "scratch").mkdir()
-    found = open_tar(tmp_path / "x.tar", tmp_path / "scratch")
-    assert next(found.git_dir.glob("objects/pack/*.idx")).read_bytes() == honest
-    (bare / "objects" / "info" / "alternates").write_text(f"{upstream}/.git/objects\n")
-    with tarfile.open(tmp_path / "y.tar", "w") as tar:
-        tar.add(bare, "fake.git")
-    (tmp_path / "other").mkdir()
-    with pytest.raises(SentinelError, match="borrows objects"):
-        open_tar(tmp_path / "y.tar", tmp_path / "other")
-
-
-def test_a_mirror_that_was_cut_off_is_never_used_half(store: MirrorStore, target: Target, upstream: Path) -> None:
-    half = store.home.mirror("fake")
-    (half / "objects" / "pack").mkdir(parents=True)
-    (half / "HEAD").write_text("ref: refs/heads/main\n")
-    leftover = store.home.mirrors / ".part-fake-killed"
-    leftover.mkdir()
-    [shown] = store.list()
-    assert not shown.whole
-    with pytest.raises(Unavailable, match=r"cut off half-way\); run `sentinel mirror add fake`"):
-        open_checkout(target, Ref.parse("git:main"), store=store)
-    assert store.add(target, str(upstream)).whole
-    assert not leftover.exists()
 
 
 def test_a_run_killed_while_it_adds_leaves_nothing_to_be_used(
@@ -381,19 +276,3 @@ def test_no_disk_space(store: MirrorStore, target: Target, upstream: Path, monke
     with pytest.raises(SentinelError, match=r"no space left on the disk that holds .*sentinel cache prune"):
         store.add(target, str(upstream))
     assert store.list() == []
-
-
-def test_foreign_git_settings_change_nothing(
-    store: MirrorStore, target: Target, upstream: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, git
-) -> None:
-    """The tests may run inside a git hook, which sets these for its own repository."""
-    main = git(upstream, "rev-parse", "main")
-    git(upstream, "replace", main, "main~1")
-    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_WORK_TREE"):
-        monkeypatch.setenv(name, str(tmp_path / "nowhere"))
-    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
-    monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.bare")
-    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "nonsense")
-    store.add(target, str(upstream))
-    made = open_checkout(target, Ref.parse("git:main"), store=store)
-    assert (made.path / "fake" / "__init__.py").read_text() == "VALUE = 2\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import stat
 import zipfile
 from pathlib import Path
 
@@ -113,25 +112,6 @@ def test_no_pip(store: MirrorStore, target: Target, index: Path, tmp_path: Path,
     monkeypatch.setattr(pypi.sys, "executable", str(tmp_path / "bare" / "bin" / "python"))
     with pytest.raises(Unavailable, match="this environment has no pip; run `python -m ensurepip`"):
         open_checkout(target, Ref.parse("pypi:1.0"), store=store)
-
-
-@pytest.mark.parametrize("name", ["../owned.py", "fake/../../owned.py", "/owned.py", "fake/..\\owned.py", "fake//x.py"])
-def test_a_wheel_whose_names_lead_out(store, target: Target, index: Path, tmp_path: Path, name: str) -> None:
-    _wheel(index, "1.0", {name: b"x"})
-    with pytest.raises(Unavailable, match="whose name leads out of its folder"):
-        open_checkout(target, Ref.parse("pypi:1.0"), store=store)
-    assert not list(tmp_path.rglob("owned.py"))
-
-
-def test_a_link_in_a_wheel_is_left_out(store: MirrorStore, target: Target, index: Path) -> None:
-    wheel = _wheel(index, "1.0")
-    link = zipfile.ZipInfo("fake/link.py")
-    link.external_attr = (stat.S_IFLNK | 0o777) << 16
-    with zipfile.ZipFile(wheel, "a") as archive:
-        archive.writestr(link, "/etc/passwd")
-    made = open_checkout(target, Ref.parse("pypi:1.0"), store=store)
-    assert [gone.path for gone in made.left_out] == ["fake/link.py"]
-    assert not (made.path / "fake" / "link.py").exists()
 
 
 def test_a_wheel_without_the_package(store: MirrorStore, target: Target, index: Path) -> None:

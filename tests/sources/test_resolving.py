@@ -63,14 +63,6 @@ def test_a_pin_whose_pull_request_was_rebased(store: MirrorStore, target: Target
     assert store.resolve(target, seven, pull=7) == seven
 
 
-def test_a_pin_that_is_nowhere(store: MirrorStore, target: Target, upstream: Path) -> None:
-    store.add(target, str(upstream))
-    with pytest.raises(Unavailable, match="looking for it under pull request 7"):
-        store.resolve(target, "a" * 40, pull=7)
-    with pytest.raises(Unavailable, match=r"pull/8/head is not in the mirror and .* could not be fetched from file://"):
-        store.resolve(target, "pull/8/head")
-
-
 def test_a_network_failure_says_so_and_is_not_tried_again(
     store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,10 +99,3 @@ def test_a_short_sha_of_several_commits(store: MirrorStore, target: Target, upst
     store.add(target, str(upstream))
     with pytest.raises(Unavailable, match="is the beginning of several commits"):
         store.resolve(target, start)
-
-
-def test_a_tag_that_names_no_commit(store: MirrorStore, target: Target, upstream: Path, git) -> None:
-    git(upstream, "tag", "blob", "main:README.md")
-    store.add(target, str(upstream))
-    with pytest.raises(Unavailable, match=r"blob names .* which is not a commit"):
-        store.resolve(target, "blob")

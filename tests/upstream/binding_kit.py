@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from sentinel.contracts.contract import Choose, DoesNotApply
 from sentinel.deciding.law_session import LawSession, Subject, Trial, widened
 from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
-from sentinel.laws.law import Law, Violation
+from sentinel.laws.law import Law
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.search.scenarios import with_dialects
@@ -24,6 +26,15 @@ from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import Tensor, tensor
 from sentinel.worker.client import Options
+
+#: "main in August 2026" of each target.
+MAIN = {
+    "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
+    "roll": "8eb27cc2dc34c4d1310b169d9b86d339004d811a",
+    "areal": "cbff54d645d2cd8ee1f1c358a82f3f473588433d",
+    "slime": "624b824a898ab0ec1fcb4d373004c7f3852bf515",
+    "skyrl": "a9564572eb8e91076be43c1bd5e4615e3de17265",
+}
 
 #: Four responses to two prompts, of three tokens; numbers that float32 holds, none at a clip bound, no ties.
 NUMBERS: Mapping[str, Any] = {
@@ -206,25 +217,18 @@ class Bound:
         return wrong
 
 
-def compared_with(trial: Trial, violation: Violation) -> Any:
-    """What the baseline has where a law that compares two outputs found another one; of neither it says that it is
-    right."""
-    assert violation.demanded is None
-    assert trial.case is not None
-    return trial.case.observation["baseline"][violation.key.partition(".")[2]]
+#: ``open(target)`` or ``open(target, sha)``: the boundaries there.
+Open = Callable[..., Bound]
 
 
-def bound(target: str) -> list[Any]:
-    """Every binding of a target that a search can try, as parameters."""
-    found, _ = subjects(bundled_catalog(), target)
-    return [pytest.param(s.boundary, s.contract.name, id=f"{s.boundary}-{s.contract.name}") for s in found]
+def target_of(boundary: str) -> str:
+    return boundary.partition(".")[0].partition("_")[0]
 
 
-def at(**commits: str) -> list[Any]:
-    """Commits as a fixture's parameters; those but main's are for the nightly walks."""
-    return [
-        pytest.param(s, id=name, marks=() if name == "main" else pytest.mark.nightly) for name, s in commits.items()
-    ]
+def once_each(opening: Callable[..., Iterator[Bound]]) -> Iterator[Open]:
+    """Opened when it is asked for first, closed at the end. (pytest would open a fixture for each parameter anew.)"""
+    with ExitStack() as stack:
+        yield cache(lambda *where: stack.enter_context(contextmanager(opening)(*where)))
 
 
 def opened(target: str, sha: str) -> Iterator[Bound]:

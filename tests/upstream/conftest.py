@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
+from demo_kit import Borrowed
 from shipped import PINS, Decisions, pin_id, runner
 
+from sentinel.deciding.processes import contained_places
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.worker.client import Options, Zygote
 
-@pytest.fixture(scope="session")
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_zygote() -> Iterator[None]:
+    """Every runner of these tests borrows one zygote: torch, and what the targets use, is imported once."""
+    catalog = bundled_catalog()
+    preload = dict.fromkeys(name for target in catalog.targets.values() for name in target.preload)
+    warm = Zygote(Options(), list(preload), contained_places(catalog))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sentinel.deciding.processes.Zygote", partial(Borrowed, warm))
+        yield
+    warm.stop()
+
+
+@pytest.fixture(scope="module")
 def decided(request: pytest.FixtureRequest) -> Iterator[Decisions]:
-    """``decided(pin)``: its decision. The pins of the selected tests are worked on ahead, on every core."""
-    names = {getattr(item, "callspec", None) and item.callspec.id for item in request.session.items}
-    distributed = hasattr(request.config, "workerinput")  # then each worker decides what its own tests ask for
+    """``decided(pin)``: its decision. The pins of the module's selected tests are worked on ahead, on every core."""
+    tests = [item for item in request.session.items if getattr(item, "module", None) is request.module]
+    names = {getattr(item, "callspec", None) and item.callspec.id for item in tests}
     warm = runner()
-    yield Decisions(warm, () if distributed else [job for job in PINS if pin_id(job) in names])
+    yield Decisions(warm, [job for job in PINS if pin_id(job) in names])
     warm.close()

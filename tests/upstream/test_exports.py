@@ -12,16 +12,12 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
 
-#: One of each kind of runner. The nightly walks try every shipped recipe; those whose revisions cannot be had are
-#: skipped with their reason.
-FAMILIES = (
+#: The nightly walks try every shipped recipe; those whose revisions cannot be had are skipped with their reason.
+ALWAYS = (
     "ROLL-AGGLOSS-TOKENMEAN-MASK",  # a function of tensors, and nothing beside torch and numpy
-    "VERL-REJECTED-ROW-GRPO",  # variants, a numpy array
     "AREAL-REWARD-NORM-NO-EOS-LEAK",  # an object of the target's own; a package that it needs
-    "SLIME-ASYNC-SURPLUS-GROUPS-LOST",  # a coroutine
-    "SKYRL-ROLLOUT-KL-FSDP",  # a law decides, and the base lacks the option
 )
-BUGS = [pytest.param(name, marks=() if name in FAMILIES else pytest.mark.nightly) for name in RECIPES]
+BUGS = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.nightly) for name in RECIPES]
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,12 @@ from sentinel.search.examples import example
 ENOUGH = 1000
 
 
-def contract(job: Job) -> str:
-    return job.recipe.contract
+def law(job: Job) -> object:
+    return job.recipe.laws[:1]
+
+
+def target(job: Job) -> str:
+    return job.recipe.target
 
 
 #: What laws can look at: the generic contract has none.
@@ -44,9 +48,9 @@ NO_BUG = {
     ),
 }
 FIRST = {job.recipe.bug_id: job for job in reversed(GIT) if job.expect == "reproduced"}
-BUGGY = first_of(reversed(FIRST.values()), lambda job: (job.recipe.target, job.recipe.laws[:1]))
-FIXED = first_of((job for job in GIT if job.expect == "fixed"), contract)
-REPRODUCED = first_of((job for job in GIT if job.expect == "reproduced"), contract)
+BUGGY = first_of(reversed(FIRST.values()), law)
+FIXED = first_of((job for job in GIT if job.expect == "fixed"), target)
+REPRODUCED = first_of((job for job in GIT if job.expect == "reproduced"), target)
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,11 @@ class Place:
     there: dict[tuple[str, str], Sighting]
 
 
-@pytest.mark.parametrize("name", [name for name in bundled_catalog().targets if name != "demo"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "roll" else pytest.mark.nightly)
+     for name in bundled_catalog().targets if name != "demo"],
+)  # fmt: skip
 def test_every_boundary_is_bound_throughout_history_or_its_function_is_not_there(name: str) -> None:
     """At what the mirror has of the releases, of every 25th commit of main, and of the commits that recipes name."""
     target = bundled_catalog().targets[name]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from binding_kit import MAIN
 from shipped import MIRRORS
-from test_reward_twins import MAIN
 
 from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.runner import Runner

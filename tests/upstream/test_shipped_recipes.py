@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import test_skyrl
-import test_verl
 from demo_kit import Consult
 from shipped import MIRRORS, PINS, RECIPES, Decisions, pin_id, runner
+from test_recipe_twins import BY_TWIN
 
 from sentinel.deciding import verdicts
 from sentinel.deciding.outcomes import Measurement, Provenance
@@ -106,30 +103,17 @@ def test_every_committed_evidence_is_of_a_pin_or_a_watched_ref() -> None:
 # -- every recipe can fail --------------------------------------------------------------------------------------------
 
 #: Told apart by pins: the recipes with a pin of each decided verdict.
-OPPOSITES: dict[str, dict[str, list[Job]]] = {}
-for _pin in PINS:
-    OPPOSITES.setdefault(_pin.recipe.bug_id, defaultdict(list))[str(_pin.expect)].append(_pin)
-OPPOSITES = {name: pins for name, pins in OPPOSITES.items() if {"reproduced", "fixed"} <= pins.keys()}
-
-#: Told apart by twins of a pin's code with a line changed: bug id -> (verdict at the pin, verdict at the twin).
-TWINS = {
-    bug_id: (at_pin, at_twin)
-    for module in (test_skyrl, test_verl)
-    for mark in module.test_a_twin_gives_the_other_verdict.pytestmark
-    for bug_id, _, at_pin, at_twin in mark.args[1]
-}
-BY_VALUES = [name for name, recipe in RECIPES.items() if recipe.expected_unpatched and recipe.expected_fixed]
-
+OPPOSITES = {name for name, recipe in RECIPES.items() if {"reproduced", "fixed"} <= {pin.expect for pin in recipe.pins}}
 
 #: Not fixed anywhere yet: told apart by the contract's float64 reference in the framework's place.
-NOT_FIXED = sorted(set(RECIPES) - set(OPPOSITES) - set(TWINS))
+NOT_FIXED = sorted(set(RECIPES) - set(OPPOSITES) - set(BY_TWIN))
 
 
 def test_every_shipped_recipe_is_shown_to_be_able_to_fail() -> None:
     """A new recipe needs a pin of each verdict, a twin in a test beside this one, or a contract with an oracle."""
     contracts = bundled_catalog().contracts
     assert [name for name in NOT_FIXED if contracts[RECIPES[name].contract].oracle is None] == []
-    assert all(set(both) == {"reproduced", "fixed"} for both in TWINS.values())
+    assert all({at_pin, at_twin} == {"reproduced", "fixed"} for _, at_pin, at_twin in BY_TWIN.values())
 
 
 @pytest.mark.parametrize("bug_id", NOT_FIXED)
@@ -145,31 +129,6 @@ def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id: str, consulted: Co
         law = catalog.laws[str(recipe.invariant)]
         verdict, comparisons = verdicts.by_law(law, recipe, measured, catalog.contracts[recipe.contract])
         assert verdict.name == "fixed", comparisons
-
-
-@pytest.mark.parametrize("bug_id", OPPOSITES)
-def test_the_ref_of_the_other_expectation_gives_the_other_verdict(bug_id: str, decided: Decisions) -> None:
-    pins = OPPOSITES[bug_id]
-    there = {expect: decided(pins[expect][0]) for expect in ("reproduced", "fixed")}
-    assert {expect: decision.verdict.name for expect, decision in there.items()} == {e: e for e in there}
-    observed = [decision.measurement.observation for decision in there.values() if decision.measurement]
-    assert len(observed) == 2
-    assert observed[0] != observed[1]
-
-
-@pytest.mark.parametrize("bug_id", BY_VALUES)
-def test_swapped_expectations_swap_the_verdict(bug_id: str, decided: Decisions) -> None:
-    """The verdict follows from the recipe's values, and from which of the two they are."""
-    recipe = RECIPES[bug_id]
-    pin = next(job for job in PINS if job.recipe is recipe and job.expect in ("reproduced", "fixed"))
-    decision = decided(pin)
-    assert decision.measurement is not None
-    verdict, _ = verdicts.by_expectation(_swapped(recipe), decision.measurement.observation)
-    assert {verdict.name, decision.verdict.name} == {"reproduced", "fixed"}
-
-
-def _swapped(recipe: Recipe) -> Recipe:
-    return replace(recipe, expected_unpatched=recipe.expected_fixed, expected_fixed=recipe.expected_unpatched)
 
 
 # -- nothing varies from run to run -----------------------------------------------------------------------------------

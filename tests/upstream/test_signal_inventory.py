@@ -21,7 +21,11 @@ from sentinel.sources.gitbinary import GitError
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 
-TARGETS = [name for name in bundled_catalog().targets if name != "demo"]
+TARGETS = [
+    pytest.param(name, marks=() if name in ("roll", "slime") else pytest.mark.nightly)
+    for name in bundled_catalog().targets
+    if name != "demo"
+]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"
 
 

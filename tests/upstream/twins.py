@@ -12,9 +12,11 @@ import pytest
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import Unavailable
-from sentinel.recipes import load_recipe
-from sentinel.recipes.catalog import bundled, bundled_catalog
+from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
@@ -43,39 +45,34 @@ def copied(checkout: Path, place: Path, edits: Iterable[Edit]) -> None:
         (place / file).write_text(text.replace(old, new))
 
 
-def deciding(target: str, twins: Twins, folder: Path, pull: int | None = None) -> Iterator[Decide]:
-    """Decide recipes of one target at pins and at twins of them; the body of a fixture.
+def deciding(twins: Twins, folder: Path, pull: int | None = None) -> Iterator[Decide]:
+    """Decide recipes at pins and at twins of them; the body of a fixture.
 
     :param folder: an empty one, for the twins.
     :param pull: the pull request that a commit may have to be fetched from.
     """
-    if MIRRORS.get(target) is None:
-        pytest.skip(f"no mirror of {target}: `sentinel mirror add {target}`")
     catalog = bundled_catalog()
     own = MirrorStore(Home(folder / "home"))
 
-    def twin(name: str) -> Path:
+    def opened(target: Target, ref: Ref, _: int | None) -> Checkout:
+        return open_checkout(target, ref, store=own if ref.kind == "path" else MIRRORS, pull=pull)
+
+    def twin(target: str, name: str) -> Path:
         place = folder / name.replace(" ", "-")
         if not place.exists():
             pin, edits = twins[name]
-            copied(checkout(pin), place, edits)
+            copied(opened(catalog.targets[target], Ref.parse(pin), None).path, place, edits)
         return place
 
-    def checkout(pin: str) -> Path:
-        try:
-            return open_checkout(catalog.targets[target], Ref.parse(pin), store=MIRRORS, pull=pull).path
-        except Unavailable as error:
-            pytest.skip(error.reason)
-
-    runner = Runner(
-        catalog,
-        lambda target, ref, pull: open_checkout(target, ref, store=own if ref.kind == "path" else MIRRORS, pull=pull),
-        Options(),
-    )
+    runner = Runner(catalog, opened, Options())
 
     def decide(bug_id: str, where: str) -> Decision:
-        recipe = load_recipe(bundled("recipes") / target / f"{bug_id}.yaml", catalog)
-        return runner.decide(Job(recipe, Ref("path", str(twin(where))) if where in twins else Ref.parse(where)))
+        recipe = next(item for item in find_recipes(catalog) if item.bug_id == bug_id)
+        try:
+            ref = Ref("path", str(twin(recipe.target, where))) if where in twins else Ref.parse(where)
+        except Unavailable as error:
+            pytest.skip(error.reason)
+        return runner.decide(Job(recipe, ref))
 
     yield decide
     runner.close()

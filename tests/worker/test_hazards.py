@@ -126,12 +126,6 @@ def test_what_a_probe_runs_in(lab: Lab, demo: TargetProcess, monkeypatch: pytest
     assert (again["random"], again["normal"]) == (world["random"], world["normal"])
 
 
-def test_the_compiler_can_be_left_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert client.flags()["TORCHDYNAMO_DISABLE"] == "1"
-    monkeypatch.setenv("SENTINEL_TORCHDYNAMO_DISABLE", "0")
-    assert client.flags()["TORCHDYNAMO_DISABLE"] == "0"
-
-
 def test_a_checkout_is_read_only(decide: Decide, broken_tree: Path) -> None:
     decision = decide(
         {
@@ -253,15 +247,6 @@ def test_no_interpreter_at_all(tmp_path: Path) -> None:
     with pytest.raises(WorkerError, match=r"cannot start .*nothing"):
         zygote.hello()
     zygote.stop()
-
-
-def test_stopping_does_not_wait_for_torch(tmp_path: Path) -> None:
-    zygote = Zygote(Options())
-    zygote.start()
-    assert zygote._process is not None
-    pid = zygote._process.pid
-    zygote.stop()
-    assert gone(pid)
 
 
 def _checkout(tree: Path) -> Any:

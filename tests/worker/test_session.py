@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +12,7 @@ from demo_kit import Lab, gone
 
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.values.literals import tensor
-from sentinel.worker.client import Session, TargetProcess, WorkerError, Zygote
+from sentinel.worker.client import Session, TargetProcess, Zygote
 
 CODE = """
 import os, random, time
@@ -153,21 +151,6 @@ def test_a_described_answer_names_the_functions_that_ran(process: TargetProcess)
     assert names == ("pkg.code.double", "pkg.code.inner", "pkg.double")
 
 
-def test_sessions_share_nothing(process: TargetProcess) -> None:
-    one, two = process.session(), process.session()
-    assert ask(one, "count").answers[""].observation["returned"] == 1.0
-    assert ask(one, "count").answers[""].observation["returned"] == 2.0
-    assert ask(two, "count").answers[""].observation["returned"] == 1.0
-
-
-def test_a_session_that_ends_is_dead_and_the_next_one_is_not(process: TargetProcess) -> None:
-    session = process.session()
-    assert ask(session, "end").kind == "crash"
-    assert session.dead
-    assert ask(session, "double").reason == session.dead
-    assert ask(process.session(), "double").answers
-
-
 def test_a_session_that_hangs_is_killed(lab: Lab) -> None:
     process = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=0.5)
     session = process.session()
@@ -191,24 +174,6 @@ def test_threads_may_ask_one_process_at_the_same_time(process: TargetProcess) ->
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(search, range(8))) == [[1.0, 2.0, 3.0, 4.0, 5.0]] * 8
-
-
-def test_closing_ends_the_process_and_a_dead_target_gives_no_session(process: TargetProcess) -> None:
-    session = process.session()
-    session.close()
-    session.close()
-    assert gone(session._leader.pid)
-    os.kill(process._leader.pid, 9)
-    with pytest.raises(WorkerError, match="the target process ended while a session was forked: "):
-        process.session()
-
-
-def test_a_target_process_that_stands_still_has_not_ended(lab: Lab) -> None:
-    process = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=0.1)
-    os.kill(process._leader.pid, signal.SIGSTOP)
-    with pytest.raises(WorkerError, match=r"did not answer within [0-9.]+ s while a session was forked"):
-        process.session()
-    assert process.dead.kind == "timeout"
 
 
 def test_sessions_that_ended_leave_room_for_others(zygote: Zygote, offered: Callable[[str], str]) -> None:

@@ -139,10 +139,6 @@ def test_what_is_returned_becomes_data(lab: Lab) -> None:
     }
 
 
-def test_a_strided_tensor_comes_back_in_its_own_order(lab: Lab) -> None:
-    assert lab.returned(ECHO, "pkg.mod.strided").nested() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
-
-
 @pytest.mark.parametrize("dtype", sorted(STORAGE))
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1), (2, 0), ()])
 def test_a_tensor_that_is_not_contiguous_has_its_values_and_something_else_between_them(
@@ -158,11 +154,6 @@ def test_a_tensor_that_is_not_contiguous_has_its_values_and_something_else_betwe
         assert returned(lab.probe(process, "pkg.mod.between", value=value)) is True
 
 
-def test_a_tensor_that_is_not_contiguous_can_be_a_leaf(lab: Lab) -> None:
-    value = tensor([[1.0, 2.0]], "float32", requires_grad=True, contiguous=False)
-    assert lab.returned(ECHO, "pkg.mod.layout", value=value) == [False, [4, 2], True, True]
-
-
 @pytest.mark.parametrize(
     ("name", "word"),
     [("meta", "meta"), ("sparse", "sparse"), ("complex_numbers", "complex64"), ("itself", "Recursion")],
@@ -171,16 +162,6 @@ def test_what_is_no_data_is_named(name: str, word: str, lab: Lab) -> None:
     answer = lab.call(ECHO, f"pkg.mod.{name}")
     assert answer.kind == "raised"
     assert word in answer.reason
-
-
-_LISTS = st.lists(st.lists(st.floats(width=32), min_size=2, max_size=2), max_size=3)
-
-
-@given(_LISTS)
-def test_a_float32_literal_holds_what_was_written(rows: list[list[float]]) -> None:
-    made = tensor(rows, "float32")
-    assert made.shape == ((len(rows), 2) if rows else (0,))
-    assert repr(made.nested()) == repr(rows)
 
 
 @given(st.lists(st.floats(width=16, allow_nan=False)))

@@ -1,0 +1,222 @@
+"""Bindings beside the oracles: they agree on scenarios made by hand, and differ where it is said here.
+
+What is wrong at a revision is a recipe's business; that a binding would show it, ``test_twins.py`` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from binding_kit import MAIN, Bound, Open, once_each, opened, target_of
+
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.deciding.law_session import Undecidable
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.checks import subjects
+from sentinel.values.literals import tensor
+
+VERL = "verl.trainer.ppo.core_algos"
+ROLL = "roll.utils.functionals"
+STEP = "areal.trainer.ppo.actor.PPOActor._compute_advantages"
+FSDP = "slime.backends.fsdp_utils.actor"
+LOSS = "slime.backends.megatron_utils.loss"
+PPO = "skyrl.backends.skyrl_train.utils.ppo_utils"
+
+#: What main does not have -> a commit that has it.
+ELSEWHERE = {
+    "verl.workers.actor.dp_actor.DataParallelPPOActor.update_policy": "7af2ada5fc56bcffa935d88ffb5548c42a721333",
+    "verl.workers.critic.dp_critic.DataParallelPPOCritic.compute_values": "aa11dd19b3a374042321db397046e06c23fa1bed",
+    "verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights": "4424616d7dfe03cc564866dc5e99dfaba1daba2e",
+    f"{VERL}._masked_reward_sum": "eb2a6a0fef7dc5127c9704fab1d876b55810c1b9",  # the head of #6362
+    "roll.distributed.strategy.vllm_strategy.compare_sampling_params": "b5bb83b5e433e7b6b30236bfc8855374b022c33a",
+    f"{ROLL}.batch_reward_norm": "541d7f6d7812da483832e87b56aa65a87aeceb2f",
+    "areal.trainer.ppo.actor.PPOActor._compute_logp": "abc85aba2f3b1d486b23781242bce9d8bc726b23",
+    "areal.utils.functional.dynamic_sampling": "abc85aba2f3b1d486b23781242bce9d8bc726b23",
+    "slime.utils.ppo_utils.get_advantages_and_returns": "2091f7af3f767cc63e15783ceda3f5809829be34",
+    "slime.utils.ppo_utils.vanilla_tis_function": "f37bbfeaebecd4f8bb3e9a08dac880cd93835406",
+    f"{FSDP}.sum_of_sample_mean": "f37bbfeaebecd4f8bb3e9a08dac880cd93835406",
+    f"{FSDP}.sum_of_token": "f37bbfeaebecd4f8bb3e9a08dac880cd93835406",
+    f"{FSDP}.get_logprob_and_entropy_with_cp": "2a3969205ce37785b0a9f428a3c3ab1ea6422169",
+    f"{FSDP}.FSDPTrainRayActor.compute_log_prob": "4e08faaa319fe01f5cec174203324c6e0bb23660",
+    f"{LOSS}.get_pg_loss_reducer": "6f708931c34b78db6dd5c18334f4ec34a869447f",  # the head of #2090, not merged
+    "slime.ray.rollout.RolloutManager._get_rollout_data": "2dc22b8bfa62b1b033ee3caa1c6a5acd63de833f",  # #1351
+}
+#: SkyRL as it was before it moved, and the head of #1811.
+BEFORE, KL_HEAD = "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5", "fda3c7352e2afe9fb9686362530426945a2ee84e"
+
+#: Contracts whose scenarios are no tensors made by hand: the recipes that pin their boundaries have them.
+BY_RECIPES = ("advantage_step", "batch_surgery", "configuration_check", "training_input", "device_placement")
+#: At a commit where they are not: it came in the weeks between, and it has gone since.
+NOWHERE = (
+    "skyrl_train.utils.ppo_utils.sapo_policy_loss",
+    f"{PPO}.normalize_advantages_dict",
+)
+#: Takes the tokens of the largest covariance; in the plain scenario two of them tie.
+TIED = ("kl_cov",)
+#: Settings that a revision refuses, loudly, and a difference that is none.
+SAID = ("has no IcePop", "weights are cut from above", "is a rounding off")
+
+#: boundary -> the scenarios in which it is not what the oracle says.
+DIFFERS: dict[str, set[str]] = {
+    # Its rows are sorted by their lengths once more, over all minibatches that keep_minibatch is to keep.
+    "verl.trainer.ppo.ray_trainer.RayPPOTrainer._balance_batch": {"keep_minibatches=True"},
+    f"{ROLL}.batch_balance": {"keep_minibatches=True"},
+    "verl.utils.seqlen_balancing.prepare_dynamic_batch": {"max_tokens_per_microbatch=5"},
+    # https://github.com/verl-project/verl/issues/7913: the mean over the microbatch, whatever the global counts are.
+    f"{VERL}.compute_policy_loss_geo_mean": {"global_batch_size=2"},
+    # https://github.com/verl-project/verl/pull/5797: the packed mask is shifted across sequences.
+    "verl.workers.utils.losses.sft_loss": {"first_counts=True"},
+    # https://github.com/verl-project/verl/pull/6735: two microbatches have room enough, but not for these rows.
+    "verl.utils.seqlen_balancing.rearrange_micro_batches": {"max_tokens_per_microbatch=5"},
+    # https://github.com/verl-project/verl/pull/6309: an answer that fits exactly is dropped.
+    "verl.experimental.agent_loop.tool_agent_loop.ToolAgentLoop._handle_processing_tools_state": {"response_length=5"},
+    # https://github.com/verl-project/verl/pull/6377: the bounds of the ratio are taken for bounds of its inverse.
+    "verl.trainer.ppo.rollout_corr_helper.compute_rollout_rejection_mask": {
+        *("threshold_low=0.9", "threshold_high=1.25", "threshold_high=5.0"),
+    },
+    # As #2741 mended in the collate_fn of the datasets: lists of one length in a minibatch become one array of numbers.
+    "verl.protocol.DataProto.make_iterator": {
+        *("plain", "epochs=1", "epochs=3", "minibatch_size=1", "minibatch_size=3", "shuffle=True", "seed=1", "seed=7"),
+    },
+    # https://github.com/verl-project/verl/pull/6497: it whitens over tokens, not over responses.
+    f"{VERL}.compute_gdpo_outcome_advantage": {"plain", "epsilon=0.5", "norm_by_std=False"},
+    # The agent's loop says 1.0, whatever the configuration says: see VERL-REPETITION-PENALTY-IGNORED.
+    "verl.experimental.agent_loop.agent_loop.AgentLoopWorker.generate_sequences": {"repetition_penalty=1.1"},
+    # A rule that answers a record makes every score of the batch 0: see VERL-PRIME-RECORDS-SCORE-NOTHING.
+    "verl.workers.reward_manager.prime.PrimeRewardManager.__call__": {"score_as=record"},
+    # Of an open target truth with a root only the last number counts: see AREAL-GEOMETRY3K-LAST-NUMBER.
+    "areal.reward.geometry3k.geometry3k_reward_fn": {"ground_truth=5 \\sqrt { 3 }"},
+    # The recipes of slime say why.
+    f"{LOSS}.get_responses": {"temperature=0.0"},
+    f"{LOSS}.get_log_probs_and_entropy": {"temperature=0.0"},
+    "slime.rollout.on_policy_distillation.post_process_rewards": {"plain"},
+    "slime.rollout.rm_hub.async_rm": {"rule=boxed_math"},
+    "slime.rollout.rm_hub.math_utils.grade_answer_verl": {"wording=bare"},
+    # A batch of which no group is left ends the training: see SKYRL-DYNAMIC-SAMPLING-NO-GROUP-LEFT.
+    "skyrl.train.utils.trainer_utils.handle_filter_sampling": {"plain"},
+}
+#: As it is behind padding, where that is not the same: shorter rows fit; and the token axis of one normalisation.
+BEHIND_PADDING: dict[str, set[str]] = {
+    "verl.utils.seqlen_balancing.rearrange_micro_batches": set(),
+    "verl.utils.seqlen_balancing.prepare_dynamic_batch": set(),
+    "areal.utils.functional.masked_normalization": {"axis=token"},
+}
+PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
+GAPS = [[1, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 1]]
+#: Where ROLL's means of tokens are right (#444). What its critic says of padding is in its advantages: a recipe's.
+ROLL_FIX = "f67f5d31074bf71ff44ef674eaa2ebddfa57783d"
+
+
+def _bound() -> list[Any]:
+    """Every binding that a search can try, as parameters, target by target."""
+    return [
+        pytest.param(subject.boundary, subject.contract.name, id=f"{subject.boundary}-{subject.contract.name}")
+        for target in MAIN
+        for subject in subjects(bundled_catalog(), target)[0]
+        if subject.contract.name not in BY_RECIPES and subject.boundary not in NOWHERE
+    ]
+
+
+@pytest.fixture(scope="module")
+def code() -> Iterator[Open]:
+    yield from once_each(opened)
+
+
+def _at(code: Open, boundary: str, contract: str, commits: Mapping[str, str] = MAIN) -> Bound:
+    """The commit that a boundary is tried at."""
+    if contract == "rollout_kl":
+        return code("skyrl", KL_HEAD)
+    if boundary.startswith("skyrl_train."):
+        return code("skyrl", BEFORE)
+    target = target_of(boundary)
+    return code(target, ELSEWHERE.get(boundary, commits[target]))
+
+
+def _differing(bound: Bound, boundary: str, contract: str, mask: Any = None) -> dict[str, str]:
+    try:
+        wrong = bound.disagreements(bound.subject(boundary, contract), mask)
+    except DoesNotApply:
+        assert any(name in boundary for name in TIED)
+        pytest.skip("rounding decides which tokens it takes")
+    except Undecidable as error:
+        if error.failure.kind != "not-in-this-version":
+            raise
+        pytest.skip(str(error))
+    return {name: what for name, what in wrong.items() if not any(said in what for said in SAID)}
+
+
+@pytest.mark.parametrize(("boundary", "contract"), _bound())
+def test_oracle_and_boundary_agree(code: Open, boundary: str, contract: str) -> None:
+    wrong = _differing(_at(code, boundary, contract), boundary, contract)
+    assert set(wrong) == DIFFERS.get(boundary, set()), wrong
+
+
+@pytest.mark.parametrize(("boundary", "contract"), _bound())
+def test_oracle_and_boundary_agree_behind_a_mask(code: Open, boundary: str, contract: str) -> None:
+    """With padding on the right; SkyRL's, which pads on the left, with gaps."""
+    bound = _at(code, boundary, contract, {**MAIN, "roll": ROLL_FIX})
+    subject = bound.subject(boundary, contract)
+    declared = subject.contract.input(subject.contract.mask)
+    kind = "gaps" if target_of(boundary) == "skyrl" else "right"
+    if declared is None or kind not in declared.choices:
+        pytest.skip(f"it takes no mask like that: {kind}")
+    if boundary.startswith("roll.") and contract == "generalised_advantage":
+        pytest.skip("what the critic says of padding is in it")
+    wrong = _differing(bound, boundary, contract, GAPS if kind == "gaps" else PADDED)
+    assert set(wrong) == {**DIFFERS, **BEHIND_PADDING}.get(boundary, set()), wrong
+
+
+@pytest.mark.parametrize(
+    ("boundary", "contract", "inputs"),
+    [
+        (f"{PPO}.compute_gae_advantage_return", "generalised_advantage", {"whiten": False}),
+        (f"{PPO}.compute_reinforce_plus_plus_outcome_advantage", "discounted_return", {"whiten": False}),
+        (f"{PPO}.ppo_critic_loss", "value_loss", {"factor": 1.0}),
+        (f"{PPO}.ppo_policy_loss", "policy_loss", {"algorithm": "cispo"}),
+        (f"{PPO}.gspo_policy_loss", "policy_loss", {"algorithm": "ppo"}),
+        (f"{PPO}.rollout_is_policy_loss", "policy_loss", {"algorithm": "cispo"}),
+        (f"{PPO}.cross_entropy_loss", "policy_loss", {"algorithm": "reinforce"}),
+        (f"{PPO}.compute_rloo_outcome_advantage", "group_advantage", {"estimator": "grpo"}),
+        (f"{PPO}.masked_whiten", "masked_statistics", {"unbiased": False}),
+    ],
+)
+def test_the_oracle_of_something_else_does_not_agree(
+    code: Open, boundary: str, contract: str, inputs: Mapping[str, Any]
+) -> None:
+    """What a binding fixes, or states as a dialect, is what the code does."""
+    bound = code("skyrl", MAIN["skyrl"])
+    subject = bound.subject(boundary, contract)
+    scenario = {**bound.scenarios(subject)["plain"], **inputs}
+    assert bound.ask(subject, "the_oracle_agrees", {"": scenario}).violations
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"discount": 0.5, "gae_lambda": 0.5},
+        {"reward_bias": 0.5, "reward_scaling": 2.0, "reward_clip": 1.0},
+        {"reward_norm": {"mean_level": "batch", "std_level": "batch", "eps": 1e-5}},
+        {"reward_norm": {"mean_level": "group", "std_level": "group", "std_unbiased": False, "mean_leave1out": True}},
+        {"adv_norm": {"mean_level": "batch", "std_level": "batch", "eps": 1e-5}},
+    ],
+    ids=str,
+)
+def test_areals_whole_step_agrees(code: Open, changes: dict[str, Any]) -> None:
+    """On three rows: full, padded, and one whose tool has spoken between two turns."""
+    bound = code("areal", MAIN["areal"])
+    subject = bound.subject(STEP, "advantage_step")
+    inputs: dict[str, Any] = {
+        "attention_mask": tensor([[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 1]], "int64"),
+        "loss_mask": tensor(
+            [[False, True, True, True], [False, True, True, False], [False, True, False, True]], "bool"
+        ),
+        "rewards": tensor([1.0, -0.5, 2.0], "float32"),
+        "group": ["p", "p", "p"],
+    }
+    for item in subject.contract.inputs:
+        if item.name not in inputs:
+            inputs[item.name] = item.default(inputs) if callable(item.default) else item.default
+    trial = bound.ask(subject, "the_oracle_agrees", {"": {**inputs, **changes}})
+    assert (trial.violations, trial.refused) == ((), "")
