@@ -108,19 +108,16 @@ def told(document: Mapping[str, Any]) -> list[str]:
     also = f", {', '.join(mended)} fixed too" if mended else ""
     lines.append(f"  {counted(len(others), 'other recipe')}: as before{also}")
     for boundary, said in document["boundaries"].items():
-        if said["own"]:
-            shown = f" ({', '.join(said['mended_laws'])})" if said["mended_laws"] else ""
-            lines.append(
-                f"  {boundary}: {counted(said['scenarios'], 'drawn scenario')}: {said['mended']} show the bug{shown}, "
-                f"{said['unjudged']} change what no law judges there, {said['refused']} are refused; on the other "
-                f"{said['outside']} the largest difference is {said['largest_difference']:g}"
-            )
-    rest = [said for said in document["boundaries"].values() if not said["own"]]
+        shown = f" ({', '.join(said['mended_laws'])})" if said["mended_laws"] else ""
+        lines.append(
+            f"  {boundary}: {counted(said['scenarios'], 'drawn scenario')}: {said['mended']} show the bug{shown}, "
+            f"{said['unjudged']} change only what it spoils, {said['refused']} are refused; on the other "
+            f"{said['outside']} the largest difference is {said['largest_difference']:g}"
+        )
+    rest = document["elsewhere"]
     lines.append(
-        f"  {counted(len(rest), 'other boundary').replace('boundarys', 'boundaries')}: "
-        f"{sum(said['scenarios'] for said in rest)} drawn scenarios, "
-        f"{sum(said['answers'] for said in rest)} answers; the largest difference is "
-        f"{max((said['largest_difference'] for said in rest), default=0.0):g}"
+        f"  {rest['boundaries']} other functions: {rest['scenarios']} drawn scenarios, the largest difference is "
+        f"{rest['largest_difference']:g}"
     )
     for file, said in document["tests"].items():
         counts = ", ".join(f"{b} {name}" if b == a else f"{b} {name} (with the fix {a})" for name, (b, a) in

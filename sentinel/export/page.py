@@ -38,8 +38,12 @@ def title(made: Contribution) -> str:
     return made.fix.subject if made.fix else f"fix: {made.recipe.title}"
 
 
+def _heading(made: Contribution) -> str:
+    return re.sub(r"&#(91|93);", lambda found: "\\" + chr(int(found[1])), prose(title(made)))
+
+
 def _sections(made: Contribution, tests: bool, recipe: bool) -> Iterator[str]:
-    yield f"# {prose(title(made))}\n"
+    yield f"# {_heading(made)}\n"
     yield from _wrong(made)
     yield from _cause(made)
     yield from _fix(made, tests)
@@ -236,20 +240,17 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     also = f", but for {', '.join(map(code, mended))}, fixed too" if mended else ""
     yield f"{len(others)} other known bugs of {made.target.name}: each as before{also}."
     for boundary, said in tried["boundaries"].items():
-        if said["own"]:
-            name = code(boundary.rpartition(".")[2])
-            unjudged = f", {said['unjudged']} more change only what it spoils" if said["unjudged"] else ""
-            yield (
-                f"{said['scenarios']} drawn inputs of {name}: {said['mended']} show the bug{unjudged}; on the other "
-                f"{said['outside']} the largest difference of any output is {said['largest_difference']:g}."
-            )
-    rest = [said for said in tried["boundaries"].values() if not said["own"]]
-    if rest:
-        largest = max(said["largest_difference"] for said in rest)
+        name = code(boundary.rpartition(".")[2])
+        unjudged = f", {said['unjudged']} more change only what it spoils" if said["unjudged"] else ""
         yield (
-            f"{sum(said['scenarios'] for said in rest)} drawn inputs of {len(rest)} other functions: the largest "
-            f"difference of any output is {largest:g}."
+            f"{said['scenarios']} drawn inputs of {name}: {said['mended']} show the bug{unjudged}; on the other "
+            f"{said['outside']} the largest difference of any output is {said['largest_difference']:g}."
         )
+    rest = tried["elsewhere"]
+    yield (
+        f"{rest['scenarios']} drawn inputs of {rest['boundaries']} other functions: the largest difference of any "
+        f"output is {rest['largest_difference']:g}."
+    )
     for test, said in tried["regression"].items():
         name = code(test.rpartition("::")[2])
         if said["without"] == "did not run":
@@ -328,7 +329,7 @@ def comment(made: Contribution) -> str:
 
 
 def _comment(made: Contribution, rows: int) -> Iterator[str]:
-    yield f"**{prose(title(made))}**\n"
+    yield f"**{_heading(made)}**\n"
     yield from list(_wrong(made))[1:]
     for file, first, last, _ in made.guilty[:2]:
         yield f"{_permalink(made, file, first, last)}\n"
@@ -346,8 +347,6 @@ def _comment(made: Contribution, rows: int) -> Iterator[str]:
 # -- Markdown ----------------------------------------------------------------------------------------------------------
 
 _ACTIVE = re.compile(r"[<>&@#*\[\]|!~\\]")
-#: What a page of ours may name on purpose: a pull request or issue of the repository, or of another one.
-_NUMBER = re.compile(r"(?<![\w/#])(?:[\w.-]+/[\w.-]+)?#\d+\b")
 
 
 def prose(text: str) -> str:
@@ -361,10 +360,7 @@ def prose(text: str) -> str:
 
 def linked(text: str) -> str:
     """A sentence of a fix's own, in which numbers of pull requests are links."""
-    parts = _NUMBER.split(text)
-    numbers = [*_NUMBER.findall(text), ""]
-    shown = "".join(f"{prose(part)}{number}" for part, number in zip(parts, numbers))
-    return shown if shown.endswith((".", "!", "?")) else f"{shown}."
+    return re.sub(r"&#35;(?=\d+\b)", "#", sentence(text))
 
 
 def sentence(text: str) -> str:
@@ -388,4 +384,4 @@ def fenced(text: str, language: str) -> str:
 
 
 def details(summary: str, block: str) -> str:
-    return f"<details><summary>{code(summary)}</summary>\n\n{block}\n</details>\n"
+    return f"<details><summary>{prose(summary)}</summary>\n\n{block}\n</details>\n"

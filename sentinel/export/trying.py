@@ -26,7 +26,7 @@ from sentinel.values.literals import Tensor, plain
 from sentinel.worker.client import Options
 
 #: Scenarios that are drawn for a bug's own boundary, and for any other that the edit may touch.
-OWN, OTHERS = 100, 10
+OWN, OTHERS = 100, 6
 
 #: How good a verdict is; what is not among them tells nothing.
 _RANK = {"reproduced": 0, "fixed": 1}
@@ -93,7 +93,8 @@ class Tried:
 
     :ivar bugs: bug id -> its decisions without the fix and with it.
     :ivar others: the target's other recipes, bug id -> verdicts without it and with it.
-    :ivar boundaries: boundary -> what drawn scenarios said there.
+    :ivar boundaries: of the bugs' own, boundary -> what drawn scenarios said there.
+    :ivar elsewhere: the same of all others taken together.
     :ivar tests: file of upstream's tests -> what it gave, or why it cannot run here.
     :ivar regression: what the fix's own tests gave without it and with it.
     :ivar problems: what speaks against the fix; empty where nothing does.
@@ -102,13 +103,16 @@ class Tried:
     bugs: dict[str, tuple[Decision, Decision]] = field(default_factory=dict)
     others: dict[str, tuple[str, str]] = field(default_factory=dict)
     boundaries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    elsewhere: dict[str, Any] = field(
+        default_factory=lambda: {"boundaries": 0, "scenarios": 0, "largest_difference": 0.0}
+    )
     tests: dict[str, dict[str, Any]] = field(default_factory=dict)
     regression: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """What ``evidence.json`` keeps of it beside the decisions."""
-        told = ("boundaries", "tests", "regression", "problems")
+        told = ("boundaries", "elsewhere", "tests", "regression", "problems")
         return {
             "bugs": {bug: [side.verdict.name for side in pair] for bug, pair in self.bugs.items()},
             "others": {bug: list(pair) for bug, pair in self.others.items()},
@@ -200,7 +204,12 @@ class FixTrial:
             finally:
                 for session in sessions:
                     session.close()
-            tried.boundaries[subject.name] = {"own": bool(about), **told}
+            if about:
+                tried.boundaries[subject.name] = told
+            else:
+                largest = max(tried.elsewhere["largest_difference"], told["largest_difference"])
+                counts = {key: tried.elsewhere[key] + told.get(key, 1) for key in ("boundaries", "scenarios")}
+                tried.elsewhere = {**counts, "largest_difference": largest}
             if told["worse"]:
                 tried.problems.append(f"{subject.name}: with the fix {'; '.join(told['worse'])}")
             if told["changed"]:
@@ -231,16 +240,15 @@ def _compared(
     """What drawn scenarios say without a fix and with it.
 
     Outside of the bug every answer has to be the same. A scenario shows the bug where a law that was broken is kept
-    with the fix, or is broken by other numbers; where no law of the bug's has a say, the values that it spoils may
-    differ, and no others.
+    with the fix, or is broken by other numbers. Where no law is broken, the values that it spoils may differ, which is
+    counted, and no others.
 
     :param about: what was decided of the bugs at this boundary, without the fix.
     """
-    laws = {name for decision in about for name in decision.recipe.laws}
     spoiled = {
         item.key.rpartition(".")[2] for decision in about for item in decision.comparisons if not item.matches_fixed
     }
-    told = dict.fromkeys(("scenarios", "answers", "outside", "mended", "unjudged", "changed", "refused"), 0)
+    told = dict.fromkeys(("scenarios", "outside", "mended", "unjudged", "changed", "refused"), 0)
     worse: dict[str, None] = {}
     mended: dict[str, None] = {}
     largest = 0.0
@@ -264,12 +272,10 @@ def _compared(
             (one.case.observation, two.case.observation) for one, two in zip(before, after) if one.case and two.case
         ]
         apart = _differences(pairs)
-        judged = {law.name for (law, _), trial in zip(plans, before) if trial.case and not trial.silent}
-        if apart and apart.keys() <= spoiled and not laws <= judged:
+        if apart and apart.keys() <= spoiled:
             told["unjudged"] += 1
             continue
         told["outside"] += 1
-        told["answers"] += sum(len(one) for one, _ in pairs)
         told["changed"] += bool(apart)
         largest = max(largest, *apart.values(), 0.0)
     return {**told, "largest_difference": largest, "mended_laws": list(mended), "worse": list(worse)}

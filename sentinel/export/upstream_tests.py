@@ -23,7 +23,7 @@ from sentinel.worker.contained import contained_command
 TIMEOUT = 240.0
 
 #: Files of tests that are run, of those that import an edited module.
-MOST = 8
+MOST = 4
 
 _TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
 _OUTCOME = re.compile(
@@ -54,7 +54,7 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """The files of tests that import an edited module, the fix's own left out."""
+        """The files of tests that import an edited module, those first whose paths are most like its own."""
         listed, _ = objects.listing(self._git_dir, self._fix.commit, [])
         tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
         here = objects.sizes(self._git_dir, tests.values())
@@ -65,6 +65,8 @@ class UpstreamTests:
             text = texts.get(blob, b"").decode("utf-8", "replace")
             if any(pattern.search(text) for pattern in modules):
                 found.append(file)
+        about = {word for path in self._changed for word in _words(path)}
+        found.sort(key=lambda file: (-len(about & _words(file)) / len(_words(file)), file))
         return found[:MOST]
 
     @property
@@ -173,6 +175,10 @@ class UpstreamTests:
         for place in (tree, *tree.rglob("*")):
             place.chmod(0o755 if place.is_dir() else 0o644)
         return tree
+
+
+def _words(path: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", path.lower())) - {"py", "test", "tests"}
 
 
 def _import_of(file: str) -> re.Pattern[str]:
