@@ -15,10 +15,11 @@ from sentinel.commands import (
     audit,
     bisect,
     cache,
+    contribute,
     coverage,
     discover,
     doctor,
-    export,
+    fix,
     impact,
     listing,
     mirror,
@@ -36,13 +37,14 @@ GROUPS = {
     "begin": (doctor, mirror, listing, show),
     "check": (audit, verify),
     "search": (coverage, discover, sweep, bisect, impact),
-    "tell": (reporting, export, recipe),
+    "tell": (reporting, contribute, fix, recipe),
     "tidy": (cache,),
 }
 
 #: What was a command of its own before 0.1: the first words of a command line, and what they are now.
 RENAMED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("boundaries",): ("list", "boundaries"),
+    ("export",): ("contribute",),
     ("schema", "evidence"): ("report", "schema"),
     ("schema", "recipe"): ("recipe", "schema"),
     ("baseline", "update"): ("report", "accept"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, json_option, progress, say, say_json
+from sentinel.commands.fix import tests_options
 from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
 
     from sentinel.commands.console import Commands
     from sentinel.deciding.outcomes import Decision
+    from sentinel.deciding.runner import OpenCheckout
     from sentinel.recipes import Recipe
     from sentinel.recipes.catalog import Catalog
+    from sentinel.recipes.fixes import Fix
     from sentinel.reports.baseline import Verification
+    from sentinel.settings import Settings
     from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
@@ -26,6 +30,7 @@ _EXAMPLE = """\
   sentinel verify reports/                      every evidence below a folder
   sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
   sentinel verify statement-base.json --offline     an in-toto statement: digests only, nothing is run
+  sentinel verify contribution/BUG/evidence.json    what `contribute` left: the numbers, the trial of the fix, the page
 
 The recipe is the one that the evidence names where this Sentinel has it, byte for byte; else the copy inside it.
 exit status: 0 every number comes out the same, 1 something is different, 2 it could not be run
@@ -66,18 +71,26 @@ def declare(commands: Commands) -> None:
     parser.add_argument(
         "--offline", action="store_true", help="compare the digests of in-toto statements, and stop there"
     )
+    tests_options(parser)
     json_option(parser)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    from sentinel.export.contribution import load_contribution
+
     files = _files(arguments.files)
     outcomes, files = _attested(files, arguments.offline)
-    documents = {file: _load(file) for file in files}
-    targets = {document["target"] for document in documents.values() if isinstance(document, dict)}
+    contributed = {file: made for file in files if (made := load_contribution(file)) is not None}
+    documents = {file: _load(file) for file in files if file not in contributed}
+    everything = [*documents.values(), *contributed.values()]
+    targets = {document["target"] for document in everything if isinstance(document, dict)}
     with progress() as tell, _Verifier(arguments, sorted(targets), tell) as verifier:
         for file, document in documents.items():
             tell(f"verifying {file}")
             outcomes.append(verifier.verify(file, document))
+        for file, document in contributed.items():
+            tell(f"verifying {file}")
+            outcomes += verifier.contribution(file, document, arguments.no_tests)
     if arguments.json:
         say_json([_plain(outcome) for outcome in outcomes])
     else:
@@ -174,7 +187,7 @@ class _Verifier:
     def __init__(self, arguments: argparse.Namespace, targets: Sequence[str], tell: Callable[[str], None]) -> None:
         from sentinel.sources import MirrorStore
 
-        self._repo, self._tell = arguments.repo, tell
+        self._repo, self._tell, self._tests_python = arguments.repo, tell, arguments.tests_python
         self._catalog, self._settings = known(arguments)
         self._targets = [name for name in targets if name in self._catalog.adapters]
         self._store = MirrorStore()
@@ -193,13 +206,61 @@ class _Verifier:
             return Outcome(file, "could not", reason=recorded)
         subject, recipe = f"{recorded['bug_id'] or recorded['law'] or 'a law'} was {recorded['verdict']}", ""
         try:
-            ref = ref_of(recorded, self._repo)
+            ref = self._patched(recorded) or ref_of(recorded, self._repo)
             subject += f" at {ref.short}"
             found, recipe = recipe_of(recorded, self._catalog)
             verification = self._again(recorded, found, ref)
         except SentinelError as error:
             return Outcome(file, "could not", subject, recipe, str(error))
         return Outcome(file, "same" if verification.same else "different", subject, recipe, "", verification)
+
+    def contribution(self, file: Path, recorded: dict[str, Any], no_tests: bool) -> list[Outcome]:
+        """Check what ``contribute`` left: each decision, the trial of the fix, and that the pages say what it says."""
+        from sentinel.export.contribution import contribution
+        from sentinel.export.page import comment, page
+
+        found = [self.verify(file, side) for sides in recorded["bugs"].values() for side in sides.values()]
+        try:
+            made = contribution(recorded, self._catalog, self._store)
+            for name, text in (("PULL_REQUEST.md", page(made)), ("COMMENT.md", comment(made))):
+                beside = file.with_name(name)
+                if not beside.is_file():
+                    continue
+                same = beside.read_text(encoding="utf-8") == text
+                told = "as the evidence says" if same else "something else than the evidence says"
+                found.append(Outcome(beside, "same" if same else "different", "the page", reason=told))
+            if made.fix and recorded["tried"]:
+                found.append(self._tried_again(file, made.fix, recorded["tried"], no_tests))
+        except SentinelError as error:
+            found.append(Outcome(file, "could not", "the fix", reason=str(error)))
+        return found
+
+    def _tried_again(self, file: Path, fix: Fix, recorded: dict[str, Any], no_tests: bool) -> Outcome:
+        from sentinel.deciding.runner import options_of
+        from sentinel.export.trying import FixTrial
+
+        options = options_of(self._settings, fix.target)
+        opened = self._opened(self._settings)
+        trial = FixTrial(self._catalog, [fix], opened, options, self._store, self._tell, self._tests_python)
+        try:
+            now = trial.run(fix, tests=not no_tests).document()
+        finally:
+            trial.close()
+        left = [name for name in ("tests", "regression") if not _runs_here(now[name]) and now[name] != recorded[name]]
+        wrong = [name for name in recorded if name not in left and now.get(name) != recorded[name]]
+        if wrong:
+            told = "; ".join(f"{name}: {recorded[name]} recorded, {now.get(name)} now" for name in wrong)
+            return Outcome(file, "different", "the trial of the fix", reason=told)
+        missing = "; upstream's tests cannot all run here" if left else ""
+        return Outcome(file, "same", "the trial of the fix", reason=f"the same: every count and difference{missing}")
+
+    def _opened(self, settings: Settings) -> OpenCheckout:
+        from sentinel.deciding.runner import opener
+        from sentinel.export.trying import opening
+        from sentinel.recipes.fixes import find_fixes
+
+        fixes = [fix for target in self._targets for fix in find_fixes(self._catalog, target)]
+        return opening(fixes, opener(settings, self._tell, self._store), self._store)
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
         from sentinel.deciding.runner import Job
@@ -218,6 +279,18 @@ class _Verifier:
                 )
         return compared(recorded, decision)
 
+    def _patched(self, recorded: dict[str, Any]) -> Ref | None:
+        """The ref of code that a fix was applied to; None for any other."""
+        from sentinel.recipes.fixes import fix_of
+
+        digest = (recorded["checkout"] or {}).get("patched")
+        if digest is None:
+            return None
+        fix = fix_of(self._catalog, recorded["target"], recorded["bug_id"])
+        if fix is None or fix.digest != digest:
+            raise CouldNotError(f"the fix that was applied, {digest[:19]}, is not here")
+        return fix.patched
+
     def _runner(self, recorded: dict[str, Any]) -> Any:
         """The runner for a device. Everything else that evidence says of its environment is reported, not obeyed."""
         from dataclasses import replace
@@ -228,10 +301,15 @@ class _Verifier:
         device = NAMED["device"].read([recorded["environment"]["device"] or "cpu"], ())
         if device not in self._runners:
             settings = replace(self._settings, device=device)
-            self._runners[device] = runner_of(self._catalog, settings, self._tell, self._store)
+            self._runners[device] = runner_of(self._catalog, settings, self._tell, self._store, self._opened(settings))
             # The worker preloads for the targets of its start; all of them, as the run that left the evidence may have.
             self._runners[device].start(self._targets)
         return self._runners[device]
+
+
+def _runs_here(tests: dict[str, Any]) -> bool:
+    """Whether every one of upstream's tests that were tried could run."""
+    return bool(tests) and not any("not_runnable" in told or "reason" in told for told in tests.values())
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:

@@ -46,15 +46,15 @@ def runner_of(
     settings: Settings,
     tell: Progress | None = None,
     store: MirrorStore | None = None,
-    pull: int | None = None,
+    opened: OpenCheckout | None = None,
 ) -> Runner:
     """Make a runner that honours every setting.
 
-    :param pull: the pull request that a commit belongs to, where a question does not say so itself.
+    :param opened: how code is had, where not as the settings say.
     :raises SentinelError: where the device is not here.
     """
     options_for = {name: options_of(settings, name) for name in catalog.adapters}
-    return Runner(catalog, opener(settings, tell, store, pull), Options(), options_for)
+    return Runner(catalog, opened or opener(settings, tell, store), Options(), options_for)
 
 
 def opener(

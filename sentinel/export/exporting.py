@@ -206,6 +206,8 @@ def _test_of(recipe: Recipe) -> str:
 
 def _revision(decision: Decision) -> str:
     """What everybody can call it: where it is a working tree, nothing of this machine."""
+    if decision.checkout is not None and decision.checkout.patched:
+        return f"git:{decision.checkout.commit} with its fix"
     commit = decision.checkout.commit if decision.checkout is not None and not decision.checkout.dirty else None
     return f"git:{commit}" if commit else str(decision.ref) if decision.ref.kind == "pypi" else decision.ref.kind
 

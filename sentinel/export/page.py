@@ -1,325 +1,347 @@
-"""``PULL_REQUEST.md``: one bug as a maintainer reads it, and a short comment for a thread.
+"""``PULL_REQUEST.md`` and ``COMMENT.md``: one root as a maintainer reads it, from what ``evidence.json`` holds.
 
-Prose of a recipe and everything out of other people's code is escaped; whatever a person alone can write is marked.
+Everything out of other people's code is escaped. Every number comes from the document, so that whoever makes
+the document again can hold the page to it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from sentinel.deciding.outcomes import Decision
-from sentinel.export.exporting import Bundle, Side, source_lines
-from sentinel.findings.duplicates import Source
-from sentinel.recipes import Recipe
-from sentinel.recipes.affects import settings_in_words
-from sentinel.recipes.catalog import Catalog
-from sentinel.reports.behaviour import compared_values
+from sentinel.export.contribution import Contribution
 from sentinel.reports.escaping import message, visible
-from sentinel.reports.evidence import dumps, evidence
-from sentinel.reports.explain import scenario_lines, show, told_apart
-from sentinel.reports.markdown import LIMIT, unlinked
-from sentinel.reports.rows import MEANING
-from sentinel.targets.refs import Ref
+from sentinel.reports.explain import scenario_lines
+from sentinel.reports.markdown import unlinked
 
-#: What only a person can write.
-TO_WRITE = "> **To be written by a person:** "
+#: Lines of the page, and of the comment.
+LONGEST, LONGEST_COMMENT = 150, 40
 
-#: GitHub's own limit, with room for a signature below.
-ROOM = LIMIT - 500
+#: Rows of a table of numbers.
+ROWS = 12
 
-
-def page(bundle: Bundle, catalog: Catalog, related: Sequence[Recipe] = (), sources: Sequence[Source] = ()) -> str:
-    """The page; where it would be too long for GitHub, the files that lie beside it are named instead of shown."""
-    for shown in (True, False):
-        text = "\n".join(_sections(bundle, catalog, related, sources, shown))
-        if len(text) <= ROOM:
-            return text
-    return text[: ROOM - 100] + "\n\n(cut: the page is too long for GitHub)\n"
+Row = tuple[str, Any, Any, Any]
 
 
-def _sections(
-    bundle: Bundle, catalog: Catalog, related: Sequence[Recipe], sources: Sequence[Source], shown: bool
-) -> Iterable[str]:
-    recipe = bundle.recipe
-    yield from _summary(bundle, catalog)
-    yield from _example(bundle)
-    yield from _values(bundle)
-    yield from _reproduction(recipe)
-    yield from _runner(bundle, shown)
-    yield from _output(bundle)
-    yield from _effect(bundle)
-    yield from _cause(bundle, catalog)
-    yield from _checks(bundle, shown)
-    yield from _duplicates(sources)
-    yield from _related(recipe, related, catalog)
-    yield from _evidence(bundle)
+def page(made: Contribution) -> str:
+    """The page. Where it would be too long the patch's tests are left to the branch, then the recipe to its file."""
+    for tests, recipe in ((True, True), (False, True), (False, False)):
+        text = "\n".join(_sections(made, tests, recipe))
+        if text.count("\n") <= LONGEST:
+            break
+    return text
+
+
+def title(made: Contribution) -> str:
+    return made.fix.subject if made.fix else f"fix: {made.recipe.title}"
+
+
+def _heading(made: Contribution) -> str:
+    return re.sub(r"&#(91|93);", lambda found: "\\" + chr(int(found[1])), prose(title(made)))
+
+
+def _sections(made: Contribution, tests: bool, recipe: bool) -> Iterator[str]:
+    yield f"# {_heading(made)}\n"
+    yield from _wrong(made)
+    yield from _cause(made)
+    yield from _fix(made, tests)
+    yield from _reach(made)
+    yield from _numbers(made, ROWS)
+    yield from _reproduction(made)
+    yield from _checked(made)
+    yield from _limits(made)
+    if recipe:
+        lines = "\n".join(scenario_lines(made.recipe.document))
+        yield details(f"the scenario of {made.recipe.bug_id}", fenced(lines, "text"))
 
 
 # -- sections ----------------------------------------------------------------------------------------------------------
 
 
-def _summary(bundle: Bundle, catalog: Catalog) -> Iterable[str]:
-    recipe = bundle.recipe
-    yield f"## Summary\n\n{sentence(recipe.title)}\n"
-    for paragraph in recipe.story.split("\n\n"):
-        if paragraph.strip():
-            yield prose(" ".join(paragraph.split())) + "\n"
-    laws = [catalog.laws[name] for name in recipe.laws if name in catalog.laws]
-    if laws:
-        there = bundle.base.decision.verdict.name == "reproduced"
-        yield f"What {'is violated' if there else 'must hold'}: *{prose(laws[0].statement)}*.\n"
-    yield "| | revision | verdict | |\n| --- | --- | --- | --- |"
-    for side in bundle.sides:
-        verdict = side.decision.verdict
-        told = prose(verdict.reason) if verdict.name == "unavailable" else MEANING[verdict.name]
-        yield f"| {side.name} | {_revision(side.decision)} | **{verdict.name}** | {told} |"
-    yield ""
+def _wrong(made: Contribution) -> Iterable[str]:
+    yield "## What is wrong\n"
+    yield sentence(made.fix.wrong if made.fix else made.recipe.story or made.recipe.title) + "\n"
 
 
-def _revision(decision: Decision) -> str:
-    checkout = decision.checkout
-    if checkout is not None and checkout.commit:
-        return f"{checkout.commit}" + (" with uncommitted changes" if checkout.dirty else "")  # GitHub links a full sha
-    return code(decision.ref.short if decision.ref.kind in ("git", "pypi") else decision.ref.kind)
-
-
-def _example(bundle: Bundle) -> Iterable[str]:
-    yield "## Concrete triggering example\n"
-    yield fenced("\n".join(scenario_lines(bundle.recipe.document)), "text")
-
-
-def _values(bundle: Bundle) -> Iterable[str]:
-    yield "## Wrong value, right value\n"
-    names = [side.name for side in bundle.sides]
-    columns = ["value", "observed at base", "right", *(f"observed at {name}" for name in names[1:])]
-    yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
-    observed = [compared_values(side.decision) for side in bundle.sides]
-    kept = {item.key for side in bundle.sides[:1] for item in side.decision.comparisons if item.matches_fixed}
-    for key in dict.fromkeys(key for values in observed for key in values):
-        right = bundle.recipe.expected_fixed.get(key)
-        if key in kept:
-            continue  # right at the base, too
-        there = {place: values[key] for place, values in enumerate(observed) if key in values}
-        told = dict(zip([*there, "right"], told_apart(*there.values(), *([right.value] if right else []))))
-        before, *after = [told.get(place, "") for place in range(len(observed))]
-        yield f"| {' | '.join(map(code, [key, before, told.get('right', ''), *after]))} |"
-    yield ""
-
-
-def _reproduction(recipe: Recipe) -> Iterable[str]:
-    yield "## Reproduction recipe\n"
-    yield (
-        "Save this as `recipe.json`; `pip install rl-sentinel[targets]` brings what reads it. "
-        "`${TARGET_REPO}` is a checkout, `${OUTPUT_DIR}` where the evidence goes.\n"
-    )
-    yield fenced(recipe_json(recipe), "json")
-    yield fenced(
-        'sentinel recipe check recipe.json\npytest recipe.json --sentinel-repo="${TARGET_REPO}" '
-        '--sentinel-report-dir="${OUTPUT_DIR}"',
-        "sh",
-    )
-
-
-def recipe_json(recipe: Recipe) -> str:
-    """The recipe as JSON; values that JSON has not as the recipe language writes them."""
-    from sentinel.deciding.outcomes import Verdict
-    from sentinel.reports.evidence import evidence
-
-    document = evidence(Decision(recipe, Ref("installed"), Verdict("unavailable")))["recipe"]["document"]
-    return dumps(document).rstrip("\n")
-
-
-def _runner(bundle: Bundle, shown: bool) -> Iterable[str]:
-    yield "## Validation runner\n"
-    runner = bundle.runner
-    if runner is None:
-        yield f"There is no runner that does without Sentinel: {sentence(bundle.reason)} The recipe above runs.\n"
+def _cause(made: Contribution) -> Iterable[str]:
+    yield "## Root cause\n"
+    if made.fix is None:
+        told = made.recipe.document.get("root_cause")
+        yield f"{sentence(str(told))}\n" if told else ""
+        found = _first(made)["boundary"]
+        if found["file"] and found["line"]:
+            yield f"{code(found['found'])}: {_permalink(made, found['file'], found['line'], found['end_line'])}\n"
         return
-    packages = ", ".join(runner.packages)
-    yield f"`run_validation.py` needs Python, {packages} and the checkout; Sentinel is not imported.\n"
-    if bundle.reason:
-        yield f"{sentence(bundle.reason)}\n"
+    yield sentence(made.fix.cause) + "\n"
+    for file, first, last, text in made.guilty:
+        yield f"{_permalink(made, file, first, last)}:\n"
+        yield fenced(_dedented(text), "python")
+
+
+def _fix(made: Contribution, tests: bool) -> Iterable[str]:
+    yield "## Fix\n"
+    told = made.fix.fix if made.fix else made.recipe.document.get("fix")
+    yield f"{sentence(str(told))}\n" if told else ""
+    if made.diff:
+        parts = re.split(r"(?m)^(?=diff --git )", made.diff)
+        shown = [part for part in parts if part and (tests or not _is_test(part))]
+        yield fenced("".join(shown).rstrip("\n"), "diff")
+        left = sum(1 for part in parts if part) - len(shown)
+        if left:
+            yield f"The branch also has the regression test ({left} file{'s' if left > 1 else ''}).\n"
+
+
+def _is_test(part: str) -> bool:
+    return re.match(r"diff --git a/(\S*/)?tests?/", part) is not None
+
+
+def _reach(made: Contribution) -> Iterable[str]:
+    yield "## How a real run gets there\n"
+    if made.fix:
+        yield sentence(made.fix.reach) + "\n"
+        return
+    lines = [f"* {prose(str(line))}" for line in made.recipe.affects]
+    yield ("It concerns runs with:\n\n" + "\n".join(lines) if lines else "No setting decides it.") + "\n"
+
+
+def _numbers(made: Contribution, most: int) -> Iterable[str]:
+    yield "## Numbers\n"
+    for bug, sides in made.document["bugs"].items():
+        rows, count = _rows(sides)
+        if not rows:
+            continue
+        after = "with the fix" if made.fix and made.fix.edits else "at the fix"
+        other = [name for name in sides if name != "base"]
+        columns = ["", "with the bug", "right", *([after] if other else [])]
+        yield f"{code(bug)}, {code(_one(sides)['boundary']['written'])}: {len(rows)} of {count} numbers differ.\n"
+        yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
+        for key, *values in rows[:most]:
+            texts = apart(*values[:2]) + ([_number(values[2])] if other else [])
+            if other and values[2] == values[1]:
+                texts[2] = texts[1]
+            yield f"| {' | '.join(map(code, [key, *texts]))} |"
+        if len(rows) > most:
+            yield f"\nThe first {most} of the {len(rows)} are shown."
+        yield ""
+
+
+def _rows(sides: Mapping[str, Any]) -> tuple[list[Row], int]:
+    """Each number that the bug changes: its place, with the bug, right, with the fix; and how many were compared."""
+    base = sides["base"]
+    after = {
+        item["key"]: item["observed"] for name, side in sides.items() if name != "base" for item in side["comparison"]
+    }
+    rows: list[Row] = []
+    count = 0
+    for item in base["comparison"]:
+        if item["fixed"] is None and not item["matches_fixed"] and item["key"] not in base["expectation"]["fixed"]:
+            continue
+        wrong, right = (dict(_flat(_plain(item[name]), item["key"])) for name in ("observed", "fixed"))
+        now = dict(_flat(_plain(after.get(item["key"])), item["key"]))
+        count += len(wrong)
+        if not item["matches_fixed"]:
+            if wrong.keys() != right.keys():
+                wrong, right, now = ({item["key"]: _plain(value)} for value in
+                                     (item["observed"], item["fixed"], after.get(item["key"])))  # fmt: skip
+            rows += [(key, wrong[key], right[key], now.get(key)) for key in wrong if not _close(wrong[key], right[key])]
+    return rows, count
+
+
+def _close(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, (int, float)):
+        return abs(one - other) <= 1e-6 + 1e-5 * abs(other)
+    return bool(one == other)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if "value" in value and "tolerance" in value:
+            return _plain(value["value"])
+        if "tensor" in value or "array" in value:
+            return value.get("tensor", value.get("array"))
+    return value
+
+
+def _flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(item, f"{place}.{key}")
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            inner = f"{place[:-1]},{number}]" if place.endswith("]") else f"{place}[{number}]"
+            yield from _flat(item, inner)
+    else:
+        yield place, value
+
+
+def apart(one: Any, other: Any) -> list[str]:
+    """Two values as texts that are not the same, in as few digits as that takes."""
+    for digits in (6, 9, 17):
+        texts = [_number(one, digits), _number(other, digits)]
+        if texts[0] != texts[1]:
+            break
+    return texts
+
+
+def _number(value: Any, digits: int = 6) -> str:
+    if isinstance(value, float):
+        return f"{value:.{digits}g}" + (".0" if value == int(value) and abs(value) < 10**digits else "")
+    return message("" if value is None else str(value))
+
+
+def _reproduction(made: Contribution) -> Iterable[str]:
+    yield "## Reproduce\n"
+    if made.fix and made.fix.regression:
+        yield fenced(f"python -m pytest -q {' '.join(made.fix.regression)}", "sh")
+    runner = made.document["runner"]
+    if runner is None:
+        yield f"There is no runner that does without Sentinel: {sentence(made.document['reason'])}\n"
+        return
     yield (
-        f"What is to be read are its lines {runner.first} to {runner.last}: the functions through which the boundary "
-        "is called and looked at, as they stand in Sentinel, and the case as data. What stands before is the same in "
-        "every runner, whatever the bug.\n"
+        f"Without the framework's environment, with {', '.join(runner['packages'])} alone, the attached "
+        "`run_validation.py` calls the function in a checkout (exit status 1 with the bug, 0 without):\n"
     )
-    if shown:
-        lines = f"run_validation.py, lines {runner.first} to {runner.last}"
-        yield details(lines, fenced(runner.own.strip("\n"), "python"))
     yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
 
 
-def _output(bundle: Bundle) -> Iterable[str]:
-    yield "## Observed output\n"
-    for side in bundle.sides:
-        tried = side.tried
-        if tried is not None and tried.status:
-            yield f"At {side.name}, {_revision(side.decision)}, the runner prints:\n"
-            yield fenced(tried.output, "json")
-        else:
-            yield f"At {side.name}, {_revision(side.decision)}:\n"
-            document = evidence(side.decision)
-            keys = ("status", "observed_bad_behavior", "observed_fixed_behavior", "reason")
-            yield fenced(dumps({key: document[key] for key in keys if document.get(key)}).rstrip("\n"), "json")
-    if bundle.head is None:
-        yield "No revision with a fix is known.\n"
-
-
-def _effect(bundle: Bundle) -> Iterable[str]:
-    recipe = bundle.recipe
-    yield "## Effect on training\n"
-    told = recipe.document.get("effect")
-    if told:
-        yield sentence(str(told)) + "\n"
-    effect = evidence(bundle.base.decision).get("attack_effect") or {}
-    if effect:
-        silent = "Nothing crashes: the values are silently other ones." if effect.get("silent") else "It raises."
-        yield f"{silent}\n"
-        rows = {key.removesuffix("_difference"): value for key, value in effect.items() if key.endswith("_difference")}
-        if rows:
-            yield "| value | observed minus right |\n| --- | --- |"
-            for key, value in rows.items():
-                yield f"| {code(key)} | {code(show(value))} |"
-            yield ""
-    if recipe.affects:
-        yield "It concerns runs with:\n"
-        yield "\n".join(f"* {prose(str(line))}" for line in recipe.affects) + "\n"
-    if recipe.until:
-        yield f"Until it is mended, {code(settings_in_words(recipe.until))} avoids it.\n"
-    if not told:
-        yield f"{TO_WRITE}what it does to a training run.\n"
-
-
-def _cause(bundle: Bundle, catalog: Catalog) -> Iterable[str]:
-    recipe = bundle.recipe
-    yield "## Root cause\n"
-    told = recipe.document.get("root_cause")
-    yield (sentence(str(told)) if told else f"{TO_WRITE}which line does it, and why.") + "\n"
-    decision = _shown(bundle)
-    found = decision.measurement.provenance if decision.measurement else None
-    if found is not None and decision.checkout is not None and found.line:
-        first, last, text = source_lines(decision.checkout, found.file, found.line)
-        yield f"The boundary is {code(found.boundary)}, {_permalink(catalog, decision, found.file, first, last)}:\n"
-        yield details(f"{found.file}, lines {first} to {last}", fenced(visible(text, lines=True), "python"))
-    yield "## Fix\n"
-    told = recipe.document.get("fix")
-    yield (sentence(str(told)) if told else f"{TO_WRITE}what is changed.") + "\n"
-
-
-def _shown(bundle: Bundle) -> Decision:
-    """Where the boundary is looked at: at base, or at head where base lacks it."""
-    return next(iter(bundle.measured), bundle.base).decision
-
-
-def _permalink(catalog: Catalog, decision: Decision, file: str, first: int, last: int) -> str:
-    checkout = decision.checkout
-    repository = catalog.targets[decision.recipe.target].repository
-    place = f"{message(file)}, lines {first} to {last}"
-    if checkout is None or not checkout.commit or not repository.startswith("https://github.com/"):
-        return code(place)
-    blob = f"{repository.removesuffix('.git')}/blob/{checkout.commit}/{urllib.parse.quote(file)}"
-    return f"[{code(place)}]({blob}#L{first}-L{last})"
-
-
-def _checks(bundle: Bundle, shown: bool) -> Iterable[str]:
-    yield "## Tests and checks\n"
-    if bundle.test:
-        yield f"`{bundle.test_name}`, with `run_validation.py` beside it, is a regression test.\n"
-        if shown:
-            yield details(bundle.test_name, fenced(bundle.test.rstrip("\n"), "python"))
-        yield fenced(f"python -m pytest -q {bundle.test_name}", "sh")
-        rows = [side for side in bundle.sides if side.tested is not None]
-        if rows:
-            yield "| | runner | regression test |\n| --- | --- | --- |"
-            for side in rows:
-                yield f"| {side.name} | {_told(side, 'tried')} | {_told(side, 'tested')} |"
-            yield ""
-    else:
-        yield f"There is no regression test that does without Sentinel: {sentence(bundle.reason)}\n"
-    yield f"{TO_WRITE}the project's own checks that were run, with their commands.\n"
-
-
-def _told(side: Side, name: str) -> str:
-    tried = getattr(side, name)
-    return f"{tried.status}" if tried and tried.status else f"broke down: {code(tried.problem)}" if tried else ""
-
-
-def _duplicates(sources: Sequence[Source]) -> Iterable[str]:
-    yield "## Duplicate checks\n"
-    if not sources:
-        yield f"{TO_WRITE}where the same bug was looked for (`sentinel report duplicates`).\n"
-        return
-    yield "| source | searched | found |\n| --- | --- | --- |"
-    for source in sources:
-        rows = [f"{prose(item.what)}: {prose(item.why)}" for item in source.found[:10]]
-        left = len(source.found) - len(rows) + source.more
-        found = "<br>".join([*rows, *([f"and {left} more"] if left else [])]) or ("nothing" if source.searched else "")
-        yield f"| {prose(source.name)} | {'yes' if source.searched else 'no'}: {prose(source.note)} | {found} |"
+def _checked(made: Contribution) -> Iterable[str]:
+    yield "## What was checked\n"
+    yield from (f"* {line}" for line in checks(made))
     yield ""
 
 
-def _related(recipe: Recipe, related: Sequence[Recipe], catalog: Catalog) -> Iterable[str]:
-    yield "## Related work\n"
-    repository = catalog.targets[recipe.target].repository.removesuffix(".git")
-    lines = [
-        f"* {repository}/{place}/{recipe.upstream[name]}"
-        for name, place in (("pull", "pull"), ("issue", "issues"))
-        if recipe.upstream.get(name)
-    ]
-    lines += [f"* {code(item.bug_id)} ({item.target}): {prose(item.title)}" for item in related]
-    yield "\n".join(lines) + "\n" if lines else "None is known.\n"
+def checks(made: Contribution) -> Iterator[str]:
+    """What was tried, a line of Markdown each."""
+    for bug, sides in made.document["bugs"].items():
+        told = [f"{side['verdict']} at {_revision(side)}" for side in sides.values()]
+        yield f"{code(bug)}: {', '.join(told)}."
+    runner = made.document["runner"]
+    if runner and runner["sides"]:
+        said = ", ".join(f"{code(status)} at {name}" for name, status in runner["sides"].items())
+        yield f"`run_validation.py`, tried in an environment of {', '.join(runner['packages'])}: {said}."
+    if made.document["tried"]:
+        yield from _tried(made, made.document["tried"])
+    related = made.document["related"]
+    if related:
+        fixed = [f"#{item['pull']}" for item in related if item["verdict"] == "fixed"]
+        said = f"{len(related)} heads of pull requests that change lines of this function were run"
+        yield f"{said}: {'fixed at ' + ', '.join(fixed) if fixed else 'the bug is fixed at none'}."
+    elif made.fix:
+        yield "No pull request in the mirror changes lines of this function."
+    for text in made.fix.related if made.fix else ():
+        yield linked(text)
 
 
-def _evidence(bundle: Bundle) -> Iterable[str]:
-    yield "## Evidence\n"
-    yield "| file | sha256 |\n| --- | --- |"
-    for side in bundle.sides:
-        yield f"| `evidence-{side.name}.json` | `{digest(evidence_text(side.decision))}` |"
-    decision = _shown(bundle)
-    there = decision.environment
-    if there is not None:
-        packages = "".join(f", {name} {version}" for name, version in sorted(there.packages.items()))
-        yield f"\nMeasured with Python {there.python}, torch {there.torch}, numpy {there.numpy}{packages}.\n"
-    measured = decision.measurement
-    if measured is not None and measured.ghosts:
-        yield f"Not installed, imported and not used: {', '.join(map(code, measured.ghosts))}.\n"
-    for item in measured.stand_ins if measured else ():
-        yield f"* stand-in for {code(item.name)}: {prose(item.reason)}"
-    yield "\n`sentinel verify evidence-base.json` runs it again and compares every number.\n"
+def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
+    others = tried["others"]
+    mended = [bug for bug, (before, after) in others.items() if before != after]
+    also = f", but for {', '.join(map(code, mended))}, fixed too" if mended else ""
+    yield f"{len(others)} other known bugs of {made.target.name}: each as before{also}."
+    for boundary, said in tried["boundaries"].items():
+        name = code(boundary.rpartition(".")[2])
+        unjudged = f", {said['unjudged']} more change only what it spoils" if said["unjudged"] else ""
+        yield (
+            f"{said['scenarios']} drawn inputs of {name}: {said['mended']} show the bug{unjudged}; on the other "
+            f"{said['outside']} the largest difference of any output is {said['largest_difference']:g}."
+        )
+    rest = tried["elsewhere"]
+    yield (
+        f"{rest['scenarios']} drawn inputs of {rest['boundaries']} other functions: the largest difference of any "
+        f"output is {rest['largest_difference']:g}."
+    )
+    for test, said in tried["regression"].items():
+        name = code(test.rpartition("::")[2])
+        if said["without"] == "did not run":
+            yield f"The regression test {name} was not run here: {code(said['reason'])}."
+        else:
+            yield f"The regression test {name} {said['without']} without the fix and {said['with']} with it."
+    for file, said in tried["tests"].items():
+        if "not_runnable" in said:
+            yield f"{code(file)} cannot run here: {code(said['not_runnable'])}."
+        else:
+            counts = [f"{b} {name}" if a == b else f"{b} {name} ({a} with the fix)" for name, (b, a) in
+                      sorted(said["outcomes"].items())]  # fmt: skip
+            yield f"{code(file)}: {', '.join(counts)}, the same with the fix."
+
+
+def _limits(made: Contribution) -> Iterable[str]:
+    yield "## Limits\n"
+    for text in made.fix.limits if made.fix else ():
+        yield f"* {linked(text)}"
+    first = _first(made)
+    there = first["environment"]
+    yield f"* Measured on a CPU with Python {there['python']}, torch {there['torch']}, numpy {there['numpy']}."
+    for item in there["stand_ins"]:
+        yield f"* Stands in for {code(item['name'])}: {sentence(item['reason'])}"
+    yield "* `sentinel verify evidence.json` runs all of it again and holds this page to it.\n"
+
+
+def _one(sides: Mapping[str, Any]) -> Mapping[str, Any]:
+    side: Mapping[str, Any] = sides["base"]
+    return side
+
+
+def _first(made: Contribution) -> Mapping[str, Any]:
+    """The first measured side of the first bug."""
+    sides = made.document["bugs"][made.recipe.bug_id]
+    return next((side for side in sides.values() if side["observation"]), sides["base"])
+
+
+def _revision(side: Mapping[str, Any]) -> str:
+    checkout = side["checkout"] or {}
+    commit = checkout.get("commit")
+    if not commit:
+        return code(side["ref"])
+    if checkout.get("patched"):
+        return f"{commit[:12]} with the fix"
+    return f"{commit}{' with uncommitted changes' if checkout['dirty'] else ''}"  # GitHub links a full sha
+
+
+def _permalink(made: Contribution, file: str, first: int, last: int | None) -> str:
+    repository = made.target.repository.removesuffix(".git")
+    commit = made.fix.commit if made.fix else (_first(made)["checkout"] or {}).get("commit")
+    several = bool(last and last > first)
+    place = f"{message(file)}, lines {first} to {last}" if several else f"{message(file)}, line {first}"
+    if not commit or not repository.startswith("https://github.com/"):
+        return code(place)
+    anchor = f"L{first}-L{last}" if several else f"L{first}"
+    return f"[{code(place)}]({repository}/blob/{commit}/{urllib.parse.quote(file)}#{anchor})"
+
+
+def _dedented(text: str) -> str:
+    import textwrap
+
+    return textwrap.dedent(text)
 
 
 # -- a comment ---------------------------------------------------------------------------------------------------------
 
 
-def comment(bundle: Bundle) -> str:
-    """A short comment: the verdicts, the evidence in a block that opens, its digest, the command that repeats it."""
-    recipe = bundle.recipe
-    parts = [f"### {code(recipe.bug_id)}: {prose(recipe.title)}\n", "| | revision | verdict |\n| --- | --- | --- |"]
-    parts += [f"| {s.name} | {_revision(s.decision)} | **{s.decision.verdict.name}** |" for s in bundle.sides]
-    parts.append("")
-    for side in bundle.sides:
-        text = evidence_text(side.decision)
-        ref = side.decision.ref
-        where = f"--sentinel-ref={ref}" if ref.kind in ("git", "pypi") else "--sentinel-repo=DIR"
-        parts.append(f"{side.name}: sha256 `{digest(text)}`")
-        parts.append(fenced(f"pytest --sentinel-target={recipe.target} --sentinel-bug={recipe.bug_id} {where}", "sh"))
-        room = (ROOM - sum(map(len, parts))) // (1 if side is bundle.sides[-1] else 2)
-        block = details(f"evidence at {side.name}", fenced(text.rstrip("\n"), "json"))
-        parts.append(block if len(block) < room else "(the evidence is too long for a comment)\n")
-    return "\n".join(parts)
+def comment(made: Contribution) -> str:
+    """What fits into a thread: what is wrong, where, the numbers, the fix in a sentence, how to see it."""
+    for rows in (6, 3, 1):
+        text = "\n".join(_comment(made, rows))
+        if text.count("\n") <= LONGEST_COMMENT:
+            break
+    return text
 
 
-def evidence_text(decision: Decision) -> str:
-    """The text of a decision's evidence, as it is written to a file."""
-    return dumps(evidence(decision))
-
-
-def digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _comment(made: Contribution, rows: int) -> Iterator[str]:
+    yield f"**{_heading(made)}**\n"
+    yield from list(_wrong(made))[1:]
+    for file, first, last, _ in made.guilty[:2]:
+        yield f"{_permalink(made, file, first, last)}\n"
+    bug = made.recipe.bug_id
+    one = Contribution(
+        made.recipes[:1], made.target, made.fix, {**made.document, "bugs": {bug: made.document["bugs"][bug]}}
+    )
+    yield from list(_numbers(one, rows))[1:]
+    told = made.fix.fix if made.fix else made.recipe.document.get("fix")
+    if told:
+        yield f"Fix: {sentence(str(told))}\n"
+    yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
@@ -336,6 +358,11 @@ def prose(text: str) -> str:
     )
 
 
+def linked(text: str) -> str:
+    """A sentence of a fix's own, in which numbers of pull requests are links."""
+    return re.sub(r"&#35;(?=\d+\b)", "#", sentence(text))
+
+
 def sentence(text: str) -> str:
     shown = prose(" ".join(text.split()))
     return shown if shown.endswith((".", "!", "?")) else f"{shown}."
@@ -343,6 +370,8 @@ def sentence(text: str) -> str:
 
 def code(text: str) -> str:
     """Foreign text as code, in a table too; GitHub links nothing inside it."""
+    if text.strip() == text and not re.search(r"[`|<&\\]", text) and message(text) == text:
+        return f"`{text}`" if text else ""
     shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
     return f"<code>{unlinked(shown)}</code>" if shown else ""
 
@@ -355,4 +384,4 @@ def fenced(text: str, language: str) -> str:
 
 
 def details(summary: str, block: str) -> str:
-    return f"<details><summary>{code(summary)}</summary>\n\n{block}\n</details>\n"
+    return f"<details><summary>{prose(summary)}</summary>\n\n{block}\n</details>\n"

@@ -86,7 +86,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
         if entry.is_dir():
             if not entry.is_symlink():
                 yield from _files_below(entry)
-        elif entry.suffix.lower() in SUFFIXES:
+        elif entry.suffix.lower() in SUFFIXES and not entry.name.endswith(".fix.yaml"):  # see recipes.fixes
             yield entry
 
 

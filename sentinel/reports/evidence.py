@@ -159,6 +159,7 @@ def _checkout(decision: Decision, known: Known) -> Document | None:
         "digest": checkout.digest,
         "tree": checkout.tree,
         "dirty": checkout.dirty,
+        **({"patched": checkout.patched} if checkout.patched else {}),
         "roots": list(checkout.roots),
         "left_out": [
             {"path": message(item.path), "size": item.size, "reason": message(item.reason, known)}

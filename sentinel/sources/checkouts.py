@@ -21,7 +21,7 @@ from typing import Any
 
 from sentinel.errors import Unavailable
 from sentinel.sources.home import Home, read_json, remove_tree, safe_name, write_atomically, writing
-from sentinel.sources.trees import LINK, MOST_BYTES, MOST_FILES, Entry, blob_id, present, tree_hash
+from sentinel.sources.trees import FILE, LINK, MOST_BYTES, MOST_FILES, Entry, blob_id, present, tree_hash
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
@@ -105,6 +105,27 @@ def files(checkout: Checkout) -> dict[str, str]:
             f"the checkout {checkout.path.parent.name} was removed or changed while it was used; run again"
         )
     return {entry.path: entry.blob for entry in found}
+
+
+def edited(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mapping[str, bytes]) -> Checkout:
+    """The checkout of a revision some of whose files were changed or added.
+
+    :param changes: repository path -> content; what lies outside of the package roots is no part of a checkout.
+    """
+    listed = _listed(base.path.parent, base.tree)
+    if listed is None:
+        raise Unavailable(f"the checkout of {base.ref} was removed or changed while it was used; run again")
+    inside = {name: text for name, text in changes.items() if any(name.startswith(f"{root}/") for root in base.roots)}
+    entries = [entry for entry in listed if entry.path not in inside]
+    entries += [Entry(name, FILE, blob_id(content), len(content)) for name, content in inside.items()]
+
+    def contents(asked: Sequence[Entry]) -> Iterable[tuple[Entry, bytes]]:
+        for entry in asked:
+            there = base.path / entry.path
+            linked = os.fsencode(os.readlink(there)) if entry.mode == LINK else None
+            yield entry, inside[entry.path] if entry.path in inside else linked or there.read_bytes()
+
+    return materialise(home, target, ref, entries, contents, base.left_out, commit=base.commit, dirty=True)
 
 
 def _check_amount(target: str, ref: Ref, entries: Sequence[Entry], left_out: set[str]) -> None:

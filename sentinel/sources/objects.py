@@ -29,7 +29,7 @@ def commit_of(mirror: Path, name: str) -> str | None:
 
 
 def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry], list[str]]:
-    """The files under some folders of a commit (or tree), and the submodules among them.
+    """The files under some folders of a commit (or tree), all where none is named, and the submodules among them.
 
     :returns: entries with the sizes of the blobs that are there (None: absent), and the paths of submodules.
     :raises GitError: where the commit's trees are not all in the mirror, or list more than any revision has.
@@ -46,7 +46,7 @@ def listing(
 
     :param seconds: as :func:`~sentinel.sources.gitbinary.run` has it.
     """
-    ask = ("ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, "--", *paths)
+    ask = ("ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, *(("--", *paths) if paths else ()))
     listed = bounded(mirror, *ask, most=_MOST_LISTED, seconds=seconds)
     found: list[Entry] = []
     submodules: list[str] = []

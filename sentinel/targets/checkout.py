@@ -27,6 +27,7 @@ class Checkout:
     :ivar version: the release, where the source is pypi or installed.
     :ivar digest: ``sha256:<hex>`` of the wheel, where the source is pypi.
     :ivar dirty: whether a working tree differed from its commit.
+    :ivar patched: ``sha256:<hex>`` of the fix that was applied to the commit, where one was.
     :ivar left_out: files of the revision that are not on disk.
     """
 
@@ -40,6 +41,7 @@ class Checkout:
     version: str | None = None
     digest: str | None = None
     dirty: bool = False
+    patched: str | None = None
     left_out: tuple[LeftOut, ...] = field(default=())
 
     @property

@@ -1,0 +1,216 @@
+"""``sentinel contribute``: a bug as a pull request: a branch with the fix, a page, a comment, evidence, a runner."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, counted, progress, say
+from sentinel.commands.fix import tests_options
+from sentinel.commands.known import known, settings_options
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sentinel.commands.console import Commands
+    from sentinel.export.branch import Branch
+    from sentinel.export.contribution import Contribution
+    from sentinel.export.exporting import Bundle, Exporter
+    from sentinel.recipes import Recipe
+    from sentinel.recipes.catalog import Catalog
+    from sentinel.recipes.fixes import Fix
+    from sentinel.settings import Settings
+    from sentinel.sources import MirrorStore
+    from sentinel.targets.refs import Ref
+
+_EXAMPLE = """\
+  sentinel contribute ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS --into ~/src/ROLL    a branch there, the pages in contribution/
+  sentinel contribute ROLL-AGGLOSS-TOKENMEAN-MASK                           the pages alone
+  sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl before, and with the fix in a working tree
+  sentinel contribute --all --no-check --out export                         every shipped recipe
+
+Where recipes/<target>/<BUG>.fix.yaml is, the fix is tried as by `sentinel fix check`, and the heads of pull requests in
+the mirror that change the same function are run. Else base and head are the recipe's first pins with the bug and
+without. The runner is tried in a process that holds torch, numpy and what it says it needs. Nothing is pushed.
+exit status: 0; 1 where something speaks against the fix, or a bug has no runner of its own; 2 it could not be run
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "contribute", _contribute, "make a bug a pull request: branch, page, runner", _EXAMPLE)
+    parser.add_argument("bug", metavar="BUG", nargs="*", help="a bug id, or a pattern with *")
+    parser.add_argument("--all", action="store_true", help="every recipe")
+    parser.add_argument("--into", metavar="DIR", type=Path, help="a clone of upstream that gets the branch")
+    parser.add_argument("--base", metavar="REF", help="where the bug is (default: as the fix, or the first pin, says)")
+    parser.add_argument("--head", metavar="REF", help="where it is not (default: the fix, or the first pin without it)")
+    parser.add_argument("--repo", metavar="DIR", help="a working tree that has the fix, in the place of --head")
+    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("contribution"), help="default: contribution")
+    parser.add_argument(
+        "--in-toto", action="store_true", help="also an in-toto statement of each evidence, to be signed"
+    )
+    parser.add_argument("--no-check", action="store_true", help="try neither the fix nor the runner")
+    tests_options(parser)
+    settings_options(parser)
+
+
+def _contribute(arguments: argparse.Namespace) -> int:
+    from sentinel.export.branch import contribute
+    from sentinel.recipes import find_recipes
+    from sentinel.recipes.fixes import fix_of
+    from sentinel.sources import MirrorStore
+    from sentinel.targets.refs import Ref
+
+    if bool(arguments.bug) == arguments.all:
+        raise SentinelError("say which bug, or --all")
+    if arguments.repo and arguments.head:
+        raise SentinelError("--repo is the working tree that has the fix; it cannot be given with --head")
+    catalog, settings = known(arguments)
+    recipes = find_recipes(catalog, (), arguments.bug)
+    base = Ref.parse(arguments.base) if arguments.base else None
+    head = Ref.parse(arguments.head) if arguments.head else None
+    if arguments.repo:
+        head = Ref("path", str(Path(arguments.repo).expanduser().absolute()))
+    fixes = {recipe.bug_id: fix_of(catalog, recipe.target, recipe.bug_id) for recipe in recipes if not (base or head)}
+    if arguments.into and not all(fixes.get(recipe.bug_id) for recipe in recipes):
+        raise SentinelError("--into makes a branch of a fix, and not each of these bugs has one that could be tried")
+    left = incomplete = 0
+    with progress() as tell, _Maker(arguments, catalog, settings, MirrorStore(), tell) as maker:
+        for recipe in recipes:
+            fix = fixes.get(recipe.bug_id)
+            if fix and recipe.bug_id != fix.bugs[0] and any(item.bug_id == fix.bugs[0] for item in recipes):
+                continue  # one root, one pull request
+            left += 1
+            made, bundles = maker.of_fix(fix) if fix else maker.of_pins(recipe, base, head)
+            folder = maker.write(made, bundles)
+            branch = contribute(arguments.into, fix, made.target.branch) if fix and arguments.into else None
+            against = (made.document["tried"] or {"problems": []})["problems"]
+            bad = bool(against) or not bundles[0].complete
+            incomplete += bad
+            if len(recipes) > 1:
+                say(f"{made.recipe.bug_id}: {_state(bundles[0], against)}")
+            else:
+                _tell(made, bundles[0], folder, branch, against, arguments)
+    if len(recipes) > 1:
+        say(f"{counted(left - incomplete, 'bug')} complete, {incomplete} not")
+    return 1 if incomplete else 0
+
+
+class _Maker:
+    """Makes contributions with one worker a target."""
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        catalog: Catalog,
+        settings: Settings,
+        store: MirrorStore,
+        tell: Callable[[str], None],
+    ) -> None:
+        from sentinel.deciding.runner import opener
+        from sentinel.export.trying import opening
+        from sentinel.recipes.fixes import find_fixes
+
+        self._arguments, self._catalog, self._settings, self._store, self._tell = (
+            arguments, catalog, settings, store, tell,
+        )  # fmt: skip
+        fixes = [fix for target in catalog.targets for fix in find_fixes(catalog, target)]
+        self._opened = opening(fixes, opener(settings, tell, store), store)
+        self._exporters: dict[str, Exporter] = {}
+
+    def __enter__(self) -> _Maker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for exporter in self._exporters.values():
+            exporter.close()
+
+    def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
+        """A bug whose fix is upstream's, or a working tree's, or nobody's yet."""
+        from sentinel.export.contribution import Contribution, documented
+
+        bundle = self._exporter(recipe.target).export(
+            recipe, *recipe.revisions(base, head), check=not self._arguments.no_check
+        )
+        document = documented([bundle], None, None, ())
+        return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
+
+    def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle]]:
+        """A root whose fix is tried."""
+        from sentinel.deciding.runner import Runner, options_of
+        from sentinel.export.contribution import contribution, documented, heads_tried
+        from sentinel.export.trying import FixTrial
+        from sentinel.recipes import find_recipes
+
+        check, options = not self._arguments.no_check, options_of(self._settings, fix.target)
+        recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
+        exporter = self._exporter(fix.target)
+        bundles = [
+            exporter.export(recipes[bug], fix.base, fix.patched, check=check and bug == fix.bugs[0]) for bug in fix.bugs
+        ]
+        tried, related = None, []
+        if check:
+            trial = FixTrial(
+                self._catalog, [fix], self._opened, options, self._store, self._tell, self._arguments.tests_python
+            )
+            try:
+                tried = trial.run(fix, tests=not self._arguments.no_tests)
+            finally:
+                trial.close()
+            runner = Runner(self._catalog, self._opened, options)
+            try:
+                target = self._catalog.targets[fix.target]
+                related = heads_tried(recipes[fix.bugs[0]], target, runner, self._store, self._tell)
+            finally:
+                runner.close()
+        return contribution(documented(bundles, fix, tried, related), self._catalog, self._store), bundles
+
+    def write(self, made: Contribution, bundles: Sequence[Bundle]) -> Path:
+        from sentinel.export.writing import write
+
+        return write(self._arguments.out, made, bundles, self._arguments.in_toto)
+
+    def _exporter(self, target: str) -> Exporter:
+        from sentinel.deciding.runner import options_of
+        from sentinel.export.exporting import Exporter
+
+        if target not in self._exporters:
+            options = options_of(self._settings, target)
+            self._exporters[target] = Exporter(self._catalog, self._opened, options, self._tell)
+        return self._exporters[target]
+
+
+def _tell(
+    made: Contribution,
+    bundle: Bundle,
+    folder: Path,
+    branch: Branch | None,
+    against: Sequence[str],
+    arguments: argparse.Namespace,
+) -> None:
+    from sentinel.export.page import title
+
+    verdicts = ", ".join(f"{side.name} {side.decision.verdict.name}" for side in bundle.sides)
+    say(f"{folder}: {verdicts}")
+    for problem in against:
+        say(f"against it: {problem}")
+    if not bundle.complete:
+        say(_state(bundle, ()))
+    elif arguments.no_check:
+        say("the runner was not tried")
+    if branch is not None:
+        where = "the clone's main" if branch.ahead else "the commit at which the fix was tried"
+        say(f"branch {branch.name} at {branch.commit[:12]}, on {where} ({branch.base[:12]})")
+        say(f"git -C {shlex.quote(str(arguments.into))} push YOUR-FORK {branch.name}")
+    repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
+    body, text = (shlex.quote(str(folder / name)) for name in ("PULL_REQUEST.md", "COMMENT.md"))
+    say(f"gh pr create --repo {repository} --title {shlex.quote(title(made))} --body-file {body}")
+    say(f"gh pr comment {made.recipe.upstream.get('pull') or 'NUMBER'} --repo {repository} --body-file {text}")
+
+
+def _state(bundle: Bundle, against: Sequence[str]) -> str:
+    if against:
+        return against[0]
+    return "complete" if bundle.complete else f"no runner or test: {bundle.reason}"

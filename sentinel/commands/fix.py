@@ -1,0 +1,129 @@
+"""``sentinel fix``: the tried patch of a bug."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from sentinel.commands.console import command, counted, group, json_option, progress, say, say_json
+from sentinel.commands.known import known, settings_options
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sentinel.commands.console import Commands
+    from sentinel.recipes.catalog import Catalog
+    from sentinel.recipes.fixes import Fix
+
+_SHOW = """\
+  sentinel fix show ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS | git apply
+"""
+_CHECK = """\
+  sentinel fix check ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS       the recipe, its neighbours, laws, numbers, upstream's tests
+  sentinel fix check 'ROLL-*' --no-tests                    without upstream's tests
+
+A fix is `recipes/<target>/<BUG-ID>.fix.yaml`. It is tried in a scratch tree of the commit that it names.
+exit status: 0 it mends the bug and changes nothing else, 1 something speaks against it, 2 it could not be tried
+"""
+
+
+def declare(commands: Commands) -> None:
+    own = group(commands, "fix", "show a bug's patch, or try it", _SHOW + _CHECK)
+    show = command(own, "show", _show, "print the patch as an ordinary diff", _SHOW)
+    show.add_argument("bug", metavar="BUG")
+    settings_options(show, "recipes")
+    check = command(own, "check", _check, "try the patch", _CHECK)
+    check.add_argument("bug", metavar="BUG", nargs="+", help="a bug id, or a pattern with *")
+    tests_options(check)
+    settings_options(check)
+    json_option(check)
+
+
+def tests_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-tests", action="store_true", help="do not run upstream's own tests")
+    parser.add_argument("--tests-python", metavar="PYTHON", help="the interpreter that has what upstream's tests need")
+
+
+def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
+    """The fixes of the bugs that match, each once.
+
+    :raises SentinelError: where a bug is unknown, or none that matches has a fix.
+    """
+    from sentinel.recipes import find_recipes
+    from sentinel.recipes.fixes import SUFFIX, fix_of
+
+    found: dict[Any, Fix] = {}
+    for glob in globs:
+        recipes = find_recipes(catalog, (), [glob])
+        fixes = [fix for item in recipes if (fix := fix_of(catalog, item.target, item.bug_id)) is not None]
+        if not fixes:
+            place = f"recipes/{recipes[0].target}/{recipes[0].bug_id}{SUFFIX}"
+            raise SentinelError(f"{glob} has no fix that could be tried; one is written as {place}")
+        found |= {fix.path: fix for fix in fixes}
+    return list(found.values())
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from sentinel.export.trying import diff_of
+    from sentinel.sources import MirrorStore
+
+    catalog, _ = known(arguments)
+    for fix in fixes_of(catalog, [arguments.bug]):
+        say(diff_of(fix, MirrorStore()).rstrip("\n"))
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from sentinel.deciding.runner import opener, options_of
+    from sentinel.export.trying import FixTrial
+    from sentinel.sources import MirrorStore
+
+    catalog, settings = known(arguments)
+    fixes, store = fixes_of(catalog, arguments.bug), MirrorStore()
+    documents = {}
+    with progress() as tell:
+        for fix in fixes:
+            options = options_of(settings, fix.target)
+            opened = opener(settings, tell, store)
+            trial = FixTrial(catalog, [fix], opened, options, store, tell, arguments.tests_python)
+            try:
+                documents[fix.bugs[0]] = trial.run(fix, tests=not arguments.no_tests).document()
+            finally:
+                trial.close()
+    if arguments.json:
+        say_json(documents)
+    else:
+        for fix in fixes:
+            for line in told(documents[fix.bugs[0]]):
+                say(line)
+    return 1 if any(document["problems"] for document in documents.values()) else 0
+
+
+def told(document: Mapping[str, Any]) -> list[str]:
+    """What came of trying a fix, a line each."""
+    lines = [f"{bug}: {before} without the fix, {after} with it" for bug, (before, after) in document["bugs"].items()]
+    others = document["others"]
+    mended = [bug for bug, (before, after) in others.items() if before != after == "fixed"]
+    also = f", {', '.join(mended)} fixed too" if mended else ""
+    lines.append(f"  {counted(len(others), 'other recipe')}: as before{also}")
+    for boundary, said in document["boundaries"].items():
+        shown = f" ({', '.join(said['mended_laws'])})" if said["mended_laws"] else ""
+        lines.append(
+            f"  {boundary}: {counted(said['scenarios'], 'drawn scenario')}: {said['mended']} show the bug{shown}, "
+            f"{said['unjudged']} change only what it spoils, {said['refused']} are refused; on the other "
+            f"{said['outside']} the largest difference is {said['largest_difference']:g}"
+        )
+    rest = document["elsewhere"]
+    lines.append(
+        f"  {rest['boundaries']} other functions: {rest['scenarios']} drawn scenarios, the largest difference is "
+        f"{rest['largest_difference']:g}"
+    )
+    for file, said in document["tests"].items():
+        counts = ", ".join(f"{b} {name}" if b == a else f"{b} {name} (with the fix {a})" for name, (b, a) in
+                           said.get("outcomes", {}).items())  # fmt: skip
+        lines.append(f"  {file}: {counts or 'cannot run here: ' + said['not_runnable']}")
+    for test, said in document["regression"].items():
+        why = f": {said['reason']}" if "reason" in said else ""
+        lines.append(f"  {test}: {said['without']} without the fix, {said['with']} with it{why}")
+    return [*lines, *(f"  AGAINST IT: {problem}" for problem in document["problems"])]

@@ -1,0 +1,119 @@
+"""A branch in somebody's clone of upstream: the fix and its test, committed, and nothing pushed."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.errors import SentinelError
+from sentinel.recipes.fixes import Fix, edited
+from sentinel.sources import objects
+from sentinel.sources.gitbinary import GitError, git_dir_of, run, run_checked
+
+
+@dataclass(frozen=True)
+class Branch:
+    """:ivar base: the commit that it stands on.
+    :ivar ahead: whether that is the clone's own main, or the older commit that the fix was tried at.
+    """
+
+    name: str
+    commit: str
+    base: str
+    ahead: bool
+
+
+def contribute(clone: Path, fix: Fix, main: str) -> Branch:
+    """Make a branch with a fix as one commit of the clone's user. The work tree and its index are left as they are.
+
+    It stands on the clone's newest main where the edited files are there what they were when the fix was tried; else on
+    the commit at which it was.
+
+    :param main: the name of upstream's branch.
+    :raises SentinelError: where this is no clone, has not the commit, or has a branch of that name already.
+    """
+    if not (clone / ".git").exists():
+        raise SentinelError(f"{clone} is no clone; `git clone` upstream's repository there first")
+    git_dir = git_dir_of(clone).absolute()
+    name = f"fix/{_slug(fix.bugs[0])}"
+    if run(git_dir, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}").status == 0:
+        raise SentinelError(f"{clone} has a branch {name} already; delete it with `git branch -D {name}`, or keep it")
+    if objects.commit_of(git_dir, fix.commit) is None:
+        raise SentinelError(f"{clone} has not the commit {fix.commit} at which the fix was tried; fetch upstream")
+    try:
+        if fix.head:
+            return _of_upstream(git_dir, fix, name)
+        base = fix.commit
+        for ref in (f"refs/remotes/upstream/{main}", f"refs/remotes/origin/{main}", f"refs/heads/{main}"):
+            found = run(git_dir, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+            if found.status == 0:
+                newest = found.out.decode().strip()
+                base = newest if _blobs(git_dir, newest, fix) == _blobs(git_dir, fix.commit, fix) else base
+                break
+        there = _blobs(git_dir, base, fix)
+        files = edited(
+            fix, lambda file: there.get(file, ""), lambda blob: run_checked(git_dir, "cat-file", "blob", blob)
+        )
+        commit = _committed(git_dir, base, {file: after for file, (_, after) in files.items()}, message(fix))
+        run_checked(git_dir, "update-ref", f"refs/heads/{name}", commit, "")
+    except GitError as error:
+        raise SentinelError(f"{clone}: {error}") from error
+    return Branch(name, commit, base, base != fix.commit)
+
+
+def message(fix: Fix) -> str:
+    """The message of the commit: the subject in the repository's form, what is wrong, why this mends it."""
+    paragraphs = [textwrap.fill(text.replace("`", ""), 72, break_long_words=False, break_on_hyphens=False)
+                  for text in (fix.wrong, fix.fix)]  # fmt: skip
+    return "\n\n".join([fix.subject, *paragraphs]) + "\n"
+
+
+def _of_upstream(git_dir: Path, fix: Fix, name: str) -> Branch:
+    """Upstream's own fix is there already; a name for it."""
+    if objects.commit_of(git_dir, fix.head) is None:
+        raise SentinelError(f"the clone has not {fix.head}, which is the fix; fetch its pull request's head")
+    run_checked(git_dir, "update-ref", f"refs/heads/{name}", fix.head, "")
+    return Branch(name, fix.head, fix.commit, False)
+
+
+def _blobs(git_dir: Path, commit: str, fix: Fix) -> dict[str, str]:
+    return {entry.path: entry.blob for entry in objects.listing(git_dir, commit, fix.files)[0]}
+
+
+def _committed(git_dir: Path, base: str, files: Mapping[str, bytes], text: str) -> str:
+    """A commit that is another one but for these files, made beside the work tree and its index."""
+    with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
+        own = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
+
+        def git(*arguments: str, data: bytes | None = None) -> str:
+            done = run(git_dir, *arguments, data=data, environment={**own, **_who(git_dir)})
+            if done.status:
+                raise GitError(done.reason)
+            return done.out.decode().strip()
+
+        git("read-tree", base)
+        for file, content in files.items():
+            mode = run_checked(git_dir, "ls-tree", base, "--", file).decode().partition(" ")[0] or "100644"
+            blob = git("hash-object", "-w", "--stdin", data=content)
+            git("update-index", "--add", "--cacheinfo", f"{mode},{blob},{file}")
+        return git("commit-tree", git("write-tree"), "-p", base, "-F", "-", data=text.encode())
+
+
+def _who(git_dir: Path) -> dict[str, str]:
+    """Who commits, as the user's own git says: Sentinel's git does not read the user's configuration."""
+    found: dict[str, str] = {}
+    for name, setting in (("NAME", "user.name"), ("EMAIL", "user.email")):
+        said = run(git_dir, "config", setting, environment={"GIT_CONFIG_GLOBAL": os.path.expanduser("~/.gitconfig")})
+        if said.status:
+            raise SentinelError(f"git does not know who commits; say so with `git config --global {setting} ...`")
+        found |= dict.fromkeys((f"GIT_AUTHOR_{name}", f"GIT_COMMITTER_{name}"), said.out.decode().strip())
+    return found
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

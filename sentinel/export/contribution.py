@@ -1,0 +1,151 @@
+"""All that is sent upstream of one root: what was measured, as one document from which its pages are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.deciding.runner import Job, Runner
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.export.exporting import Bundle
+from sentinel.export.trying import Tried, diff_of
+from sentinel.findings.duplicates import names
+from sentinel.findings.history import files_of, touching
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.fixes import Fix, fix_of
+from sentinel.reports.evidence import evidence, validate
+from sentinel.reports.store import parse
+from sentinel.sources import MirrorStore, objects
+from sentinel.targets import Target
+from sentinel.targets.refs import Ref
+
+VERSION = 1
+
+#: Heads of pull requests at which a recipe is run, the newest first.
+MOST_HEADS = 25
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What the pages are made of.
+
+    :ivar recipes: those of the root; the first gives the page its name.
+    :ivar fix: None where no patch of ours was tried.
+    :ivar document: what ``evidence.json`` holds.
+    :ivar diff: the patch with as many lines around it as the page shows.
+    :ivar guilty: the lines with the bug: file, first line, last line, text.
+    """
+
+    recipes: tuple[Recipe, ...]
+    target: Target
+    fix: Fix | None
+    document: Mapping[str, Any]
+    diff: str = ""
+    guilty: tuple[tuple[str, int, int, str], ...] = ()
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.recipes[0]
+
+
+def documented(
+    bundles: Sequence[Bundle], fix: Fix | None, tried: Tried | None, related: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What ``evidence.json`` holds: each decision's whole evidence, and what was tried beside it."""
+    first = bundles[0]
+    runner = {side.name: side.tried.status or side.tried.problem for side in first.sides if side.tried is not None}
+    return {
+        "contribution_version": VERSION,
+        "target": first.recipe.target,
+        "bugs": {
+            bundle.recipe.bug_id: {side.name: evidence(side.decision) for side in bundle.sides} for bundle in bundles
+        },
+        "fix": {"file": fix.path.name, "digest": fix.digest} if fix else None,
+        "tried": tried.document() if tried else None,
+        "runner": {"sides": runner, "packages": list(first.runner.packages)} if first.runner else None,
+        "reason": first.reason,
+        "related": [dict(item) for item in related],
+    }
+
+
+def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
+    """The contribution that a document describes, as the recipes and fixes of today have its prose.
+
+    :raises SentinelError: where its recipe or its fix is another one here, or is not here.
+    """
+    target = str(document["target"])
+    if target not in catalog.targets:
+        raise SentinelError(f"no adapter of target {target!r} is here")
+    by_id = {recipe.bug_id: recipe for recipe in find_recipes(catalog, [target])}
+    if absent := document["bugs"].keys() - by_id.keys():
+        raise SentinelError(f"there is no recipe of {', '.join(sorted(absent))} here")
+    recipes = tuple(by_id[bug] for bug in document["bugs"])
+    fix = fix_of(catalog, target, recipes[0].bug_id) if document["fix"] else None
+    if document["fix"] and (fix is None or fix.digest != document["fix"]["digest"]):
+        raise SentinelError(f"{document['fix']['file']} is another one here than the one that was tried")
+    made = Contribution(recipes, catalog.targets[target], fix, document)
+    if fix is None:
+        return made
+    return Contribution(recipes, made.target, fix, document, diff_of(fix, store, 1), _guilty(fix, store))
+
+
+def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ...]:
+    mirror = store.path(fix.target)
+    listed, _ = objects.listing(mirror, fix.commit, [file for file, _, _ in fix.guilty])
+    blobs = {entry.path: entry.blob for entry in listed}
+    found = []
+    for file, first, last in fix.guilty:
+        if file not in blobs:
+            raise SentinelError(f"{fix.path}: {file} is not there at {fix.commit[:12]}")
+        text = next(objects.contents(mirror, [blobs[file]]))[1].decode("utf-8", "replace")
+        found.append((file, first, last, "\n".join(text.splitlines()[first - 1 : last])))
+    return tuple(found)
+
+
+def load_contribution(file: Path) -> dict[str, Any] | None:
+    """The document of a contribution; None where the file is something else.
+
+    :raises SentinelError: where it is one that cannot be read.
+    """
+    try:
+        document = parse(file)
+    except SentinelError:
+        return None
+    if not isinstance(document, dict) or "contribution_version" not in document:
+        return None
+    try:
+        if document["contribution_version"] != VERSION:
+            raise SentinelError(f"{file}: a contribution of version {document['contribution_version']!r}")
+        for sides in document["bugs"].values():
+            for side in sides.values():
+                validate(side)
+        return {**document, "fix": document["fix"], "tried": document["tried"], "related": document["related"]}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SentinelError(f"{file} is no contribution ({error!r})") from None
+
+
+def heads_tried(
+    recipe: Recipe, target: Target, runner: Runner, store: MirrorStore, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """What the recipe says at each pull request's head, in the mirror, that changes lines of its boundary's function.
+
+    A head at which it is ``fixed`` is a report of the bug, whatever its words are.
+    """
+    git_dir = store.path(target.name)
+    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
+    touches = touching(git_dir, names(recipe), files_of(target, recipe.boundary), outside)
+    pulls = sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
+    found = []
+    for pull in pulls[:MOST_HEADS]:
+        tell(f"{recipe.bug_id} at pull request #{pull}")
+        try:
+            commit = store.resolve(target, f"pull/{pull}/head")
+        except Unavailable:
+            continue
+        decision = runner.decide(Job(recipe, Ref("git", commit)))
+        runner.discard(target.name, Ref("git", commit))
+        found.append({"pull": pull, "commit": commit, "verdict": decision.verdict.name})
+    return found

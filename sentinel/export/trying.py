@@ -1,0 +1,344 @@
+"""A fix tried: what the recipes, the laws, drawn scenarios and upstream's own tests say with it and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, OpenCheckout, Runner
+from sentinel.errors import SentinelError
+from sentinel.export.upstream_tests import UpstreamTests
+from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.fixes import Fix, diff, edited
+from sentinel.search.boundary_search import Drawn, drawn_scenarios
+from sentinel.search.checks import subjects
+from sentinel.sources import MirrorStore, checkouts, objects
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
+from sentinel.values.literals import Tensor, plain
+from sentinel.worker.client import Options
+
+#: Scenarios that are drawn for a bug's own boundary, and for any other that the edit may touch.
+OWN, OTHERS = 100, 6
+
+#: How good a verdict is; what is not among them tells nothing.
+_RANK = {"reproduced": 0, "fixed": 1}
+
+Files = Mapping[str, tuple[bytes, bytes]]
+
+
+def files_of(fix: Fix, store: MirrorStore) -> Files:
+    """Each file that a fix changes, before and after, from the target's mirror; of upstream's own fix none.
+
+    :raises SentinelError: where the mirror does not have one, or has another.
+    """
+    if not fix.edits:
+        return {}
+    mirror = store.path(fix.target)
+    listed, _ = objects.listing(mirror, fix.commit, fix.files)
+    there = {entry.path: entry.blob for entry in listed}
+
+    def content(blob: str) -> bytes:
+        return next(objects.contents(mirror, [blob]))[1]
+
+    return edited(fix, lambda file: there.get(file, ""), content)
+
+
+def diff_of(fix: Fix, store: MirrorStore, context: int = 3) -> str:
+    """The fix as an ordinary diff.
+
+    :raises SentinelError: as :func:`files_of`.
+    """
+    if fix.edits:
+        return diff(files_of(fix, store), context)
+    from sentinel.sources.gitbinary import run_checked
+
+    git_dir = store.path(fix.target)
+    return run_checked(git_dir, "diff", f"-U{context}", "--no-ext-diff", fix.commit, fix.head, "--").decode()
+
+
+def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> OpenCheckout:
+    """Open checkouts, those of fixes' patched refs too."""
+    by_ref = {fix.patched: fix for fix in fixes if fix.edits}
+
+    def patched(target: Target, ref: Ref, pull: int | None) -> Checkout:
+        fix = by_ref.get(ref)
+        if fix is None:
+            return opened(target, ref, pull)
+        base = opened(target, fix.base, pull)
+        # Of the package roots alone: a mirror that has no tests has a fix's code all the same.
+        inside = replace(fix, edits=tuple(e for e in fix.edits if any(e.file.startswith(f"{r}/") for r in base.roots)))
+        known = checkouts.files(base)
+
+        def content(blob: str) -> bytes:
+            return next((base.path / path).read_bytes() for path, there in known.items() if there == blob)
+
+        made = edited(inside, lambda file: known.get(file, ""), content)
+        changed = {file: after for file, (_, after) in made.items()}
+        return replace(checkouts.edited(store.home, target, ref, base, changed), patched=fix.digest)
+
+    return patched
+
+
+@dataclass
+class Tried:
+    """What came of trying a fix, as plain data that evidence holds.
+
+    :ivar bugs: bug id -> its decisions without the fix and with it.
+    :ivar others: the target's other recipes, bug id -> verdicts without it and with it.
+    :ivar boundaries: of the bugs' own, boundary -> what drawn scenarios said there.
+    :ivar elsewhere: the same of all others taken together.
+    :ivar tests: file of upstream's tests -> what it gave, or why it cannot run here.
+    :ivar regression: what the fix's own tests gave without it and with it.
+    :ivar problems: what speaks against the fix; empty where nothing does.
+    """
+
+    bugs: dict[str, tuple[Decision, Decision]] = field(default_factory=dict)
+    others: dict[str, tuple[str, str]] = field(default_factory=dict)
+    boundaries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    elsewhere: dict[str, Any] = field(
+        default_factory=lambda: {"boundaries": 0, "scenarios": 0, "largest_difference": 0.0}
+    )
+    tests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    regression: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """What ``evidence.json`` keeps of it beside the decisions."""
+        told = ("boundaries", "elsewhere", "tests", "regression", "problems")
+        return {
+            "bugs": {bug: [side.verdict.name for side in pair] for bug, pair in self.bugs.items()},
+            "others": {bug: list(pair) for bug, pair in self.others.items()},
+            **{name: getattr(self, name) for name in told},
+        }
+
+
+class FixTrial:
+    """Tries the fixes of one target. Close it at the end.
+
+    :param opened: how upstream's own revisions are had.
+    :param tests_python: the interpreter that has what upstream's tests need.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        fixes: Sequence[Fix],
+        opened: OpenCheckout,
+        options: Options,
+        store: MirrorStore,
+        tell: Callable[[str], None],
+        tests_python: str | None = None,
+    ) -> None:
+        self._catalog, self._store, self._tell = catalog, store, tell
+        self._runner = Runner(catalog, opening(fixes, opened, store), options)
+        self._python = tests_python
+
+    def close(self) -> None:
+        self._runner.close()
+
+    def run(self, fix: Fix, own: int = OWN, others: int = OTHERS, tests: bool = True) -> Tried:
+        """Try a fix.
+
+        :param own, others: scenarios to be drawn for the bugs' boundaries, and for others.
+        :param tests: whether to run upstream's own.
+        :raises SentinelError: where the edits do not apply, or a revision cannot be had.
+        """
+        tried = Tried()
+        self._recipes(fix, tried)
+        self._scenarios(fix, tried, own, others)
+        if tests:
+            self._tests(fix, tried)
+        return tried
+
+    # -- recipes ------------------------------------------------------------------------------------------------------
+
+    def _recipes(self, fix: Fix, tried: Tried) -> None:
+        """Decide every recipe of the target on both sides."""
+        recipes = find_recipes(self._catalog, [fix.target])
+        for bug in fix.bugs:
+            if bug not in {recipe.bug_id for recipe in recipes}:
+                raise SentinelError(f"{fix.path}: there is no recipe of {bug}")
+        self._tell(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
+        jobs = [[Job(recipe, ref) for recipe in recipes] for ref in (fix.base, fix.patched)]
+        self._runner.plan([*jobs[0], *jobs[1]])
+        for pair in zip(*jobs):
+            before, after = map(self._runner.decide, pair)
+            bug = before.recipe.bug_id
+            if bug in fix.bugs:
+                tried.bugs[bug] = before, after
+                self._judge_bug(tried, bug)
+                continue
+            names = tried.others[bug] = before.verdict.name, after.verdict.name
+            if names[0] != names[1] and names != ("reproduced", "fixed"):
+                tried.problems.append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
+
+    @staticmethod
+    def _judge_bug(tried: Tried, bug: str) -> None:
+        for side, wanted, decision in zip(("without", "with"), ("reproduced", "fixed"), tried.bugs[bug]):
+            if decision.verdict.name != wanted:
+                told = f": {decision.verdict.reason}" if decision.verdict.reason else ""
+                tried.problems.append(f"{bug} is {decision.verdict.name} {side} the fix{told}")
+
+    # -- drawn scenarios ----------------------------------------------------------------------------------------------
+
+    def _scenarios(self, fix: Fix, tried: Tried, own: int, others: int) -> None:
+        chosen, _ = subjects(self._catalog, fix.target)
+        bindings = [subject.binding for subject in chosen]
+        opened = [self._runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
+        self._tell(f"{fix.bugs[0]}: drawn scenarios at {len(chosen)} boundaries")
+        for subject in chosen:
+            about = [pair[0] for pair in tried.bugs.values() if pair[0].recipe.boundary in subject.binding.paths]
+            sessions = [place.law_session.fresh() for place in opened]
+            try:
+                told = _compared(subject, sessions, about, own if about else others)
+            except Undecidable:
+                continue  # the boundary is not in this version
+            finally:
+                for session in sessions:
+                    session.close()
+            if about:
+                tried.boundaries[subject.name] = told
+            else:
+                largest = max(tried.elsewhere["largest_difference"], told["largest_difference"])
+                counts = {key: tried.elsewhere[key] + told.get(key, 1) for key in ("boundaries", "scenarios")}
+                tried.elsewhere = {**counts, "largest_difference": largest}
+            if told["worse"]:
+                tried.problems.append(f"{subject.name}: with the fix {'; '.join(told['worse'])}")
+            if told["changed"]:
+                tried.problems.append(
+                    f"{subject.name}: other numbers on {told['changed']} drawn scenarios outside of the bug, by up to "
+                    f"{told['largest_difference']:g}"
+                )
+
+    # -- upstream's tests ---------------------------------------------------------------------------------------------
+
+    def _tests(self, fix: Fix, tried: Tried) -> None:
+        with UpstreamTests(self._store.path(fix.target), fix, files_of(fix, self._store), self._python) as upstream:
+            for file in upstream.files:
+                self._tell(f"{fix.bugs[0]}: upstream's {file}")
+                tried.tests[file] = told = upstream.compared(file)
+                tried.problems += [f"{name} passed, and fails with the fix" for name in told.get("worse", ())]
+            if fix.regression:
+                tried.regression = upstream.regression()
+                for test, told in tried.regression.items():
+                    sides = told["without"], told["with"]
+                    if sides not in (("failed", "passed"), ("did not run", "did not run")):
+                        tried.problems.append(f"the test {test} {sides[0]} without the fix and {sides[1]} with it")
+
+
+def _compared(
+    subject: Subject, sessions: Sequence[LawSession], about: Sequence[Decision], count: int
+) -> dict[str, Any]:
+    """What drawn scenarios say without a fix and with it.
+
+    Outside of the bug every answer has to be the same. A scenario shows the bug where a law that was broken is kept
+    with the fix, or is broken by other numbers. Where no law is broken, the values that it spoils may differ, which is
+    counted, and no others.
+
+    :param about: what was decided of the bugs at this boundary, without the fix.
+    """
+    spoiled = {
+        item.key.rpartition(".")[2] for decision in about for item in decision.comparisons if not item.matches_fixed
+    }
+    told = dict.fromkeys(("scenarios", "outside", "mended", "unjudged", "changed", "refused"), 0)
+    worse: dict[str, None] = {}
+    mended: dict[str, None] = {}
+    largest = 0.0
+    for drawn in _drawn(subject, count):
+        plans = _plans(drawn)
+        if not plans:
+            continue
+        before, after = (session.try_(subject, plans) for session in sessions)
+        told["scenarios"] += 1
+        if all(trial.refused for trial in (*before, *after)):
+            told["refused"] += 1
+            continue
+        broken, still = _broken(plans, before), _broken(plans, after)
+        for name, symptom in sorted({each[:2] for each in still} - {each[:2] for each in broken}):
+            worse[f"{name} is broken ({symptom})"] = None
+        if broken != still:
+            told["mended"] += 1
+            mended |= dict.fromkeys(sorted({name for name, _, _ in broken - still}))
+            continue
+        pairs = [
+            (one.case.observation, two.case.observation) for one, two in zip(before, after) if one.case and two.case
+        ]
+        apart = _differences(pairs)
+        if apart and apart.keys() <= spoiled:
+            told["unjudged"] += 1
+            continue
+        told["outside"] += 1
+        told["changed"] += bool(apart)
+        largest = max(largest, *apart.values(), 0.0)
+    return {**told, "largest_difference": largest, "mended_laws": list(mended), "worse": list(worse)}
+
+
+def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
+    """Observation key -> the largest difference there, of those that differ."""
+    found: dict[str, float] = {}
+    for one, two in pairs:
+        for variant in one:
+            for key in {*one[variant], *two.get(variant, {})}:
+                difference = _difference(one[variant].get(key), two.get(variant, {}).get(key))
+                if difference > found.get(key, 0.0):
+                    found[key] = difference
+    return found
+
+
+def _drawn(subject: Subject, count: int) -> Iterator[Drawn]:
+    rounds = 0
+    while count > 0 and rounds < 10:
+        found = drawn_scenarios(subject, 0, rounds, min(count, 100))
+        yield from found
+        count, rounds = count - len(found), rounds + 1
+        if not found:
+            return
+
+
+def _plans(drawn: Drawn) -> list[Plan]:
+    plans: list[Plan] = []
+    for law in drawn.subject.laws:
+        variants = drawn.variants(law)
+        if not isinstance(variants, str):
+            plans.append((law, variants))
+    return plans
+
+
+def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, str, str]]:
+    """(law, symptom, detail) of what is broken; what a call raised is a symptom, too."""
+    found = set()
+    for (law, _), trial in zip(plans, trials):
+        if trial.refused:
+            found.add((law.name, "refused", trial.refused))
+        found |= {(law.name, item.symptom, f"{item.key}: {item.detail}") for item in trial.violations}
+    return found
+
+
+def _difference(one: Any, two: Any) -> float:
+    """The largest difference between two observations; infinite where they have not the same form."""
+    if isinstance(one, Tensor) and isinstance(two, Tensor):
+        if (one.shape, one.dtype) != (two.shape, two.dtype):
+            return np.inf
+        return _apart(np.asarray(one.array(), float), np.asarray(two.array(), float))
+    if isinstance(one, Mapping) and isinstance(two, Mapping) and one.keys() == two.keys():
+        return max((_difference(one[key], two[key]) for key in one), default=0.0)
+    if isinstance(one, float) and isinstance(two, float):
+        return _apart(np.asarray(one), np.asarray(two))
+    if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)) and len(one) == len(two):
+        return max((_difference(left, right) for left, right in zip(one, two)), default=0.0)
+    return 0.0 if plain(one) == plain(two) else np.inf
+
+
+def _apart(one: Any, two: Any) -> float:
+    same = (one == two) | (np.isnan(one) & np.isnan(two))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0.0, np.abs(one - two))
+    return float(np.nan_to_num(apart, nan=np.inf, posinf=np.inf).max(initial=0.0))

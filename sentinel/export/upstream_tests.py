@@ -1,0 +1,194 @@
+"""Upstream's own tests, in a scratch tree of a commit without a fix and in one with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sentinel.recipes.fixes import Fix
+from sentinel.sources import objects
+from sentinel.sources.trees import LINK, too_large
+from sentinel.worker import bubblewrap
+from sentinel.worker.client import Options
+from sentinel.worker.contained import contained_command
+
+#: Seconds for one file of tests.
+TIMEOUT = 240.0
+
+#: Files of tests that are run, of those that import an edited module.
+MOST = 4
+
+_TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
+_OUTCOME = re.compile(
+    r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:\[\d+\] )?(\S+\.py(?:::\S+)?)(?: - (.*))?", re.MULTILINE
+)
+_FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "TORCHDYNAMO_DISABLE": "1"}
+_PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
+
+
+class UpstreamTests:
+    """Two scratch trees, removed at the end. Tests are strangers' code: they run strictly contained.
+
+    :param changes: path -> (before, after) of what the fix edits.
+    :param python: the interpreter whose packages the tests may use.
+    """
+
+    def __init__(self, git_dir: Path, fix: Fix, changes: Mapping[str, tuple[bytes, bytes]], python: str | None) -> None:
+        self._git_dir, self._fix, self._changes = git_dir, fix, changes
+        self._python = python or sys.executable
+        self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
+
+    def __enter__(self) -> UpstreamTests:
+        os.chmod(self._folder.name, 0o755)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._folder.cleanup()
+
+    @cached_property
+    def files(self) -> list[str]:
+        """The files of tests that import an edited module, those first whose paths are most like its own."""
+        listed, _ = objects.listing(self._git_dir, self._fix.commit, [])
+        tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
+        here = objects.sizes(self._git_dir, tests.values())
+        modules = [_import_of(file) for file in self._changed if not _TEST.search(file) and file.endswith(".py")]
+        found = []
+        texts = dict(objects.contents(self._git_dir, {blob for blob in tests.values() if here[blob] is not None}))
+        for file, blob in tests.items():
+            text = texts.get(blob, b"").decode("utf-8", "replace")
+            if any(pattern.search(text) for pattern in modules):
+                found.append(file)
+        about = {word for path in self._changed for word in _words(path)}
+        found.sort(key=lambda file: (-len(about & _words(file)) / len(_words(file)), file))
+        return found[:MOST]
+
+    @property
+    def _changed(self) -> list[str]:
+        if self._fix.edits:
+            return list(self._fix.files)
+        from sentinel.sources.gitbinary import run_checked
+
+        out = run_checked(self._git_dir, "diff", "--name-only", "--no-renames", self._fix.commit, self._fix.head, "--")
+        return out.decode().split("\n")[:-1]
+
+    def compared(self, file: str) -> dict[str, Any]:
+        """How many tests of a file passed, failed and so on without the fix and with it; or why none ran."""
+        before, said = self._run("without", file)
+        if not before or set(before.values()) <= {"error"}:
+            return {"not_runnable": said}
+        after, _ = self._run("with", file)
+        counts: dict[str, list[int]] = {}
+        for side, outcomes in enumerate((before, after)):
+            for outcome in outcomes.values():
+                counts.setdefault(outcome, [0, 0])[side] += 1
+        worse = sorted(name for name, outcome in before.items() if outcome == "passed" != after.get(name, "error"))
+        return {"outcomes": counts, "worse": worse}
+
+    def regression(self) -> dict[str, dict[str, Any]]:
+        """What the fix's own tests give in both trees; without the fix, with these tests laid into the tree."""
+        told = {}
+        for test in self._fix.regression:
+            sides = {}
+            for side in ("without", "with"):
+                outcomes, said = self._run(side, test, own_tests=True)
+                found = set(outcomes.values())
+                sides[side] = "passed" if found == {"passed"} else "failed" if "failed" in found else "did not run"
+                if sides[side] == "did not run":
+                    sides["reason"] = said
+            told[test] = sides
+        return told
+
+    def _run(self, side: str, test: str, own_tests: bool = False) -> tuple[dict[str, str], str]:
+        """Outcome of each test, and the last telling line where there is none."""
+        tree = self._tree(side, own_tests)
+        roots = [tree, *(path for path in tree.iterdir() if path.is_dir() and (path / "pyproject.toml").exists())]
+        quiet = [
+            "-q",
+            "-rA",
+            "--tb=line",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:sentinel",
+            "-o",
+            "addopts=",
+            "-W",
+            "ignore",
+        ]
+        command = [self._python, "-m", "pytest", *quiet, f"--rootdir={tree}", f"{tree}/{test}"]
+        with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
+            command = contained_command(command, Path(folder), tree, memory=Options.memory)
+            if self._python != sys.executable:
+                command = bubblewrap.wrapped(command, [folder, str(tree)])
+            environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | _FLAGS
+            paths = os.pathsep.join(map(str, roots))
+            try:
+                done = subprocess.run(
+                    command,
+                    env={**environment, "PYTHONPATH": paths, "HOME": folder, "TMPDIR": folder},
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    timeout=TIMEOUT,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return {}, f"no end within {TIMEOUT:g} s"
+        out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", done.stdout)
+        found = {name.partition(" ")[0]: outcome.lower() for outcome, name, _ in _OUTCOME.findall(out)}
+        return found, _why(out)
+
+    def _tree(self, side: str, own_tests: bool) -> Path:
+        """A scratch tree, made when it is first asked for."""
+        tree = Path(self._folder.name, side + ("-tested" if own_tests and side == "without" else ""))
+        if tree.exists():
+            return tree
+        commit = self._fix.head if self._fix.head and side == "with" else self._fix.commit
+        listed, _ = objects.entries(self._git_dir, commit, [])
+        kept = {
+            e.path: e.blob for e in listed if e.mode != LINK and e.size is not None and not too_large(e.path, e.size)
+        }
+        blobs: dict[str, list[str]] = {}
+        for path, blob in kept.items():
+            blobs.setdefault(blob, []).append(path)
+        for blob, content in objects.contents(self._git_dir, blobs):
+            for path in blobs[blob]:
+                place = tree / path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(content)
+        changes = {path: after for path, (_, after) in self._changes.items()}
+        if side == "without":
+            changes = {path: after for path, after in changes.items() if own_tests and _TEST.search(path)}
+        for path, content in changes.items():
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).write_bytes(content)
+        for place in (tree, *tree.rglob("*")):
+            place.chmod(0o755 if place.is_dir() else 0o644)
+        return tree
+
+
+def _words(path: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", path.lower())) - {"py", "test", "tests"}
+
+
+def _import_of(file: str) -> re.Pattern[str]:
+    """How a module is imported: by its dotted path, or from its package."""
+    parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
+    package, name = r"\.".join(map(re.escape, parts[-3:-1])), re.escape(parts[-1])
+    return re.compile(rf"{package}\.{name}\b|from [\w.]*{package} import [^\n]*\b{name}\b")
+
+
+def _why(out: str) -> str:
+    """The line of pytest's output that says why nothing ran."""
+    lines = [line.removeprefix("E").strip() for line in out.splitlines() if re.search(r"Error\b|not available", line)]
+    return (lines or out.strip().splitlines() or ["it said nothing"])[-1][:200]
