@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
-from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import coefficients, group_size, joined, partitioned, stand_in, taken
+from sentinel.worker.drift import AbsentError, UnknownInputError
+from sentinel.worker.kit import coefficients, group_size, partitioned, stand_in, taken
 
 _MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
+_MADE = f"{_MAIN}/trainer/ppo_utils/experience_maker.py"
 _LOSS = "openrlhf.models.loss"
 _UTILS = "openrlhf.models.utils"
 _ACTOR = "openrlhf.models.actor.Actor"
@@ -55,19 +55,13 @@ def _without(boundary: Any, **attributes: Any) -> Any:
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 _COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
 _AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_factor": (None,)}
-_EMPTY = Dialect(
-    "finite_in_finite_out",
-    reason="a batch without a token that counts is 0 / 0; the trainer's batches have one",
-    link=f"{_MAIN}/models/utils.py#L164",
-    symptom="non-finite",
-)
 
 
 def _counts(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a loss is told of the global batch; until May 2026 it was told nothing."""
     given = {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
     if given and "batch_num_tokens" not in boundary.parameters:
-        raise AbsentError("not in this version: a loss is the mean over the batch that it has")
+        raise UnknownInputError("a loss is the mean over the batch that it has", next(iter(given)))
     return given
 
 
@@ -148,7 +142,6 @@ _LOSSES = (
         call=_aggregate,
         fixed={"weights": None, "loss_scale_factor": None},
         accepts=_AGGREGATES,
-        dialects=(_EMPTY,),
     ),
     Binding(
         f"{_LOSS}.PolicyLoss.forward",
@@ -169,7 +162,6 @@ _LOSSES = (
                 f"{_MAIN}/models/loss.py#L185",
                 {"algorithm": ("ppo",)},
             ),
-            _EMPTY,
         ),
     ),
     Binding(
@@ -179,7 +171,7 @@ _LOSSES = (
         call=_value,
         fixed={"loss_scale_factor": None},
         accepts=_AGGREGATES,
-        dialects=(Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/models/loss.py#L290"), _EMPTY),
+        dialects=(Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/models/loss.py#L290"),),
     ),
     Binding(
         f"{_LOSS}.SFTLoss.forward",
@@ -193,7 +185,6 @@ _LOSSES = (
             "loss_scale_factor": None,
         },
         accepts=_AGGREGATES,
-        dialects=(_EMPTY,),
     ),
 )
 
@@ -244,7 +235,6 @@ _NUMBERS = (
         fixed={"response_mask": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),),
-        dtypes=("float32", "bfloat16"),
     ),
     Binding(
         f"{_UTILS}.compute_reward",
@@ -261,7 +251,6 @@ _NUMBERS = (
         outputs=("result",),
         call=_statistic,
         fixed={"statistic": "mean", **MASKED_STATISTICS.lacking("axis")},
-        dialects=(_EMPTY,),
     ),
     Binding(
         f"{_UTILS}.masked_normalize",
@@ -270,7 +259,9 @@ _NUMBERS = (
         outputs=("result",),
         call=_normalised_rows,
         fixed={"statistic": "whiten", **MASKED_STATISTICS.lacking("epsilon"), "unbiased": False},
-        dialects=(Dialect("epsilon_placement", "floor", "the variance is at least eps", f"{_MAIN}/models/utils.py#L178"),),
+        dialects=(
+            Dialect("epsilon_placement", "floor", "the variance is at least eps", f"{_MAIN}/models/utils.py#L178"),
+        ),
     ),
 )
 
@@ -292,7 +283,7 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
-    rows, tokens = ids.shape
+    tokens = ids.shape[1]
     behind = torch.zeros_like(logits[:, :1])
 
     class Table(torch.nn.Module):
@@ -323,9 +314,7 @@ class _Output(dict[str, Any]):
 
 _MODEL = StandIn("model", "a table of the scenario's logits; what a network computes is not what is looked at")
 _LOG_PROBS = (
-    Binding(
-        f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}
-    ),
+    Binding(f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}),
     Binding(
         f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), fixed={"with_entropy": False}
     ),
@@ -365,7 +354,9 @@ def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
     )
 
 
-def _advantages(boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float) -> Any:
+def _advantages(
+    boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
+) -> Any:
     """What the experience maker makes of one experience, whose rows stand in the order of their prompts."""
     import torch
 
@@ -415,15 +406,6 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads options, and a KL coefficient")
 _SAMPLES = StandIn("experience", "a record of tensors; the step reads those that it is given")
-
-
-def _estimator(name: str, **fixed: Any) -> Binding:
-    return Binding(
-        f"{_MAKER}.compute_advantages_and_returns.{name}",
-        "reward_normalisation",
-        call=partial(_relative, name),
-        fixed=fixed,
-    )
 
 
 _ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
@@ -481,8 +463,8 @@ _ADVANTAGES = (
         fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
         accepts=_PADDED,
         dialects=(
-            Dialect("std", "biased", "the variance divides by the tokens", f"{_MAIN}/trainer/ppo_utils/experience_maker.py#L316"),
-            Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MAIN}/trainer/ppo_utils/experience_maker.py#L317"),
+            Dialect("std", "biased", "the variance divides by the tokens", f"{_MADE}#L316"),
+            Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MADE}#L317"),
             Dialect("masked_output", "any", "the loss multiplies by its mask", f"{_MAIN}/models/loss.py#L34"),
         ),
     ),
@@ -580,7 +562,8 @@ def _log_sum(boundary: Any, trainer: Any, sides: Mapping[str, Any]) -> Any:
         tables.append(torch.cat([prompt, log_probs], 1))
         masks.append(torch.cat([torch.ones(len(mask), 2, dtype=torch.int64), mask.long()], 1))
         ids.append(torch.ones_like(masks[-1]))
-    table = torch.cat([torch.nn.functional.pad(one, (0, max(map(_columns, tables)) - _columns(one)), value=-1.0) for one in tables])
+    longest = max(int(one.shape[1]) for one in tables)
+    table = torch.cat([torch.nn.functional.pad(one, (0, longest - one.shape[1]), value=-1.0) for one in tables])
     logits = torch.stack([torch.zeros_like(table), table - torch.log(-torch.expm1(table))], -1)
     logits = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
 
@@ -590,10 +573,6 @@ def _log_sum(boundary: Any, trainer: Any, sides: Mapping[str, Any]) -> Any:
 
     lengths = [2] * len(ids[0])
     return boundary.invoke({}, trainer, model, ids[0], masks[0], ids[1], masks[1], lengths)[:2]
-
-
-def _columns(table: Any) -> int:
-    return int(table.shape[1])
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -639,6 +618,9 @@ TARGET = Target(
     roots=(PackageRoot("openrlhf"),),
     pypi="openrlhf",
     preload=("torch._dynamo", "transformers"),
-    bindings=(*_LOSSES, *_NUMBERS, *_LOG_PROBS, *_ADVANTAGES, *_SCALARS, *_ROWS, *_DATA),
+    bindings=tuple(
+        replace(binding, dtypes=("float32", "bfloat16"))
+        for binding in (*_LOSSES, *_NUMBERS, *_LOG_PROBS, *_ADVANTAGES, *_SCALARS, *_ROWS, *_DATA)
+    ),
     unbound=_UNBOUND,
 )

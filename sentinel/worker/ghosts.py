@@ -213,13 +213,14 @@ class ImportRecorder:
             return self._import(name, globals, locals, fromlist, level)
         except ModuleNotFoundError as error:
             top = name.partition(".")[0]
-            missing = (error.name or "").partition(".")[0]
-            if level or missing != top or top in self.packages or _installed(top):
+            missing = error.name or ""
+            if level or {top, missing.partition(".")[0]} & self.packages or not missing or _installed(missing):
                 raise
-            if self._guarded(sys._getframe(1)):
+            # A package that is there may lack a module, or have one that wants another package: it is no ghost itself.
+            if (missing != top and not fromlist) or self._guarded(sys._getframe(1)):
                 raise
             self._link(sys._getframe(1))
-            self.given.setdefault(importer, set()).add(top)
+            self.given.setdefault(importer, set()).add(missing)
             return self._ghost(name if fromlist else top)
         finally:
             _STATE.probing = probing
