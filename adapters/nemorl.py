@@ -137,6 +137,8 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
         raise AbsentError(f"its constructor refuses {algorithm} with these options")
+    if algorithm in ("gspo", "cross_entropy") and inputs["rollout_log_probs"] is not None:
+        raise AbsentError(f"the weights of {algorithm} are none of tokens")
     correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
     asked = {
         **options,
@@ -294,7 +296,7 @@ _LOSS_BINDINGS = (
             "importance_weights": None,
             "loss_scale_factor": None,
         },
-        accepts={"algorithm": tuple(_BY_ALGORITHM), **_BOTH_MODES},
+        accepts={"algorithm": tuple(_BY_ALGORITHM), "importance_weight_cap": (None, 2.0), **_BOTH_MODES},
     ),
     Binding(
         f"{_LOSSES}.ClippedPGLossFn.__call__",
@@ -311,7 +313,15 @@ _LOSS_BINDINGS = (
         call=_kl_loss,
         imports=(_BATCHES,),
         accepts={"kl_estimator": ("k1", "k2", "k3")},
-        dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99"),),
+        dialects=(
+            Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99"),
+            Dialect(
+                "of_the_samples",
+                "differentiated",
+                "the KL loss includes the gradient of having sampled the tokens",
+                f"{_MAIN}/algorithms/loss/loss_functions.py#L478",
+            ),
+        ),
     ),
     Binding(
         f"{_LOSSES}.NLLLossFn.__call__",

@@ -110,6 +110,8 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if algorithm == "gspo":
         if inputs["loss_agg_mode"] == "token-mean":
             raise AbsentError("GSPO is a mean over sequences, and has no option")
+        if inputs["rollout_log_probs"] is not None:
+            raise AbsentError("with a correction the ratio is that to the rollout policy")
         options = {"policy_loss_type": "gspo"}
     correction = _correction(boundary, inputs)
     loss = _made(boundary, **options, **_clip(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
@@ -153,7 +155,7 @@ _LOSSES = (
             "importance_weights": None,
             "loss_scale_factor": None,
         },
-        accepts={"algorithm": ("ppo", "gspo"), **_AGGREGATES},
+        accepts={"algorithm": ("ppo", "gspo"), "importance_weight_cap": (None, 2.0), **_AGGREGATES},
         dialects=(
             Dialect(
                 "log_ratio_clamp",
