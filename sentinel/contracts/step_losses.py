@@ -159,8 +159,8 @@ ROLLOUT_KL = Contract(
         dialect(
             "of_the_samples",
             "fixed",
-            "what the probability of the tokens is: fixed (no gradient but the estimate's own), or differentiated (that of "
-            "having sampled them, too)",
+            "what the probability of the tokens is: fixed (no gradient but the estimate's own), or differentiated (the "
+            "gradient of having sampled them, too)",
         ),
     ),
     observes=(
