@@ -221,9 +221,7 @@ def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _normalised_rows(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Row by row is its default; the contract's whitening is of the whole batch, which is one row."""
-    values, mask = (inputs[name].reshape(1, -1) for name in ("values", "response_mask"))
-    return boundary.invoke({"values": values, "response_mask": mask, "epsilon": inputs["epsilon"]})
+    return boundary.invoke(taken(inputs, "values", "response_mask", "epsilon"), dim=1)
 
 
 _STATISTICS = {"values": ("tensor",), "response_mask": ("mask",), "epsilon": ("eps",)}
@@ -260,7 +258,12 @@ _NUMBERS = (
         arguments=_STATISTICS,
         outputs=("result",),
         call=_normalised_rows,
-        fixed={"statistic": "whiten", **MASKED_STATISTICS.lacking("epsilon"), "unbiased": False},
+        fixed={
+            "statistic": "whiten",
+            **MASKED_STATISTICS.lacking("epsilon"),
+            "unbiased": False,
+            "axis": "token",
+        },
         dialects=(
             Dialect("epsilon_placement", "floor", "the variance is at least eps", f"{_MAIN}/models/utils.py#L178"),
         ),
@@ -550,7 +553,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": torch.stack(rows)}
 
 
-def _log_sum(boundary: Any, trainer: Any, sides: Mapping[str, Any]) -> Any:
+def _log_sum(trainer: Any, sides: Mapping[str, Any]) -> Any:
     """The trainer's log-probs of both sides: a prompt of two tokens, whose log-probs are none of the responses'.
 
     A vocabulary has two tokens; the one that stands there has the scenario's log-prob.
@@ -574,23 +577,37 @@ def _log_sum(boundary: Any, trainer: Any, sides: Mapping[str, Any]) -> Any:
         return (table, output) if return_logprobs else output
 
     lengths = [2] * len(ids[0])
-    return boundary.invoke({}, trainer, model, ids[0], masks[0], ids[1], masks[1], lengths)[:2]
+    return trainer.concatenated_forward(model, ids[0], masks[0], ids[1], masks[1], lengths)[:2]
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """As ``fit`` does: the log-probs of both models, and the loss of both."""
-    trainer = _without(
-        boundary,
+    """As ``fit`` does: the log-probs of both models, and the loss of both. Either of the two is the boundary."""
+    of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
+    trainer = object.__new__(of_trainer.DPOTrainer)
+    vars(trainer).update(
         tokenizer=stand_in(pad_token_id=0),
         strategy=stand_in(ring_attn_group=None),
         packing_samples=False,
         args=stand_in(packing_samples=False),
     )
-    policy = _log_sum(boundary, trainer, inputs)
+    policy = _log_sum(trainer, inputs)
     reference = {f"{side}_log_probs": inputs[f"{side}_ref_log_probs"] for side in ("chosen", "rejected")}
-    fixed = _log_sum(boundary, trainer, {**inputs, **reference})
-    loss = boundary.module.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
+    fixed = _log_sum(trainer, {**inputs, **reference})
+    loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
     return {"loss": loss(*policy, *fixed)[0]}
+
+
+def _pairs(boundary: str, loss_type: str) -> Binding:
+    """The trainer's log-probs are asked for by DPO's loss, the loss by IPO's."""
+    return Binding(
+        boundary,
+        "preference_loss",
+        call=_preference,
+        imports=(_DPO.rpartition(".")[0],),
+        stand_ins=(_MODEL, StandIn("self", "a trainer starts DeepSpeed; the step reads a token id")),
+        fixed={"loss_type": loss_type},
+        accepts={"chosen_mask": ("full", "right"), "rejected_mask": ("full", "right")},
+    )
 
 
 _DATA = (
@@ -600,13 +617,8 @@ _DATA = (
         call=_trained_tokens,
         stand_ins=(StandIn("self", "a dataset reads files; the mask reads the length of a prompt"),),
     ),
-    Binding(
-        f"{_DPO}.concatenated_forward",
-        "preference_loss",
-        call=_preference,
-        stand_ins=(_MODEL, StandIn("self", "a trainer starts DeepSpeed; the step reads a token id")),
-        accepts={"chosen_mask": ("full", "right"), "rejected_mask": ("full", "right")},
-    ),
+    _pairs(f"{_DPO}.concatenated_forward", "sigmoid"),
+    _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
 )
 
 _ENGINES = "it talks to Ray, vLLM or DeepSpeed; what it computes is bound"
