@@ -553,8 +553,8 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": torch.stack(rows)}
 
 
-def _log_sum(trainer: Any, sides: Mapping[str, Any]) -> Any:
-    """The trainer's log-probs of both sides: a prompt of two tokens, whose log-probs are none of the responses'.
+def _log_sum(trainer: Any, sides: Mapping[str, Any], of_prompt: float) -> Any:
+    """The trainer's log-probs of both sides, behind a prompt of two tokens; each model has its own of the second.
 
     A vocabulary has two tokens; the one that stands there has the scenario's log-prob.
     """
@@ -563,7 +563,7 @@ def _log_sum(trainer: Any, sides: Mapping[str, Any]) -> Any:
     ids, masks, tables = [], [], []
     for side in ("chosen", "rejected"):
         log_probs, mask = sides[f"{side}_log_probs"], sides[f"{side}_mask"]
-        prompt = torch.full((len(mask), 1), -0.5, dtype=log_probs.dtype)
+        prompt = torch.full((len(mask), 1), of_prompt, dtype=log_probs.dtype)
         tables.append(torch.cat([prompt, log_probs], 1))
         masks.append(torch.cat([torch.ones(len(mask), 2, dtype=torch.int64), mask.long()], 1))
         ids.append(torch.ones_like(masks[-1]))
@@ -590,9 +590,9 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         packing_samples=False,
         args=stand_in(packing_samples=False),
     )
-    policy = _log_sum(trainer, inputs)
+    policy = _log_sum(trainer, inputs, -0.5)
     reference = {f"{side}_log_probs": inputs[f"{side}_ref_log_probs"] for side in ("chosen", "rejected")}
-    fixed = _log_sum(trainer, {**inputs, **reference})
+    fixed = _log_sum(trainer, {**inputs, **reference}, -1.5)
     loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
     return {"loss": loss(*policy, *fixed)[0]}
 
