@@ -749,6 +749,51 @@ _ROWS = (
 )
 
 
+# -- what is asked for by recipes alone -------------------------------------------------------------------------------
+
+
+def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss of one sequence whose tokens are sampled from ``top_k``, with the weight of a whole sequence."""
+    import torch
+
+    given = inputs["arguments"]
+    ids = given["token_ids"]
+    tokens = ids.shape[1]
+    ones = torch.ones(1, tokens)
+    data = {
+        "input_ids": ids,
+        "token_mask": ones,
+        "sample_mask": torch.ones(1),
+        "advantages": ones,
+        "prev_logprobs": _behind_a_prompt(given["old_log_probs"]),
+        "generation_logprobs": _behind_a_prompt(given["rollout_log_probs"]),
+    }
+    losses = boundary.imported[_LOSSES]
+    options = {
+        "sequence_level_importance_ratios": True,
+        "token_level_loss": False,
+        "use_importance_sampling_correction": True,
+        "disable_ppo_ratio": True,
+    }
+    loss = losses.ClippedPGLossFn(_configured(losses.ClippedPGLossConfig, options, _OPTIONS))
+    batch = boundary.imported[_BATCHES].BatchedDataDict(data)
+    params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=given["top_k"])
+    with swapped(torch.Tensor, "cuda", lambda self: self):
+        made, batch = boundary.function(given["logits"], batch, loss, sampling_params=params)
+    counts = {"global_valid_seqs": torch.tensor(1.0), "global_valid_toks": torch.tensor(float(tokens - 1))}
+    return {"returned": loss(data=batch, **counts, **made)[0]}
+
+
+_SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"
+_CALLS = (
+    Binding(
+        f"{_ALGORITHMS}.loss.utils.prepare_loss_input",
+        "call",
+        call=_filtered,
+        imports=(_LOSSES, _BATCHES, _SAMPLING),
+    ),
+)
+
 _UNBOUND: dict[str, str] = {}
 
 TARGET = Target(
@@ -761,7 +806,7 @@ TARGET = Target(
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for binding in (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS)
+        for binding in (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_CALLS)
     ),
     unbound=_UNBOUND,
 )

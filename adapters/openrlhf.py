@@ -16,7 +16,7 @@ from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISA
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, UnknownInputError
-from sentinel.worker.kit import coefficients, group_size, partitioned, stand_in, taken
+from sentinel.worker.kit import coefficients, group_size, partitioned, stand_in, swapped, taken
 
 _MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
 _MADE = f"{_MAIN}/trainer/ppo_utils/experience_maker.py"
@@ -105,14 +105,12 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """GSPO is asked for by its name alone: its definition is a mean over sequences, whatever the default is."""
-    algorithm, options = inputs["algorithm"], _level(boundary, inputs)
-    if algorithm == "gspo":
-        if inputs["loss_agg_mode"] == "token-mean":
-            raise AbsentError("GSPO is a mean over sequences, and has no option")
-        if inputs["rollout_log_probs"] is not None:
-            raise AbsentError("with a correction the ratio is that to the rollout policy")
-        options = {"policy_loss_type": "gspo"}
+    """GSPO is asked for by its name alone: its definition is a mean over sequences, whatever the default is. Of the two
+    boundaries one is the class, whose constructor knows that."""
+    if boundary.owner is None:
+        boundary = replace(boundary, owner=boundary.function, function=boundary.function.forward)
+    gspo = inputs["algorithm"] == "gspo"
+    options = {"policy_loss_type": "gspo"} if gspo else _level(boundary, inputs)
     correction = _correction(boundary, inputs)
     loss = _made(boundary, **options, **_clip(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
     names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
@@ -135,6 +133,11 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.invoke({**names, **_counts(boundary, inputs)}, loss)}
 
 
+_OF_POLICY: dict[str, Any] = {
+    **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high", "dual_clip"),
+    "importance_weights": None,
+    "loss_scale_factor": None,
+}
 _LOSSES = (
     Binding(
         f"{_LOSS}.aggregate_loss",
@@ -146,23 +149,25 @@ _LOSSES = (
         accepts=_AGGREGATES,
     ),
     Binding(
+        f"{_LOSS}.PolicyLoss",
+        "policy_loss",
+        arguments={"response_mask": ("action_mask",)},
+        call=_policy,
+        fixed={**_OF_POLICY, "algorithm": "gspo", "loss_agg_mode": "seq-mean-token-mean"},
+    ),
+    Binding(
         f"{_LOSS}.PolicyLoss.forward",
         "policy_loss",
         arguments={"response_mask": ("action_mask",)},
         call=_policy,
-        fixed={
-            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high", "dual_clip"),
-            "importance_weights": None,
-            "loss_scale_factor": None,
-        },
-        accepts={"algorithm": ("ppo", "gspo"), "importance_weight_cap": (None, 2.0), **_AGGREGATES},
+        fixed={**_OF_POLICY, "algorithm": "ppo"},
+        accepts={"importance_weight_cap": (None, 2.0), **_AGGREGATES},
         dialects=(
             Dialect(
                 "log_ratio_clamp",
                 20.0,
                 "the log-ratio is cut to [-20, 20] against overflow",
                 f"{_MAIN}/models/loss.py#L185",
-                {"algorithm": ("ppo",)},
             ),
         ),
     ),
@@ -621,6 +626,57 @@ _DATA = (
     _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
 )
 
+
+# -- what is asked for by recipes alone -------------------------------------------------------------------------------
+
+
+def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """On a machine without an accelerator, in a ring of two ranks."""
+    import torch
+
+    ones = torch.ones
+    with (
+        swapped(boundary.module.dist, "get_world_size", lambda *_, **__: 2),
+        swapped(torch, "ones", lambda *shape, device=None, **more: ones(*shape, **more)),
+    ):
+        return {"returned": boundary.function(**inputs["arguments"], ring_attn_group=None)}
+
+
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The reported pass rate, where engines have answered ``consumed`` prompts, and ``accepted`` samples are left."""
+    numbers = inputs["arguments"]
+    samples = numbers["samples_per_prompt"]
+    rollout = stand_in(batch_size=1, n_samples_per_prompt=samples, vllm_generate_batch_size=None)
+    args = stand_in(
+        rollout=rollout,
+        vllm=stand_in(enable_sleep=False),
+        algo=stand_in(dynamic_filtering_enable=True),
+        rollout_batch_size=1,
+        n_samples_per_prompt=samples,
+        vllm_generate_batch_size=None,
+        vllm_enable_sleep=False,
+        dynamic_filtering=True,
+    )
+    answered = ([None] * numbers["accepted"], numbers["consumed"], False)
+    generator = _without(boundary, args=args, prompts_dataloader=[], _generate_vllm=lambda **_: answered)
+    return {"returned": boundary.function(generator)[1]}
+
+
+_CALLS = (
+    Binding(
+        "openrlhf.models.ring_attn_utils.pad_sequences",
+        "call",
+        call=_in_a_ring,
+        stand_ins=(StandIn("ring_attn_group", "two ranks; the function asks for their number"),),
+    ),
+    Binding(
+        f"{_PPO}.samples_generator.SamplesGenerator.generate_samples",
+        "call",
+        call=_passed,
+        stand_ins=(StandIn("_generate_vllm", "engines answer; what they say is how many prompts and samples"),),
+    ),
+)
+
 _ENGINES = "it talks to Ray, vLLM or DeepSpeed; what it computes is bound"
 _UNBOUND: dict[str, str] = {
     f"{_LOSS}.PairWiseLoss.forward": "one log-sigmoid of a difference of two scores",
@@ -634,7 +690,7 @@ TARGET = Target(
     preload=("torch._dynamo", "transformers"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for binding in (*_LOSSES, *_NUMBERS, *_LOG_PROBS, *_ADVANTAGES, *_SCALARS, *_ROWS, *_DATA)
+        for binding in (*_LOSSES, *_NUMBERS, *_LOG_PROBS, *_ADVANTAGES, *_SCALARS, *_ROWS, *_DATA, *_CALLS)
     ),
     unbound=_UNBOUND,
 )

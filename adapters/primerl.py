@@ -436,6 +436,82 @@ _ROWS = (
     ),
 )
 
+
+# -- rollouts ---------------------------------------------------------------------------------------------------------
+
+
+def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``tokens`` has those of each node: [sampled, ids]; ``branches`` the numbers of the nodes of each.
+
+    What comes back is how often each token is trained on.
+    """
+    arguments = inputs["arguments"]
+    nodes = []
+    for sampled, ids in arguments["tokens"]:
+        fields = {"token_ids": list(ids), "mask": [bool(sampled)] * len(ids), "sampled": bool(sampled)}
+        nodes.append(stand_in(**fields, loss_weights=None, advantages=None))
+    branches = []
+    for numbers in arguments["branches"]:
+        path = [nodes[number] for number in numbers]
+        ids = [token for node in path for token in node.token_ids]
+        mask = [flag for node in path for flag in node.mask]
+        lacking = dict.fromkeys(("multi_modal_data", "routed_experts", "reference_logprobs", "advantages"))
+        branches.append(stand_in(nodes=path, token_ids=ids, sampled_mask=mask, logprobs=[0.0] * len(ids), **lacking))
+    trace = stand_in(branches=branches, nodes=nodes, has_error=False, stop_condition=None, num_turns=1)
+    times = dict.fromkeys((token for _, ids in arguments["tokens"] for token in ids), 0)
+    for sample in boundary.function(trace):
+        for token, trained in zip(sample.token_ids, sample.mask):
+            times[token] += int(trained)
+    return {"returned": [times[token] for token in sorted(times)]}
+
+
+def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """How old the rollout in flight is said to be, after each of so many updates of the policy."""
+    import asyncio
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    quiet = stand_in(**dict.fromkeys(("info", "debug", "warning"), lambda *_: None))
+    config = stand_in(output_dir=".")
+    task = stand_in(done=lambda: False, cancel=lambda: None)
+    info = boundary.module.InflightRolloutInfo(off_policy_steps=0, client_config=None)
+    scheduler = stand_in(
+        config=config,
+        step=0,
+        max_async_level=1,
+        strict_async_level=False,
+        ckpt_step=0,
+        logger=quiet,
+        checkpoint_ready=stand_in(set=lambda: None, clear=lambda: None),
+        inference_pool=stand_in(update_weights=nothing),
+        lora_name=None,
+        max_off_policy_steps=100,
+        cancelled_rollouts_count=0,
+        inflight_group_rollouts={id(task): info},
+    )
+    ages = []
+    for step in range(1, inputs["arguments"]["updates"] + 1):
+        with (
+            swapped(boundary.module, "get_latest_ckpt_step", lambda *_, _step=step: _step),
+            swapped(boundary.module, "get_broadcast_dir", lambda *_: "."),
+            swapped(boundary.module, "get_step_path", lambda *_: "."),
+        ):
+            asyncio.run(boundary.function(scheduler))
+        ages += [info.off_policy_steps for info in scheduler.inflight_group_rollouts.values()]
+    return {"returned": ages}
+
+
+_ROLLOUTS = (
+    Binding("prime_rl.orchestrator.trajectories.trace_to_samples", "call", call=_branched, stand_ins=(_TRACES,)),
+    Binding(
+        "prime_rl.orchestrator.scheduler.Scheduler.update_policy",
+        "call",
+        call=_updated,
+        stand_ins=(StandIn("self", "a scheduler talks to engines; the update reads one rollout in flight"),),
+    ),
+)
+
 _UNBOUND: dict[str, str] = {
     f"{_LOSS}.ipo_loss_fn": "its trust region is the same for every sign of an advantage, as in no paper",
 }
@@ -449,6 +525,8 @@ TARGET = Target(
         PackageRoot("src/zeroband", "src"),
     ),
     preload=("torch._dynamo", "jaxtyping", "beartype", "msgspec", "pydantic"),
-    bindings=tuple(replace(binding, dtypes=("float32",)) for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS)),
+    bindings=tuple(
+        replace(binding, dtypes=("float32",)) for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_ROLLOUTS)
+    ),
     unbound=_UNBOUND,
 )
