@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from sentinel.contracts.aggregation import (
     AGGREGATION_INPUTS,
     RATIO_PRECISION,
@@ -34,6 +36,9 @@ from sentinel.contracts.contract import (
 from sentinel.contracts.policy_objectives import policy_loss
 
 _METRICS = ("clip_fraction", "dual_clip_fraction", "approx_kl")
+
+#: What a search draws for ``old_log_probs - rollout_log_probs``, where a boundary weighs tokens by that.
+_ROLLOUT_RATIOS = (0.0, 0.5, -0.5, 1.0, 0.25)
 
 #: Losses whose paper has one advantage a response.
 _ONE_ADVANTAGE = ("gspo", "gmpo")
@@ -74,6 +79,11 @@ def _at_valid(per_token: Any, mask: Any) -> Any:
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     spread(inputs, "log_probs", "old_log_probs")
     count_globally(inputs, choose)
+    old = inputs["old_log_probs"]
+    if inputs["importance_weight_cap"] is not None and inputs["rollout_log_probs"] is None:
+        drawn = np.array(choose.integers(old.array().size, 0, len(_ROLLOUT_RATIOS) - 1)).reshape(old.shape)
+        rollout = np.minimum(old.array().astype(np.float64) - np.array(_ROLLOUT_RATIOS)[drawn], 0)
+        inputs["rollout_log_probs"] = replaced(old, rollout)
     if inputs["algorithm"] in _ONE_ADVANTAGE:
         advantages = inputs["advantages"]
         values = advantages.array().copy()

@@ -87,11 +87,19 @@ def _measure_rollout_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[
 
 
 def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``coefficient * mean over sequences of the mean over valid tokens of k(log_probs - rollout_log_probs)``."""
+    """``coefficient * mean over sequences of the mean over valid tokens of k(log_probs - rollout_log_probs)``.
+
+    Where tokens are samples of the trained policy, the gradient of the expectation has that of their probability, too
+    (arXiv:2506.09477, equation 5): the estimate times ``exp(log_probs - sg(log_probs))``, which is 1.
+    """
     import torch
 
-    valid = inputs["response_mask"] != 0
-    kl = KL_ESTIMATE.reference({**inputs, "ref_log_probs": inputs["rollout_log_probs"]})["kl"]
+    valid, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
+    kl = KL_ESTIMATE.reference({**inputs, "clamp": None, "ref_log_probs": inputs["rollout_log_probs"]})["kl"]
+    if inputs["of_the_samples"] == "differentiated":
+        kl = kl * torch.exp(log_probs - log_probs.detach())
+    if inputs["clamp"] is not None:
+        kl = kl.clamp(-inputs["clamp"], inputs["clamp"])
     rollout_kl = (torch.where(valid, kl, 0.0).sum(-1) / valid.sum(-1).clamp(min=1)).mean()
     loss = inputs["coefficient"] * rollout_kl
     loss.backward()
@@ -109,6 +117,12 @@ ROLLOUT_KL = Contract(
         knob("kl_estimator", "k1, abs, k2 or k3", ("k1", "abs", "k2", "k3"), REQUIRED),
         knob("coefficient", "of the term in the loss", (1.0, 0.5), REQUIRED),
         dialect("clamp", None, "the estimate of a token is cut to [-clamp, clamp] and has no gradient beyond"),
+        dialect(
+            "of_the_samples",
+            "fixed",
+            "what the probability of the tokens is: fixed (no gradient but the estimate's own), or differentiated (the "
+            "gradient of having sampled them, too)",
+        ),
     ),
     observes=(
         Observed("rollout_kl", "the reported estimate, which the term is a multiple of"),

@@ -247,7 +247,8 @@ def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) 
 
 
 def _one_cause(law_session: LawSession, one: Finding, other: Finding) -> bool:
-    if one.subject.boundary != other.subject.boundary or one.symptom != other.symptom:
+    same = [(item.subject.boundary, item.subject.contract.name, item.symptom) for item in (one, other)]
+    if same[0] != same[1]:
         return False
     return _shows(law_session, one.law, other) or _shows(law_session, other.law, one)
 

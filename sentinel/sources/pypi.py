@@ -37,6 +37,9 @@ from sentinel.targets.refs import Ref
 
 #: What is said of a file that is no zip archive, or one that was made to break readers of such.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, LookupError, ValueError, OverflowError)
+#: Where a wheel may have what an installer puts beside its other packages (PEP 427).
+_IN_SITE_PACKAGES = re.compile(r"^[^/]+\.data/(purelib|platlib)/")
+
 #: The ways in which wheels are compressed. Of the others Python's reader cannot be told to stop.
 _WAYS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _LONGEST_METADATA = 1 << 20
@@ -163,7 +166,7 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
             if info.compress_type not in _WAYS:
                 raise Unavailable(f"{target.name}: {info.filename!r} in {wheel.name} is compressed in an unusual way")
             checked_path(info.orig_filename.rstrip("/"))  # the whole of it: Python's reader cuts a name at a NUL
-            top, _, rest = info.filename.partition("/")
+            top, _, rest = _IN_SITE_PACKAGES.sub("", info.filename).partition("/")
             if info.is_dir() or top not in places or not rest:
                 continue
             path = checked_path(f"{places[top]}/{rest}")

@@ -162,6 +162,13 @@ def _as_another(boundary: str, like: Binding) -> Binding:
 
 
 @dataclass(frozen=True)
+class Alias:
+    """What stands at a dotted path: a later Python's, by way of a package that gives it to earlier ones."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class Target:
     """An external framework.
 
@@ -179,7 +186,8 @@ class Target:
     :ivar ghost_versions: a package that may be a ghost -> the version it says it has: for targets that refuse to import
         beside a version they do not know.
     :ivar at_import: dotted path of a function that the target's modules call while they are imported, and that a
-        contained process cannot answer -> what it answers there instead.
+        contained process cannot answer -> what it answers there instead; or of what they read there, such as the
+        version of a package that is newer than they accept -> a plain value, or an :class:`Alias`.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path that ends
         in ``.*`` speaks of a whole module.
     """

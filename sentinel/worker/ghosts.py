@@ -79,6 +79,9 @@ class Ghost:
         ghosts = [base for base in bases if isinstance(base, Ghost)]
         return (_inert_base(self._ghost_name),) if len(ghosts) == len(bases) and ghosts[0] is self else ()
 
+    def __get_pydantic_core_schema__(self, *_: Any) -> Any:
+        return _any_schema()
+
     def __instancecheck__(self, instance: object) -> bool:
         return False
 
@@ -156,7 +159,16 @@ def _inert_base(name: str) -> type:
             raise AttributeError(attribute)
         return Ghost(f"{name}.{attribute}")
 
-    return type(name.rpartition(".")[2], (), {"__init__": initialise, "__getattr__": attribute})
+    schema = classmethod(lambda *_: _any_schema())
+    members = {"__init__": initialise, "__getattr__": attribute, "__get_pydantic_core_schema__": schema}
+    return type(name.rpartition(".")[2], (), members)
+
+
+def _any_schema() -> Any:
+    """Say what pydantic asks of the type of a model's field: a ghost takes anything."""
+    from pydantic_core import core_schema
+
+    return core_schema.any_schema()
 
 
 def _operator(name: str) -> Callable[..., Ghost]:
@@ -213,13 +225,14 @@ class ImportRecorder:
             return self._import(name, globals, locals, fromlist, level)
         except ModuleNotFoundError as error:
             top = name.partition(".")[0]
-            missing = (error.name or "").partition(".")[0]
-            if level or missing != top or top in self.packages or _installed(top):
+            missing = error.name or ""
+            if level or {top, missing.partition(".")[0]} & self.packages or not missing or _installed(missing):
                 raise
-            if self._guarded(sys._getframe(1)):
+            # A package that is there may lack a module, or have one that wants another package: it is no ghost itself.
+            if (missing != top and not fromlist) or self._guarded(sys._getframe(1)):
                 raise
             self._link(sys._getframe(1))
-            self.given.setdefault(importer, set()).add(top)
+            self.given.setdefault(importer, set()).add(missing)
             return self._ghost(name if fromlist else top)
         finally:
             _STATE.probing = probing

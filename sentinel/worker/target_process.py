@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import select
 import signal
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sentinel.targets import Alias
 from sentinel.targets.loading import load_file
 from sentinel.worker import boundaries, bytecode, codes, ghosts, limits, probe, processes, protocol, session, trace
 
@@ -124,14 +126,23 @@ def _living_sessions() -> frozenset[int]:
 
 
 def _answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
-    """Put in place what an adapter answers for functions that the target's modules call while they are imported."""
+    """Put in place what an adapter answers for what the target's modules call or read while they are imported."""
     for path, answer in answers.items():
-        name, _, function = path.rpartition(".")
-        if name in sys.modules or boundaries.module_of(name, roots) != name:
-            continue
-        _import(name, roots)
-        if hasattr(sys.modules.get(name), function):
-            setattr(sys.modules[name], function, lambda *_, _answer=answer, **__: _answer)
+        name, _, attribute = path.rpartition(".")
+        if boundaries.module_of(name, roots) == name:
+            if name in sys.modules:
+                continue
+            _import(name, roots)
+        else:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        owner = sys.modules.get(name)
+        if isinstance(answer, Alias):
+            module, _, found = answer.path.rpartition(".")
+            setattr(owner, attribute, getattr(importlib.import_module(module), found))
+        elif hasattr(owner, attribute):
+            called = callable(getattr(owner, attribute))
+            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)
 
 
 def _import(path: str, roots: tuple[str, ...]) -> None:

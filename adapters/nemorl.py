@@ -1,0 +1,812 @@
+"""NeMo-RL (NVIDIA-NeMo/RL): how Sentinel's contracts bind to its boundaries.
+
+It wants Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches want neither: what is missing
+is only imported, and what a later Python has, ``typing_extensions`` gives to earlier ones. Its losses take tensors of
+whole sequences, whose first token nobody predicts: every tensor here has one column more on the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
+from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT
+from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
+from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import joined, operated, stand_in, swapped, taken
+
+_MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
+_ALGORITHMS = "nemo_rl.algorithms"
+_UTILS = f"{_ALGORITHMS}.utils"
+_LOSSES = f"{_ALGORITHMS}.loss.loss_functions"
+_ESTIMATORS = f"{_ALGORITHMS}.advantage_estimator"
+_GRPO = f"{_ALGORITHMS}.grpo"
+_BATCHES = "nemo_rl.distributed.batched_data_dict"
+_BATCH = f"{_BATCHES}.BatchedDataDict"
+
+_PADDED = {"response_mask": ("full", "right")}
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+_MODES = {"token-mean": True, "seq-mean-token-mean": False}
+
+#: What every version's configuration must say, and what a later one's says by default.
+_OPTIONS: Mapping[str, Any] = {
+    "reference_policy_kl_penalty": 0.0,
+    "reference_policy_kl_type": "k3",
+    "kl_input_clamp_value": 20.0,
+    "kl_output_clamp_value": 10.0,
+    "ratio_clip_min": 0.2,
+    "ratio_clip_max": 0.2,
+    "ratio_clip_c": None,
+    "use_on_policy_kl_approximation": False,
+    "use_importance_sampling_correction": False,
+    "truncated_importance_sampling_ratio": None,
+    "token_level_loss": True,
+    "disable_ppo_ratio": False,
+    "sequence_level_importance_ratios": False,
+    "use_cispo": False,
+    "truncated_importance_sampling_type": None,
+    "truncated_importance_sampling_ratio_min": None,
+    "positive_example_nll_weight": 0.0,
+}
+
+
+def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
+    """A configuration of the target's class, a typed dictionary or a model.
+
+    :raises AbsentError: for an option that came later, where the scenario wants what it does.
+    """
+    known = {name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})}
+    lacking = [name for name, value in options.items() if name not in known and value != defaults[name]]
+    if lacking:
+        raise AbsentError(f"not in this version: {kind.__name__} has no option {lacking[0]!r}")
+    return kind(**{name: value for name, value in {**defaults, **options}.items() if name in known})
+
+
+def _behind_a_prompt(values: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.pad(values, (1, 0))
+
+
+def _rows(mask: Any) -> Any:
+    return (mask != 0).any(-1).float()
+
+
+def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+    """A loss of a batch; until March 2026 it took the logits. Of a vocabulary of two tokens, one stands everywhere."""
+    import torch
+
+    mask = data["token_mask"]
+    sequences, tokens = inputs.get("global_batch_size"), inputs.get("batch_num_tokens")
+    counts = {
+        "global_valid_seqs": torch.tensor(float((_rows(mask[:, 1:]) * data["sample_mask"]).sum()))
+        if sequences is None
+        else torch.tensor(float(sequences)),
+        "global_valid_toks": torch.tensor(float((mask[:, 1:] * data["sample_mask"][:, None]).sum()))
+        if tokens is None
+        else torch.tensor(float(tokens)),
+    }
+    given = {"input_ids": torch.ones(mask.shape, dtype=torch.int64), **data}
+    batch = boundary.imported[_BATCHES].BatchedDataDict(given)
+    if "next_token_logprobs" in boundary.parameters:
+        return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
+    logit = log_probs - torch.log(-torch.expm1(log_probs))
+    logits = torch.stack([torch.zeros_like(logit), logit], -1)
+    with swapped(torch.Tensor, "cuda", lambda self: self):
+        last = torch.zeros_like(logits[:, :1])
+        return boundary.invoke({}, loss, next_token_logits=torch.cat([logits, last], 1), data=batch, **counts)
+
+
+def _clipped(
+    boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Mapping[str, Any] | None = None
+) -> Any:
+    """The clipped policy loss of a batch: the loss, and what it reports."""
+    names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
+    data = {upstream: _behind_a_prompt(inputs[name]) for name, upstream in names.items()}
+    rollout = inputs.get("rollout_log_probs")
+    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else _behind_a_prompt(rollout)
+    data = {**data, "reference_policy_logprobs": data["prev_logprobs"], "sample_mask": _rows(inputs["response_mask"])}
+    loss = boundary.owner(_configured(boundary.module.ClippedPGLossConfig, options, _OPTIONS))
+    return _called(boundary, loss, inputs["log_probs"], {**data, **(more or {})}, inputs)
+
+
+#: The options by which each algorithm is asked for, and the one way in which its constructor lets it aggregate.
+_BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
+    "ppo": ({}, None),
+    "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
+    "cispo": ({"use_cispo": True}, "token-mean"),
+    "reinforce": ({"disable_ppo_ratio": True}, None),
+    "cross_entropy": ({"positive_example_nll_weight": 1.0}, "token-mean"),
+}
+
+
+def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The cross entropy is its loss of positive examples, in a batch of nothing else and without advantages."""
+    import torch
+
+    algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
+    options, only = _BY_ALGORITHM[algorithm]
+    if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
+        raise AbsentError(f"its constructor refuses {algorithm} with these options")
+    if algorithm in ("gspo", "cross_entropy") and inputs["rollout_log_probs"] is not None:
+        raise AbsentError(f"the weights of {algorithm} are none of tokens")
+    correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
+    asked = {
+        **options,
+        "token_level_loss": _MODES[mode],
+        "ratio_clip_min": inputs["eps_clip_low"],
+        "ratio_clip_max": inputs["eps_clip_high"],
+        "ratio_clip_c": inputs["dual_clip"],
+        "use_importance_sampling_correction": correction,
+        "truncated_importance_sampling_ratio": cap if correction else None,
+    }
+    if correction and cap is not None and "truncated_importance_sampling_type" in _fields(boundary):
+        asked["truncated_importance_sampling_type"] = "tis"
+    if algorithm == "cross_entropy":
+        nothing = {"advantages": torch.zeros_like(inputs["advantages"])}
+        rewards = {"rewards": torch.ones(len(inputs["log_probs"]))}
+        return {"loss": _clipped(boundary, {**inputs, **nothing}, asked, rewards)[0]}
+    return {"loss": _clipped(boundary, inputs, asked)[0]}
+
+
+def _fields(boundary: Any) -> Sequence[str]:
+    return [*boundary.module.ClippedPGLossConfig.__annotations__]
+
+
+def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The weight of a token is what its log-prob's gradient is times, in a loss without ratio; advantages are such that
+    every other factor of it is -1."""
+    import torch
+
+    mask, level, high = inputs["response_mask"], inputs["level"], inputs["threshold_high"]
+    by_row = level == "sequence"
+    kind = "tis" if inputs["mode"] == "truncate" else "icepop"
+    if kind == "icepop" and inputs["threshold_low"] is None:
+        raise AbsentError("its constructor wants both bounds")
+    options = {
+        "disable_ppo_ratio": True,
+        "use_importance_sampling_correction": True,
+        "truncated_importance_sampling_ratio": high,
+        "truncated_importance_sampling_ratio_min": inputs["threshold_low"],
+        "sequence_level_importance_ratios": by_row,
+        "token_level_loss": not by_row,
+    }
+    if "truncated_importance_sampling_type" in _fields(boundary):
+        options["truncated_importance_sampling_type"] = kind
+    elif kind == "icepop":
+        raise AbsentError("not in this version: weights are truncated alone")
+    valid = (mask != 0).float()
+    counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
+    current = torch.full(mask.shape, -1.0, requires_grad=True)
+    scenario = {**inputs, "log_probs": current, "advantages": -counted.expand(mask.shape)}
+    loss, told = _clipped(boundary, scenario, options)
+    (weights,) = torch.autograd.grad(loss, current)
+    kept = {"kept": weights} if kind == "icepop" else {}
+    return {"weights": weights, **kept, "clip_fraction": told.get("is_oob_ratio")}
+
+
+def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    _, told = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
+    if "probs_ratio_max" not in told:
+        raise AbsentError("not in this version: the extremes of ratios are not reported")
+    return {"ratio_max": told["probs_ratio_max"], "ratio_min": told["probs_ratio_min"]}
+
+
+def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The KL term alone: advantages are 0. What it calls the reference is the contract's rollout policy."""
+    import torch
+
+    log_probs = inputs["log_probs"]
+    options = {
+        "reference_policy_kl_penalty": inputs["coefficient"],
+        "reference_policy_kl_type": inputs["kl_estimator"],
+        "token_level_loss": False,
+    }
+    if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
+        del options["reference_policy_kl_type"]
+    on_policy = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None}
+    more = {
+        "reference_policy_logprobs": _behind_a_prompt(inputs["rollout_log_probs"]),
+        "sample_mask": torch.ones(len(log_probs)),
+    }
+    counts = {"global_batch_size": len(log_probs)}
+    scenario = {**inputs, **on_policy, **counts, "advantages": torch.zeros_like(log_probs)}
+    loss, told = _clipped(boundary, scenario, options, more)
+    loss.backward()
+    return {"rollout_kl": told["kl_penalty"], "loss": loss.detach()}
+
+
+def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    mask = inputs["response_mask"]
+    data = {"token_mask": _behind_a_prompt(mask), "sample_mask": _rows(mask)}
+    return {"loss": _called(boundary, boundary.owner(), inputs["log_probs"], data, inputs)[0]}
+
+
+_DPO: Mapping[str, Any] = {
+    "reference_policy_kl_penalty": 0.05,
+    "preference_loss_weight": 1.0,
+    "sft_loss_weight": 0.0,
+    "preference_average_log_probs": False,
+    "sft_average_log_probs": False,
+}
+
+
+def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A chosen and a rejected sequence, one after the other; those of the reference stand one place to the left."""
+    import torch
+
+    def both(name: str) -> Any:
+        sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
+        longest = max(side.shape[1] for side in sides)
+        filled = [torch.nn.functional.pad(side, (0, longest - side.shape[1])) for side in sides]
+        return torch.stack(filled, 1).flatten(0, 1)
+
+    mask = both("mask")
+    log_probs = torch.where(mask != 0, both("log_probs"), -1.0)
+    data = {
+        "token_mask": _behind_a_prompt(mask),
+        "sample_mask": torch.ones(len(mask)),
+        "reference_policy_logprobs": torch.nn.functional.pad(both("ref_log_probs"), (0, 1)),
+    }
+    options = {"reference_policy_kl_penalty": inputs["beta"]}
+    loss = boundary.owner(_configured(boundary.module.DPOLossConfig, options, _DPO))
+    return {"loss": _called(boundary, loss, log_probs, data, {})[0]}
+
+
+def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    mask = inputs["response_mask"]
+    loss = boundary.owner(boundary.module.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
+    data = {
+        "token_mask": mask,
+        "sample_mask": _rows(mask),
+        "returns": inputs["returns"],
+        "values": inputs["values"],
+    }
+    tokens = inputs["batch_num_tokens"]
+    counted = torch.tensor(float((mask != 0).sum() if tokens is None else tokens))
+    batch = boundary.imported[_BATCHES].BatchedDataDict(data)
+    found, told = boundary.function(loss, inputs["vpreds"], batch, _rows(mask).sum(), counted)
+    clipped = told["vf_clipfrac"] if inputs["cliprange_value"] is not None else None
+    return {"loss": found, "clip_fraction": clipped}
+
+
+_BOTH_MODES = {"loss_agg_mode": tuple(_MODES)}
+_LOSS_BINDINGS = (
+    Binding(
+        f"{_LOSSES}.ClippedPGLossFn.__call__",
+        "policy_loss",
+        call=_policy,
+        imports=(_BATCHES,),
+        fixed={
+            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high", "dual_clip"),
+            "dp_size": None,
+            "importance_weights": None,
+            "loss_scale_factor": None,
+        },
+        accepts={"algorithm": tuple(_BY_ALGORITHM), "importance_weight_cap": (None, 2.0), **_BOTH_MODES},
+    ),
+    Binding(
+        f"{_LOSSES}.ClippedPGLossFn.__call__",
+        "importance_weight",
+        call=_weights,
+        imports=(_BATCHES,),
+        accepts={"level": ("token", "sequence"), "response_mask": ("full", "right")},
+        fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
+    ),
+    Binding(f"{_LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(_BATCHES,)),
+    Binding(
+        f"{_LOSSES}.ClippedPGLossFn.__call__",
+        "rollout_kl",
+        call=_kl_loss,
+        imports=(_BATCHES,),
+        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        dialects=(
+            Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99"),
+            Dialect(
+                "of_the_samples",
+                "differentiated",
+                "the KL loss includes the gradient of having sampled the tokens",
+                f"{_MAIN}/algorithms/loss/loss_functions.py#L478",
+            ),
+        ),
+    ),
+    Binding(
+        f"{_LOSSES}.NLLLossFn.__call__",
+        "policy_loss",
+        formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",),
+        call=_supervised,
+        imports=(_BATCHES,),
+        fixed={
+            **POLICY_LOSS.lacking(),
+            **aggregated("token-mean"),
+            "algorithm": "cross_entropy",
+            "importance_weights": None,
+        },
+    ),
+    Binding(
+        f"{_LOSSES}.DPOLossFn.__call__",
+        "preference_loss",
+        call=_preference,
+        imports=(_BATCHES,),
+        accepts={"loss_type": ("sigmoid",)},
+    ),
+    Binding(
+        f"{_LOSSES}.MseValueLossFn.__call__",
+        "value_loss",
+        call=_value,
+        imports=(_BATCHES,),
+        fixed={**aggregated("token-mean")},
+        dialects=(
+            Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/algorithms/loss/loss_functions.py"),
+        ),
+    ),
+)
+
+
+# -- KL and masked statistics -----------------------------------------------------------------------------------------
+
+
+def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Until November 2025 it was k3, and had no option."""
+    names = taken(inputs, "log_probs", "ref_log_probs")
+    if "kl_type" in boundary.parameters:
+        return boundary.invoke(names, kl_type=inputs["kl_estimator"])
+    if inputs["kl_estimator"] != "k3":
+        raise AbsentError("not in this version: the estimator is k3")
+    return boundary.invoke(names)
+
+
+def _along(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(taken(inputs, "values", "response_mask"), dim=None if inputs["axis"] is None else -1)
+
+
+def _variance(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(taken(inputs, "values", "response_mask"), unbiased=inputs["unbiased"])
+
+
+_COUNT_EPSILON = Dialect(
+    "count_epsilon",
+    1e-8,
+    "a small number is added to the count, lest a mean of no token divides by 0",
+    f"{_MAIN}/algorithms/utils.py#L224",
+)
+
+
+def _statistic(name: str, statistic: str, knob: str, call: Any) -> Binding:
+    return Binding(
+        f"{_UTILS}.{name}",
+        "masked_statistics",
+        arguments={"response_mask": ("mask",)},
+        outputs=("result",),
+        call=call,
+        fixed={"statistic": statistic, **MASKED_STATISTICS.lacking(knob)},
+        dialects=(_COUNT_EPSILON,),
+    )
+
+
+_NUMBERS = (
+    Binding(
+        f"{_UTILS}.calculate_kl",
+        "kl_estimate",
+        formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
+        arguments={
+            "log_probs": ("logprobs", "logprobs_policy"),
+            "ref_log_probs": ("logprobs_reference",),
+        },
+        outputs=("kl",),
+        call=_kl,
+        fixed={"response_mask": None},
+        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99"),),
+    ),
+    _statistic("masked_mean", "mean", "axis", _along),
+    _statistic("masked_var", "var", "unbiased", _variance),
+)
+
+
+# -- advantages -------------------------------------------------------------------------------------------------------
+
+
+def _prompts(group: Sequence[Any]) -> Any:
+    """A prompt of one token for each group."""
+    import torch
+
+    labels = list(dict.fromkeys(group))
+    return torch.tensor([[labels.index(label)] for label in group])
+
+
+def _estimator(boundary: Any, **options: Any) -> Any:
+    """An estimator by its own constructor, and both of the configurations that it is given."""
+    kl = stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
+    usual = {"use_leave_one_out_baseline": False, "normalize_rewards": True, "minus_baseline": False}
+
+    class Options(dict[str, Any]):
+        """Read as an object, and until July 2026 as a dictionary."""
+
+        __getattr__ = dict.__getitem__
+
+    of_loss = Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
+    return boundary.owner(Options({**usual, **options}), of_loss)
+
+
+def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False)
+    rewards, mask = inputs["token_level_rewards"].sum(-1), inputs["response_mask"]
+    found = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask)
+    return {"advantages": found, "returns": found}
+
+
+def _leave_one_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    rewards = inputs["rewards"]
+    estimator = _estimator(boundary, use_leave_one_out_baseline=inputs["leave_one_out"], normalize_rewards=False)
+    found = boundary.function(estimator, _prompts(inputs["group"]), rewards, torch.ones(len(rewards), 1))
+    return {"normalised": found[:, 0]}
+
+
+def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    rewards = inputs["rewards"]
+    baseline, _ = boundary.function(
+        _prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=inputs["leave_one_out"]
+    )
+    return {"normalised": rewards - baseline}
+
+
+def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """With rewards of 0, the KL penalty is the advantage; an estimate of more than 10 is cut."""
+    import torch
+
+    advantages, mask = inputs["advantages"], inputs["response_mask"]
+    if advantages.abs().max() > 10:
+        raise AbsentError("a KL estimate is cut to [-10, 10]")
+    estimator = _estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
+    nothing = torch.zeros_like(advantages)
+    found = boundary.function(
+        estimator,
+        _prompts(range(len(mask))),
+        nothing[:, 0],
+        mask,
+        logprobs_policy=-advantages,
+        logprobs_reference=nothing,
+    )
+    return {"normalised": found}
+
+
+def _critic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    options = {
+        "gae_lambda": inputs["lam"],
+        "gae_gamma": inputs["gamma"],
+        "normalize_advantages": False,
+        "gae_lambda_value": None,
+        "gae_lambda_policy": None,
+        "length_adaptive_alpha": 0.0,
+    }
+    names = taken(inputs, "token_level_rewards", "values", "response_mask")
+    return boundary.invoke(names, _estimator(boundary, **options))
+
+
+def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    estimator = _estimator(
+        boundary,
+        **dict.fromkeys(("gae_lambda", "gae_gamma", "normalize_advantages", "gae_lambda_value", "gae_lambda_policy")),
+        length_adaptive_alpha=0.0,
+    )
+    found = boundary.invoke(taken(inputs, "rewards", "response_mask"), estimator)
+    return {"token_level_rewards": found}
+
+
+_OF_LOSS = StandIn("configurations", "the options that an estimator reads, as an object and as a dictionary")
+_COUNTED = (
+    Dialect(
+        "rejected",
+        "counted",
+        "every response to a prompt is valid; what is rejected is masked in the loss",
+        f"{_MAIN}/algorithms/advantage_estimator.py#L82",
+    ),
+    Dialect(
+        "a_rejected_row_is_an_absent_row",
+        reason="every response to a prompt is valid; what is rejected is masked in the loss",
+        link=f"{_MAIN}/algorithms/advantage_estimator.py#L82",
+    ),
+    Dialect(
+        "masked_rewards",
+        "counted",
+        "a reward is one number a response",
+        f"{_MAIN}/algorithms/advantage_estimator.py#L80",
+    ),
+    Dialect(
+        "masked_values_have_no_influence",
+        reason="a reward is one number a response",
+        link=f"{_MAIN}/algorithms/advantage_estimator.py#L80",
+    ),
+)
+_RELATIVE: dict[str, Any] = {
+    **REWARD_NORMALISATION.lacking("leave_one_out"),
+    "mean_level": "group",
+    "std_level": None,
+}
+_ADVANTAGES = (
+    Binding(
+        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
+        "group_advantage",
+        call=_group_advantage,
+        stand_ins=(_OF_LOSS,),
+        fixed={"estimator": "grpo", "reward_layout": "outcome", **GROUP_ADVANTAGE.lacking("norm_by_std")},
+        accepts=_PADDED,
+        dialects=_COUNTED,
+    ),
+    Binding(
+        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
+        "reward_normalisation",
+        call=_leave_one_out,
+        stand_ins=(_OF_LOSS,),
+        fixed=_RELATIVE,
+    ),
+    Binding(
+        f"{_UTILS}.calculate_baseline_and_std_per_prompt",
+        "reward_normalisation",
+        call=_baseline,
+        fixed=_RELATIVE,
+    ),
+    Binding(
+        f"{_ESTIMATORS}.ReinforcePlusPlusAdvantageEstimator.compute_advantage",
+        "advantage_normalisation",
+        call=_whitened,
+        stand_ins=(_OF_LOSS,),
+        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
+        dialects=(
+            Dialect(
+                "std", "biased", "the variance divides by the tokens", f"{_MAIN}/algorithms/advantage_estimator.py#L259"
+            ),
+            Dialect(
+                "epsilon_placement", "floor", "it is at least 1e-8", f"{_MAIN}/algorithms/advantage_estimator.py#L260"
+            ),
+            Dialect("masked_output", "any", "the loss has its mask", f"{_MAIN}/algorithms/advantage_estimator.py#L261"),
+        ),
+    ),
+    Binding(
+        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._compute_gae",
+        "generalised_advantage",
+        arguments={"response_mask": ("mask",)},
+        outputs=("advantages", "returns"),
+        call=_critic,
+        stand_ins=(_OF_LOSS,),
+    ),
+    Binding(
+        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._build_token_level_rewards",
+        "token_reward",
+        arguments={"response_mask": ("mask",)},
+        call=_landed,
+        stand_ins=(_OF_LOSS,),
+        fixed={"score_as": None},
+    ),
+)
+
+
+# -- rewards, prompts and masks ---------------------------------------------------------------------------------------
+
+
+def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    mask = inputs["response_mask"]
+    logs = [[{"role": "assistant", "token_ids": torch.zeros(int((row != 0).sum()))}] for row in mask]
+    batch = {"total_reward": inputs["rewards"].clone(), "message_log": logs}
+    options = {
+        "enabled": True,
+        "overlong_buffer_length": inputs["buffer"],
+        "overlong_buffer_penalty": inputs["factor"],
+        "max_response_length": inputs["max_length"],
+        "stop_properly_penalty_coef": None,
+    }
+    defaults = {"enabled": False, **dict.fromkeys(list(options)[1:])}
+    config = _configured(boundary.module.RewardShapingConfig, options, defaults)
+    return {"rewards": boundary.function(batch, config)["total_reward"]}
+
+
+def _turns(prompt: Sequence[int], replies: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """A log of messages: a prompt, and after each answer of the policy what the environment says."""
+    import torch
+
+    log = [{"role": "user", "content": "", "token_ids": torch.tensor(list(prompt))}]
+    for reply in replies:
+        spoken = torch.tensor([5, 6])
+        probabilities = {"generation_logprobs": torch.zeros(2)}
+        log.append({"role": "assistant", "content": "", "token_ids": spoken, **probabilities})
+        log.append({"role": "user", "content": "", "token_ids": torch.tensor(list(reply))})
+    return log
+
+
+def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Rollouts of prompts, to each of which the environment says something else: which of them have one prompt."""
+    import torch
+
+    labels = inputs["labels"].tolist()
+    known = list(dict.fromkeys(labels))
+    logs = [_turns([1, 2, 10 + known.index(label)], [[40 + row]]) for row, label in enumerate(labels)]
+    lengths = {"original_prompt_lengths": torch.full((len(logs),), 3)}
+    prompts = boundary.invoke({}, message_logs=logs, **lengths)
+    found = [tuple(token for message in log for token in message["token_ids"].tolist()) for log in prompts]
+    order = list(dict.fromkeys(found))
+    return {"numbers": torch.tensor([order.index(prompt) for prompt in found])}
+
+
+def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A prompt that holds an answer of another assistant; and turns, the last of which the environment may not answer.
+
+    What is behind the last turn is the environment's, and in the batch: it is cut off here, as it has no gradient.
+    """
+    import torch
+
+    log: list[dict[str, Any]] = [
+        {"role": "user", "content": "", "token_ids": torch.tensor([1, 2])},
+        {"role": "assistant", "content": "", "token_ids": torch.tensor([3])},
+        {"role": "user", "content": "", "token_ids": torch.tensor([4])},
+    ]
+    for said, heard in zip(inputs["said"], inputs["heard"]):
+        spoken = {"token_ids": torch.full((said,), 5), "generation_logprobs": torch.zeros(said)}
+        log.append({"role": "assistant", "content": "", **spoken})
+        log.append({"role": "user", "content": "", "token_ids": torch.full((heard,), 6)})
+    if inputs["max_tokens"] < 100:
+        raise AbsentError("the engine has the limit, and this is what comes after it")
+    boundary.function([log])
+    mask = [int(flag) for message in log[:-1] for flag in message["token_loss_mask"]]
+    return {"loss_mask": mask[4:] if not any(mask[:4]) else mask, "cut": False}
+
+
+_MESSAGES = (
+    Binding(
+        f"{_ALGORITHMS}.reward_functions.apply_reward_shaping",
+        "overlong_penalty",
+        call=_overlong,
+        dialects=(
+            Dialect(
+                "beyond_limit",
+                "linear",
+                "a response beyond the limit loses more with each token",
+                f"{_MAIN}/algorithms/reward_functions.py#L163",
+            ),
+        ),
+    ),
+    Binding(
+        f"{_GRPO}.extract_initial_prompt_messages",
+        "group_numbers",
+        formerly=(f"{_GRPO}._extract_prompt_only_messages",),
+        call=_grouped,
+    ),
+    Binding(f"{_GRPO}.add_grpo_token_loss_masks_and_generation_logprobs", "rollout_episode", call=_episode),
+)
+
+
+# -- batches and packing ----------------------------------------------------------------------------------------------
+
+
+def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
+    import torch
+
+    rows = {name: column if isinstance(column, torch.Tensor) else list(column) for name, column in fields.items()}
+    return boundary.imported[_BATCHES].BatchedDataDict(rows)
+
+
+def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """It holds rows alone: what belongs to the whole is somewhere else."""
+    return dict(batch.items()), inputs["meta"]
+
+
+def _chunks(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    return [boundary.function(batch, rank, inputs["count"]) for rank in range(inputs["count"])]
+
+
+def _repeated(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    return [boundary.function(batch, inputs["count"])]
+
+
+def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    """It takes the place of each row: the order that a scenario gives, turned round."""
+    order = list(inputs["order"])
+    boundary.function(batch, [order.index(place) for place in range(len(order))])
+    return [batch]
+
+
+def _surgery(method: str, surgery: str, do: Any) -> Binding:
+    return Binding(
+        f"{_BATCH}.{method}",
+        "row_surgery",
+        call=partial(operated, _batch, _read, do),
+        imports=(_BATCHES,),
+        fixed={"surgery": surgery, "remainder": 0},
+    )
+
+
+def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    lengths = (inputs["attention_mask"] != 0).sum(-1).tolist()
+    packer = boundary.function("modified_first_fit_decreasing", inputs["max_tokens_per_microbatch"])
+    return {"parts": packer.pack(lengths)}
+
+
+_ROWS = (
+    _surgery("chunk", "cut", _chunks),
+    _surgery("repeat_interleave", "repeat", _repeated),
+    _surgery("reorder_data", "reorder", _back_in_order),
+    _surgery("from_batches", "join", partial(joined, _batch)),
+    Binding("nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", call=_packed),
+)
+
+
+# -- what is asked for by recipes alone -------------------------------------------------------------------------------
+
+
+def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss of one sequence whose tokens are sampled from ``top_k``, with the weight of a whole sequence."""
+    import torch
+
+    given = inputs["arguments"]
+    ids = given["token_ids"]
+    tokens = ids.shape[1]
+    ones = torch.ones(1, tokens)
+    data = {
+        "input_ids": ids,
+        "token_mask": ones,
+        "sample_mask": torch.ones(1),
+        "advantages": ones,
+        "prev_logprobs": _behind_a_prompt(given["old_log_probs"]),
+        "generation_logprobs": _behind_a_prompt(given["rollout_log_probs"]),
+    }
+    losses = boundary.imported[_LOSSES]
+    options = {
+        "sequence_level_importance_ratios": True,
+        "token_level_loss": False,
+        "use_importance_sampling_correction": True,
+        "disable_ppo_ratio": True,
+    }
+    loss = losses.ClippedPGLossFn(_configured(losses.ClippedPGLossConfig, options, _OPTIONS))
+    batch = boundary.imported[_BATCHES].BatchedDataDict(data)
+    params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=given["top_k"])
+    with swapped(torch.Tensor, "cuda", lambda self: self):
+        made, batch = boundary.function(given["logits"], batch, loss, sampling_params=params)
+    counts = {"global_valid_seqs": torch.tensor(1.0), "global_valid_toks": torch.tensor(float(tokens - 1))}
+    return {"returned": loss(data=batch, **counts, **made)[0]}
+
+
+_SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"
+_CALLS = (
+    Binding(
+        f"{_ALGORITHMS}.loss.utils.prepare_loss_input",
+        "call",
+        call=_filtered,
+        imports=(_LOSSES, _BATCHES, _SAMPLING),
+    ),
+)
+
+_UNBOUND: dict[str, str] = {}
+
+TARGET = Target(
+    name="nemorl",
+    repository="https://github.com/NVIDIA-NeMo/RL",
+    roots=(PackageRoot("nemo_rl"), PackageRoot("nemo_reinforcer")),
+    moved={"nemo_rl": ("nemo_reinforcer",), _LOSSES: (f"{_ALGORITHMS}.loss_functions",)},
+    preload=("torch._dynamo", "pydantic", "transformers"),
+    # A patch of tokenizers is for transformers before 5.12; pydantic wants the TypedDict of Python 3.12.
+    at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
+    bindings=tuple(
+        replace(binding, dtypes=("float32", "bfloat16"))
+        for binding in (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_CALLS)
+    ),
+    unbound=_UNBOUND,
+)

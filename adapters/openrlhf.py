@@ -1,0 +1,696 @@
+"""OpenRLHF (OpenRLHF/OpenRLHF): how Sentinel's contracts bind to its boundaries.
+
+Its trainers want Ray, DeepSpeed and vLLM, and import them; none of that decides what a loss, an estimator or a mask
+computes. Those imports become ghosts, and the methods run on instances of the real classes that lack what they do not
+read.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
+from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.worker.drift import AbsentError, UnknownInputError
+from sentinel.worker.kit import coefficients, group_size, partitioned, stand_in, swapped, taken
+
+_MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
+_MADE = f"{_MAIN}/trainer/ppo_utils/experience_maker.py"
+_LOSS = "openrlhf.models.loss"
+_UTILS = "openrlhf.models.utils"
+_ACTOR = "openrlhf.models.actor.Actor"
+_PPO = "openrlhf.trainer.ppo_utils"
+_EXPERIENCE = f"{_PPO}.experience"
+_MAKER = f"{_PPO}.experience_maker.RemoteExperienceMaker"
+_NAIVE = f"{_PPO}.experience_maker.NaiveExperienceMaker"
+_DPO = "openrlhf.trainer.dpo_trainer.DPOTrainer"
+_SFT = "openrlhf.datasets.sft_dataset.SFTDataset"
+
+#: A response ends where padding begins; tokens of an environment stand between those of the policy.
+_PADDED = {"response_mask": ("full", "right")}
+
+
+def _made(boundary: Any, **options: Any) -> Any:
+    """An instance by its own constructor, which takes an option of a later version only at its default."""
+    parameters = inspect.signature(boundary.owner.__init__).parameters
+    lacking = [name for name, value in options.items() if name not in parameters and value is not None]
+    if lacking:
+        raise AbsentError(f"not in this version: {boundary.owner.__name__} has no option {lacking[0]!r}")
+    return boundary.owner(**{name: value for name, value in options.items() if name in parameters})
+
+
+def _without(boundary: Any, **attributes: Any) -> Any:
+    """An instance of the real class without what its constructor sets up; it has these attributes alone."""
+    made = object.__new__(boundary.owner)
+    vars(made).update(attributes)
+    return made
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+_MODES = {"token-mean": True, "seq-mean-token-mean": False}
+_COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
+_AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_factor": (None,)}
+
+
+def _counts(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a loss is told of the global batch; until May 2026 it was told nothing."""
+    given = {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
+    if given and "batch_num_tokens" not in boundary.parameters:
+        raise UnknownInputError("a loss is the mean over the batch that it has", next(iter(given)))
+    return given
+
+
+def _level(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """How a loss is aggregated; until April 2025 it was a mean over sequences."""
+    of_tokens = _MODES[inputs["loss_agg_mode"]]
+    if "token_level_loss" in inspect.signature(boundary.owner.__init__).parameters:
+        return {"token_level_loss": of_tokens}
+    if of_tokens:
+        raise AbsentError("not in this version: losses are means over sequences")
+    return {}
+
+
+def _aggregate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    names = taken(inputs, "loss_mat", "response_mask", *_COUNTS)
+    return boundary.invoke(names, token_level_loss=_MODES[inputs["loss_agg_mode"]])
+
+
+def _clip(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The clip range; until May 2025 it had one bound."""
+    low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
+    if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
+        return {"clip_eps_low": low, "clip_eps_high": high}
+    if low != high:
+        raise AbsentError("not in this version: the clip range is symmetric")
+    return {"clip_eps": low}
+
+
+def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of truncated importance sampling, in the four ways in which they have been spelt."""
+    cap = inputs["importance_weight_cap"]
+    if inputs["rollout_log_probs"] is None or cap is None:
+        return {}
+    parameters = inspect.signature(boundary.owner.__init__).parameters
+    if "is_correction_level" in parameters:
+        options = {"is_correction_level": "token", "is_correction_mode": "clip"}
+        return {**options, "is_correction_threshold": [0.0, cap]}
+    both = "vllm_is_correction_type" in parameters or "use_icepop" in parameters
+    switch = {"enable_vllm_is_correction": True} if "enable_vllm_is_correction" in parameters else {}
+    return {**switch, "vllm_is_truncated_threshold": [0.0, cap] if both else cap}
+
+
+def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """GSPO is asked for by its name alone: its definition is a mean over sequences, whatever the default is. Of the two
+    boundaries one is the class, whose constructor knows that."""
+    if boundary.owner is None:
+        boundary = replace(boundary, owner=boundary.function, function=boundary.function.forward)
+    gspo = inputs["algorithm"] == "gspo"
+    options = {"policy_loss_type": "gspo"} if gspo else _level(boundary, inputs)
+    correction = _correction(boundary, inputs)
+    loss = _made(boundary, **options, **_clip(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
+    names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    rollout = {"rollout_log_probs": inputs["rollout_log_probs"]} if correction else {}
+    found = boundary.invoke({**names, **_counts(boundary, inputs), **rollout}, loss)
+    told = found if isinstance(found, tuple) else (found,)
+    told = (*told, None, None)
+    return {"loss": told[0], "clip_fraction": told[1], "approx_kl": told[2]}
+
+
+def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    loss = _made(boundary, clip_eps=inputs["cliprange_value"], **_level(boundary, inputs))
+    names = taken(inputs, "vpreds", "values", "returns", "response_mask")
+    return {"loss": boundary.invoke({**names, **_counts(boundary, inputs)}, loss)}
+
+
+def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    loss = _made(boundary, **_level(boundary, inputs))
+    names = taken(inputs, "log_probs", "response_mask")
+    return {"loss": boundary.invoke({**names, **_counts(boundary, inputs)}, loss)}
+
+
+_OF_POLICY: dict[str, Any] = {
+    **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high", "dual_clip"),
+    "importance_weights": None,
+    "loss_scale_factor": None,
+}
+_LOSSES = (
+    Binding(
+        f"{_LOSS}.aggregate_loss",
+        "loss_aggregation",
+        arguments={"loss_mat": ("loss",), "response_mask": ("loss_mask",)},
+        outputs=("loss",),
+        call=_aggregate,
+        fixed={"weights": None, "loss_scale_factor": None},
+        accepts=_AGGREGATES,
+    ),
+    Binding(
+        f"{_LOSS}.PolicyLoss",
+        "policy_loss",
+        arguments={"response_mask": ("action_mask",)},
+        call=_policy,
+        fixed={**_OF_POLICY, "algorithm": "gspo", "loss_agg_mode": "seq-mean-token-mean"},
+    ),
+    Binding(
+        f"{_LOSS}.PolicyLoss.forward",
+        "policy_loss",
+        arguments={"response_mask": ("action_mask",)},
+        call=_policy,
+        fixed={**_OF_POLICY, "algorithm": "ppo"},
+        accepts={"importance_weight_cap": (None, 2.0), **_AGGREGATES},
+        dialects=(
+            Dialect(
+                "log_ratio_clamp",
+                20.0,
+                "the log-ratio is cut to [-20, 20] against overflow",
+                f"{_MAIN}/models/loss.py#L185",
+            ),
+        ),
+    ),
+    Binding(
+        f"{_LOSS}.ValueLoss.forward",
+        "value_loss",
+        arguments={"vpreds": ("values",), "values": ("old_values",), "response_mask": ("action_mask",)},
+        call=_value,
+        fixed={"loss_scale_factor": None},
+        accepts=_AGGREGATES,
+        dialects=(Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/models/loss.py#L290"),),
+    ),
+    Binding(
+        f"{_LOSS}.SFTLoss.forward",
+        "policy_loss",
+        arguments={"log_probs": ("per_token_logps",), "response_mask": ("loss_mask",)},
+        call=_supervised,
+        fixed={
+            **POLICY_LOSS.lacking(),
+            "algorithm": "cross_entropy",
+            "importance_weights": None,
+            "loss_scale_factor": None,
+        },
+        accepts=_AGGREGATES,
+    ),
+)
+
+
+# -- KL, rewards and masked statistics --------------------------------------------------------------------------------
+
+
+def _kl(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    estimator = inputs["kl_estimator"]
+    if "kl_estimator" in boundary.parameters:
+        return boundary.invoke(taken(inputs, "log_probs", "ref_log_probs"), kl_estimator=estimator)
+    k3 = estimator in ("k3", "low_var_kl")
+    if estimator != "k1" and not (k3 and "use_kl_estimator_k3" in boundary.parameters):
+        raise AbsentError(f"not in this version: there is no estimator {estimator}")
+    return boundary.invoke(taken(inputs, "log_probs", "ref_log_probs"), use_kl_estimator_k3=k3)
+
+
+def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Without a penalty; it adds the KL that it is given, or has computed, times 0."""
+    import torch
+
+    mask = inputs["response_mask"]
+    nothing = torch.zeros(mask.shape)
+    given = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
+    found = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **given)
+    return {"token_level_rewards": found[0] if isinstance(found, tuple) else found}
+
+
+def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    names = taken(inputs, "values", "response_mask")
+    return boundary.invoke(names, dim=None if inputs["axis"] is None else 1)
+
+
+def _normalised_rows(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    return boundary.invoke(taken(inputs, "values", "response_mask", "epsilon"), dim=1)
+
+
+_STATISTICS = {"values": ("tensor",), "response_mask": ("mask",), "epsilon": ("eps",)}
+_NUMBERS = (
+    Binding(
+        f"{_UTILS}.compute_approx_kl",
+        "kl_estimate",
+        arguments={"ref_log_probs": ("log_probs_base",)},
+        outputs=("kl",),
+        call=_kl,
+        fixed={"response_mask": None},
+        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),),
+    ),
+    Binding(
+        f"{_UTILS}.compute_reward",
+        "token_reward",
+        arguments={"rewards": ("r",), "response_mask": ("action_mask",)},
+        call=_landed,
+        fixed={"score_as": None},
+        accepts=_PADDED,
+    ),
+    Binding(
+        f"{_UTILS}.masked_mean",
+        "masked_statistics",
+        arguments=_STATISTICS,
+        outputs=("result",),
+        call=_statistic,
+        fixed={"statistic": "mean", **MASKED_STATISTICS.lacking("axis")},
+    ),
+    Binding(
+        f"{_UTILS}.masked_normalize",
+        "masked_statistics",
+        arguments=_STATISTICS,
+        outputs=("result",),
+        call=_normalised_rows,
+        fixed={
+            "statistic": "whiten",
+            **MASKED_STATISTICS.lacking("epsilon"),
+            "unbiased": False,
+            "axis": "token",
+        },
+        dialects=(
+            Dialect("epsilon_placement", "floor", "the variance is at least eps", f"{_MAIN}/models/utils.py#L178"),
+        ),
+    ),
+)
+
+
+# -- log-probs of a model ---------------------------------------------------------------------------------------------
+
+
+def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """On a copy: it divides the model's logits in place, which nobody reads again."""
+    temperature = {"temperature": inputs["temperature"]} if "temperature" in boundary.parameters else {}
+    if not temperature and inputs["temperature"] != 1.0:
+        raise AbsentError("not in this version: there is no sampling temperature")
+    found = boundary.invoke({}, logits=inputs["logits"].clone(), labels=inputs["token_ids"], **temperature)
+    return {"log_probs": found, "entropy": None}
+
+
+def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One token of a prompt stands before the response. The model is a table of the scenario's logits."""
+    import torch
+
+    logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
+    tokens = ids.shape[1]
+    behind = torch.zeros_like(logits[:, :1])
+
+    class Table(torch.nn.Module):
+        def forward(self, *_: Any, **__: Any) -> Any:
+            return _Output(logits=torch.cat([logits, behind], 1))
+
+    model = Table()
+    actor = boundary.owner(model, temperature=inputs["temperature"])
+    actor.packing_samples = False
+    sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
+    whole = torch.ones_like(sequences)
+    if "num_actions" in boundary.parameters:
+        found = boundary.invoke({}, actor, sequences=sequences, num_actions=tokens, attention_mask=whole)
+    else:
+        found = boundary.invoke({}, actor, sequences=sequences, action_mask=mask, attention_mask=whole)
+    return {"log_probs": found, "entropy": None}
+
+
+class _Output(dict[str, Any]):
+    """What a model of transformers returns: a mapping whose keys are attributes, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+_MODEL = StandIn("model", "a table of the scenario's logits; what a network computes is not what is looked at")
+_LOG_PROBS = (
+    Binding(f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}),
+    Binding(
+        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), fixed={"with_entropy": False}
+    ),
+)
+
+
+# -- advantages and returns -------------------------------------------------------------------------------------------
+
+
+def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    names = taken(inputs, "values", "token_level_rewards", "response_mask", "gamma", "lam")
+    return boundary.invoke(names, _without(boundary))
+
+
+def _returns(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    names = taken(inputs, "token_level_rewards", "response_mask", "gamma")
+    return boundary.invoke(names, _without(boundary))
+
+
+def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
+    """The options that an advantage reads, as they are grouped since April 2026 and as they were before."""
+    advantage = stand_in(estimator=estimator, gamma=gamma, lambd=1.0, no_std_norm=False)
+    reward = stand_in(clip_range=None, overlong_buffer_len=None, stop_properly_penalty_coef=None)
+    return stand_in(
+        algo=stand_in(advantage=advantage, kl=stand_in(use_loss=False)),
+        rollout=stand_in(n_samples_per_prompt=samples, max_new_tokens=None),
+        reward=reward,
+        data=stand_in(max_len=None),
+        advantage_estimator=estimator,
+        n_samples_per_prompt=samples,
+        gamma=gamma,
+        lambd=1.0,
+        reward_clip_range=None,
+        no_advantage_std_norm=False,
+        overlong_buffer_len=None,
+        stop_properly_penalty_coef=None,
+    )
+
+
+def _advantages(
+    boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
+) -> Any:
+    """What the experience maker makes of one experience, whose rows stand in the order of their prompts."""
+    import torch
+
+    options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
+    experience = stand_in(
+        index=[*range(len(rewards))],
+        rewards=rewards.clone(),
+        kl=kl,
+        action_mask=mask,
+        values=torch.zeros(mask.shape),
+        response_length=(mask != 0).sum(-1),
+        truncated=None,
+        info={"reward": rewards.clone(), "response_length": (mask != 0).sum(-1)},
+    )
+    maker = _without(
+        boundary,
+        strategy=stand_in(args=options),
+        args=options,
+        advantage_estimator=estimator,
+        kl_ctl=stand_in(value=coefficient),
+    )
+    (found,) = boundary.function(maker, [experience])
+    return found.advantages
+
+
+def _relative(estimator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    samples = group_size(inputs)
+    if samples == 1:
+        raise AbsentError("its command line refuses one sample a prompt with this estimator")
+    if estimator not in inspect.getsource(inspect.unwrap(boundary.function)):
+        raise AbsentError(f"not in this version: there is no estimator {estimator}")
+    rewards = inputs["rewards"]
+    mask = torch.ones(len(rewards), 1)
+    return {"normalised": _advantages(boundary, estimator, samples, torch.zeros(mask.shape), mask, rewards, 0.0)[:, 0]}
+
+
+def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Without discount the return of a token is its own reward, and that minus its KL."""
+    import torch
+
+    advantages, mask = inputs["advantages"], inputs["response_mask"]
+    rewards = torch.zeros(len(advantages))
+    return {"normalised": _advantages(boundary, "reinforce", 1, -advantages, mask.float(), rewards, 1.0)}
+
+
+_MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads options, and a KL coefficient")
+_SAMPLES = StandIn("experience", "a record of tensors; the step reads those that it is given")
+
+
+_ESTIMATORS: Mapping[str, Mapping[str, Any]] = {
+    "group_norm": {"std_level": "group", "leave_one_out": False, "epsilon": 1e-9},
+    "dr_grpo": {"std_level": None, "leave_one_out": False, "epsilon": 1e-9},
+    "rloo": {"std_level": None, "leave_one_out": True, "epsilon": 1e-9},
+}
+
+
+def _by_estimator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Which of its estimators has these settings."""
+    settings = {key: inputs[key] for key in ("std_level", "leave_one_out")}
+    names = [name for name, fixed in _ESTIMATORS.items() if settings.items() <= fixed.items()]
+    if not names:
+        raise AbsentError("no estimator leaves one out and scales")
+    return _relative(names[0], boundary, inputs)
+
+
+_ADVANTAGES = (
+    Binding(
+        f"{_MAKER}.get_advantages_and_returns",
+        "generalised_advantage",
+        formerly=(f"{_NAIVE}.get_advantages_and_returns",),
+        arguments={"token_level_rewards": ("rewards",), "response_mask": ("action_mask",), "lam": ("lambd",)},
+        outputs=("advantages", "returns"),
+        call=_gae,
+    ),
+    Binding(
+        f"{_MAKER}.get_cumulative_returns",
+        "discounted_return",
+        formerly=(f"{_NAIVE}.get_cumulative_returns",),
+        arguments={"token_level_rewards": ("rewards",), "response_mask": ("action_mask",)},
+        outputs=("returns",),
+        call=_returns,
+        fixed={"kl": None, "kl_coef": 0.0},
+    ),
+    Binding(
+        f"{_MAKER}.compute_advantages_and_returns",
+        "reward_normalisation",
+        call=_by_estimator,
+        stand_ins=(_MAKING, _SAMPLES),
+        fixed={
+            **REWARD_NORMALISATION.lacking("std_level", "leave_one_out"),
+            "mean_level": "group",
+            "epsilon": 1e-9,
+            "group_layout": "equal",
+        },
+        accepts={"std_level": (None, "group")},
+    ),
+    Binding(
+        f"{_MAKER}.compute_advantages_and_returns",
+        "advantage_normalisation",
+        call=_whitened,
+        stand_ins=(_MAKING, _SAMPLES),
+        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
+        accepts=_PADDED,
+        dialects=(
+            Dialect("std", "biased", "the variance divides by the tokens", f"{_MADE}#L316"),
+            Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MADE}#L317"),
+            Dialect("masked_output", "any", "the loss multiplies by its mask", f"{_MAIN}/models/loss.py#L34"),
+        ),
+    ),
+)
+
+
+# -- length penalties and the KL coefficient --------------------------------------------------------------------------
+
+
+def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    experience = stand_in(
+        rewards=inputs["rewards"].clone(), response_length=(inputs["response_mask"] != 0).sum(-1), info={}
+    )
+    boundary.function([experience], inputs["max_length"], inputs["buffer"], inputs["factor"])
+    return {"rewards": experience.rewards}
+
+
+def _kl_coefficient(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    if inputs["adaptive"]:
+        return coefficients(boundary.function(inputs["initial"], inputs["target_kl"], inputs["horizon"]), inputs)
+    return coefficients(boundary.module.FixedKLController(inputs["initial"]), inputs)
+
+
+_SCALARS = (
+    Binding(f"{_PPO}.length_penalty.apply_overlong_penalty", "overlong_penalty", call=_overlong, stand_ins=(_SAMPLES,)),
+    Binding(f"{_PPO}.kl_controller.AdaptiveKLController", "kl_coefficient", call=_kl_coefficient),
+)
+
+
+# -- experiences and padding ------------------------------------------------------------------------------------------
+
+
+def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """It pads to the longest row: one more row, of the length that there is to be, is cut off again."""
+    import torch
+
+    values, value = inputs["values"], inputs["pad_value"]
+    longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
+    rows = [row[None] for row in values] + [longest]
+    stacks = {"stack": False} if "stack" in boundary.parameters else {}
+    found = boundary.function(rows, side=inputs["side"], value=value, **stacks)
+    return {"padded": found.reshape(len(rows), -1)[:-1]}
+
+
+_ROWS = (
+    Binding(
+        "openrlhf.utils.utils.zero_pad_sequences",
+        "column_padding",
+        call=_padded,
+    ),
+    Binding(
+        "openrlhf.utils.seqlen_balancing.get_seqlen_balanced_partitions",
+        "balanced_partition",
+        call=partitioned,
+        fixed={"grouped": False, "keep_minibatches": False},
+    ),
+)
+
+
+# -- supervised and preference data -----------------------------------------------------------------------------------
+
+
+def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A mask stands at the position that predicts a token, as the trainer reads it: by the token, one to the right."""
+    import torch
+
+    before = inputs["prompts"].shape[1]
+    rows = []
+    for prompt, counts, response, length in zip(
+        inputs["prompts"], inputs["prompt_mask"], inputs["responses"], inputs["lengths"]
+    ):
+        ids = torch.cat([prompt[counts != 0], response[:length]])[None]
+        own = int(counts.sum())
+        dataset = _without(
+            boundary, pretrain_mode=False, multiturn=False, prompt_ids_lens=[own], response_ranges=None, max_length=99
+        )
+        mask = boundary.function(dataset, ids, 0)[0, :-1]
+        whole = torch.zeros(before + len(response))
+        whole[before - own + 1 :][: len(mask)] = mask
+        rows.append(whole)
+    return {"response_mask": torch.stack(rows)}
+
+
+def _log_sum(trainer: Any, sides: Mapping[str, Any], of_prompt: float) -> Any:
+    """The trainer's log-probs of both sides, behind a prompt of two tokens; each model has its own of the second.
+
+    A vocabulary has two tokens; the one that stands there has the scenario's log-prob.
+    """
+    import torch
+
+    ids, masks, tables = [], [], []
+    for side in ("chosen", "rejected"):
+        log_probs, mask = sides[f"{side}_log_probs"], sides[f"{side}_mask"]
+        prompt = torch.full((len(mask), 1), of_prompt, dtype=log_probs.dtype)
+        tables.append(torch.cat([prompt, log_probs], 1))
+        masks.append(torch.cat([torch.ones(len(mask), 2, dtype=torch.int64), mask.long()], 1))
+        ids.append(torch.ones_like(masks[-1]))
+    longest = max(int(one.shape[1]) for one in tables)
+    table = torch.cat([torch.nn.functional.pad(one, (0, longest - one.shape[1]), value=-1.0) for one in tables])
+    logits = torch.stack([torch.zeros_like(table), table - torch.log(-torch.expm1(table))], -1)
+    logits = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
+
+    def model(*_: Any, return_logprobs: bool = False, **__: Any) -> Any:
+        output = _Output(logits=logits)
+        return (table, output) if return_logprobs else output
+
+    lengths = [2] * len(ids[0])
+    return trainer.concatenated_forward(model, ids[0], masks[0], ids[1], masks[1], lengths)[:2]
+
+
+def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """As ``fit`` does: the log-probs of both models, and the loss of both. Either of the two is the boundary."""
+    of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
+    trainer = object.__new__(of_trainer.DPOTrainer)
+    vars(trainer).update(
+        tokenizer=stand_in(pad_token_id=0),
+        strategy=stand_in(ring_attn_group=None),
+        packing_samples=False,
+        args=stand_in(packing_samples=False),
+    )
+    policy = _log_sum(trainer, inputs, -0.5)
+    reference = {f"{side}_log_probs": inputs[f"{side}_ref_log_probs"] for side in ("chosen", "rejected")}
+    fixed = _log_sum(trainer, {**inputs, **reference}, -1.5)
+    loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
+    return {"loss": loss(*policy, *fixed)[0]}
+
+
+def _pairs(boundary: str, loss_type: str) -> Binding:
+    """The trainer's log-probs are asked for by DPO's loss, the loss by IPO's."""
+    return Binding(
+        boundary,
+        "preference_loss",
+        call=_preference,
+        imports=(_DPO.rpartition(".")[0],),
+        stand_ins=(_MODEL, StandIn("self", "a trainer starts DeepSpeed; the step reads a token id")),
+        fixed={"loss_type": loss_type},
+        accepts={"chosen_mask": ("full", "right"), "rejected_mask": ("full", "right")},
+    )
+
+
+_DATA = (
+    Binding(
+        f"{_SFT}.get_loss_mask",
+        "response_masks",
+        call=_trained_tokens,
+        stand_ins=(StandIn("self", "a dataset reads files; the mask reads the length of a prompt"),),
+    ),
+    _pairs(f"{_DPO}.concatenated_forward", "sigmoid"),
+    _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
+)
+
+
+# -- what is asked for by recipes alone -------------------------------------------------------------------------------
+
+
+def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """On a machine without an accelerator, in a ring of two ranks."""
+    import torch
+
+    ones = torch.ones
+    with (
+        swapped(boundary.module.dist, "get_world_size", lambda *_, **__: 2),
+        swapped(torch, "ones", lambda *shape, device=None, **more: ones(*shape, **more)),
+    ):
+        return {"returned": boundary.function(**inputs["arguments"], ring_attn_group=None)}
+
+
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The reported pass rate, where engines have answered ``consumed`` prompts, and ``accepted`` samples are left."""
+    numbers = inputs["arguments"]
+    samples = numbers["samples_per_prompt"]
+    rollout = stand_in(batch_size=1, n_samples_per_prompt=samples, vllm_generate_batch_size=None)
+    args = stand_in(
+        rollout=rollout,
+        vllm=stand_in(enable_sleep=False),
+        algo=stand_in(dynamic_filtering_enable=True),
+        rollout_batch_size=1,
+        n_samples_per_prompt=samples,
+        vllm_generate_batch_size=None,
+        vllm_enable_sleep=False,
+        dynamic_filtering=True,
+    )
+    answered = ([None] * numbers["accepted"], numbers["consumed"], False)
+    generator = _without(boundary, args=args, prompts_dataloader=[], _generate_vllm=lambda **_: answered)
+    return {"returned": boundary.function(generator)[1]}
+
+
+_CALLS = (
+    Binding(
+        "openrlhf.models.ring_attn_utils.pad_sequences",
+        "call",
+        call=_in_a_ring,
+        stand_ins=(StandIn("ring_attn_group", "two ranks; the function asks for their number"),),
+    ),
+    Binding(
+        f"{_PPO}.samples_generator.SamplesGenerator.generate_samples",
+        "call",
+        call=_passed,
+        stand_ins=(StandIn("_generate_vllm", "engines answer; what they say is how many prompts and samples"),),
+    ),
+)
+
+_ENGINES = "it talks to Ray, vLLM or DeepSpeed; what it computes is bound"
+_UNBOUND: dict[str, str] = {
+    f"{_LOSS}.PairWiseLoss.forward": "one log-sigmoid of a difference of two scores",
+}
+
+TARGET = Target(
+    name="openrlhf",
+    repository="https://github.com/OpenRLHF/OpenRLHF",
+    roots=(PackageRoot("openrlhf"),),
+    pypi="openrlhf",
+    preload=("torch._dynamo", "transformers"),
+    bindings=tuple(
+        replace(binding, dtypes=("float32", "bfloat16"))
+        for binding in (*_LOSSES, *_NUMBERS, *_LOG_PROBS, *_ADVANTAGES, *_SCALARS, *_ROWS, *_DATA, *_CALLS)
+    ),
+    unbound=_UNBOUND,
+)

@@ -1,0 +1,532 @@
+"""prime-rl (PrimeIntellect-ai/prime-rl): how Sentinel's contracts bind to its boundaries.
+
+It has one flat tensor a sample, and no padding: the rows of a scenario are cut where their mask ends. Its loss is a sum
+over samples, divided by a count of the whole step. Until July 2025 it was a package of another name, ``zeroband``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
+from sentinel.contracts.normalisation import REWARD_NORMALISATION
+from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.targets import Binding, PackageRoot, StandIn, Target
+from sentinel.worker.drift import AbsentError
+from sentinel.worker.kit import group_size, stand_in, swapped
+
+_MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
+_LOSS = "prime_rl.trainer.rl.loss"
+_BEFORE = "zeroband"
+_BATCH = "prime_rl.trainer.batch"
+_ALGORITHMS = "prime_rl.orchestrator.algo"
+_ADVANTAGE = "prime_rl.orchestrator.advantage"
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+#: No token is ever out of these bounds, in whatever way a version has spelt them.
+_UNBOUNDED: Mapping[str, Any] = {
+    "clip_ratio": float("inf"),
+    **dict.fromkeys(("mask_ratio_low", "token_mask_low", "sequence_mask_low", "geo_mask_low"), 0.0),
+    **dict.fromkeys(("mask_ratio_high", "token_mask_high", "sequence_mask_high", "geo_mask_high"), float("inf")),
+    **dict.fromkeys(("ipo_mask_low", "ipo_mask_high", "dppo_mask_low", "dppo_mask_high"), 2.0),
+    "sequence_clip_high": float("inf"),
+    "type": "default",
+    "ratio_type": "token",
+    "norm_type": "token",
+    "ratio_length_norm": False,
+    "adv_tau": 1.0,
+    "kl_tau": 0.0,
+    "teacher_tau": 0.0,
+}
+
+
+def _samples(inputs: Mapping[str, Any], *names: str) -> list[list[Any]]:
+    """The rows of each, one flat tensor a sample."""
+    return [list(inputs[name]) for name in names]
+
+
+def _counted(inputs: Mapping[str, Any]) -> int:
+    """The tokens of the step, as the trainer counts them."""
+    tokens = inputs["batch_num_tokens"]
+    return int((inputs["response_mask"] != 0).sum()) if tokens is None else tokens
+
+
+def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """The loss of one sample, by its settings; until February 2026 there was no function of its own."""
+    trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
+    settings = stand_in(**{**_UNBOUNDED, **(trust if inputs["algorithm"] == "dppo_tv" else {})})
+    if "loss_config" in boundary.parameters:
+        return settings
+    default = boundary.module.default_loss_fn
+    if inputs["algorithm"] == "dppo_tv" and "dppo_mask_high" not in inspect.getsource(default):
+        raise AbsentError("not in this version: the trust region is another one")
+    return lambda sample: default(sample, settings)
+
+
+def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """All samples of a step, and the count that divides them."""
+    current, old, advantages = _samples(inputs, "log_probs", "old_log_probs", "advantages")
+    masks = [row != 0 for row in inputs["response_mask"]]
+    loss, scale = _loss_of(boundary, inputs), _counted(inputs)
+    if "loss_config" in boundary.parameters:
+        if inputs["algorithm"] == "dppo_tv":
+            raise AbsentError("not in this version: the trust region is another one")
+        given = (current, old, advantages, masks)
+        teachers = {"teacher_logprobs": None} if "teacher_logprobs" in boundary.parameters else {}
+        if teachers:
+            given = (current, old, None, advantages, masks)
+        return {"loss": boundary.function(*given, loss, scale)[0]}
+    if "loss_fn" in boundary.parameters:
+        return {"loss": boundary.function(current, old, None, advantages, masks, loss, scale)[0]}
+    nothing = {"rl_weights": None, "ce_weights": None, "ref_kl_weights": None, "ce_scale": 1, "ref_kl_scale": 1}
+    found = boundary.invoke(
+        {},
+        trainer_logprobs=current,
+        inference_logprobs=old,
+        ref_logprobs=None,
+        advantages=advantages,
+        loss_mask=masks,
+        rl_loss_fn=loss,
+        rl_scale=max(scale, 1),
+        **nothing,
+    )
+    return {"loss": found[0]}
+
+
+def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
+    """What the loss of one sample is given; a reference came with another name."""
+    fields = {
+        "trainer_logprobs": inputs["log_probs"][row],
+        "inference_logprobs": inputs["old_log_probs"][row],
+        "advantages": inputs["advantages"][row],
+        "loss_mask": inputs["response_mask"][row] != 0,
+    }
+    made = boundary.module.LossInputs
+    lacking = {name: None for name in ("ref_logprobs", "teacher_logprobs") if name in made.__dataclass_fields__}
+    return made(**fields, **lacking)
+
+
+def _one_by_one(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
+    if "dppo_mask_high" not in inspect.getsource(boundary.function):
+        raise AbsentError("not in this version: the trust region is another one")
+    settings = stand_in(**{**_UNBOUNDED, **trust})
+    rows = range(len(inputs["log_probs"]))
+    return {"loss": sum(boundary.function(_sample_inputs(boundary, inputs, row), settings).loss for row in rows)}
+
+
+def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    rows = range(len(inputs["log_probs"]))
+    given = {"old_log_probs": inputs["log_probs"], "advantages": inputs["log_probs"], **inputs}
+    return {"loss": sum(boundary.function(_sample_inputs(boundary, given, row)).loss for row in rows)}
+
+
+def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The loss of the spring of 2025: a padded batch, a first token that nobody predicts, and logits of a vocabulary of
+    two tokens, of which one stands everywhere."""
+    import torch
+
+    log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
+    pad = torch.nn.functional.pad
+    logit = log_probs - torch.log(-torch.expm1(log_probs))
+    logits = torch.stack([torch.zeros_like(logit), logit], -1)
+    given = {
+        "logits": torch.cat([logits, torch.zeros_like(logits[:, :1])], 1),
+        "input_ids": torch.ones(mask.shape[0], mask.shape[1] + 1, dtype=torch.int64),
+        "advantages": pad(inputs["advantages"], (1, 0)),
+        "original_logprobs": pad(inputs["old_log_probs"], (1, 0)),
+        "loss_mask": pad(mask, (1, 0)),
+        "temperature": 1.0,
+    }
+    low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
+    if "epsilon" in boundary.parameters:
+        if low != high:
+            raise AbsentError("not in this version: the clip range is symmetric")
+        given["epsilon"] = low
+    elif "epsilon_low" in boundary.parameters:
+        given |= {"epsilon_low": low, "epsilon_high": high}
+    else:
+        raise AbsentError("not in this version: the loss is clipped in another way")
+    loss, clipped = boundary.invoke({}, **given)[:2]
+    return {"loss": loss, "clip_fraction": clipped if not isinstance(clipped, Mapping) else None}
+
+
+_SETTINGS = StandIn("loss_config", "the options that a loss reads, in the names of all versions")
+_OF_SUMS = {"dp_size": None, "loss_scale_factor": None, "global_batch_size": None, "importance_weights": None}
+_LOSSES = (
+    Binding(
+        f"{_LOSS}.compute_loss",
+        "policy_loss",
+        call=_summed,
+        stand_ins=(_SETTINGS,),
+        fixed={**POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"), **_OF_SUMS, "loss_agg_mode": "token-mean"},
+        accepts={"algorithm": ("importance_sampling", "dppo_tv")},
+    ),
+    Binding(
+        f"{_LOSS}.default_loss_fn",
+        "policy_loss",
+        call=_one_by_one,
+        stand_ins=(_SETTINGS,),
+        fixed={
+            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
+            **aggregated("token-sum"),
+            "importance_weights": None,
+            "algorithm": "dppo_tv",
+        },
+    ),
+    Binding(
+        f"{_LOSS}.ce_loss_fn",
+        "policy_loss",
+        call=_supervised,
+        fixed={
+            **POLICY_LOSS.lacking(),
+            **aggregated("token-sum"),
+            "importance_weights": None,
+            "algorithm": "cross_entropy",
+        },
+    ),
+    Binding(
+        f"{_BEFORE}.training.loss.grpo_loss",
+        "policy_loss",
+        call=_from_logits,
+        fixed={
+            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
+            **aggregated("token-mean"),
+            "importance_weights": None,
+            "algorithm": "ppo",
+        },
+    ),
+)
+
+
+# -- log-probs --------------------------------------------------------------------------------------------------------
+
+
+def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"log_probs": boundary.function(inputs["logits"], inputs["token_ids"]), "entropy": None}
+
+
+def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    log_probs = boundary.module.selective_log_softmax(inputs["logits"], inputs["token_ids"])
+    return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"])}
+
+
+_LOG_PROBS = (
+    Binding(
+        f"{_LOSS}.selective_log_softmax",
+        "token_log_probs",
+        call=_selected,
+        fixed={"temperature": 1.0, "with_entropy": False},
+    ),
+    Binding(
+        f"{_LOSS}.compute_entropy",
+        "token_log_probs",
+        call=_entropy,
+        fixed={"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"},
+    ),
+)
+
+
+# -- advantages -------------------------------------------------------------------------------------------------------
+
+_STD_NORM = {None: None, "group": "local", "batch": "global"}
+
+
+def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Until June 2026: one function, whose settings have grown and gone."""
+    import torch
+
+    rewards = inputs["rewards"]
+    rows, size, one_out = len(rewards), group_size(inputs), inputs["leave_one_out"]
+    wanted = {"leave_one_out": one_out, "std_norm": _STD_NORM[inputs["std_level"]]}
+    settings = {**wanted, "length_weighted_mean": False, "neg_clipped": False, "type": "default"}
+    if "advantage_type" in boundary.parameters:
+        if inputs["std_level"] is not None:
+            raise AbsentError("not in this version: nothing is divided by a standard deviation")
+        options: dict[str, Any] = {"advantage_type": "rloo" if one_out else "drgrpo"}
+    elif "advantage_config" in boundary.parameters:
+        text = inspect.getsource(boundary.module)
+        if any(value and name not in text for name, value in wanted.items()):
+            raise AbsentError("not in this version: an advantage is a reward less the mean of its group")
+        options = {"advantage_config": stand_in(**settings)}
+    else:
+        raise AbsentError("not in this version: rollouts are scored")
+    if one_out and size == 1:
+        raise AbsentError("there is nothing to leave one out of")
+    given = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
+    return {"normalised": torch.tensor(boundary.invoke({}, **given, **options))}
+
+
+def _episodes(rewards: Sequence[float]) -> list[Any]:
+    """An episode of one trace of one sampled token for each reward."""
+    agent = stand_in(trainable=True, name="agent")
+    traces = []
+    for reward in rewards:
+        node = stand_in(mask=[True], token_ids=[1], sampled=True, advantages=None)
+        traces.append(stand_in(has_error=False, agent=agent, nodes=[node], reward=reward, id="trace"))
+    return [stand_in(traces=[trace], id=str(row)) for row, trace in enumerate(traces)]
+
+
+def _scored(boundary: Any, group: Any) -> list[float]:
+    """What the algorithm assigns to the rewards of one group."""
+    import asyncio
+
+    algorithm = object.__new__(boundary.owner)
+    vars(algorithm).update(length_penalty=None, episode_agents=frozenset())
+    episodes = _episodes(group.tolist())
+    asyncio.run(boundary.function(algorithm, episodes))
+    return [episode.traces[0].nodes[0].advantages[0] for episode in episodes]
+
+
+def _by_groups(boundary: Any, labels: Sequence[Any], rewards: Any) -> Any:
+    import torch
+
+    found = torch.zeros(len(rewards))
+    for label in dict.fromkeys(labels):
+        rows = [row for row, other in enumerate(labels) if other == label]
+        found[rows] = torch.tensor(_scored(boundary, rewards[rows]))
+    return found
+
+
+def _centred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"normalised": _by_groups(boundary, inputs["group"], inputs["rewards"])}
+
+
+def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    mask = inputs["response_mask"]
+    scores = _by_groups(boundary, inputs["group"], inputs["token_level_rewards"].sum(-1))
+    advantages = scores[:, None] * (mask != 0)
+    return {"advantages": advantages, "returns": advantages}
+
+
+def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A request with as many completions as a group has; what a rule gives to each is the scenario's reward."""
+    import torch
+
+    method = "dr_grpo" if inputs["std_level"] is None else "grpo"
+    found = torch.zeros(len(inputs["rewards"]))
+    labels = list(inputs["group"])
+    for label in dict.fromkeys(labels):
+        rows = [row for row, other in enumerate(labels) if other == label]
+        if len(rows) == 1 and method == "grpo":
+            raise AbsentError("a request of one completion has no standard deviation")
+        rewards = [stand_in(reward=float(inputs["rewards"][row]), advantage=None) for row in rows]
+        answers = iter(rewards)
+        request = stand_in(request_id="0", outputs=rows)
+        config = stand_in(advantage_estimation_method=method, compute_reward=True)
+        with (
+            swapped(boundary.module, "_compute_completion_reward", lambda *_, _answers=answers: next(_answers)),
+            swapped(boundary.module, "RequestRewards", lambda **fields: stand_in(**fields)),
+        ):
+            boundary.function(request, {}, "task", config)
+        found[rows] = torch.tensor([reward.advantage for reward in rewards])
+    return {"normalised": found}
+
+
+_TRACES = StandIn("episodes", "verifiers' records of rollouts; an algorithm reads rewards and writes advantages")
+_ONE_TOKEN = {**REWARD_NORMALISATION.lacking("std_level", "leave_one_out"), "mean_level": "group"}
+_ADVANTAGES = (
+    Binding(
+        f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group",
+        "reward_normalisation",
+        call=_centred,
+        stand_ins=(_TRACES,),
+        fixed={**_ONE_TOKEN, "std_level": None, "leave_one_out": False},
+    ),
+    Binding(
+        f"{_ALGORITHMS}.hierarchical_grpo.HierarchicalGRPOAlgorithm.score_group",
+        "reward_normalisation",
+        call=_centred,
+        stand_ins=(_TRACES,),
+        fixed={**_ONE_TOKEN, "std_level": None, "leave_one_out": False},
+        twins=(f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group",),
+    ),
+    Binding(
+        f"{_ALGORITHMS}.max_rl.MaxRLAlgorithm.score_group",
+        "group_advantage",
+        call=_likeliest,
+        stand_ins=(_TRACES,),
+        fixed={"estimator": "maxrl", "reward_layout": "outcome", **GROUP_ADVANTAGE.lacking(), "epsilon": 0.0},
+        accepts={"response_mask": ("full",)},
+    ),
+    Binding(
+        f"{_ADVANTAGE}.compute_advantages",
+        "reward_normalisation",
+        call=_computed,
+        stand_ins=(StandIn("advantage_config", "the options that it reads, in the names of all versions"),),
+        fixed={**_ONE_TOKEN, "group_layout": "equal", "epsilon": 1e-8},
+    ),
+    Binding(
+        f"{_BEFORE}.inference.rewards._compute_request_rewards",
+        "reward_normalisation",
+        call=_of_requests,
+        stand_ins=(StandIn("request", "an engine's record of completions, and what a rule gives to each"),),
+        fixed={**_ONE_TOKEN, "leave_one_out": False},
+        accepts={"std_level": (None, "group")},
+    ),
+)
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+def _fields(boundary: Any, length: int, row: int) -> Any:
+    """A sample of so many tokens, each of which is the row's number."""
+    types = inspect.getmodule(boundary.module.MicroBatch)
+    fields = {
+        "token_ids": [row] * length,
+        "mask": [True] * length,
+        "logprobs": [-1.0] * length,
+        "temperatures": [1.0] * length,
+        "advantages": [1.0] * length,
+        "env_name": "env",
+    }
+    made: Any = vars(types)["TrainingSample"]
+    if "mask" not in made.__struct_fields__:
+        raise AbsentError("not in this version: a sample has a prompt and a completion")
+    return made(**{name: value for name, value in fields.items() if name in made.__struct_fields__})
+
+
+def _micro_batches(boundary: Any, lengths: Sequence[int], budget: int, workers: int = 1) -> list[Any]:
+    module = boundary.module
+    samples = [module.prepare_sample(_fields(boundary, length, row), budget) for row, length in enumerate(lengths)]
+    costs = {"bin_cost": module.build_bin_cost(None)} if "bin_cost" in boundary.parameters else {}
+    return list(boundary.invoke({}, samples=samples, max_seq_len=budget, num_train_workers=workers, **costs))
+
+
+def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    lengths = (inputs["attention_mask"] != 0).sum(-1).tolist()
+    made = _micro_batches(boundary, lengths, inputs["max_tokens_per_microbatch"])
+    return {"parts": [list(dict.fromkeys(one.input_ids)) for one in made]}
+
+
+def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    if len(inputs["lengths"]) % inputs["parts"]:
+        raise AbsentError("it is given a multiple of the parts")
+    return {"parts": boundary.function(inputs["lengths"], inputs["parts"])}
+
+
+def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    sample = _fields(boundary, len(inputs["token_ids"]), 0)
+    sample.token_ids = list(inputs["token_ids"])
+    sample.mask = [bool(flag) for flag in inputs["loss_mask"]]
+    made = boundary.function(sample, inputs["max_length"])
+    return {"token_ids": made.input_ids, "loss_mask": [int(flag) for flag in made.loss_mask]}
+
+
+_ROWS = (
+    Binding(f"{_BATCH}.packed_samples_into_micro_bs", "microbatch_packing", call=_packed),
+    Binding(
+        f"{_BATCH}.balanced_partition",
+        "balanced_partition",
+        call=_dealt,
+        fixed={"grouped": False, "keep_minibatches": False, "equal_size": True},
+    ),
+    Binding(
+        f"{_BATCH}.prepare_sample",
+        "truncation",
+        call=_truncated,
+        fixed={"side": "right", "padded": False},
+    ),
+)
+
+
+# -- rollouts ---------------------------------------------------------------------------------------------------------
+
+
+def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``tokens`` has those of each node: [sampled, ids]; ``branches`` the numbers of the nodes of each.
+
+    What comes back is how often each token is trained on.
+    """
+    arguments = inputs["arguments"]
+    nodes = []
+    for sampled, ids in arguments["tokens"]:
+        fields = {"token_ids": list(ids), "mask": [bool(sampled)] * len(ids), "sampled": bool(sampled)}
+        nodes.append(stand_in(**fields, loss_weights=None, advantages=None))
+    branches = []
+    for numbers in arguments["branches"]:
+        path = [nodes[number] for number in numbers]
+        ids = [token for node in path for token in node.token_ids]
+        mask = [flag for node in path for flag in node.mask]
+        lacking = dict.fromkeys(("multi_modal_data", "routed_experts", "reference_logprobs", "advantages"))
+        branches.append(stand_in(nodes=path, token_ids=ids, sampled_mask=mask, logprobs=[0.0] * len(ids), **lacking))
+    trace = stand_in(branches=branches, nodes=nodes, has_error=False, stop_condition=None, num_turns=1)
+    times = dict.fromkeys((token for _, ids in arguments["tokens"] for token in ids), 0)
+    for sample in boundary.function(trace):
+        for token, trained in zip(sample.token_ids, sample.mask):
+            times[token] += int(trained)
+    return {"returned": [times[token] for token in sorted(times)]}
+
+
+def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """How old the rollout in flight is said to be, after each of so many updates of the policy."""
+    import asyncio
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    quiet = stand_in(**dict.fromkeys(("info", "debug", "warning"), lambda *_: None))
+    config = stand_in(output_dir=".")
+    task = stand_in(done=lambda: False, cancel=lambda: None)
+    info = boundary.module.InflightRolloutInfo(off_policy_steps=0, client_config=None)
+    scheduler = stand_in(
+        config=config,
+        step=0,
+        max_async_level=1,
+        strict_async_level=False,
+        ckpt_step=0,
+        logger=quiet,
+        checkpoint_ready=stand_in(set=lambda: None, clear=lambda: None),
+        inference_pool=stand_in(update_weights=nothing),
+        lora_name=None,
+        max_off_policy_steps=100,
+        cancelled_rollouts_count=0,
+        inflight_group_rollouts={id(task): info},
+    )
+    ages = []
+    for step in range(1, inputs["arguments"]["updates"] + 1):
+        with (
+            swapped(boundary.module, "get_latest_ckpt_step", lambda *_, _step=step: _step),
+            swapped(boundary.module, "get_broadcast_dir", lambda *_: "."),
+            swapped(boundary.module, "get_step_path", lambda *_: "."),
+        ):
+            asyncio.run(boundary.function(scheduler))
+        ages += [info.off_policy_steps for info in scheduler.inflight_group_rollouts.values()]
+    return {"returned": ages}
+
+
+_ROLLOUTS = (
+    Binding("prime_rl.orchestrator.trajectories.trace_to_samples", "call", call=_branched, stand_ins=(_TRACES,)),
+    Binding(
+        "prime_rl.orchestrator.scheduler.Scheduler.update_policy",
+        "call",
+        call=_updated,
+        stand_ins=(StandIn("self", "a scheduler talks to engines; the update reads one rollout in flight"),),
+    ),
+)
+
+_UNBOUND: dict[str, str] = {
+    f"{_LOSS}.ipo_loss_fn": "its trust region is the same for every sign of an advantage, as in no paper",
+}
+
+TARGET = Target(
+    name="primerl",
+    repository="https://github.com/PrimeIntellect-ai/prime-rl",
+    roots=(
+        PackageRoot("src/prime_rl", "src"),
+        PackageRoot("packages/prime-rl-configs/src/prime_rl", "packages/prime-rl-configs/src"),
+        PackageRoot("src/zeroband", "src"),
+    ),
+    preload=("torch._dynamo", "jaxtyping", "beartype", "msgspec", "pydantic"),
+    bindings=tuple(
+        replace(binding, dtypes=("float32",)) for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_ROLLOUTS)
+    ),
+    unbound=_UNBOUND,
+)
