@@ -70,6 +70,11 @@ def _options(boundary: Any, config: str, given: Mapping[str, Any]) -> Any:
     return made
 
 
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that a scenario gives; older versions do not have those that it leaves out."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     """A trainer whose constructor did not run: see _of_configuration."""
     from collections import defaultdict
@@ -549,7 +554,9 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     model, reference = tables
     mask = torch.cat([inputs[f"{side}_mask"] for side in sides])
     batch = _sequences(mask)
-    args = _options(boundary, f"{DPO_CONFIG}.DPOConfig", {"beta": inputs["beta"]})
+    args = _options(
+        boundary, f"{DPO_CONFIG}.DPOConfig", {"beta": inputs["beta"], **_given(ld_alpha=inputs["ld_alpha"])}
+    )
     trainer = _trainer(
         boundary, args, model=model, ref_model=reference, loss_types=[inputs["loss_type"]], loss_weights=[1.0],
         loss_type=[inputs["loss_type"]], beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0,
@@ -606,6 +613,30 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": found}
 
 
+class _Log:
+    """Keeps what a trainer hands over to be written."""
+
+    def __call__(self, logs: dict[str, Any], *_: Any) -> None:
+        self.found = logs
+
+
+def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a logging step says of a metric; a batch that does not count had no number. The model trains, on a step
+    that is also evaluated."""
+    import transformers
+
+    values, valid = inputs["values"], inputs["response_mask"] != 0
+    history = [value if counts else float("nan") for value, counts in zip(values.flatten().tolist(), valid.flatten())]
+    steps = stand_in(should_evaluate=True, global_step=1)
+    trainer = _trainer(boundary, stand_in(), control=steps, state=steps, log_completions=False)
+    trainer._metrics["train"]["probed"] = history
+    written = _Log()
+    with swapped(transformers.Trainer, "log", written):
+        boundary.invoke({}, trainer, {}, start_time=0.0)
+    told = written.found.get("probed", float("nan"))
+    return {"result": values.new_tensor(0.0 if told is None else told)}  # of no number nothing is told
+
+
 _MODEL = StandIn("model", "a table of outputs: what a boundary makes of a model's outputs is measured, not the model")
 _AT_THE_TABLE = StandIn("selective_log_softmax, entropy_from_logits", "read the scenario's numbers out of the table")
 _OF_HF = StandIn("Trainer.compute_loss", "of transformers: returns the model's outputs; its loss is not looked at")
@@ -631,6 +662,16 @@ MODELS = (
                 "mm_token_type_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
             }
         },
+    ),
+    *(
+        Binding(
+            f"{owner}.log",
+            "masked_statistics",
+            call=_logged,
+            stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")),
+            fixed={"statistic": "mean", **MASKED_STATISTICS.lacking()},
+        )
+        for owner in (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", "trl.experimental.sdpo.sdpo_trainer.SDPOTrainer")
     ),
     Binding(
         f"{SFT}.SFTTrainer.compute_loss",
