@@ -135,7 +135,12 @@ _OBJECTIVES = (
             ),
         ),
     ),
-    Binding("areal.trainer.dpo.dpo_engine.compute_dpo_loss", "preference_loss", call=_pairs),
+    Binding(
+        "areal.trainer.dpo.dpo_engine.compute_dpo_loss",
+        "preference_loss",
+        call=_pairs,
+        fixed={"ld_alpha": None},
+    ),
 )
 
 

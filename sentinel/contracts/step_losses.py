@@ -163,13 +163,17 @@ def _measure_preference_loss(call: Callable[..., Mapping[str, Any]], inputs: Map
 
 def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """DPO, equation 7: ``-log sigmoid(beta h)``, ``h`` the log-ratio of the chosen response minus that of the rejected
-    one, each a sum over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each an average over its tokens."""
+    one, each a sum over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each an average over its tokens.
+    LD-DPO, section 3: tokens beyond the length of the shorter response of the pair weigh ld_alpha."""
     import torch
 
     margins: Any = 0.0
+    shared = torch.minimum(*((inputs[f"{side}_mask"] != 0).sum(-1) for side in _SIDES))
     for sign, side in ((1, "chosen"), (-1, "rejected")):
         valid = inputs[f"{side}_mask"] != 0
         ratios = torch.where(valid, inputs[f"{side}_log_probs"] - inputs[f"{side}_ref_log_probs"], 0.0)
+        if inputs["ld_alpha"] is not None:
+            ratios = torch.where(valid.cumsum(-1) <= shared[:, None], ratios, inputs["ld_alpha"] * ratios)
         tokens = valid.sum(-1) if inputs["loss_type"] == "ipo" else 1
         margins = margins + sign * ratios.sum(-1) / tokens
     beta = inputs["beta"]
@@ -198,13 +202,14 @@ PREFERENCE_LOSS = Contract(
     summary="the loss of pairs of a chosen and a rejected response",
     source=(
         "DPO (arXiv:2305.18290), equation 7; IPO (arXiv:2310.12036), equation 17, averaged over tokens as its authors "
-        "say in https://github.com/huggingface/trl/pull/1164"
+        "say in https://github.com/huggingface/trl/pull/1164; LD-DPO (arXiv:2409.06411), section 3"
     ),
     inputs=(
         *_of("chosen"),
         *_of("rejected"),
         knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
         knob("loss_type", "sigmoid (DPO) or ipo", ("sigmoid", "ipo"), REQUIRED),
+        knob("ld_alpha", "LD-DPO: weight of the tokens that the other response has no like of", (None, 0.25)),
     ),
     observes=(
         Observed("loss", "the mean over pairs"),

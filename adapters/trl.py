@@ -1,0 +1,710 @@
+"""TRL (huggingface/trl): how Sentinel's contracts bind to its boundaries.
+
+Its trainers are run on TRL's own configuration classes. Where a boundary is one method that is given log-probs or
+rewards, it is called on a trainer of its own class whose constructor did not run: what that would have set stands in
+the configuration, or in ``_OFF``. Where the scaling of a whole step is asked for, the trainer is built for real, with a
+model of a few numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target
+from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
+from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.worker.kit import group_size, stand_in, swapped
+
+#: Dialects say where TRL says so by a line of main in July 2026.
+CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"
+
+GRPO = "trl.trainer.grpo_trainer"
+RLOO = "trl.trainer.rloo_trainer"
+GRPO_CONFIG = "trl.trainer.grpo_config"
+RLOO_CONFIG = "trl.trainer.rloo_config"
+DPO = "trl.trainer.dpo_trainer"
+DPO_CONFIG = "trl.trainer.dpo_config"
+SFT = "trl.trainer.sft_trainer"
+GKD = "trl.experimental.gkd.gkd_trainer"
+DISTILLATION = "trl.experimental.distillation.distillation_trainer"
+#: Packages that became experimental in the winter of 2025.
+MOVED = {"trl.experimental.gkd": ("trl.trainer",)}
+
+#: Where masks come from: completions are padded on the right.
+_COUNTED = ("full", "right")
+
+#: What constructors set beside the options of the configuration, for a run without tools, images, adapters and vLLM.
+_OFF: dict[str, Any] = {
+    **dict.fromkeys(("tools", "environments", "environment_factories", "rollout_func", "ref_model", "_is_vlm")),
+    **dict.fromkeys(("is_encoder_decoder", "_peft_has_been_casted_to_bf16", "reference_free"), False),
+    **dict.fromkeys(("aux_loss_enabled", "_entropy_bonus_enabled", "is_fsdp_enabled", "is_deepspeed_enabled"), False),
+    **dict.fromkeys(("use_liger_loss", "use_liger_kernel", "use_vllm", "off_policy_mask_threshold"), None),
+    "_pending_extra_logs": {},
+    "_pending_metrics": {},
+}
+
+
+def _of_configuration(self: Any, name: str) -> Any:
+    """Read what the constructor would have set."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name in _OFF:
+        return _OFF[name]
+    if "args" in vars(self) and hasattr(self.args, name):
+        return getattr(self.args, name)
+    raise DriftError(f"the code reads an attribute {name!r} of the trainer, which neither its options nor _OFF have")
+
+
+def _options(boundary: Any, config: str, given: Mapping[str, Any]) -> Any:
+    """TRL's own configuration, with options that this version has."""
+    module, name = config.rsplit(".", 1)
+    made = getattr(boundary.imported[module], name)(
+        output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none"
+    )
+    for option, value in given.items():
+        if not hasattr(made, option):
+            raise AbsentError(f"not in this version: {name} has no option {option!r}")
+        setattr(made, option, value)
+    return made
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that a scenario gives; older versions do not have those that it leaves out."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
+    """A trainer whose constructor did not run: see _of_configuration."""
+    from collections import defaultdict
+
+    import torch
+
+    made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
+    accelerator = stand_in(
+        gather=_same, gather_for_metrics=_same, reduce=_same, num_processes=1, process_index=0, is_main_process=True,
+        sync_gradients=True, device=torch.device(boundary.device), unwrap_model=_same,
+    )  # fmt: skip
+    metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
+    defaults = {"accelerator": accelerator, "_metrics": metrics, "model": stand_in(training=True)}
+    vars(made).update({"args": args, **defaults, **attributes})
+    return made
+
+
+def _same(value: Any, *_: Any, **__: Any) -> Any:
+    return value
+
+
+_ONE_PROCESS = StandIn("accelerator", "one process: what is gathered or reduced over ranks is what it was")
+_SELF = StandIn("self", "a trainer of TRL's class without its constructor; its attributes are its configuration's")
+_LOG_PROBS = StandIn(
+    "_get_per_token_logps_and_entropies", "answers the scenario's log-probs; the model is not measured"
+)
+
+# -- policy losses -----------------------------------------------------------------------------------------------------
+
+#: (algorithm, loss_agg_mode, whether tokens are counted globally) -> loss_type.
+_LOSS_TYPES = {
+    ("ppo", "seq-mean-token-mean"): "grpo",
+    ("ppo", "token-mean"): "bnpo",
+    ("ppo", "seq-mean-token-sum-norm"): "dr_grpo",
+    ("gspo", "seq-mean-token-mean"): "grpo",
+    ("gspo", "token-mean"): "bnpo",
+    ("gspo", "seq-mean-token-sum-norm"): "dr_grpo",
+    ("gspo", "seq-mean-token-sum"): "luspo",
+    ("sapo", "seq-mean-token-mean"): "sapo",
+    ("cispo", "token-mean"): "cispo",
+}
+
+
+def _response_means(values: Any, mask: Any) -> Any:
+    """One number a response, of one number a token."""
+    import torch
+
+    valid = mask != 0
+    return torch.where(valid, values, 0.0).sum(-1) / valid.sum(-1).clamp(min=1)
+
+
+def _answered(boundary: Any, log_probs: Any) -> Any:
+    """A method that answers these log-probs: with entropies, and later with a router's loss."""
+    import inspect
+
+    entropies = log_probs.detach() * 0
+    method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
+    arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
+    return _Answer(((log_probs, entropies, None)[:arity], log_probs))
+
+
+class _Answer:
+    def __init__(self, several_and_first: Any) -> None:
+        self.several, self.first = several_and_first
+
+    def several_of(self, *_: Any, **__: Any) -> Any:
+        return self.several
+
+    def first_of(self, *_: Any, **__: Any) -> Any:
+        return self.first
+
+
+def _completions(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch of one prompt token and the response, as a trainer hands it to its loss."""
+    import torch
+
+    mask = inputs["response_mask"].long()
+    prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
+    ids = torch.ones_like(mask)
+    return {"prompt_ids": prompt, "prompt_mask": prompt, "completion_ids": ids, "completion_mask": mask}
+
+
+def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    algorithm, mode, mask = inputs["algorithm"], inputs["loss_agg_mode"], inputs["response_mask"]
+    loss_type = _LOSS_TYPES.get((algorithm, mode))
+    if loss_type is None or (algorithm == "cispo" and inputs["eps_clip_low"] < 1):
+        raise AbsentError(f"not in TRL: {algorithm} with {mode} and a ratio cut below by {inputs['eps_clip_low']}")
+    total = inputs["batch_num_tokens"]
+    loss_type = "dapo" if loss_type == "bnpo" and total is not None else loss_type
+    given = {
+        "loss_type": loss_type,
+        "epsilon": inputs["eps_clip_low"],
+        "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"),
+        "beta": 0.0,
+        "importance_sampling_level": "sequence" if algorithm == "gspo" else "token",
+        "delta": inputs["dual_clip"],
+        "sapo_temperature_pos": inputs["tau_pos"],
+        "sapo_temperature_neg": inputs["tau_neg"],
+        "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1],
+    }
+    former = {"delta": None, "importance_sampling_level": "token", "sapo_temperature_pos": 1.0,
+              "sapo_temperature_neg": 1.05}  # fmt: skip
+    config = boundary.imported[GRPO_CONFIG].GRPOConfig
+    given = {name: value for name, value in given.items() if former.get(name, ...) != value or hasattr(config, name)}
+    known = boundary.function.__code__.co_consts
+    if not any(loss_type == one or (isinstance(one, tuple) and loss_type in one) for one in known):
+        raise AbsentError(f"not in this version: there is no loss_type {loss_type!r}")
+    args = _options(boundary, f"{GRPO_CONFIG}.GRPOConfig", given)
+    weights = inputs["importance_weights"]
+    answer = _answered(boundary, inputs["log_probs"])
+    trainer = _trainer(
+        boundary, args, epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, current_gradient_accumulation_steps=1,
+        _get_per_token_logps_and_entropies=answer.several_of, _get_per_token_logps=answer.first_of,
+        use_vllm=weights is not None, vllm_importance_sampling_correction=True,
+    )  # fmt: skip
+    batch = {
+        **_completions(inputs),
+        "advantages": _response_means(inputs["advantages"], mask),
+        "old_per_token_logps": inputs["old_log_probs"],
+        "num_items_in_batch": torch.as_tensor(mask.sum() if total is None else total),
+        **({} if weights is None else {"importance_sampling_ratio": weights}),
+    }
+    loss = boundary.function(trainer, stand_in(training=True), batch)
+    clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if algorithm == "ppo" else None
+    return {"loss": loss, "clip_fraction": clipped[0] if clipped else None}
+
+
+def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the fused kernel is handed is answered by TRL's own loss: the kernel is a package of its own."""
+    import torch
+
+    if inputs["algorithm"] != "ppo" or inputs["loss_agg_mode"] != "seq-mean-token-mean":
+        raise AbsentError("the options of the kernel are set where it is made, and not handed over by this boundary")
+    mask, weights = inputs["response_mask"], inputs["importance_weights"]
+    plain = boundary.owner._compute_loss
+    given = {
+        "loss_type": "grpo",
+        "epsilon": inputs["eps_clip_low"],
+        "epsilon_high": inputs["eps_clip_high"],
+        "beta": 0.0,
+    }
+    args = _options(boundary, f"{GRPO_CONFIG}.GRPOConfig", given)
+    answer = _answered(boundary, inputs["log_probs"])
+    trainer = _trainer(
+        boundary, args, epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, current_gradient_accumulation_steps=1,
+        _get_per_token_logps_and_entropies=answer.several_of, _get_last_hidden_state=_same_of_none,
+        vllm_importance_sampling_correction=True, use_vllm=weights is not None,
+    )  # fmt: skip
+
+    def kernel(**handed: Any) -> Any:
+        trainer.use_vllm = handed.get("vllm_is_ratio") is not None
+        batch = {
+            **_completions({"response_mask": handed["attention_mask"]}),
+            "advantages": handed["advantages"],
+            "old_per_token_logps": handed["old_per_token_logps"],
+            "importance_sampling_ratio": handed.get("vllm_is_ratio"),
+            "num_items_in_batch": handed["attention_mask"].sum(),
+        }
+        return plain(trainer, stand_in(training=True), batch), [torch.zeros(())]
+
+    vars(trainer)["liger_grpo_loss"] = vars(trainer)["liger_loss"] = kernel
+    batch = {
+        **_completions(inputs),
+        "advantages": _response_means(inputs["advantages"], mask),
+        "old_per_token_logps": inputs["old_log_probs"],
+        "num_items_in_batch": torch.as_tensor(mask.sum()),
+        **({} if weights is None else {"importance_sampling_ratio": weights}),
+    }
+    model = stand_in(lm_head=stand_in(weight=None, bias=None))
+    return {"loss": boundary.invoke({}, trainer, model, batch)}
+
+
+def _rloo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    mask = inputs["response_mask"]
+    given = {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0}
+    args = _options(boundary, f"{RLOO_CONFIG}.RLOOConfig", given)
+    answer = _answered(boundary, inputs["log_probs"])
+    trainer = _trainer(
+        boundary, args, epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, current_gradient_accumulation_steps=1,
+        _get_per_token_logps_and_entropies=answer.several_of,
+    )  # fmt: skip
+    batch = {
+        **_completions(inputs),
+        "advantages": _response_means(inputs["advantages"], mask),
+        "old_logps": (inputs["old_log_probs"] * mask).sum(-1),
+    }
+    return {"loss": boundary.function(trainer, stand_in(training=True), batch)}
+
+
+_KERNEL = StandIn("liger_loss", "of a package of its own: answers TRL's unfused loss of what it is handed")
+_EMPTY_ROWS = "a mean over responses is taken over the rows of the batch, those whose completion is masked included"
+
+
+def _responses_count(line: str) -> tuple[Dialect, ...]:
+    where = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
+    return (
+        Dialect("empty_rows", "counted", _EMPTY_ROWS, f"{CODE}/{line}", where),
+        Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", where, "value"),
+        Dialect("advantage_level", "sequence", "a response has one advantage", f"{CODE}/trainer/grpo_trainer.py#L3031"),
+    )
+
+
+LOSSES = (
+    Binding(
+        f"{GRPO}.GRPOTrainer._compute_loss",
+        "policy_loss",
+        call=_grpo_loss,
+        imports=(GRPO_CONFIG,),
+        stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS),
+        accepts={
+            "algorithm": ("ppo", "gspo", "sapo"),
+            "loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+            "response_mask": _COUNTED,
+            "dual_clip": (None, 3.0),
+            **dict.fromkeys(("global_batch_size", "dp_size"), (None,)),
+        },
+        fixed=POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high", "dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"),
+        dialects=_responses_count("trainer/grpo_trainer.py#L3107"),
+    ),
+    Binding(
+        f"{GRPO}.GRPOTrainer.compute_liger_loss",
+        "policy_loss",
+        call=_fused_loss,
+        imports=(GRPO_CONFIG,),
+        stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS, _KERNEL),
+        accepts={
+            "response_mask": _COUNTED,
+            **dict.fromkeys(("global_batch_size", "dp_size", "batch_num_tokens", "loss_scale_factor"), (None,)),
+        },
+        fixed={
+            "algorithm": "ppo",
+            "loss_agg_mode": "seq-mean-token-mean",
+            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
+        },
+        dialects=_responses_count("trainer/grpo_trainer.py#L3107"),
+    ),
+    Binding(
+        f"{RLOO}.RLOOTrainer._compute_loss",
+        "policy_loss",
+        call=_rloo_loss,
+        imports=(RLOO_CONFIG,),
+        stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS),
+        accepts={
+            "response_mask": _COUNTED,
+            **dict.fromkeys(("global_batch_size", "dp_size", "batch_num_tokens", "loss_scale_factor"), (None,)),
+            "importance_weights": (None,),
+        },
+        fixed={
+            "algorithm": "ppo",
+            "loss_agg_mode": "seq-mean-token-mean",
+            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
+        },
+        dialects=(
+            Dialect(
+                "ratio_level",
+                "sequence",
+                "REINFORCE leave-one-out takes the completion as one action",
+                f"{CODE}/trainer/rloo_trainer.py#L1600",
+            ),
+            *_responses_count("trainer/rloo_trainer.py#L1610"),
+        ),
+    ),
+)
+
+# -- advantages --------------------------------------------------------------------------------------------------------
+
+
+def _generated(boundary: Any, rows: int) -> Any:
+    """What ``_generate`` returns here, one prompt and one completion token a row: the names are those to which the
+    boundary assigns it."""
+    import ast
+    import inspect
+    import textwrap
+
+    several = {
+        "prompt_ids": [[1]], "prompt_ids_list": [[1]], "completion_ids": [[1]], "completion_ids_list": [[1]],
+        "tool_mask": None, "tool_mask_list": None, "completions": ["a"], "sampling_per_token_logps": None,
+        "sampling_per_token_logps_list": None, "extra_fields": {}, "images": None, "tool_images": None,
+    }  # fmt: skip
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(boundary.function))))
+    assigned = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Assign) and "self._generate(" in ast.unparse(node)
+    ]
+    if not assigned:
+        raise AbsentError("not in this version: the trainer generates and scores in one piece")
+    found = []
+    for target in assigned[0].targets[0].elts:
+        name = target.id
+        if name == "num_items_in_batch":
+            import torch
+
+            found.append(torch.tensor(rows))
+        elif name not in several:
+            raise DriftError(f"_generate now returns {name!r}")
+        else:
+            found.append(several[name] * rows if isinstance(several[name], list) else several[name])
+    return tuple(found)
+
+
+_SCALES = {"group": "group", "batch": "batch", None: "none"}
+
+
+def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The advantages that a trainer gives completions with these rewards."""
+    from collections import defaultdict
+    from contextlib import nullcontext
+
+    import torch
+
+    rewards = inputs["rewards"]
+    size = group_size(inputs)
+    level = inputs["std_level"]
+    given = {"scale_rewards": _SCALES[level]} if config.startswith(GRPO_CONFIG) else {}
+    if level == "batch" and config.startswith(RLOO_CONFIG):
+        given = {"normalize_advantages": True}
+    args = _options(boundary, config, {"num_generations": size, **given, "beta": 0.0})
+    names = {"reward_func_names": ["reward"], "reward_funcs": [None], "reward_weights": torch.ones(1)}
+    logs = defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list))
+    tokenizer = stand_in(pad_token_id=0, eos_token_id=1, batch_decode=_texts, pad_token="p")
+    answer = _generated(boundary, len(rewards))
+    trainer = _trainer(
+        boundary, args, **names, _logs=logs, processing_class=tokenizer, _tokenizer=tokenizer, pad_token_id=0,
+        eos_token_id=1, num_generations=size, num_generations_eval=size, _generate=partial(_same, answer),
+        _calculate_rewards=partial(_same, rewards[:, None]), model=stand_in(training=size > 1), pad_token="p",
+        scale_rewards=args.scale_rewards if hasattr(args, "scale_rewards") else None, _textual_logs=logs,
+        _get_per_token_logps_and_entropies=_answered(boundary, torch.zeros(len(rewards), 1)).several_of,
+    )  # fmt: skip
+    batch = [{"prompt": f"p{label}"} for label in inputs["group"]]
+    with (
+        swapped(boundary.module, "gather", _same),
+        swapped(boundary.module, "gather_object", _same),
+        swapped(boundary.module, "disable_gradient_checkpointing", lambda *_: nullcontext()),
+    ):
+        return {"normalised": boundary.function(trainer, batch)["advantages"]}
+
+
+def _texts(ids: Any, **_: Any) -> list[str]:
+    return ["a"] * len(ids)
+
+
+_GENERATOR = StandIn("_generate", "answers one token a prompt, in the place of a model that generates")
+_REWARDS = StandIn("_calculate_rewards", "answers the scenario's rewards, in the place of reward functions")
+_SCORING = (_SELF, _ONE_PROCESS, _LOG_PROBS, _GENERATOR, _REWARDS, StandIn("processing_class", "decodes for the log"))
+
+ADVANTAGES = (
+    Binding(
+        f"{GRPO}.GRPOTrainer._generate_and_score_completions",
+        "reward_normalisation",
+        call=partial(_scored, f"{GRPO_CONFIG}.GRPOConfig"),
+        imports=(GRPO_CONFIG,),
+        stand_ins=_SCORING,
+        fixed={"group_layout": "equal", "epsilon": 1e-4, **REWARD_NORMALISATION.lacking("std_level", "epsilon")},
+        accepts={"std_level": ("group", "batch", None)},
+        dtypes=("float32",),
+    ),
+    Binding(
+        f"{RLOO}.RLOOTrainer._generate_and_score_completions",
+        "reward_normalisation",
+        call=partial(_scored, f"{RLOO_CONFIG}.RLOOConfig"),
+        imports=(RLOO_CONFIG,),
+        stand_ins=_SCORING,
+        fixed={
+            "group_layout": "equal",
+            "leave_one_out": True,
+            "std_level": None,
+            **REWARD_NORMALISATION.lacking("leave_one_out", "std_level"),
+        },
+    ),
+)
+
+# -- losses of models: what a model says of a token stands in a table --------------------------------------------------
+
+#: Prompt tokens before each response.
+_PROMPT = 2
+
+
+class _Table:
+    """A model that answers a table of outputs, and keeps what it answers where trainers look for it."""
+
+    training = True
+    is_gradient_checkpointing = False
+
+    def __init__(self, logits: Any) -> None:
+        self.logits = logits
+
+    def eval(self) -> None:
+        """It has no other mode."""
+
+    def __call__(self, *_: Any, labels: Any = None, logits_to_keep: int = 0, **__: Any) -> Any:
+        logits = self.logits[:, -logits_to_keep:] if logits_to_keep else self.logits
+        log_probs = logits[:, :-1, 0]
+        if labels is not None:
+            log_probs = log_probs.masked_fill(labels[:, 1:] == -100, 0.0)
+        return stand_in(logits=logits, log_probs=log_probs, entropy=None, loss=logits.sum() * 0)
+
+
+def _outputs_of(values: Any) -> Any:
+    """Outputs of a model whose prompt has _PROMPT tokens: what it says of a token stands one position before it."""
+    import torch
+
+    before = torch.zeros_like(values[:, :1]).repeat_interleave(_PROMPT - 1, dim=1)
+    return torch.cat([before, values, torch.zeros_like(values[:, :1])], dim=1)
+
+
+def _sequences(mask: Any) -> dict[str, Any]:
+    """A batch of _PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
+    import torch
+
+    mask = mask.long()
+    prompt = torch.ones(len(mask), _PROMPT, dtype=torch.long, device=mask.device)
+    whole = torch.cat([prompt * 0, mask], dim=1)
+    attention = torch.cat([prompt, mask], dim=1)
+    ids = torch.ones_like(attention)
+    return {"input_ids": ids, "attention_mask": attention, "labels": ids.masked_fill(whole == 0, -100),
+            "completion_mask": whole, "prompts": prompt, "prompt_attention_mask": prompt}  # fmt: skip
+
+
+def _first_channel(logits: Any, *_: Any, **__: Any) -> Any:
+    """Read what the table says at each position."""
+    return logits[..., 0].clone()
+
+
+def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    student, teacher = (_Table(_outputs_of(inputs[name])) for name in ("logits", "teacher_logits"))
+    batch = {**_sequences(inputs["response_mask"]), **_completions(inputs)}
+    prompt = batch["prompts"]
+    batch.update(prompt_ids=prompt, prompt_mask=prompt)
+    trainer = _trainer(
+        boundary, stand_in(), beta=inputs["beta"], temperature=inputs["temperature"], model=student,
+        teacher_model=teacher, use_liger_gkd_loss=False, use_teacher_server=False, _buffered_num_items=None,
+        loss_top_k=0, loss_add_tail=False, _raise_if_local_teacher_tokenizer_mismatch=_same_of_none,
+    )  # fmt: skip
+    count = inputs["batch_num_tokens"]
+    total = None if count is None else torch.tensor(count)
+    return {"loss": boundary.invoke({}, trainer, student, batch, num_items_in_batch=total)}
+
+
+def _same_of_none(*_: Any) -> None:
+    """A check that holds."""
+
+
+def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What is logged as the entropy of tokens whose entropies are the scenario's values."""
+    import transformers
+
+    values = inputs["values"]
+    model = _Table(_outputs_of(values[..., None].expand(*values.shape, 2)))
+    batch = _sequences(inputs["response_mask"])
+    args = stand_in(use_liger_kernel=False, loss_type="nll")
+    with (
+        swapped(transformers.Trainer, "compute_loss", _answer_of_model),
+        swapped(boundary.module, "entropy_from_logits", _first_channel),
+    ):
+        trainer = _trainer(boundary, args, num_virtual_tokens=0, _total_train_tokens=0, model=model)
+        boundary.invoke({}, trainer, model, {name: batch[name] for name in ("input_ids", "attention_mask", "labels")})
+    return {"result": values.new_tensor(trainer._metrics["train"]["entropy"][0])}
+
+
+def _answer_of_model(self: Any, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+    outputs = model(**inputs)
+    return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+
+def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+
+    import torch
+
+    sides = ("chosen", "rejected")
+    tables = []
+    for kind in ("log_probs", "ref_log_probs"):
+        values = torch.cat([inputs[f"{side}_{kind}"] for side in sides])
+        tables.append(_Table(_outputs_of(values[..., None].expand(*values.shape, 2))))
+    model, reference = tables
+    mask = torch.cat([inputs[f"{side}_mask"] for side in sides])
+    batch = _sequences(mask)
+    args = _options(
+        boundary, f"{DPO_CONFIG}.DPOConfig", {"beta": inputs["beta"], **_given(ld_alpha=inputs["ld_alpha"])}
+    )
+    trainer = _trainer(
+        boundary, args, model=model, ref_model=reference, loss_types=[inputs["loss_type"]], loss_weights=[1.0],
+        loss_type=[inputs["loss_type"]], beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0,
+        max_length=None, pad_token_id=0, padding_value=0, is_vision_model=False,
+    )  # fmt: skip
+    with swapped(boundary.module, "selective_log_softmax", _first_channel):
+        if "get_batch_loss_metrics" in boundary.path:
+            rows = len(mask) // 2
+            prompt = batch["prompts"][:rows]
+            before = {"prompt_input_ids": prompt, "prompt_attention_mask": prompt}
+            for side in sides:
+                ids = inputs[f"{side}_mask"].long()
+                before.update({f"{side}_input_ids": torch.ones_like(ids), f"{side}_attention_mask": ids})
+            return {"loss": boundary.invoke({}, trainer, model, before)[0]}
+        kept = {name: batch[name] for name in ("input_ids", "attention_mask", "completion_mask")}
+        return {"loss": boundary.function(trainer, model, kept, False)}
+
+
+class _Processor:
+    """A processor of texts that are numbers, a token and its type, as a vision model has them."""
+
+    tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
+
+    def __call__(self, text: Any, images: Any = None, padding_side: str = "right", **_: Any) -> Any:
+        import torch
+
+        rows = [[[int(number) for number in token.split(":")] for token in one.split()] for one in text]
+        width = max(map(len, rows))
+        found: dict[str, list[Any]] = {"input_ids": [], "attention_mask": [], "mm_token_type_ids": []}
+        for row in rows:
+            gap = [0] * (width - len(row))
+            ids, types = (list(column) for column in zip(*row))
+            for name, column in zip(found, (ids, [1] * len(row), types)):
+                found[name].append(gap + column if padding_side == "left" else column + gap)
+        return {name: torch.tensor(column) for name, column in found.items()}
+
+
+def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Preference pairs of numbers, collated and read back: each token of a prompt, and its type."""
+    samples = inputs["samples"]
+    pairs = [zip(*(sample[name].tolist() for name in ("input_ids", "mm_token_type_ids"))) for sample in samples]
+    prompts = [" ".join(f"{token}:{kind}" for token, kind in one) for one in pairs]
+    rows = [{"images": ["i"], "prompt": prompt, "chosen": "3:0", "rejected": "5:0"} for prompt in prompts]
+    collator = boundary.owner(processor=_Processor())
+    batch = boundary.function(collator, rows)
+    found = []
+    for row, sample in enumerate(samples):
+        tokens = len(sample["input_ids"])
+        read = {}
+        for name in sample:
+            if name in batch and batch[name].shape == batch["input_ids"].shape:
+                read[name] = batch[name][row][batch["attention_mask"][row].bool()][:tokens]
+        found.append(read)
+    return {"samples": found}
+
+
+class _Log:
+    """Keeps what a trainer hands over to be written."""
+
+    def __call__(self, logs: dict[str, Any], *_: Any) -> None:
+        self.found = logs
+
+
+def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a logging step says of a metric; a batch that does not count had no number. The model trains, on a step
+    that is also evaluated."""
+    import transformers
+
+    values, valid = inputs["values"], inputs["response_mask"] != 0
+    history = [value if counts else float("nan") for value, counts in zip(values.flatten().tolist(), valid.flatten())]
+    steps = stand_in(should_evaluate=True, global_step=1)
+    trainer = _trainer(boundary, stand_in(), control=steps, state=steps, log_completions=False)
+    trainer._metrics["train"]["probed"] = history
+    written = _Log()
+    with swapped(transformers.Trainer, "log", written):
+        boundary.invoke({}, trainer, {}, start_time=0.0)
+    told = written.found.get("probed", float("nan"))
+    return {"result": values.new_tensor(0.0 if told is None else told)}  # of no number nothing is told
+
+
+_MODEL = StandIn("model", "a table of outputs: what a boundary makes of a model's outputs is measured, not the model")
+_AT_THE_TABLE = StandIn("selective_log_softmax, entropy_from_logits", "read the scenario's numbers out of the table")
+_OF_HF = StandIn("Trainer.compute_loss", "of transformers: returns the model's outputs; its loss is not looked at")
+
+MODELS = (
+    Binding(
+        f"{DPO}.DPOTrainer._compute_loss",
+        "preference_loss",
+        formerly=(f"{DPO}.DPOTrainer.get_batch_loss_metrics",),
+        call=_dpo_loss,
+        imports=(DPO_CONFIG,),
+        stand_ins=(_SELF, _ONE_PROCESS, _MODEL, _AT_THE_TABLE),
+        accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
+    ),
+    Binding(
+        f"{DPO}.DataCollatorForVisionPreference.torch_call",
+        "collation",
+        call=_collated,
+        stand_ins=(StandIn("processor", "of a vision model: makes numbers of texts, and types beside them"),),
+        fixed={
+            "layouts": {
+                "input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
+                "mm_token_type_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
+            }
+        },
+    ),
+    *(
+        Binding(
+            f"{owner}.log",
+            "masked_statistics",
+            call=_logged,
+            stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")),
+            fixed={"statistic": "mean", **MASKED_STATISTICS.lacking()},
+        )
+        for owner in (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", "trl.experimental.sdpo.sdpo_trainer.SDPOTrainer")
+    ),
+    Binding(
+        f"{SFT}.SFTTrainer.compute_loss",
+        "masked_statistics",
+        call=_entropy_told,
+        stand_ins=(_SELF, _ONE_PROCESS, _MODEL, _AT_THE_TABLE, _OF_HF),
+        fixed={"statistic": "mean", **MASKED_STATISTICS.lacking()},
+        accepts={"response_mask": _COUNTED},
+        dtypes=("float32",),
+    ),
+    Binding(
+        f"{DISTILLATION}.DistillationTrainer.compute_loss",
+        "distillation_loss",
+        call=_distilled,
+        stand_ins=(_SELF, _ONE_PROCESS, _MODEL),
+        accepts={"response_mask": _COUNTED},
+    ),
+    Binding(
+        f"{GKD}.GKDTrainer.compute_loss",
+        "distillation_loss",
+        call=_distilled,
+        stand_ins=(_SELF, _ONE_PROCESS, _MODEL),
+        # Its temperature is that of the sampling alone.
+        accepts={"response_mask": _COUNTED, "temperature": (1.0,)},
+    ),
+)
+
+TARGET = Target(
+    name="trl",
+    repository="https://github.com/huggingface/trl",
+    roots=(PackageRoot("trl"),),
+    pypi="trl",
+    preload=("transformers", "accelerate", "datasets"),
+    moved=MOVED,
+    bindings=(*LOSSES, *ADVANTAGES, *MODELS),
+)

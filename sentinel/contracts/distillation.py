@@ -1,0 +1,110 @@
+"""Distillation losses: one scalar from the logits of a student and of its teacher, over the tokens that count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sentinel.contracts.aggregation import cut_rows, detached, gradient, leaf
+from sentinel.contracts.contract import (
+    Choose,
+    Contract,
+    Input,
+    Observed,
+    knob,
+    laws_of_tokens,
+    token_mask,
+)
+
+_LOGITS = ("batch", "tokens", "vocabulary")
+
+
+def _measure_distillation_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    logits = leaf(inputs["logits"])
+    loss = call(**{**inputs, "logits": logits})["loss"]
+    return {"loss": detached(loss), "logits_gradient": gradient(loss, logits)}
+
+
+def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Generalised Jensen-Shannon divergence, equation 1 of arXiv:2306.13649: with the student S, the teacher T and
+    their mixture ``M = beta T + (1 - beta) S``, each token's is ``beta KL(T || M) + (1 - beta) KL(S || M)``; at beta 0
+    ``KL(T || S)``, at beta 1 ``KL(S || T)``. The loss is their sum over the tokens that count, divided by how many of
+    them the whole step has."""
+    import torch
+
+    valid, beta = inputs["response_mask"] != 0, inputs["beta"]
+    found = []
+    for name in ("logits", "teacher_logits"):
+        kept = torch.where(valid[..., None], inputs[name], 0.0)
+        found.append(torch.log_softmax(kept / inputs["temperature"], -1))
+    student, teacher = found
+    if beta == 0:
+        divergences = _divergence(teacher, student)
+    elif beta == 1:
+        divergences = _divergence(student, teacher)
+    else:
+        mixture = (beta * teacher.exp() + (1 - beta) * student.exp()).log()
+        divergences = beta * _divergence(teacher, mixture) + (1 - beta) * _divergence(student, mixture)
+    count = int(valid.sum()) if inputs["batch_num_tokens"] is None else inputs["batch_num_tokens"]
+    return {"loss": torch.where(valid, divergences, 0.0).sum() / max(count, 1)}
+
+
+def _divergence(one: Any, other: Any) -> Any:
+    return (one.exp() * (one - other)).sum(-1)
+
+
+def _arrange_distillation_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """The tokens of a step are those of other microbatches and the batch's own."""
+    if inputs["batch_num_tokens"] is not None:
+        inputs["batch_num_tokens"] += max(int((inputs["response_mask"].array() != 0).sum()), 1)
+    return inputs
+
+
+def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
+    """Microbatches of consecutive rows that know how many tokens the step has; their losses add up."""
+    parts = cut_rows({**inputs, "loss_agg_mode": "token-mean"}, choose)
+    return [{name: value for name, value in part.items() if name != "loss_agg_mode"} for part in parts]
+
+
+DISTILLATION_LOSS = Contract(
+    name="distillation_loss",
+    summary="the loss that brings a student's next-token distributions to a teacher's",
+    source="on-policy distillation (GKD, arXiv:2306.13649), equation 1",
+    inputs=(
+        Input(
+            "logits",
+            "tensor",
+            "the student's, of each response token: its output one position before it",
+            shape=_LOGITS,
+            differentiable=True,
+            domain="value",
+        ),
+        Input("teacher_logits", "tensor", "the teacher's, at the same place", shape=_LOGITS, domain="value"),
+        token_mask(dtype="int64", dtypes=()),
+        knob("beta", "0 is the forward KL (teacher || student), 1 the reverse", (0.5, 0.0, 1.0, 0.1)),
+        knob("temperature", "what both logits are divided by", (1.0, 2.0)),
+        Input(
+            "batch_num_tokens",
+            "number",
+            "tokens that count of the whole step; left out, those of the batch",
+            default=None,
+            choices=(None, 0, 3),
+        ),
+    ),
+    observes=(
+        Observed("loss", "the loss"),
+        Observed("logits_gradient", "d loss / d logits", _LOGITS, "gradient"),
+    ),
+    measure=_measure_distillation_loss,
+    oracle=_oracle_distillation_loss,
+    law="the_oracle_agrees",
+    laws=laws_of_tokens(
+        "a_sequence_decision_is_one_decision",
+        "metrics_tell_the_truth",
+        "normalisation_laws",
+        "representation_is_invisible",
+        "groups_are_isolated",
+    ),
+    arrange=_arrange_distillation_loss,
+    parts=_parts,
+)
