@@ -16,6 +16,7 @@ from sentinel.commands import (
     bisect,
     cache,
     coverage,
+    diff,
     discover,
     doctor,
     export,
@@ -35,7 +36,7 @@ from sentinel.errors import SentinelError
 GROUPS = {
     "begin": (doctor, mirror, listing, show),
     "check": (audit, verify),
-    "search": (coverage, discover, sweep, bisect, impact),
+    "search": (coverage, discover, diff, sweep, bisect, impact),
     "tell": (reporting, export, recipe),
     "tidy": (cache,),
 }

@@ -1,0 +1,401 @@
+"""Compares a target's boundaries at two revisions: which are there, which reach changed code, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable, widened
+from sentinel.deciding.open_target import OpenTarget
+from sentinel.deciding.proof import NotProvenError, prove
+from sentinel.deciding.runner import Job, Runner
+from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Pair, Seen
+from sentinel.diff.reached import Code, Module, Place, Unit
+from sentinel.errors import SentinelError
+from sentinel.history.bindings import ALIKE, Sighting, sighting
+from sentinel.history.commits import Commit
+from sentinel.history.coverage import CheckoutTrees
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
+from sentinel.search.checks import subjects
+from sentinel.search.examples import Example
+from sentinel.search.survey import LEVELS
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
+from sentinel.worker.answers import Called
+
+#: Calls that shrinking one difference may take.
+_SHRINKING = 300
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which the two differ, on the smallest scenario that shows it, seen again in fresh processes.
+
+    :ivar symptom: ``value``, ``non-finite``, ``masked`` (only where the mask is 0), ``shape``, ``dtype``, ``answer``,
+        ``raises`` or ``no longer raises``.
+    :ivar answers: by side: what was observed, or what was raised.
+    :ivar details: key -> where and by how much.
+    :ivar double: the same in float64, where the scenario is of a coarser dtype: what is observed there, by side.
+    :ivar recipes: whose scenario it is; none where it was drawn.
+    """
+
+    symptom: str
+    inputs: Inputs
+    answers: Mapping[str, Mapping[str, Any] | str]
+    details: Mapping[str, str]
+    double: Mapping[str, Mapping[str, Any]] | None = None
+    recipes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A law that one side breaks and the other keeps, on the same variants."""
+
+    law: str
+    statement: str
+    symptom: str
+    detail: str
+    variants: Mapping[str, Inputs]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One boundary at both revisions.
+
+    :ivar state: ``same code`` (nothing that it reaches has changed), ``same numbers``, ``differs``, ``new``, ``gone``,
+        ``not compared``.
+    :ivar reason: why it was not compared.
+    :ivar places: by side: ``dotted.path (file:line)``.
+    :ivar parameters: by side, where they are not the same.
+    :ivar renamed: what may be it under another name.
+    :ivar changed: the definitions that it reaches and that are not the same.
+    :ivar unreached: those of them that no scenario ran.
+    :ivar rounding: the largest difference that rounding explains.
+    :ivar broken: by side: the laws that this side breaks, and the other does not.
+    :ivar bugs: by side: the known bugs of the boundary that are there, and are known not to be on the other.
+    :ivar commit: the one with which it came to differ; None where that is not known, for the reason ``no_commit``.
+    """
+
+    name: str
+    contract: str
+    state: str
+    reason: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    renamed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
+    scenarios: int = 0
+    rounding: float = 0.0
+    differences: tuple[Difference, ...] = ()
+    broken: Mapping[str, tuple[Broken, ...]] = field(default_factory=dict)
+    bugs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    commit: Commit | None = None
+    no_commit: str = ""
+
+    @property
+    def judgement(self) -> str:
+        """``worse``, ``better``, ``mixed``, or ``other`` where no law and no known bug tells; empty where it is the
+        same."""
+        worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
+        if worse or better:
+            return "mixed" if worse and better else "worse" if worse else "better"
+        return "other" if self.state == "differs" else ""
+
+
+class Comparison:
+    """Two revisions of one target.
+
+    :param recipes: known bugs, whose scenarios are tried first, and which are decided where code has changed.
+    :param examples: scenarios that are drawn for each boundary that reaches changed code.
+    :param boundaries: globs over dotted paths; empty for all.
+    :param tell: told what is being compared.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        runner: Runner,
+        target: Target,
+        refs: tuple[Ref, Ref],
+        recipes: Sequence[Recipe] = (),
+        examples: int = 60,
+        seed: int = 0,
+        boundaries: Sequence[str] = (),
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.target, self.refs = target, dict(zip(SIDES, refs))
+        self.catalog, self._runner, self._recipes = catalog, runner, recipes
+        self._examples, self._seed, self._tell = examples, seed, tell
+        self.checkouts: dict[str, Checkout] = {
+            side: runner.checkout(target.name, ref) for side, ref in self.refs.items()
+        }
+        modules: dict[str, Module] = {}
+        self.codes = {side: Code(target, CheckoutTrees(checkout), modules) for side, checkout in self.checkouts.items()}
+        found: dict[str, Subject] = {}
+        self.left_out: dict[str, str] = {}
+        for checkout in self.checkouts.values():
+            subjects_, omitted = subjects(catalog, target.name, boundaries, checkout)
+            found |= {subject.name: subject for subject in subjects_}
+            self.left_out |= {item.boundary: item.reason for item in omitted if not item.law}
+        self.subjects = list(found.values())
+        self._open: dict[str, OpenTarget] = {}
+
+    def static(self) -> list[tuple[Subject, Compared, list[tuple[Place, Unit | None, Unit | None]]]]:
+        """Every boundary of either revision, as its code tells, with what has changed of what it reaches. Those whose
+        state is empty are to be asked."""
+        bindings = [subject.binding for subject in self.subjects]
+        codes = self.codes
+        seen = {side: [sighting(code.definitions, "", binding) for binding in bindings] for side, code in codes.items()}
+        found: list[tuple[Subject, Compared, list[tuple[Place, Unit | None, Unit | None]]]] = []
+        identical = self.checkouts[BEFORE].tree == self.checkouts[AFTER].tree
+        for place, subject in enumerate(self.subjects):
+            sides = {side: seen[side][place] for side in SIDES}
+            there = [side for side in SIDES if sides[side].found is not None and not sides[side].lacks]
+            compared = _described(subject, sides)
+            if not there:
+                continue
+            if len(there) == 1:
+                state = "new" if there == [AFTER] else "gone"
+                alike = tuple(self._alike(subject, there[0])) if state == "gone" else ()
+                found.append((subject, replace(compared, state=state, renamed=alike), []))
+                continue
+            changed: list[tuple[Place, Unit | None, Unit | None]] = []
+            if not identical:
+                one, other = (codes[side].reached("", subject.binding) for side in SIDES)
+                changed = one.changed(other) if one is not None and other is not None else []
+            if not changed:
+                found.append((subject, replace(compared, state="same code"), []))
+            else:
+                found.append((subject, replace(compared, changed=_named(changed)), changed))
+        return found
+
+    def _alike(self, subject: Subject, side: str) -> Iterator[str]:
+        """What may be a boundary under another name: a function that is in the other revision alone, and has half its
+        lines in common with it."""
+        own, other = self.codes[side], self.codes[AFTER if side == BEFORE else BEFORE]
+        found = next(filter(None, (own.definitions.find("", path) for path in subject.binding.paths)), None)
+        if found is None:
+            return
+        before = dict(own.definitions.sources(""))
+        sought = _lines(next((u for u in own.module(found.blob).units.values() if u.span == found.name.span), None))
+        for file, blob in sorted(other.definitions.sources("")):
+            if before.get(file) == blob:
+                continue
+            there = own.module(before[file]).units if file in before else {}
+            for name, unit in other.module(blob).units.items():
+                common = sought & _lines(unit)
+                if (
+                    unit.kind == "function"
+                    and name not in there
+                    and len(common) >= ALIKE * max(len(sought), len(_lines(unit)), 2)
+                ):
+                    yield f"{self.target.module_of(file)}.{name} ({file}:{unit.span[0]})"
+
+    def run(self) -> Iterator[Compared]:
+        """Compare, boundary by boundary; those that need no process first.
+
+        :raises WorkerError: where the worker itself does not run.
+        """
+        known = self.static()
+        asked = [item for item in known if not item[1].state]
+        yield from (compared for _, compared, _ in known if compared.state and compared.state != "new")
+        new = [item for item in known if item[1].state == "new"]
+        if asked:
+            self._runner.start([self.target.name])
+            for side in SIDES:
+                bindings = [subject.binding for subject, _, _ in asked]
+                self._open[side] = self._runner.open_target(self.target.name, self.refs[side], bindings)
+        elif new:
+            bindings = [subject.binding for subject, _, _ in new]
+            self._open[AFTER] = self._runner.open_target(self.target.name, self.refs[AFTER], bindings)
+        for number, (subject, compared, changed) in enumerate(asked, 1):
+            self._tell(f"{number} of {len(asked)}: {subject.name}")
+            yield self._asked(subject, compared, changed)
+        for subject, compared, _ in new:
+            yield self._new(subject, compared)
+
+    # -- one boundary -------------------------------------------------------------------------------------------------
+
+    def _asked(
+        self, subject: Subject, compared: Compared, changed: Sequence[tuple[Place, Unit | None, Unit | None]]
+    ) -> Compared:
+        sessions = {side: self._open[side].law_session.fresh() for side in SIDES}
+        pair = Pair(sessions[BEFORE], sessions[AFTER])
+        search = BoundarySearch(pair, subject, self._seed, [NUMBERS_STAY], _SHRINKING, glimpse=True)
+        outcome = search.outcomes[NUMBERS_STAY]
+        try:
+            search.try_recipes(self._recipes)
+            search.run(self._examples, enough=lambda: "value" in outcome.symptoms)
+            with suppress(Undecidable):
+                pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
+            differences = tuple(self._difference(pair, search.subject, finding) for finding in outcome.findings)
+            scenarios = [finding.trial.variants for finding in outcome.findings]
+            broken = self._laws(sessions, search.subject, [next(iter(each.values())) for each in scenarios])
+        except Undecidable as error:
+            return replace(compared, state="not compared", reason=str(error))
+        finally:
+            pair.close()
+        undecided = search.undecided
+        bugs = self._bugs(subject)
+        seen = pair.seen.get(subject.name, Seen())
+        differs = bool(differences or any(broken.values()) or any(bugs.values()))
+        state = "differs" if differs else "not compared" if undecided else "same numbers"
+        return replace(
+            compared,
+            state=state,
+            reason="" if differs else undecided,
+            places={**compared.places, **self._proven(seen)},
+            unreached=self._unreached(seen, changed),
+            scenarios=search.tried,
+            rounding=seen.rounding,
+            differences=differences,
+            broken=broken,
+            bugs=bugs,
+        )
+
+    def _new(self, subject: Subject, compared: Compared) -> Compared:
+        """A boundary that has nothing to be compared with answers for its laws."""
+        session = self._open[AFTER].law_session.fresh() if AFTER in self._open else None
+        if session is None:
+            return compared
+        try:
+            search = self._searched(session, subject, [])
+        except Undecidable as error:
+            return replace(compared, reason=str(error))
+        finally:
+            session.close()
+        found = tuple(_broken(item) for outcome in search.outcomes.values() for item in outcome.findings)
+        return replace(compared, scenarios=search.tried, broken={AFTER: found} if found else {})
+
+    def _difference(self, pair: Pair, subject: Subject, finding: Finding) -> Difference:
+        inputs = next(iter(finding.trial.variants.values()))
+        details = {item.key: item.detail for item in finding.violations}
+        answers = _answers(pair.both(subject, {"": inputs}))
+        double = None
+        wide = widened(subject.contract, {"": inputs})
+        if finding.symptom == "value" and wide is not None:
+            with suppress(Undecidable):
+                told = _answers(pair.both(subject, wide[0]))
+                double = {side: each for side, each in told.items() if not isinstance(each, str)}
+        return Difference(finding.symptom, inputs, answers, details, double, finding.examples)
+
+    def _searched(self, session: LawSession, subject: Subject, scenarios: Sequence[Inputs]) -> BoundarySearch:
+        examples, shrinking = LEVELS["quick"]
+        search = BoundarySearch(session, subject, self._seed, None, shrinking, shrink_further=False, glimpse=True)
+        every = tuple(law.name for law in subject.laws)
+        search.begin([Example({"": inputs}, every) for inputs in scenarios])
+        search.try_recipes(self._recipes)
+        search.run(examples)
+        return search
+
+    def _laws(
+        self, sessions: Mapping[str, LawSession], subject: Subject, scenarios: Sequence[Inputs]
+    ) -> dict[str, tuple[Broken, ...]]:
+        """The laws that one side breaks on a scenario on which the other keeps them."""
+        with ThreadPoolExecutor(2, "sentinel-laws") as pool:
+            searches = dict(
+                zip(SIDES, pool.map(lambda side: self._searched(sessions[side], subject, scenarios), SIDES))
+            )
+        found: dict[str, tuple[Broken, ...]] = {}
+        for side, other in ((BEFORE, AFTER), (AFTER, BEFORE)):
+            symptoms = {(law, item) for law, outcome in searches[other].outcomes.items() for item in outcome.symptoms}
+            alone = [
+                finding
+                for law, outcome in searches[side].outcomes.items()
+                for finding in outcome.findings
+                if (law, finding.symptom) not in symptoms and _kept(sessions[other], subject, finding)
+            ]
+            found[side] = tuple(map(_broken, alone))
+        return found
+
+    def _bugs(self, subject: Subject) -> dict[str, tuple[str, ...]]:
+        """The known bugs of a boundary that are at one revision, and not at the other."""
+        found: dict[str, list[str]] = {side: [] for side in SIDES}
+        for recipe in self._recipes:
+            if recipe.contract != subject.contract.name or recipe.boundary not in subject.binding.paths:
+                continue
+            verdicts = {side: self._runner.decide(Job(recipe, self.refs[side])).verdict.name for side in SIDES}
+            for side, other in ((BEFORE, AFTER), (AFTER, BEFORE)):
+                if verdicts[side] == "reproduced" and verdicts[other] == "fixed":
+                    found[side].append(recipe.bug_id)
+        return {side: tuple(bugs) for side, bugs in found.items()}
+
+    def _proven(self, seen: Seen) -> dict[str, str]:
+        places = {}
+        for side, claim in seen.claims.items():
+            with suppress(NotProvenError, SentinelError):
+                told = prove(claim, self.checkouts[side], self._open[side].sources)
+                places[side] = f"{told.boundary} ({told.file}:{told.line})"
+        return places
+
+    def _unreached(self, seen: Seen, changed: Sequence[tuple[Place, Unit | None, Unit | None]]) -> tuple[str, ...]:
+        """The changed functions that ran at neither revision."""
+        ran = {path for paths in seen.functions.values() for path in paths}
+        left = [
+            item
+            for item in changed
+            if all(unit is None or unit.kind == "function" for unit in item[1:])
+            and f"{self.target.module_of(item[0][0])}.{item[0][1]}" not in ran
+        ]
+        return _named(left)
+
+
+def _lines(unit: Unit | None) -> frozenset[str]:
+    return frozenset(line.strip() for line in unit.text.splitlines() if line.strip()) if unit else frozenset()
+
+
+def _described(subject: Subject, sides: Mapping[str, Sighting]) -> Compared:
+    """What the syntax says of a boundary at both revisions."""
+    found = {side: seen.found for side, seen in sides.items() if seen.found is not None}
+    parameters = {side: tuple(sorted(each.name.parameters)) for side, each in found.items()}
+    return Compared(
+        subject.name,
+        subject.contract.name,
+        "",
+        places={side: f"{each.path} ({each.file}:{each.name.span[0]})" for side, each in found.items()},
+        parameters=parameters if len(set(parameters.values())) > 1 else {},
+    )
+
+
+def _named(changed: Sequence[tuple[Place, Unit | None, Unit | None]]) -> tuple[str, ...]:
+    """``file:line name`` of changed definitions, as they are after; with a word for what was added or taken away."""
+    said = []
+    for (file, name), one, other in changed:
+        unit = other or one
+        assert unit is not None
+        word = "" if one and other else " (new)" if other else " (gone)"
+        said.append(f"{file}:{unit.span[0]} {name or 'the module'}{word}")
+    return tuple(said)
+
+
+def _answers(told: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | str]:
+    answers: dict[str, Mapping[str, Any] | str] = {}
+    for side, sat in told.items():
+        called: Called = next(iter(sat.answers.values()))
+        refused = called.refused.reason if called.refused is not None else "no answer"
+        answers[side] = called.observation if called.observation is not None else refused
+    return answers
+
+
+def _broken(finding: Finding) -> Broken:
+    first = finding.violations[0]
+    detail = f"{first.key}: {first.detail}" if first.key else first.detail
+    return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants)
+
+
+def _kept(session: LawSession, subject: Subject, finding: Finding) -> bool:
+    """Whether a law that is broken elsewhere is kept here, on the same variants: it has something to say, and nothing
+    against it."""
+    try:
+        [trial] = session.try_(subject, [(finding.law, finding.trial.variants)])
+    except Undecidable:
+        return False
+    return trial.case is not None and not any(item.symptom == finding.symptom for item in trial.violations)
