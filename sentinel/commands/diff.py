@@ -36,7 +36,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument(
         "--boundary", metavar="GLOB", action="append", default=[], help="only these (dotted path or its last part)"
     )
-    parser.add_argument("--examples", metavar="N", type=int, default=60, help="scenarios a boundary (default: 60)")
+    parser.add_argument("--examples", metavar="N", type=int, default=100, help="scenarios a boundary (default: 100)")
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
     parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
     settings_options(parser)

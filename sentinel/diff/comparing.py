@@ -13,7 +13,7 @@ from sentinel.deciding.law_session import LawSession, Subject, Undecidable, wide
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
-from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Pair, Seen
+from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Pair, Seen, asked, numbers_stay_for
 from sentinel.diff.reached import Code, Module, Place, Unit
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Sighting, sighting
@@ -29,6 +29,9 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Called
+
+#: How many times as many scenarios are drawn where a revision refuses some.
+_REFUSED = 5
 
 #: Calls that shrinking one difference may take.
 _SHRINKING = 300
@@ -117,6 +120,7 @@ class Comparison:
     :param examples: scenarios that are drawn for each boundary that reaches changed code.
     :param boundaries: globs over dotted paths; empty for all.
     :param tell: told what is being compared.
+    :param whatever: whether boundaries are asked that reach no changed code, too.
     """
 
     def __init__(
@@ -126,11 +130,13 @@ class Comparison:
         target: Target,
         refs: tuple[Ref, Ref],
         recipes: Sequence[Recipe] = (),
-        examples: int = 60,
+        examples: int = 100,
         seed: int = 0,
         boundaries: Sequence[str] = (),
         tell: Callable[[str], None] = lambda line: None,
+        whatever: bool = False,
     ) -> None:
+        self._whatever = whatever
         self.target, self.refs = target, dict(zip(SIDES, refs))
         self.catalog, self._runner, self._recipes = catalog, runner, recipes
         self._examples, self._seed, self._tell = examples, seed, tell
@@ -171,7 +177,7 @@ class Comparison:
             if not identical:
                 one, other = (codes[side].reached("", subject.binding) for side in SIDES)
                 changed = one.changed(other) if one is not None and other is not None else []
-            if not changed:
+            if not changed and not self._whatever:
                 found.append((subject, replace(compared, state="same code"), []))
             else:
                 found.append((subject, replace(compared, changed=_named(changed)), changed))
@@ -205,19 +211,19 @@ class Comparison:
         :raises WorkerError: where the worker itself does not run.
         """
         known = self.static()
-        asked = [item for item in known if not item[1].state]
+        open_ = [item for item in known if not item[1].state]
         yield from (compared for _, compared, _ in known if compared.state and compared.state != "new")
         new = [item for item in known if item[1].state == "new"]
-        if asked:
+        if open_:
             self._runner.start([self.target.name])
             for side in SIDES:
-                bindings = [subject.binding for subject, _, _ in asked]
+                bindings = [subject.binding for subject, _, _ in open_]
                 self._open[side] = self._runner.open_target(self.target.name, self.refs[side], bindings)
         elif new:
             bindings = [subject.binding for subject, _, _ in new]
             self._open[AFTER] = self._runner.open_target(self.target.name, self.refs[AFTER], bindings)
-        for number, (subject, compared, changed) in enumerate(asked, 1):
-            self._tell(f"{number} of {len(asked)}: {subject.name}")
+        for number, (subject, compared, changed) in enumerate(open_, 1):
+            self._tell(f"{number} of {len(open_)}: {subject.name}")
             yield self._asked(subject, compared, changed)
         for subject, compared, _ in new:
             yield self._new(subject, compared)
@@ -229,16 +235,26 @@ class Comparison:
     ) -> Compared:
         sessions = {side: self._open[side].law_session.fresh() for side in SIDES}
         pair = Pair(sessions[BEFORE], sessions[AFTER])
-        search = BoundarySearch(pair, subject, self._seed, [NUMBERS_STAY], _SHRINKING, glimpse=True)
+        laws = numbers_stay_for(subject.laws)
+        search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
         outcome = search.outcomes[NUMBERS_STAY]
+
+        def enough() -> bool:
+            return any("value" in each.symptoms for each in search.outcomes.values())
+
         try:
             search.try_recipes(self._recipes)
-            search.run(self._examples, enough=lambda: "value" in outcome.symptoms)
+            while outcome.spoken < self._examples and search.tried < _REFUSED * self._examples:
+                tried = search.tried
+                search.run(self._examples - outcome.spoken, enough=enough)
+                if search.tried == tried or enough():
+                    break
             with suppress(Undecidable):
                 pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
-            differences = tuple(self._difference(pair, search.subject, finding) for finding in outcome.findings)
-            scenarios = [finding.trial.variants for finding in outcome.findings]
-            broken = self._laws(sessions, search.subject, [next(iter(each.values())) for each in scenarios])
+            findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
+            differences = tuple(self._difference(pair, search.subject, finding) for finding in findings.values())
+            scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
+            broken = self._laws(sessions, search.subject, scenarios)
         except Undecidable as error:
             return replace(compared, state="not compared", reason=str(error))
         finally:
@@ -254,7 +270,7 @@ class Comparison:
             reason="" if differs else undecided,
             places={**compared.places, **self._proven(seen)},
             unreached=self._unreached(seen, changed),
-            scenarios=search.tried,
+            scenarios=max(outcome.spoken, len(differences)),
             rounding=seen.rounding,
             differences=differences,
             broken=broken,
@@ -276,7 +292,7 @@ class Comparison:
         return replace(compared, scenarios=search.tried, broken={AFTER: found} if found else {})
 
     def _difference(self, pair: Pair, subject: Subject, finding: Finding) -> Difference:
-        inputs = next(iter(finding.trial.variants.values()))
+        inputs = asked(finding.trial)
         details = {item.key: item.detail for item in finding.violations}
         answers = _answers(pair.both(subject, {"": inputs}))
         double = None

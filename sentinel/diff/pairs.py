@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.contract import Contract, Inputs, Observed
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.laws.compare import Numbers, Scale, counted, numbers, scale_of
 from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.masked_values import MASKED_VALUES_HAVE_NO_INFLUENCE
 from sentinel.values.literals import FLOATS, Tensor
 from sentinel.worker import protocol
 from sentinel.worker.answers import Called, Claim, Failed, Sat
@@ -78,6 +80,33 @@ def same_answers(
 NUMBERS_STAY = Law("numbers_stay", "the numbers are those of the revision before", numbers_stay)
 
 
+def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
+    """The same of each scenario as it is, with junk under its mask, and as one of the other laws varies it: in other
+    dtypes, with more padding."""
+    varying = [law for law in laws if law.vary is not None and not law.twin]
+    junk = [law for law in varying if law is MASKED_VALUES_HAVE_NO_INFLUENCE]
+    others = [law for law in varying if law not in junk]
+    return [NUMBERS_STAY, *(_varied(each) for each in (junk, others) if each)]
+
+
+def _varied(varying: Sequence[Law]) -> Law:
+    def vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+        first = choose.integer(0, len(varying) - 1)
+        for law in (*varying[first:], *varying[:first]):
+            with suppress(DoesNotApply):
+                variants = law.vary(contract, inputs, choose) if law.vary is not None else {}
+                if len(variants) > 1:
+                    return {BASELINE: inputs, "varied": list(variants.values())[-1]}
+        raise DoesNotApply("no law varies this scenario")
+
+    return replace(NUMBERS_STAY, name=f"numbers_stay_as_{varying[0].name}_varies_them", vary=vary)
+
+
+def asked(trial: Trial) -> Inputs:
+    """What both revisions were asked in a trial."""
+    return list(trial.variants.values())[-1]
+
+
 @dataclass
 class Seen:
     """What a pair has seen of one boundary.
@@ -119,16 +148,30 @@ class Pair(LawSession):
         coarsest: str = "",
         given: Sequence[str] | None = None,
     ) -> list[Trial]:
-        calls = {f"{place}": next(iter(variants.values())) for place, (_, variants) in enumerate(plans)}
+        calls = {f"{place}": list(variants.values())[-1] for place, (_, variants) in enumerate(plans)}
         if not calls:
             return []
         told = self.both(subject, calls, describe, given)
-        return [
+        trials = [
             self._look(
                 subject, law, variants, {side: told[side].answers[name] for side in SIDES}, told[AFTER], coarsest
             )
             for name, (law, variants) in zip(calls, plans)
         ]
+        return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
+
+    def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
+        """The trial with the same values in float64, where the rounding of a half precision hides a difference there.
+
+        What it computes in single precision all the same is no difference.
+        """
+        if trial.violations or trial.case is None or not any(_gaps(trial.case)):
+            return trial
+        wide = widened(subject.contract, trial.variants)
+        if wide is None or wide[1] == "float32":
+            return trial
+        [again] = self.try_(subject, [(law, wide[0])], coarsest="float32")
+        return again if again.violations else trial
 
     def both(
         self, subject: Subject, calls: Mapping[str, Inputs], describe: bool = False, given: Sequence[str] | None = None
@@ -168,7 +211,7 @@ class Pair(LawSession):
         answer: Sat,
         coarsest: str,
     ) -> Trial:
-        inputs = next(iter(variants.values()))
+        inputs = list(variants.values())[-1]
         failed = {side: each.refused or _SILENT for side, each in called.items() if each.observation is None}
         case = Case(dict.fromkeys(SIDES, inputs), {}, None, subject.contract, {}, coarsest)
         if failed:
