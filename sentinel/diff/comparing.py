@@ -30,6 +30,8 @@ from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Called
 
+_OTHER = {BEFORE: AFTER, AFTER: BEFORE}
+
 #: How many times as many scenarios are drawn where a revision refuses some.
 _REFUSED = 5
 
@@ -186,7 +188,7 @@ class Comparison:
     def _alike(self, subject: Subject, side: str) -> Iterator[str]:
         """What may be a boundary under another name: a function that is in the other revision alone, and has half its
         lines in common with it."""
-        own, other = self.codes[side], self.codes[AFTER if side == BEFORE else BEFORE]
+        own, other = self.codes[side], self.codes[_OTHER[side]]
         found = next(filter(None, (own.definitions.find("", path) for path in subject.binding.paths)), None)
         if found is None:
             return
@@ -283,7 +285,7 @@ class Comparison:
         if session is None:
             return compared
         try:
-            search = self._searched(session, subject, [])
+            search = self._searched(session, subject)
         except Undecidable as error:
             return replace(compared, reason=str(error))
         finally:
@@ -303,34 +305,39 @@ class Comparison:
                 double = {side: each for side, each in told.items() if not isinstance(each, str)}
         return Difference(finding.symptom, inputs, answers, details, double, finding.examples)
 
-    def _searched(self, session: LawSession, subject: Subject, scenarios: Sequence[Inputs]) -> BoundarySearch:
+    def _searched(self, session: LawSession, subject: Subject) -> BoundarySearch:
+        """What a quick search shows of the laws of a boundary."""
         examples, shrinking = LEVELS["quick"]
         search = BoundarySearch(session, subject, self._seed, None, shrinking, shrink_further=False, glimpse=True)
-        every = tuple(law.name for law in subject.laws)
-        search.begin([Example({"": inputs}, every) for inputs in scenarios])
         search.try_recipes(self._recipes)
         search.run(examples)
+        return search
+
+    def _looked(self, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
+        """What the laws say of one scenario."""
+        search = BoundarySearch(session, subject, self._seed)
+        search.begin([Example({"": inputs}, tuple(law.name for law in subject.laws))])
         return search
 
     def _laws(
         self, sessions: Mapping[str, LawSession], subject: Subject, scenarios: Sequence[Inputs]
     ) -> dict[str, tuple[Broken, ...]]:
-        """The laws that one side breaks on a scenario on which the other keeps them."""
+        """The laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on any
+        that a quick search comes by."""
+
+        def searches(side: str) -> list[BoundarySearch]:
+            looked = [self._looked(sessions[side], subject, inputs) for inputs in scenarios]
+            return [*looked, self._searched(sessions[side], subject)]
+
+        found: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
         with ThreadPoolExecutor(2, "sentinel-laws") as pool:
-            searches = dict(
-                zip(SIDES, pool.map(lambda side: self._searched(sessions[side], subject, scenarios), SIDES))
-            )
-        found: dict[str, tuple[Broken, ...]] = {}
-        for side, other in ((BEFORE, AFTER), (AFTER, BEFORE)):
-            symptoms = {(law, item) for law, outcome in searches[other].outcomes.items() for item in outcome.symptoms}
-            alone = [
-                finding
-                for law, outcome in searches[side].outcomes.items()
-                for finding in outcome.findings
-                if (law, finding.symptom) not in symptoms and _kept(sessions[other], subject, finding)
-            ]
-            found[side] = tuple(map(_broken, alone))
-        return found
+            for both in zip(*pool.map(searches, SIDES)):
+                for side, (own, other) in zip(SIDES, (both, both[::-1])):
+                    for finding in _alone(own, other):
+                        key = finding.law.name, finding.symptom
+                        if key not in found[side] and _kept(sessions[_OTHER[side]], subject, finding):
+                            found[side][key] = _broken(finding)
+        return {side: tuple(broken.values()) for side, broken in found.items()}
 
     def _bugs(self, subject: Subject) -> dict[str, tuple[str, ...]]:
         """The known bugs of a boundary that are at one revision, and not at the other."""
@@ -339,7 +346,7 @@ class Comparison:
             if recipe.contract != subject.contract.name or recipe.boundary not in subject.binding.paths:
                 continue
             verdicts = {side: self._runner.decide(Job(recipe, self.refs[side])).verdict.name for side in SIDES}
-            for side, other in ((BEFORE, AFTER), (AFTER, BEFORE)):
+            for side, other in _OTHER.items():
                 if verdicts[side] == "reproduced" and verdicts[other] == "fixed":
                     found[side].append(recipe.bug_id)
         return {side: tuple(bugs) for side, bugs in found.items()}
@@ -362,6 +369,11 @@ class Comparison:
             and f"{self.target.module_of(item[0][0])}.{item[0][1]}" not in ran
         ]
         return _named(left)
+
+
+def _alone(own: BoundarySearch, other: BoundarySearch) -> Iterator[Finding]:
+    for law, outcome in own.outcomes.items():
+        yield from (item for item in outcome.findings if item.symptom not in other.outcomes[law].symptoms)
 
 
 def _lines(unit: Unit | None) -> frozenset[str]:
