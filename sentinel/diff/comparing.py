@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from sentinel.contracts.contract import Inputs
@@ -115,6 +116,13 @@ class Compared:
         return "other" if self.state == "differs" else ""
 
 
+#: A definition that is not the same at both revisions: where it is, and what it is at each.
+Change = tuple[Place, Unit | None, Unit | None]
+
+#: A boundary, as the code of both revisions tells, with what has changed of what it reaches.
+Known = tuple[Subject, Compared, list[Change]]
+
+
 class Comparison:
     """Two revisions of one target.
 
@@ -154,15 +162,15 @@ class Comparison:
             found |= {subject.name: subject for subject in subjects_}
             self.left_out |= {item.boundary: item.reason for item in omitted if not item.law}
         self.subjects = list(found.values())
-        self._open: dict[str, OpenTarget] = {}
+        self._opened: dict[str, OpenTarget] = {}
 
-    def static(self) -> list[tuple[Subject, Compared, list[tuple[Place, Unit | None, Unit | None]]]]:
+    def static(self) -> list[Known]:
         """Every boundary of either revision, as its code tells, with what has changed of what it reaches. Those whose
         state is empty are to be asked."""
         bindings = [subject.binding for subject in self.subjects]
         codes = self.codes
         seen = {side: [sighting(code.definitions, "", binding) for binding in bindings] for side, code in codes.items()}
-        found: list[tuple[Subject, Compared, list[tuple[Place, Unit | None, Unit | None]]]] = []
+        found: list[Known] = []
         identical = self.checkouts[BEFORE].tree == self.checkouts[AFTER].tree
         for place, subject in enumerate(self.subjects):
             sides = {side: seen[side][place] for side in SIDES}
@@ -175,7 +183,7 @@ class Comparison:
                 alike = tuple(self._alike(subject, there[0])) if state == "gone" else ()
                 found.append((subject, replace(compared, state=state, renamed=alike), []))
                 continue
-            changed: list[tuple[Place, Unit | None, Unit | None]] = []
+            changed: list[Change] = []
             if not identical:
                 one, other = (codes[side].reached("", subject.binding) for side in SIDES)
                 changed = one.changed(other) if one is not None and other is not None else []
@@ -212,30 +220,40 @@ class Comparison:
 
         :raises WorkerError: where the worker itself does not run.
         """
-        known = self.static()
-        open_ = [item for item in known if not item[1].state]
-        yield from (compared for _, compared, _ in known if compared.state and compared.state != "new")
-        new = [item for item in known if item[1].state == "new"]
-        if open_:
+        asked = [item for item in self.known.values() if item[1].state in ("", "new")]
+        yield from (compared for _, compared, _ in self.known.values() if compared.state not in ("", "new"))
+        for number, (subject, _, _) in enumerate(asked, 1):
+            self._tell(f"{number} of {len(asked)}: {subject.name}")
+            yield self.compared(subject.name)
+
+    @cached_property
+    def known(self) -> dict[str, Known]:
+        """What the code tells of each boundary, by its name."""
+        return {item[0].name: item for item in self.static()}
+
+    def compared(self, name: str) -> Compared:
+        """One boundary; asks both revisions where its code does not tell.
+
+        :raises WorkerError: where the worker itself does not run.
+        """
+        subject, compared, changed = self.known[name]
+        if compared.state == "new":
+            return self._new(subject, compared)
+        return compared if compared.state else self._asked(subject, compared, changed)
+
+    def _open(self, side: str) -> OpenTarget:
+        """A side's processes, which import what will be asked about."""
+        if side not in self._opened:
             self._runner.start([self.target.name])
-            for side in SIDES:
-                bindings = [subject.binding for subject, _, _ in open_]
-                self._open[side] = self._runner.open_target(self.target.name, self.refs[side], bindings)
-        elif new:
-            bindings = [subject.binding for subject, _, _ in new]
-            self._open[AFTER] = self._runner.open_target(self.target.name, self.refs[AFTER], bindings)
-        for number, (subject, compared, changed) in enumerate(open_, 1):
-            self._tell(f"{number} of {len(open_)}: {subject.name}")
-            yield self._asked(subject, compared, changed)
-        for subject, compared, _ in new:
-            yield self._new(subject, compared)
+            asked = {"", "new"} if side == AFTER else {""}
+            bindings = [subject.binding for subject, compared, _ in self.known.values() if compared.state in asked]
+            self._opened[side] = self._runner.open_target(self.target.name, self.refs[side], bindings)
+        return self._opened[side]
 
     # -- one boundary -------------------------------------------------------------------------------------------------
 
-    def _asked(
-        self, subject: Subject, compared: Compared, changed: Sequence[tuple[Place, Unit | None, Unit | None]]
-    ) -> Compared:
-        sessions = {side: self._open[side].law_session.fresh() for side in SIDES}
+    def _asked(self, subject: Subject, compared: Compared, changed: Sequence[Change]) -> Compared:
+        sessions = {side: self._open(side).law_session.fresh() for side in SIDES}
         pair = Pair(sessions[BEFORE], sessions[AFTER])
         laws = numbers_stay_for(subject.laws)
         search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
@@ -281,9 +299,7 @@ class Comparison:
 
     def _new(self, subject: Subject, compared: Compared) -> Compared:
         """A boundary that has nothing to be compared with answers for its laws."""
-        session = self._open[AFTER].law_session.fresh() if AFTER in self._open else None
-        if session is None:
-            return compared
+        session = self._open(AFTER).law_session.fresh()
         try:
             search = self._searched(session, subject)
         except Undecidable as error:
@@ -355,11 +371,11 @@ class Comparison:
         places = {}
         for side, claim in seen.claims.items():
             with suppress(NotProvenError, SentinelError):
-                told = prove(claim, self.checkouts[side], self._open[side].sources)
+                told = prove(claim, self.checkouts[side], self._open(side).sources)
                 places[side] = f"{told.boundary} ({told.file}:{told.line})"
         return places
 
-    def _unreached(self, seen: Seen, changed: Sequence[tuple[Place, Unit | None, Unit | None]]) -> tuple[str, ...]:
+    def _unreached(self, seen: Seen, changed: Sequence[Change]) -> tuple[str, ...]:
         """The changed functions that ran at neither revision."""
         ran = {path for paths in seen.functions.values() for path in paths}
         left = [
@@ -393,7 +409,7 @@ def _described(subject: Subject, sides: Mapping[str, Sighting]) -> Compared:
     )
 
 
-def _named(changed: Sequence[tuple[Place, Unit | None, Unit | None]]) -> tuple[str, ...]:
+def _named(changed: Sequence[Change]) -> tuple[str, ...]:
     """``file:line name`` of changed definitions, as they are after; with a word for what was added or taken away."""
     said = []
     for (file, name), one, other in changed:

@@ -116,8 +116,7 @@ def lines(comparison: Comparison, found: Sequence[Compared], interrupted: bool =
     for item in found:
         if item.state == "differs":
             number += 1
-            contract = comparison.catalog.contracts[item.contract]
-            yield from _described(number, item, {each.name for each in contract.inputs if each.dialect})
+            yield from described(comparison, item, number)
     for item in found:
         if item.state in ("new", "gone", "not compared"):
             place = next(iter(item.places.values()), item.name)
@@ -133,8 +132,10 @@ def lines(comparison: Comparison, found: Sequence[Compared], interrupted: bool =
     yield headline(comparison, found, interrupted)
 
 
-def _described(number: int, item: Compared, unsaid: Collection[str]) -> Iterator[str]:
-    """:param unsaid: inputs that are for the oracle alone: the boundary does not get them."""
+def described(comparison: Comparison, item: Compared, number: int = 1) -> Iterator[str]:
+    """All that is known of a boundary that differs."""
+    contract = comparison.catalog.contracts[item.contract]
+    unsaid = {each.name for each in contract.inputs if each.dialect}  # they are for the oracle alone
     yield f"{number}. {item.name}: {item.judgement}"
     yield f"   {sentence(item)}"
     for side in SIDES:
