@@ -23,6 +23,7 @@ from sentinel.commands import (
     impact,
     listing,
     mirror,
+    pulls,
     recipe,
     reporting,
     show,
@@ -36,7 +37,7 @@ from sentinel.errors import SentinelError
 GROUPS = {
     "begin": (doctor, mirror, listing, show),
     "check": (audit, verify),
-    "search": (coverage, discover, diff, sweep, bisect, impact),
+    "search": (coverage, discover, diff, pulls, sweep, bisect, impact),
     "tell": (reporting, export, recipe),
     "tidy": (cache,),
 }

@@ -131,6 +131,7 @@ class Comparison:
     :param boundaries: globs over dotted paths; empty for all.
     :param tell: told what is being compared.
     :param whatever: whether boundaries are asked that reach no changed code, too.
+    :param modules: what was parsed already, by blob id.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Comparison:
         boundaries: Sequence[str] = (),
         tell: Callable[[str], None] = lambda line: None,
         whatever: bool = False,
+        modules: dict[str, Module] | None = None,
     ) -> None:
         self._whatever = whatever
         self.target, self.refs = target, dict(zip(SIDES, refs))
@@ -153,7 +155,7 @@ class Comparison:
         self.checkouts: dict[str, Checkout] = {
             side: runner.checkout(target.name, ref) for side, ref in self.refs.items()
         }
-        modules: dict[str, Module] = {}
+        modules = {} if modules is None else modules
         self.codes = {side: Code(target, CheckoutTrees(checkout), modules) for side, checkout in self.checkouts.items()}
         found: dict[str, Subject] = {}
         self.left_out: dict[str, str] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import textwrap
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -90,6 +91,8 @@ class Code:
         self._modules = {} if modules is None else modules
         self.target = target
         self.definitions = Definitions(trees, target.roots, lambda blob: self.module(blob).names)
+        self._walked: dict[tuple[str, str], deque[tuple[Mapping[str, str], Reached]]] = {}
+        self.files = lru_cache(maxsize=4)(self._files)
 
     def module(self, blob: str) -> Module:
         if blob not in self._modules:
@@ -100,7 +103,13 @@ class Code:
         return self._modules[blob]
 
     def reached(self, tree: str, binding: Binding) -> Reached | None:
-        """What a boundary reaches in a tree; None where it is not there."""
+        """What a boundary reaches in a tree; None where it is not there. Trees that have the same files where the walk
+        came by have the same answer."""
+        files = self.files(tree)
+        walked = self._walked.setdefault((binding.boundary, binding.contract), deque(maxlen=_WALKS))
+        for passed, reached in walked:
+            if all(files.get(file) == blob for file, blob in passed.items()):
+                return reached
         walk = _Walk(self, tree)
         found = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
         if found is None:
@@ -112,8 +121,16 @@ class Code:
         for name in binding.imports:
             for then in binding.names(name):
                 walk.follow(then, called)
-        return walk.done()
+        reached = walk.done()
+        walked.appendleft((walk.files, reached))
+        return reached
 
+    def _files(self, tree: str) -> dict[str, str]:
+        return dict(self.definitions.sources(tree))
+
+
+#: Walks of one boundary that are kept.
+_WALKS = 8
 
 #: Modules that are kept, some 100 kB each.
 _REMEMBERED = 3000
@@ -135,7 +152,7 @@ class _Walk:
     def __init__(self, code: Code, tree: str) -> None:
         self._code, self._tree = code, tree
         self._units: dict[Place, Unit] = {}
-        self._files: dict[str, str] = {}
+        self.files: dict[str, str] = {}
         self._live: dict[Place, str] = {}
         self._attributes: set[str] = set()
         self._named: set[str] = set()
@@ -176,7 +193,7 @@ class _Walk:
                     last = method.rpartition(".")[2]
                     if last in self._attributes or last.startswith("__"):
                         self._add((file, blob), method)
-            for file, blob in list(self._files.items()):
+            for file, blob in list(self.files.items()):
                 for name, unit in self._code.module(blob).units.items():
                     if unit.decorators & self._named:
                         self._add((file, blob), name)
@@ -186,7 +203,7 @@ class _Walk:
         return [name for name in self._code.module(blob).units if name.startswith(f"{owner}.")]
 
     def _enter(self, place: tuple[str, str]) -> None:
-        if self._files.setdefault(*place) == place[1] and (place[0], "") not in self._units:
+        if self.files.setdefault(*place) == place[1] and (place[0], "") not in self._units:
             self._add(place, "")
 
     def _add(self, place: tuple[str, str], name: str) -> None:

@@ -127,7 +127,7 @@ def _begin(mirror: Path, good: Commit, bad: Commit, decide: Decide, first_parent
     elif _is_ancestor(mirror, bad.sha, good.sha):
         old, new, seeks = ("bad", bad), ("good", good), "fixed"
     else:
-        base = _merge_base(mirror, good.sha, bad.sha)
+        base = merge_base(mirror, good.sha, bad.sha)
         if base is None:
             raise SentinelError(f"no history joins {good.sha[:9]} and {bad.sha[:9]} in this mirror")
         unit, joined = decide(commit(mirror, base)), commit(mirror, base)
@@ -167,6 +167,6 @@ def _is_ancestor(mirror: Path, old: str, new: str) -> bool:
     return run(mirror, "merge-base", "--is-ancestor", old, new).status == 0
 
 
-def _merge_base(mirror: Path, one: str, other: str) -> str | None:
+def merge_base(mirror: Path, one: str, other: str) -> str | None:
     finished = run(mirror, "merge-base", one, other)
     return finished.out.decode().split()[0] if finished.status == 0 else None
