@@ -20,6 +20,7 @@ from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Sighting, sighting
 from sentinel.history.commits import Commit
 from sentinel.history.coverage import CheckoutTrees
+from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
@@ -282,7 +283,8 @@ class Comparison:
         finally:
             pair.close()
         undecided = search.undecided
-        bugs = self._bugs(subject)
+        # The scenarios of known bugs were among those that were asked.
+        bugs = self._bugs(subject) if differences or any(broken.values()) else {}
         seen = pair.seen.get(subject.name, Seen())
         differs = bool(differences or any(broken.values()) or any(bugs.values()))
         state = "differs" if differs else "not compared" if undecided else "same numbers"
@@ -303,7 +305,7 @@ class Comparison:
         """A boundary that has nothing to be compared with answers for its laws."""
         session = self._open(AFTER).law_session.fresh()
         try:
-            search = self._searched(session, subject)
+            search = self._searched(session, subject, subject.laws)
         except Undecidable as error:
             return replace(compared, reason=str(error))
         finally:
@@ -323,10 +325,10 @@ class Comparison:
                 double = {side: each for side, each in told.items() if not isinstance(each, str)}
         return Difference(finding.symptom, inputs, answers, details, double, finding.examples)
 
-    def _searched(self, session: LawSession, subject: Subject) -> BoundarySearch:
-        """What a quick search shows of the laws of a boundary."""
+    def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
+        """What a quick search shows of some laws of a boundary."""
         examples, shrinking = LEVELS["quick"]
-        search = BoundarySearch(session, subject, self._seed, None, shrinking, shrink_further=False, glimpse=True)
+        search = BoundarySearch(session, subject, self._seed, laws, shrinking, shrink_further=False, glimpse=True)
         search.try_recipes(self._recipes)
         search.run(examples)
         return search
@@ -341,11 +343,13 @@ class Comparison:
         self, sessions: Mapping[str, LawSession], subject: Subject, scenarios: Sequence[Inputs]
     ) -> dict[str, tuple[Broken, ...]]:
         """The laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on any
-        that a quick search comes by."""
+        that a quick search comes by. Where no number differs, a law may still tell that a call leaves something behind.
+        """
+        laws = subject.laws if scenarios else [law for law in subject.laws if law.watches]
 
         def searches(side: str) -> list[BoundarySearch]:
             looked = [self._looked(sessions[side], subject, inputs) for inputs in scenarios]
-            return [*looked, self._searched(sessions[side], subject)]
+            return [*looked, self._searched(sessions[side], subject, laws)]
 
         found: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
         with ThreadPoolExecutor(2, "sentinel-laws") as pool:

@@ -39,6 +39,8 @@ ANSWERS: tuple[Answer, ...] = get_args(Answer)
 #: Seconds for one head; what is left of it then is not compared.
 _LONGEST = 600.0
 
+_STOPPED = f"stopped after {_LONGEST:.0f} seconds"
+
 _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
 
 
@@ -63,6 +65,11 @@ class Pull:
     scenarios: int = 0
     seconds: float = 0.0
     text: str = ""
+
+    @property
+    def passing(self) -> bool:
+        """Whether the answer is about a busy machine as much as about the head: then the next run asks again."""
+        return bool(self.said) and self.said[-1] == _STOPPED
 
 
 def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
@@ -131,7 +138,8 @@ class Radar:
             except SentinelError as error:
                 pull = Pull(number, head, "", "", "cannot be decided", (str(error),))
             self.known[head] = pull
-            self._store.append(self._file, self._basis, asdict(pull))
+            if not pull.passing:
+                self._store.append(self._file, self._basis, asdict(pull))
         return pull
 
     def _kept(self) -> Iterator[Pull]:
@@ -203,7 +211,9 @@ class Radar:
         answer = answered(found)
         said = [f"{item.name}: {report.sentence(item)}" for item in found if item.judgement]
         said += [f"{item.name}: {item.reason}" for item in found if item.state == "not compared"]
-        said += [f"stopped after {_LONGEST:.0f} seconds"] if over else []
+        if over:
+            said.append(_STOPPED)
+            answer = "cannot be decided" if answer == "nothing" else answer
         asked = [item for item in found if item.state in ("differs", "same numbers", "not compared")]
         return Pull(
             number,
