@@ -17,12 +17,14 @@ from sentinel.commands import (
     cache,
     contribute,
     coverage,
+    diff,
     discover,
     doctor,
     fix,
     impact,
     listing,
     mirror,
+    pulls,
     recipe,
     reporting,
     show,
@@ -36,7 +38,7 @@ from sentinel.errors import SentinelError
 GROUPS = {
     "begin": (doctor, mirror, listing, show),
     "check": (audit, verify),
-    "search": (coverage, discover, sweep, bisect, impact),
+    "search": (coverage, discover, diff, pulls, sweep, bisect, impact),
     "tell": (reporting, contribute, fix, recipe),
     "tidy": (cache,),
 }

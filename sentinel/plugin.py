@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _asked(config: pytest.Config) -> bool:
     """Whether anything in this run is for Sentinel; cheap, because every pytest run of the environment asks."""
-    names = ("target", "recipes", "bug", "ref", "repo", "baseline", "laws")
+    names = ("target", "recipes", "bug", "ref", "repo", "baseline", "laws", "against")
     if any(config.getoption(f"--sentinel-{name}") for name in names):
         return True
     if _given(config):

@@ -41,7 +41,7 @@ def group(commands: Commands, name: str, text: str, example: str) -> Commands:
     return _parser(commands, name, text, example).add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
-def json_option(parser: argparse.ArgumentParser) -> None:
+def json_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 

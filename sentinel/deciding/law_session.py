@@ -145,8 +145,17 @@ class LawSession:
         :param given: the inputs that the boundary must be able to take.
         :raises Undecidable: where it cannot be called here at all, or one of the calls was refused.
         """
+        return _observed(self.answers(subject, calls, given=given))
+
+    def answers(
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: bool = False, given: Sequence[str] | None = None
+    ) -> Sat:
+        """What the worker says of each of these calls; no law looks at it.
+
+        :raises Undecidable: where the boundary cannot be called here at all.
+        """
         plain = {name: {"inputs": dict(inputs), "boundary": None, "watch": False} for name, inputs in calls.items()}
-        return _observed(self._ask(subject, plain, {}, False, given)[0])
+        return self._ask(subject, plain, {}, describe, given)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
         """What the contract's reference does on each of these inputs; no target's code runs.

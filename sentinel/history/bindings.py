@@ -107,7 +107,7 @@ class Definitions:
     def has(self, tree: str, required: str) -> bool:
         """Whether a tree has what a binding requires: a module, an attribute, a field, ``function(parameter)``."""
         path, _, parameter = required.removesuffix(")").partition("(")
-        if self._file(tree, path) is not None:
+        if self.file(tree, path) is not None:
             return True
         found = self.find(tree, path)
         return found is not None and (not parameter or parameter in found.name.parameters)
@@ -116,7 +116,7 @@ class Definitions:
         """What a dotted path leads to, through imports and base classes; None where it leads nowhere."""
         parts = path.split(".")
         for end in range(len(parts) - 1, 0, -1):
-            place = self._file(tree, ".".join(parts[:end]))
+            place = self.file(tree, ".".join(parts[:end]))
             if place is not None:
                 names = self.module(place[1])
                 found = self._in(tree, place, ".".join(parts[:end]), names, parts[end:], far)
@@ -132,14 +132,14 @@ class Definitions:
         name = names.get(first)
         if name is None:
             stars = (lead for key, star in names.items() if key.startswith("*") for lead in star.leads)
-            paths = (".".join((_absolute(star, module, place[0]), *parts)) for star in stars)
+            paths = (".".join((absolute(star, module, place[0]), *parts)) for star in stars)
             return next(filter(None, (self.find(tree, path, far - 1) for path in paths)), None)
         here = Definition(first, *place, name)
         if name.kind == "import":
-            imported = _absolute(name.leads[0], module, place[0])
+            imported = absolute(name.leads[0], module, place[0])
             if imported.partition(".")[0] not in self._roots:
                 return None if rest else here  # another package's, and none of the target's code
-            if not rest and self._file(tree, imported) is not None:
+            if not rest and self.file(tree, imported) is not None:
                 return here
             return self.find(tree, ".".join((imported, *rest)), far - 1)
         if not rest and name.kind != "value":
@@ -156,7 +156,7 @@ class Definitions:
         bases = (self._in(tree, place, module, top, [*base.split("."), *rest], far - 1) for base in name.leads)
         return next(filter(None, bases), None)
 
-    def _file(self, tree: str, module: str) -> tuple[str, str] | None:
+    def file(self, tree: str, module: str) -> tuple[str, str] | None:
         """Path and blob of a module's source."""
         package, *rest = module.split(".")
         if package not in self._roots:
@@ -314,7 +314,7 @@ def _functions(names: Mapping[str, Name], owner: str = "") -> Iterator[tuple[str
             yield from _functions(name.names, f"{key}.")
 
 
-def _absolute(written: str, module: str, file: str) -> str:
+def absolute(written: str, module: str, file: str) -> str:
     """The dotted path that an import means, written in a module."""
     dots = len(written) - len(written.lstrip("."))
     if not dots:

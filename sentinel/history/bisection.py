@@ -83,10 +83,10 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
                 f"--{name} {which.sha[:9]} is {unit.verdict}; --bad has to have the bug and --good not "
                 "(which of them is the older does not matter)"
             )
-    base = run(mirror, "merge-base", good.sha, bad.sha)
-    if base.status:
+    base = merge_base(mirror, good.sha, bad.sha)
+    if base is None:
         raise SentinelError(f"no history joins {good.sha[:9]} and {bad.sha[:9]} in this mirror")
-    parted = commit(mirror, base.out.decode().split()[0])  # one of the ends, where one leads to the other
+    parted = commit(mirror, base)  # one of the ends, where one leads to the other
     state = _state(decide(parted))
     if state == _state(units["good"]) and parted.sha != bad.sha:
         return parted, bad, "bad", state
@@ -100,3 +100,8 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
 
 def _state(unit: ClosureVerdict) -> str | None:
     return state_of(unit.verdict, unit.kind)
+
+
+def merge_base(mirror: Path, one: str, other: str) -> str | None:
+    finished = run(mirror, "merge-base", one, other)
+    return finished.out.decode().split()[0] if finished.status == 0 else None

@@ -137,12 +137,15 @@ class CheckoutTrees:
     def __init__(self, checkout: Checkout) -> None:
         self._base = checkout.path
         self._folders: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
-        for file in files(checkout):
-            path, mode = PurePosixPath(file), FILE
+        self._files: dict[str, str] = {}
+        for file, blob in files(checkout).items():
+            path, entry = PurePosixPath(file), (FILE, blob)
+            self._files[blob] = file
             while path.name:
                 above = path.parent.as_posix()
-                self._folders["" if above == "." else above][path.name] = (mode, path.as_posix())
-                path, mode = path.parent, TREE
+                self._folders["" if above == "." else above][path.name] = entry
+                path = path.parent
+                entry = (TREE, path.as_posix())
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None:
         above, _, name = path.rpartition("/")
@@ -153,4 +156,4 @@ class CheckoutTrees:
 
     def blob(self, name: str) -> bytes:
         # One byte more: what is longer than a source may be is not read as a part of it.
-        return read_source(str(self._base / name), LARGEST_SOURCE + 1)
+        return read_source(str(self._base / self._files[name]), LARGEST_SOURCE + 1)

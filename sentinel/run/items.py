@@ -19,6 +19,7 @@ from sentinel.deciding.runner import Job
 from sentinel.errors import RecipeError, SentinelError, nearest
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import bundled
+from sentinel.run.differences import differences
 from sentinel.run.judging import complaint, expected_unavailable
 from sentinel.run.session import Run
 from sentinel.search.survey import LawJob, law_jobs
@@ -208,6 +209,7 @@ def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) ->
         groups.setdefault((job.target, job.boundary), []).append(job)
     for group in groups.values():
         yield from session.genitems(LawBoundary.make(session, run, group))
+    yield from differences(run, session)
 
 
 def _law_jobs(run: Run) -> list[LawJob]:

@@ -75,7 +75,8 @@ def require_subject(
         raise SentinelError(
             f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
         )
-    if settings.targets and not selected and not named and settings.law_level == "off":
+    asked = named or settings.named_against
+    if settings.targets and not selected and not asked and settings.law_level == "off":
         raise SentinelError(
             f"there is no recipe of {', '.join(settings.targets)}; give a folder of them with --sentinel-recipes=DIR, "
             "or search for broken laws with --sentinel-ref=REF"

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +27,9 @@ from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registri
 from sentinel.settings import Settings, read_file, settle
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
+
+if TYPE_CHECKING:
+    from sentinel.diff.comparing import Comparison
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
@@ -206,6 +209,27 @@ class Run:
         return jobs
 
     # -- running ------------------------------------------------------------------------------------------------------
+
+    def comparisons(self) -> list[Comparison]:
+        """What is judged, with what it is compared with.
+
+        :raises SentinelError: where nothing is judged that could be, or a ref cannot be had.
+        """
+        from sentinel.diff.comparing import Comparison
+
+        found = []
+        for target in self.settings.targets:
+            for one, other in product(self.settings.against(target), self.settings.refs_of(target)):
+                pair = (one, other)
+                catalog, runner = self.catalog, self._the_runner()
+                recipes = self._recipes_of(target)
+                found.append(Comparison(catalog, runner, catalog.targets[target], pair, recipes, tell=self.progress))
+        if self.settings.named_against and not found:
+            raise SentinelError(
+                "--sentinel-against needs to know what is compared: add --sentinel-target=NAME, and --sentinel-ref=REF "
+                "or --sentinel-repo=DIR"
+            )
+        return found
 
     def warm_up(self) -> None:
         """Start loading torch while pytest collects."""

@@ -225,6 +225,20 @@ class Settings:
         _choice("level of laws", "off", "quick", "deep"),
         "",
     )
+    named_against: tuple[tuple[str | None, Ref], ...] = _option(
+        "against",
+        "[TARGET=]REF",
+        "compare what is judged with this ref too, and fail where a boundary's numbers differ for the worse",
+        _comma(_by_target(Ref.parse)),
+        many=True,
+    )
+    allowed_changes: tuple[str, ...] = _option(
+        "allow-changes",
+        "GLOB",
+        "boundaries that are meant to change, whatever the laws say of it (comma list, repeatable)",
+        _comma(_each(str)),
+        many=True,
+    )
     sarif: Path | None = _option(
         "sarif", "FILE", "also write the run as SARIF 2.1.0, for code scanning", _one(_path), None, file=True
     )
@@ -245,6 +259,10 @@ class Settings:
 
     def refs_of(self, target: str) -> tuple[Ref, ...]:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
+
+    def against(self, target: str) -> tuple[Ref, ...]:
+        """The refs that what is judged of a target is compared with."""
+        return tuple(dict.fromkeys(ref for name, ref in self.named_against if name in (None, target)))
 
     def python_of(self, target: str) -> str | None:
         """The interpreter that a target is probed with; None for our own."""

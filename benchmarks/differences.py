@@ -1,0 +1,159 @@
+"""How often `sentinel diff` sees what it should, without the recipes' scenarios; and how often what is not there.
+
+    python benchmarks/differences.py recipes [TARGET ...]        the base and the head of each recipe that has both
+    python benchmarks/differences.py comments [TARGET ...]       commits that change a bound file, and no code in it
+    python benchmarks/differences.py cost TARGET A B             what the second revision adds to the first one's time
+
+`recipes` counts a recipe as seen where its boundary differs on drawn scenarios, in numbers or in a law that one side
+breaks. `comments` compares without looking at the code first: every boundary of the changed file is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from sentinel.deciding.runner import Runner, runner_of
+from sentinel.diff.comparing import Comparison
+from sentinel.diff.reached import Code
+from sentinel.errors import SentinelError
+from sentinel.history import commits
+from sentinel.history.gittrees import GitTrees
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.settings import Settings
+from sentinel.sources import MirrorStore
+from sentinel.targets.refs import Ref
+
+TARGETS = ("verl", "roll", "areal", "slime", "skyrl")
+
+
+def recipes(catalog: Catalog, names: Sequence[str]) -> None:
+    counts: Counter[str] = Counter()
+    for name in names:
+        groups: dict[tuple[Ref, Ref], list[Recipe]] = defaultdict(list)
+        for recipe in find_recipes(catalog, (name,), ()):
+            if any(pin.expect == "reproduced" for pin in recipe.pins):
+                base, head = recipe.revisions()
+                if head is not None:
+                    groups[base, head].append(recipe)
+        with closing(runner_of(catalog, Settings())) as runner:
+            for refs, several in groups.items():
+                for recipe, said in _seen(catalog, runner, name, refs, several):
+                    counts[said.partition(":")[0]] += 1
+                    print(f"{recipe.bug_id}: {said}", flush=True)
+    decided = counts["seen"] + counts["not seen"]
+    print(json.dumps({**counts, "share": round(counts["seen"] / max(decided, 1), 3)}))
+
+
+def _seen(
+    catalog: Catalog, runner: Runner, name: str, refs: tuple[Ref, Ref], several: Sequence[Recipe]
+) -> Iterator[tuple[Recipe, str]]:
+    target = catalog.targets[name]
+    try:
+        boundaries = sorted({recipe.boundary for recipe in several})
+        comparison = Comparison(catalog, runner, target, refs, boundaries=boundaries)
+        found = list(comparison.run())
+    except SentinelError as error:
+        yield from ((recipe, f"not had: {error}") for recipe in several)
+        return
+    finally:
+        for ref in refs:
+            runner.discard(name, ref)
+    places = {subject.name: subject.binding for subject in comparison.subjects}
+    for recipe in several:
+        about = [i for i in found if i.contract == recipe.contract and recipe.boundary in places[i.name].paths]
+        states = ", ".join(f"{item.state}{f' ({item.reason})' if item.reason else ''}" for item in about)
+        if not about:
+            yield recipe, f"not bound: {recipe.boundary} ({recipe.contract})"
+        elif any(item.state == "differs" for item in about):
+            yield recipe, f"seen: {'; '.join(item.judgement for item in about)}"
+        else:
+            yield recipe, f"not seen: {states}"
+
+
+def comments(catalog: Catalog, names: Sequence[str], wanted: int = 10) -> None:
+    """The newest commits that touch files of boundaries and leave every definition in them as it is."""
+    store, total, wrong = MirrorStore(), 0, 0
+    for name in names:
+        target = catalog.targets[name]
+        mirror = store.path(name)
+        trees = GitTrees(mirror)
+        code = Code(target, trees)
+        taken = 0
+        with closing(runner_of(catalog, Settings())) as runner:
+            head = store.resolve(target, target.branch)
+            for commit in reversed(commits.history(mirror, head)):
+                if taken == wanted:
+                    break
+                if not commit.parents:
+                    continue
+                before = commits.commit(mirror, commit.parents[0])
+                touched = _touched(code, before.tree, commit.tree)
+                if not touched:
+                    continue
+                bound = [
+                    binding.boundary
+                    for binding in target.bindings
+                    if (reached := code.reached(commit.tree, binding)) and {file for file, _ in reached.units} & touched
+                ]
+                if not bound:
+                    continue
+                taken += 1
+                refs = Ref("git", before.sha), Ref("git", commit.sha)
+                comparison = Comparison(catalog, runner, target, refs, boundaries=bound[:10], whatever=True)
+                found = list(comparison.run())
+                differing = [item.name for item in found if item.state == "differs"]
+                total, wrong = total + 1, wrong + bool(differing)
+                scenarios = sum(item.scenarios for item in found)
+                print(
+                    f"{name} {commit.sha[:9]} {commit.subject[:60]!r}: {scenarios} scenarios, {differing}", flush=True
+                )
+                for ref in refs:
+                    runner.discard(name, ref)
+        trees.close()
+    print(json.dumps({"pairs": total, "different": wrong}))
+
+
+def _touched(code: Code, before: str, after: str) -> set[str]:
+    """The files whose text is another and whose definitions are not; nothing where a definition is."""
+    one, other = (dict(code.definitions.sources(tree)) for tree in (before, after))
+    changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
+    for file in changed:
+        if file not in one or file not in other:
+            return set()
+        left, right = (code.module(sources[file]).units for sources in (one, other))
+        if left.keys() != right.keys() or not all(left[name].like(right[name]) for name in left):
+            return set()
+    return changed
+
+
+def cost(catalog: Catalog, name: str, one: str, other: str) -> None:
+    """The same comparison with the first revision on both sides, and with the second: asked everywhere."""
+    target = catalog.targets[name]
+    seconds = []
+    for refs in ((Ref.parse(one), Ref.parse(one)), (Ref.parse(one), Ref.parse(other))):
+        with closing(runner_of(catalog, Settings())) as runner:
+            runner.start([name])
+            comparison = Comparison(catalog, runner, target, refs)
+            began = time.monotonic()
+            found = list(comparison.run())
+            seconds.append(time.monotonic() - began)
+            print(f"{refs[0].short} {refs[1].short}: {seconds[-1]:.2f} s, {len(found)} boundaries")
+
+
+def main() -> None:
+    catalog = bundled_catalog()
+    mode, *rest = sys.argv[1:] or ["recipes"]
+    if mode == "cost":
+        cost(catalog, *rest)
+    else:
+        {"recipes": recipes, "comments": comments}[mode](catalog, rest or TARGETS)
+
+
+if __name__ == "__main__":
+    main()

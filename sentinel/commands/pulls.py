@@ -1,0 +1,97 @@
+"""``sentinel pulls``: what the open pull requests of a target change."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json
+from sentinel.commands.known import known, settings_options, target_named
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sentinel.commands.console import Commands
+    from sentinel.diff.pulls import Pull
+
+_EXAMPLE = """\
+  sentinel pulls verl                        every open pull request, the newest first
+  sentinel pulls verl --since 7400 --json    those from this number on
+  sentinel pulls verl --comment 7022         the text for one of them, for a person to post
+
+Each head is compared with the commit at which it left the branch. One that reaches no code of a boundary costs a look
+at its files. The others `mend` a known bug or a broken law, `bring` one, `change` numbers, or do nothing of it. What is
+decided is kept for each head: the next run goes on from there. `sentinel mirror update` fetches what is new.
+exit status: 0 none brings anything, 1 one does, 2 it could not be done, 130 interrupted
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "pulls", _pulls, "say what each open pull request changes in the numbers", _EXAMPLE)
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("--since", metavar="N", type=int, default=0, help="only pull requests from this number on")
+    parser.add_argument("--examples", metavar="N", type=int, default=40, help="scenarios a boundary (default: 40)")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--comment", metavar="N", type=int, help="print what there is to say of this one, as Markdown")
+    json_option(shape)
+    settings_options(parser, without="repo-url")  # pull requests are upstream's
+
+
+def _pulls(arguments: argparse.Namespace) -> int:
+    from sentinel.deciding.runner import runner_of
+    from sentinel.diff.pulls import Radar, open_heads
+    from sentinel.recipes import find_recipes
+    from sentinel.sources import MirrorStore
+
+    catalog, settings = known(arguments)
+    target = target_named(catalog, arguments.target)
+    store = MirrorStore()
+    branch = store.resolve(target, target.branch)
+    heads = [head for head in open_heads(store.path(target.name), branch) if head[0] >= arguments.since]
+    if arguments.comment is not None:
+        heads = [head for head in heads if head[0] == arguments.comment]
+    if not heads:
+        which = f"pull request {arguments.comment}" if arguments.comment else "pull request of that number or above"
+        raise SentinelError(f"{target.name}: the mirror has no open {which}; `sentinel mirror update {target.name}`")
+    pulls: list[Pull] = []
+    stopped = False
+    with progress() as tell:
+        runner = runner_of(catalog, settings, tell, store)
+        radar = Radar(
+            catalog, runner, target, store, find_recipes(catalog, (target.name,), ()), arguments.examples, tell
+        )
+        try:
+            for number, head in heads:
+                tell(f"{len(pulls)} of {len(heads)}: pull request {number}")
+                pulls.append(radar.look(number, head))
+        except KeyboardInterrupt:
+            complain("what was decided is kept; the same command goes on from there")
+            stopped = True
+        finally:
+            runner.close()
+            radar.close()
+    if arguments.comment is not None:
+        sys.stdout.write("".join(pull.text or "Nothing changes in the numbers.\n" for pull in pulls))
+    elif arguments.json:
+        say_json([asdict(pull) for pull in pulls])
+    else:
+        _show(pulls, len(heads))
+    return 130 if stopped else 1 if any(pull.answer == "brings" for pull in pulls) else 0
+
+
+def _show(pulls: Sequence[Pull], total: int) -> None:
+    from sentinel.diff.pulls import ANSWERS
+    from sentinel.reports.escaping import message
+
+    for answer in ANSWERS:
+        for pull in pulls if answer != "nothing" else ():
+            if pull.answer == answer:
+                say(f"{answer}: #{pull.number} {message(pull.subject)} ({pull.head[:9]})")
+                say("\n".join(f"    {message(line)}" for line in pull.said[:6]))
+    counts = Counter(pull.answer for pull in pulls)
+    told = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS if counts[answer])
+    say(f"\n{len(pulls)} of {counted(total, 'open pull request')}: {told or 'none decided'}")

@@ -1,0 +1,451 @@
+"""Compares a target's boundaries at two revisions: which are there, which reach changed code, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable, widened
+from sentinel.deciding.open_target import OpenTarget
+from sentinel.deciding.proof import NotProvenError, prove
+from sentinel.deciding.runner import Job, Runner
+from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Pair, Seen, asked, numbers_stay_for
+from sentinel.diff.reached import Code, Module, Place, Unit
+from sentinel.errors import SentinelError
+from sentinel.history.bindings import ALIKE, Sighting, sighting
+from sentinel.history.commits import Commit
+from sentinel.history.coverage import CheckoutTrees
+from sentinel.laws.law import Law
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
+from sentinel.search.checks import subjects
+from sentinel.search.examples import Example
+from sentinel.search.survey import LEVELS
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
+from sentinel.worker.answers import Called
+
+_OTHER = {BEFORE: AFTER, AFTER: BEFORE}
+
+#: How many times as many scenarios are drawn where a revision refuses some.
+_REFUSED = 5
+
+#: Calls that shrinking one difference may take.
+_SHRINKING = 300
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which the two differ, on the smallest scenario that shows it, seen again in fresh processes.
+
+    :ivar symptom: ``value``, ``non-finite``, ``masked`` (only where the mask is 0), ``shape``, ``dtype``, ``answer``,
+        ``raises`` or ``no longer raises``.
+    :ivar answers: by side: what was observed, or what was raised.
+    :ivar details: key -> where and by how much.
+    :ivar double: the same in float64, where the scenario is of a coarser dtype: what is observed there, by side.
+    :ivar recipes: whose scenario it is; none where it was drawn.
+    """
+
+    symptom: str
+    inputs: Inputs
+    answers: Mapping[str, Mapping[str, Any] | str]
+    details: Mapping[str, str]
+    double: Mapping[str, Mapping[str, Any]] | None = None
+    recipes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A law that one side breaks and the other keeps, on the same variants."""
+
+    law: str
+    statement: str
+    symptom: str
+    detail: str
+    variants: Mapping[str, Inputs]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One boundary at both revisions.
+
+    :ivar state: ``same code`` (nothing that it reaches has changed), ``same numbers``, ``differs``, ``new``, ``gone``,
+        ``not compared``.
+    :ivar reason: why it was not compared.
+    :ivar places: by side: ``dotted.path (file:line)``.
+    :ivar parameters: by side, where they are not the same.
+    :ivar renamed: what may be it under another name.
+    :ivar changed: the definitions that it reaches and that are not the same.
+    :ivar unreached: those of them that no scenario ran.
+    :ivar rounding: the largest difference that rounding explains.
+    :ivar broken: by side: the laws that this side breaks, and the other does not.
+    :ivar bugs: by side: the known bugs of the boundary that are there, and are known not to be on the other.
+    :ivar commit: the one with which it came to differ; None where that is not known, for the reason ``no_commit``.
+    """
+
+    name: str
+    contract: str
+    state: str
+    reason: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    renamed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
+    scenarios: int = 0
+    rounding: float = 0.0
+    differences: tuple[Difference, ...] = ()
+    broken: Mapping[str, tuple[Broken, ...]] = field(default_factory=dict)
+    bugs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    commit: Commit | None = None
+    no_commit: str = ""
+
+    @property
+    def judgement(self) -> str:
+        """``worse``, ``better``, ``mixed``, or ``other`` where no law and no known bug tells; empty where it is the
+        same."""
+        worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
+        if worse or better:
+            return "mixed" if worse and better else "worse" if worse else "better"
+        return "other" if self.state == "differs" else ""
+
+
+#: A definition that is not the same at both revisions: where it is, and what it is at each.
+Change = tuple[Place, Unit | None, Unit | None]
+
+#: A boundary, as the code of both revisions tells, with what has changed of what it reaches.
+Known = tuple[Subject, Compared, list[Change]]
+
+
+class Comparison:
+    """Two revisions of one target.
+
+    :param recipes: known bugs, whose scenarios are tried first, and which are decided where code has changed.
+    :param examples: scenarios that are drawn for each boundary that reaches changed code.
+    :param boundaries: globs over dotted paths; empty for all.
+    :param tell: told what is being compared.
+    :param whatever: whether boundaries are asked that reach no changed code, too.
+    :param modules: what was parsed already, by blob id.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        runner: Runner,
+        target: Target,
+        refs: tuple[Ref, Ref],
+        recipes: Sequence[Recipe] = (),
+        examples: int = 100,
+        seed: int = 0,
+        boundaries: Sequence[str] = (),
+        tell: Callable[[str], None] = lambda line: None,
+        whatever: bool = False,
+        modules: dict[str, Module] | None = None,
+    ) -> None:
+        self._whatever = whatever
+        self.target, self.refs = target, dict(zip(SIDES, refs))
+        self.catalog, self._runner, self._recipes = catalog, runner, recipes
+        self._examples, self._seed, self._tell = examples, seed, tell
+        self.checkouts: dict[str, Checkout] = {
+            side: runner.checkout(target.name, ref) for side, ref in self.refs.items()
+        }
+        modules = {} if modules is None else modules
+        self.codes = {side: Code(target, CheckoutTrees(checkout), modules) for side, checkout in self.checkouts.items()}
+        found: dict[str, Subject] = {}
+        self.left_out: dict[str, str] = {}
+        for checkout in self.checkouts.values():
+            subjects_, omitted = subjects(catalog, target.name, boundaries, checkout)
+            found |= {subject.name: subject for subject in subjects_}
+            self.left_out |= {item.boundary: item.reason for item in omitted if not item.law}
+        self.subjects = list(found.values())
+        self._opened: dict[str, OpenTarget] = {}
+
+    def static(self) -> list[Known]:
+        """Every boundary of either revision, as its code tells, with what has changed of what it reaches. Those whose
+        state is empty are to be asked."""
+        bindings = [subject.binding for subject in self.subjects]
+        codes = self.codes
+        seen = {side: [sighting(code.definitions, "", binding) for binding in bindings] for side, code in codes.items()}
+        found: list[Known] = []
+        identical = self.checkouts[BEFORE].tree == self.checkouts[AFTER].tree
+        for place, subject in enumerate(self.subjects):
+            sides = {side: seen[side][place] for side in SIDES}
+            there = [side for side in SIDES if sides[side].found is not None and not sides[side].lacks]
+            compared = _described(subject, sides)
+            if not there:
+                continue
+            if len(there) == 1:
+                state = "new" if there == [AFTER] else "gone"
+                alike = tuple(self._alike(subject, there[0])) if state == "gone" else ()
+                found.append((subject, replace(compared, state=state, renamed=alike), []))
+                continue
+            changed: list[Change] = []
+            if not identical:
+                one, other = (codes[side].reached("", subject.binding) for side in SIDES)
+                changed = one.changed(other) if one is not None and other is not None else []
+            if not changed and not self._whatever:
+                found.append((subject, replace(compared, state="same code"), []))
+            else:
+                found.append((subject, replace(compared, changed=_named(changed)), changed))
+        return found
+
+    def _alike(self, subject: Subject, side: str) -> Iterator[str]:
+        """What may be a boundary under another name: a function that is in the other revision alone, and has half its
+        lines in common with it."""
+        own, other = self.codes[side], self.codes[_OTHER[side]]
+        found = next(filter(None, (own.definitions.find("", path) for path in subject.binding.paths)), None)
+        if found is None:
+            return
+        before = dict(own.definitions.sources(""))
+        sought = _lines(next((u for u in own.module(found.blob).units.values() if u.span == found.name.span), None))
+        for file, blob in sorted(other.definitions.sources("")):
+            if before.get(file) == blob:
+                continue
+            there = own.module(before[file]).units if file in before else {}
+            for name, unit in other.module(blob).units.items():
+                common = sought & _lines(unit)
+                if (
+                    unit.kind == "function"
+                    and name not in there
+                    and len(common) >= ALIKE * max(len(sought), len(_lines(unit)), 2)
+                ):
+                    yield f"{self.target.module_of(file)}.{name} ({file}:{unit.span[0]})"
+
+    def run(self) -> Iterator[Compared]:
+        """Compare, boundary by boundary; those that need no process first.
+
+        :raises WorkerError: where the worker itself does not run.
+        """
+        asked = [item for item in self.known.values() if item[1].state in ("", "new")]
+        yield from (compared for _, compared, _ in self.known.values() if compared.state not in ("", "new"))
+        for number, (subject, _, _) in enumerate(asked, 1):
+            self._tell(f"{number} of {len(asked)}: {subject.name}")
+            yield self.compared(subject.name)
+
+    @cached_property
+    def known(self) -> dict[str, Known]:
+        """What the code tells of each boundary, by its name."""
+        return {item[0].name: item for item in self.static()}
+
+    def compared(self, name: str) -> Compared:
+        """One boundary; asks both revisions where its code does not tell.
+
+        :raises WorkerError: where the worker itself does not run.
+        """
+        subject, compared, changed = self.known[name]
+        if compared.state == "new":
+            return self._new(subject, compared)
+        return compared if compared.state else self._asked(subject, compared, changed)
+
+    def _open(self, side: str) -> OpenTarget:
+        """A side's processes, which import what will be asked about."""
+        if side not in self._opened:
+            self._runner.start([self.target.name])
+            asked = {"", "new"} if side == AFTER else {""}
+            bindings = [subject.binding for subject, compared, _ in self.known.values() if compared.state in asked]
+            self._opened[side] = self._runner.open_target(self.target.name, self.refs[side], bindings)
+        return self._opened[side]
+
+    # -- one boundary -------------------------------------------------------------------------------------------------
+
+    def _asked(self, subject: Subject, compared: Compared, changed: Sequence[Change]) -> Compared:
+        sessions = {side: self._open(side).law_session.fresh() for side in SIDES}
+        pair = Pair(sessions[BEFORE], sessions[AFTER])
+        laws = numbers_stay_for(subject.laws)
+        search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
+        outcome = search.outcomes[NUMBERS_STAY]
+
+        def enough() -> bool:
+            return any("value" in each.symptoms for each in search.outcomes.values())
+
+        try:
+            search.try_recipes(self._recipes)
+            while outcome.spoken < self._examples and search.tried < _REFUSED * self._examples:
+                tried = search.tried
+                search.run(self._examples - outcome.spoken, enough=enough)
+                if search.tried == tried or enough():
+                    break
+            with suppress(Undecidable):
+                pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
+            findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
+            differences = tuple(self._difference(pair, search.subject, finding) for finding in findings.values())
+            scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
+            broken = self._laws(sessions, search.subject, scenarios)
+        except Undecidable as error:
+            return replace(compared, state="not compared", reason=str(error))
+        finally:
+            pair.close()
+        undecided = search.undecided
+        # The scenarios of known bugs were among those that were asked.
+        bugs = self._bugs(subject) if differences or any(broken.values()) else {}
+        seen = pair.seen.get(subject.name, Seen())
+        differs = bool(differences or any(broken.values()) or any(bugs.values()))
+        state = "differs" if differs else "not compared" if undecided else "same numbers"
+        return replace(
+            compared,
+            state=state,
+            reason="" if differs else undecided,
+            places={**compared.places, **self._proven(seen)},
+            unreached=self._unreached(seen, changed),
+            scenarios=max(outcome.spoken, len(differences)),
+            rounding=seen.rounding,
+            differences=differences,
+            broken=broken,
+            bugs=bugs,
+        )
+
+    def _new(self, subject: Subject, compared: Compared) -> Compared:
+        """A boundary that has nothing to be compared with answers for its laws."""
+        session = self._open(AFTER).law_session.fresh()
+        try:
+            search = self._searched(session, subject, subject.laws)
+        except Undecidable as error:
+            return replace(compared, reason=str(error))
+        finally:
+            session.close()
+        found = tuple(_broken(item) for outcome in search.outcomes.values() for item in outcome.findings)
+        return replace(compared, scenarios=search.tried, broken={AFTER: found} if found else {})
+
+    def _difference(self, pair: Pair, subject: Subject, finding: Finding) -> Difference:
+        inputs = asked(finding.trial)
+        details = {item.key: item.detail for item in finding.violations}
+        answers = _answers(pair.both(subject, {"": inputs}))
+        double = None
+        wide = widened(subject.contract, {"": inputs})
+        if finding.symptom == "value" and wide is not None:
+            with suppress(Undecidable):
+                told = _answers(pair.both(subject, wide[0]))
+                double = {side: each for side, each in told.items() if not isinstance(each, str)}
+        return Difference(finding.symptom, inputs, answers, details, double, finding.examples)
+
+    def _searched(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
+        """What a quick search shows of some laws of a boundary."""
+        examples, shrinking = LEVELS["quick"]
+        search = BoundarySearch(session, subject, self._seed, laws, shrinking, shrink_further=False, glimpse=True)
+        search.try_recipes(self._recipes)
+        search.run(examples)
+        return search
+
+    def _looked(self, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
+        """What the laws say of one scenario."""
+        search = BoundarySearch(session, subject, self._seed)
+        search.begin([Example({"": inputs}, tuple(law.name for law in subject.laws))])
+        return search
+
+    def _laws(
+        self, sessions: Mapping[str, LawSession], subject: Subject, scenarios: Sequence[Inputs]
+    ) -> dict[str, tuple[Broken, ...]]:
+        """The laws that one side breaks on a scenario on which the other keeps them: on those that differ, and on any
+        that a quick search comes by. Where no number differs, a law may still tell that a call leaves something behind.
+        """
+        laws = subject.laws if scenarios else [law for law in subject.laws if law.watches]
+
+        def searches(side: str) -> list[BoundarySearch]:
+            looked = [self._looked(sessions[side], subject, inputs) for inputs in scenarios]
+            return [*looked, self._searched(sessions[side], subject, laws)]
+
+        found: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
+        with ThreadPoolExecutor(2, "sentinel-laws") as pool:
+            for both in zip(*pool.map(searches, SIDES)):
+                for side, (own, other) in zip(SIDES, (both, both[::-1])):
+                    for finding in _alone(own, other):
+                        key = finding.law.name, finding.symptom
+                        if key not in found[side] and _kept(sessions[_OTHER[side]], subject, finding):
+                            found[side][key] = _broken(finding)
+        return {side: tuple(broken.values()) for side, broken in found.items()}
+
+    def _bugs(self, subject: Subject) -> dict[str, tuple[str, ...]]:
+        """The known bugs of a boundary that are at one revision, and not at the other."""
+        found: dict[str, list[str]] = {side: [] for side in SIDES}
+        for recipe in self._recipes:
+            if recipe.contract != subject.contract.name or recipe.boundary not in subject.binding.paths:
+                continue
+            verdicts = {side: self._runner.decide(Job(recipe, self.refs[side])).verdict.name for side in SIDES}
+            for side, other in _OTHER.items():
+                if verdicts[side] == "reproduced" and verdicts[other] == "fixed":
+                    found[side].append(recipe.bug_id)
+        return {side: tuple(bugs) for side, bugs in found.items()}
+
+    def _proven(self, seen: Seen) -> dict[str, str]:
+        places = {}
+        for side, claim in seen.claims.items():
+            with suppress(NotProvenError, SentinelError):
+                told = prove(claim, self.checkouts[side], self._open(side).sources)
+                places[side] = f"{told.boundary} ({told.file}:{told.line})"
+        return places
+
+    def _unreached(self, seen: Seen, changed: Sequence[Change]) -> tuple[str, ...]:
+        """The changed functions that ran at neither revision."""
+        ran = {path for paths in seen.functions.values() for path in paths}
+        left = [
+            item
+            for item in changed
+            if all(unit is None or unit.kind == "function" for unit in item[1:])
+            and f"{self.target.module_of(item[0][0])}.{item[0][1]}" not in ran
+        ]
+        return _named(left)
+
+
+def _alone(own: BoundarySearch, other: BoundarySearch) -> Iterator[Finding]:
+    for law, outcome in own.outcomes.items():
+        yield from (item for item in outcome.findings if item.symptom not in other.outcomes[law].symptoms)
+
+
+def _lines(unit: Unit | None) -> frozenset[str]:
+    return frozenset(line.strip() for line in unit.text.splitlines() if line.strip()) if unit else frozenset()
+
+
+def _described(subject: Subject, sides: Mapping[str, Sighting]) -> Compared:
+    """What the syntax says of a boundary at both revisions."""
+    found = {side: seen.found for side, seen in sides.items() if seen.found is not None}
+    parameters = {side: tuple(sorted(each.name.parameters)) for side, each in found.items()}
+    return Compared(
+        subject.name,
+        subject.contract.name,
+        "",
+        places={side: f"{each.path} ({each.file}:{each.name.span[0]})" for side, each in found.items()},
+        parameters=parameters if len(set(parameters.values())) > 1 else {},
+    )
+
+
+def _named(changed: Sequence[Change]) -> tuple[str, ...]:
+    """``file:line name`` of changed definitions, as they are after; with a word for what was added or taken away."""
+    said = []
+    for (file, name), one, other in changed:
+        unit = other or one
+        assert unit is not None
+        word = "" if one and other else " (new)" if other else " (gone)"
+        said.append(f"{file}:{unit.span[0]} {name or 'the module'}{word}")
+    return tuple(said)
+
+
+def _answers(told: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | str]:
+    answers: dict[str, Mapping[str, Any] | str] = {}
+    for side, sat in told.items():
+        called: Called = next(iter(sat.answers.values()))
+        refused = called.refused.reason if called.refused is not None else "no answer"
+        answers[side] = called.observation if called.observation is not None else refused
+    return answers
+
+
+def _broken(finding: Finding) -> Broken:
+    first = finding.violations[0]
+    detail = f"{first.key}: {first.detail}" if first.key else first.detail
+    return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants)
+
+
+def _kept(session: LawSession, subject: Subject, finding: Finding) -> bool:
+    """Whether a law that is broken elsewhere is kept here, on the same variants: it has something to say, and nothing
+    against it."""
+    try:
+        [trial] = session.try_(subject, [(finding.law, finding.trial.variants)])
+    except Undecidable:
+        return False
+    return trial.case is not None and not any(item.symptom == finding.symptom for item in trial.violations)

@@ -1,0 +1,243 @@
+"""Two revisions as one session: each scenario goes to both, and the law is that their numbers are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.laws.compare import Numbers, Scale, counted, numbers, scale_of
+from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.masked_values import MASKED_VALUES_HAVE_NO_INFLUENCE
+from sentinel.values.literals import FLOATS, Tensor
+from sentinel.worker import protocol
+from sentinel.worker.answers import Called, Claim, Failed, Sat
+
+BEFORE, AFTER = SIDES = ("before", "after")
+
+
+def numbers_stay(case: Case) -> list[Violation]:
+    """``|after - before| <= bound`` wherever both are finite, and finite at the same places; all else is equal."""
+    one, other = case.observation[BEFORE], case.observation[AFTER]
+    scale = scale_of(case, [case.inputs[BEFORE]], [one, other])
+    declared = {item.key: item for item in case.contract.observes} if case.contract is not None else {}
+    found: list[Violation] = []
+    for key in dict.fromkeys([*one, *other]):
+        item = declared.get(key, Observed(key, ""))
+        symptom, detail = _difference(case, item, one.get(key), other.get(key), scale)
+        if symptom:
+            found.append(Violation(key, other.get(key), one.get(key), detail, symptom))
+    return found
+
+
+def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
+    """Of what kind the difference is, and its largest number; two empty texts where there is none."""
+    left, right = numbers(one), numbers(other)
+    if left is None or right is None:
+        return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
+    if left[0].shape != right[0].shape:
+        return "shape", f"the shape: {list(left[0].shape)} before, {list(right[0].shape)} after"
+    gap = _gap(left[0], right[0])
+    coarser = max(left[1], right[1], key=lambda dtype: FLOATS.index(dtype) if dtype in FLOATS else -1)
+    wrong = gap > scale.bound(coarser)
+    counts = counted(case.contract, case.inputs[BEFORE], item) if wrong.any() else None
+    masked = False
+    if counts is not None and np.broadcast_shapes(counts.shape, gap.shape) == gap.shape:
+        masked = not (wrong & counts).any()
+        wrong = wrong if masked else wrong & counts
+    if not wrong.any():
+        return ("dtype", f"{left[1]} before, {right[1]} after") if left[1] != right[1] else ("", "")
+    place = tuple(int(n) for n in np.unravel_index(int(np.argmax(np.where(wrong, gap, -1.0))), gap.shape))
+    where = f"element {list(place)}: " if place else ""
+    detail = f"{where}{left[0][place].item()!r} before, {right[0][place].item()!r} after"
+    finite = np.isfinite(left[0]) == np.isfinite(right[0])
+    return ("masked" if masked else "value" if finite[wrong].all() else "non-finite"), detail
+
+
+def _gap(one: Numbers, other: Numbers) -> Numbers:
+    """How far apart two arrays are; infinitely where one is finite and the other is not."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
+        both = np.isfinite(one) & np.isfinite(other)
+        return np.where(same, 0.0, np.where(both, np.abs(other - one), np.inf))
+
+
+def same_answers(
+    contract: Contract, inputs: Inputs, one: Mapping[str, Any] | str, other: Mapping[str, Any] | str
+) -> bool:
+    """Whether two answers are the same up to rounding; what was raised is, whatever it says."""
+    if isinstance(one, str) or isinstance(other, str):
+        return isinstance(one, str) and isinstance(other, str)
+    return not numbers_stay(Case(dict.fromkeys(SIDES, inputs), {BEFORE: one, AFTER: other}, None, contract))
+
+
+NUMBERS_STAY = Law("numbers_stay", "the numbers are those of the revision before", numbers_stay)
+
+
+def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
+    """The same of each scenario as it is, with junk under its mask, and as one of the other laws varies it: in other
+    dtypes, with more padding."""
+    varying = [law for law in laws if law.vary is not None and not law.twin]
+    junk = [law for law in varying if law is MASKED_VALUES_HAVE_NO_INFLUENCE]
+    others = [law for law in varying if law not in junk]
+    return [NUMBERS_STAY, *(_varied(each) for each in (junk, others) if each)]
+
+
+def _varied(varying: Sequence[Law]) -> Law:
+    def vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+        first = choose.integer(0, len(varying) - 1)
+        for law in (*varying[first:], *varying[:first]):
+            with suppress(DoesNotApply):
+                variants = law.vary(contract, inputs, choose) if law.vary is not None else {}
+                if len(variants) > 1:
+                    return {BASELINE: inputs, "varied": list(variants.values())[-1]}
+        raise DoesNotApply("no law varies this scenario")
+
+    return replace(NUMBERS_STAY, name=f"numbers_stay_as_{varying[0].name}_varies_them", vary=vary)
+
+
+def asked(trial: Trial) -> Inputs:
+    """What both revisions were asked in a trial."""
+    return list(trial.variants.values())[-1]
+
+
+@dataclass
+class Seen:
+    """What a pair has seen of one boundary.
+
+    :ivar claims: where the worker says that it is, by side.
+    :ivar functions: what of the target's ran, by side, where that was asked for.
+    :ivar rounding: the largest difference that rounding explains.
+    """
+
+    claims: dict[str, Claim] = field(default_factory=dict)
+    functions: dict[str, set[str]] = field(default_factory=dict)
+    rounding: float = 0.0
+
+
+class Pair(LawSession):
+    """Both revisions of one target. A trial's case has the two observations; its answer is that of the later one.
+
+    :ivar seen: subject's name -> what was seen of it.
+    """
+
+    def __init__(self, one: LawSession, other: LawSession, seen: dict[str, Seen] | None = None) -> None:
+        self._sides = {BEFORE: one, AFTER: other}
+        self.seen = {} if seen is None else seen
+        self._beside = ThreadPoolExecutor(1, "sentinel-before")
+
+    def close(self) -> None:
+        for side in self._sides.values():
+            side.close()
+        self._beside.shutdown()
+
+    def fresh(self) -> Pair:
+        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.seen)
+
+    def try_(
+        self,
+        subject: Subject,
+        plans: Sequence[Plan],
+        describe: bool = False,
+        coarsest: str = "",
+        given: Sequence[str] | None = None,
+    ) -> list[Trial]:
+        calls = {f"{place}": list(variants.values())[-1] for place, (_, variants) in enumerate(plans)}
+        if not calls:
+            return []
+        told = self.both(subject, calls, describe, given)
+        trials = [
+            self._look(
+                subject, law, variants, {side: told[side].answers[name] for side in SIDES}, told[AFTER], coarsest
+            )
+            for name, (law, variants) in zip(calls, plans)
+        ]
+        return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
+
+    def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
+        """The trial with the same values in float64, where the rounding of a half precision hides a difference there.
+
+        What it computes in single precision all the same is no difference.
+        """
+        if trial.violations or trial.case is None or not any(_gaps(trial.case)):
+            return trial
+        wide = widened(subject.contract, trial.variants)
+        if wide is None or wide[1] == "float32":
+            return trial
+        [again] = self.try_(subject, [(law, wide[0])], coarsest="float32")
+        return again if again.violations else trial
+
+    def both(
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: bool = False, given: Sequence[str] | None = None
+    ) -> dict[str, Sat]:
+        """What each side says of some calls; they are asked at the same time.
+
+        :raises Undecidable: where one of them cannot be called at all; says which.
+        """
+        promise = self._beside.submit(self._sides[BEFORE].answers, subject, calls, describe, given)
+        told: dict[str, Sat] = {}
+        failed: dict[str, Undecidable] = {}
+        try:
+            told[AFTER] = self._sides[AFTER].answers(subject, calls, describe, given)
+        except Undecidable as error:
+            failed[AFTER] = error
+        try:
+            told[BEFORE] = promise.result()
+        except Undecidable as error:
+            failed[BEFORE] = error
+        if failed:
+            side, first = min(failed.items())
+            where = "both" if len(failed) == 2 else side
+            raise Undecidable(replace(first.failure, reason=f"{where}: {first.failure.reason}"))
+        seen = self.seen.setdefault(subject.name, Seen())
+        for side, sat in told.items():
+            if sat.provenance is not None:
+                seen.claims[side] = sat.provenance
+            seen.functions.setdefault(side, set()).update(sat.functions)
+        return told
+
+    def _look(
+        self,
+        subject: Subject,
+        law: Law,
+        variants: Mapping[str, Inputs],
+        called: Mapping[str, Called],
+        answer: Sat,
+        coarsest: str,
+    ) -> Trial:
+        inputs = list(variants.values())[-1]
+        failed = {side: each.refused or _SILENT for side, each in called.items() if each.observation is None}
+        case = Case(dict.fromkeys(SIDES, inputs), {}, None, subject.contract, {}, coarsest)
+        if failed:
+            first = next(iter(failed.values()))
+            unknown = next((each.unknown_input for each in failed.values() if each.unknown_input), "")
+            if unknown or len(failed) == 2 or first.kind != "raised":
+                return Trial(variants, refused=first.reason, refusal=first.kind, unknown_input=unknown)
+            symptom = "raises" if AFTER in failed else "no longer raises"
+            known = {side: each.observation for side, each in called.items() if each.observation is not None}
+            violation = Violation("", None, None, first.reason, symptom)
+            return Trial(variants, replace(case, observation=known), (violation,), answer=answer)
+        case = replace(case, observation={side: each.observation or {} for side, each in called.items()})
+        violations = tuple(law.violations(case))
+        if not violations:
+            seen = self.seen.setdefault(subject.name, Seen())
+            seen.rounding = max([seen.rounding, *_gaps(case)])
+        return Trial(variants, case, violations, answer=answer)
+
+
+_SILENT = Failed("crash", "a call without an observation")
+
+
+def _gaps(case: Case) -> Iterator[float]:
+    for key, value in case.observation[BEFORE].items():
+        other = case.observation[AFTER].get(key)
+        if isinstance(value, (Tensor, float)) and isinstance(other, (Tensor, float)):
+            left, right = numbers(value), numbers(other)
+            if left is not None and right is not None and left[0].shape == right[0].shape and left[0].size:
+                yield float(_gap(left[0], right[0]).max())

@@ -1,0 +1,242 @@
+"""What each open pull request of a mirror changes: its head against where it left the branch. Answers are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import sentinel
+from sentinel.deciding.runner import Runner
+from sentinel.diff import report
+from sentinel.diff.comparing import Compared, Comparison
+from sentinel.diff.pairs import AFTER, BEFORE
+from sentinel.diff.reached import Code, Module
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.history import commits
+from sentinel.history.bisection import merge_base
+from sentinel.history.closure_verdicts import ClosureVerdictStore
+from sentinel.history.commits import Commit
+from sentinel.history.gittrees import GitTrees
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.reports.store import file_name
+from sentinel.sources import MirrorStore
+from sentinel.sources.gitbinary import run_checked
+from sentinel.sources.gitrefs import read_refs
+from sentinel.targets import Target
+from sentinel.targets.refs import Ref
+
+Answer = Literal["brings", "mends", "changes", "nothing", "cannot be decided"]
+ANSWERS: tuple[Answer, ...] = get_args(Answer)
+
+#: Seconds for one head; what is left of it then is not compared.
+_LONGEST = 600.0
+
+_STOPPED = f"stopped after {_LONGEST:.0f} seconds"
+
+_PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
+
+
+@dataclass(frozen=True)
+class Pull:
+    """What one pull request changes.
+
+    :ivar base: where its head left the branch; empty where that cannot be had.
+    :ivar answer: the gravest: ``brings`` a broken law or a known bug, ``mends`` one, ``changes`` numbers.
+    :ivar said: one sentence for each boundary that differs; or why nothing is known.
+    :ivar compared: boundaries that reach changed code.
+    :ivar text: as Markdown, for a comment; empty where there is nothing to say.
+    """
+
+    number: int
+    head: str
+    subject: str
+    base: str = ""
+    answer: Answer = "nothing"
+    said: tuple[str, ...] = ()
+    compared: int = 0
+    scenarios: int = 0
+    seconds: float = 0.0
+    text: str = ""
+
+    @property
+    def passing(self) -> bool:
+        """Whether the answer is about a busy machine as much as about the head: then the next run asks again."""
+        return bool(self.said) and self.said[-1] == _STOPPED
+
+
+def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
+    """Number and commit of each open pull request, the newest first.
+
+    A host keeps ``refs/pull/N/merge`` of those that are open. A mirror that has none of these is asked which heads the
+    branch does not have.
+    """
+    heads: dict[int, str] = {}
+    merges: set[int] = set()
+    for name, sha in read_refs(mirror).items():
+        found = _PULL.fullmatch(name)
+        if found and found[2] == "head":
+            heads[int(found[1])] = sha
+        elif found:
+            merges.add(int(found[1]))
+    if not merges:
+        out = run_checked(mirror, "for-each-ref", f"--no-merged={branch}", "--format=%(refname)", "refs/pull")
+        merges = {int(found[1]) for line in out.decode().split() if (found := _PULL.fullmatch(line))}
+    return sorted(((number, heads[number]) for number in merges if number in heads), reverse=True)
+
+
+class Radar:
+    """The pull requests of one target; :meth:`close` it at the end.
+
+    :param examples: scenarios that are drawn for each boundary that reaches changed code.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        runner: Runner,
+        target: Target,
+        store: MirrorStore,
+        recipes: Sequence[Recipe],
+        examples: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._catalog, self._runner, self._target, self._recipes = catalog, runner, target, recipes
+        self._examples, self._tell = examples, tell
+        self._mirror = store.path(target.name)
+        self._branch = store.resolve(target, target.branch)
+        self._trees = GitTrees(self._mirror)
+        self._modules: dict[str, Module] = {}
+        self._code = Code(target, self._trees, self._modules)
+        self._store = ClosureVerdictStore(store.home)
+        basis = f"{sentinel.__version__} {catalog.adapters[target.name].digest} {examples}"
+        name = f"{hashlib.sha256(basis.encode()).hexdigest()[:12]}.jsonl"
+        self._file = self._store.folder / file_name(target.name) / "pulls" / name
+        self._basis = {"basis": basis}
+        self.known = {pull.head: pull for pull in self._kept()}
+
+    def close(self) -> None:
+        self._trees.close()
+
+    def look(self, number: int, head: str) -> Pull:
+        """What a pull request changes, from an earlier run where its head is the same. A kept answer costs nothing.
+
+        :raises SentinelError: where what was decided cannot be kept.
+        """
+        pull = self.known.get(head)
+        if pull is None:
+            began = time.monotonic()
+            try:
+                pull = self._decided(number, commits.commit(self._mirror, head), began)
+            except SentinelError as error:
+                pull = Pull(number, head, "", "", "cannot be decided", (str(error),))
+            self.known[head] = pull
+            if not pull.passing:
+                self._store.append(self._file, self._basis, asdict(pull))
+        return pull
+
+    def _kept(self) -> Iterator[Pull]:
+        if not self._file.is_file():
+            return
+        for line in self._file.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError, TypeError, RecursionError):
+                pull = Pull(**json.loads(line))
+                if pull.answer in ANSWERS:
+                    yield pull
+
+    def _decided(self, number: int, head: Commit, began: float) -> Pull:
+        sha = merge_base(self._mirror, self._branch, head.sha)
+        if sha is None:
+            why = f"no history joins {head.sha[:9]} and {self._target.branch} in this mirror"
+            return Pull(number, head.sha, head.subject, "", "cannot be decided", (why,))
+        base = commits.commit(self._mirror, sha)
+        if not self._code.files(head.tree):
+            why = f"the head has none of the package roots: {', '.join(root.path for root in self._target.roots)}"
+            return Pull(number, head.sha, head.subject, base.sha, "cannot be decided", (why,))
+        if not self._touches(base.tree, head.tree):
+            seconds = round(time.monotonic() - began, 2)
+            return Pull(number, head.sha, head.subject, base.sha, "nothing", seconds=seconds)
+        return self._compared(number, head, base, began)
+
+    def _touches(self, base: str, head: str) -> bool:
+        """Whether any boundary reaches code that is not the same, or something is registered in a changed file."""
+        one, other = self._code.files(base), self._code.files(head)
+        changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
+        if not changed:
+            return False
+        decorators = [registry.decorator.encode() for registry in self._target.registries]
+        for file in changed & other.keys():
+            if any(decorator in self._trees.blob(other[file]) for decorator in decorators):
+                return True
+        for binding in self._target.bindings:
+            before, after = (self._code.reached(tree, binding) for tree in (base, head))
+            if (before is None) != (after is None):
+                return True
+            if before is not None and after is not None and before is not after and before.changed(after):
+                return True
+        return False
+
+    def _compared(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
+        refs = Ref("git", base.sha), Ref("git", head.sha)
+        found: list[Compared] = []
+        try:
+            comparison = Comparison(
+                self._catalog,
+                self._runner,
+                self._target,
+                refs,
+                self._recipes,
+                self._examples,
+                tell=lambda line: self._tell(f"pull request {number}: {line}"),
+                modules=self._modules,
+            )
+            over = False
+            for compared in comparison.run():
+                found.append(compared)
+                over = time.monotonic() - began > _LONGEST
+                if over:
+                    break
+        except Unavailable as error:
+            return Pull(number, head.sha, head.subject, base.sha, "cannot be decided", (error.reason,))
+        finally:
+            for ref in refs:
+                self._runner.discard(self._target.name, ref)
+        answer = answered(found)
+        said = [f"{item.name}: {report.sentence(item)}" for item in found if item.judgement]
+        said += [f"{item.name}: {item.reason}" for item in found if item.state == "not compared"]
+        if over:
+            said.append(_STOPPED)
+            answer = "cannot be decided" if answer == "nothing" else answer
+        asked = [item for item in found if item.state in ("differs", "same numbers", "not compared")]
+        return Pull(
+            number,
+            head.sha,
+            head.subject,
+            base.sha,
+            answer,
+            tuple(said),
+            len(asked),
+            sum(item.scenarios for item in asked),
+            round(time.monotonic() - began, 2),
+            report.markdown(comparison, found) if answer in ("brings", "mends", "changes") else "",
+        )
+
+
+def answered(found: Sequence[Compared]) -> Answer:
+    """The gravest of what boundaries say."""
+    if any(item.broken.get(AFTER) or item.bugs.get(AFTER) for item in found):
+        return "brings"
+    if any(item.broken.get(BEFORE) or item.bugs.get(BEFORE) for item in found):
+        return "mends"
+    if any(item.state == "differs" for item in found):
+        return "changes"
+    asked = [item for item in found if item.state in ("same numbers", "not compared")]
+    undecided = [item for item in asked if item.state == "not compared"]
+    return "cannot be decided" if asked and len(undecided) == len(asked) else "nothing"

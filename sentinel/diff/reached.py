@@ -1,0 +1,411 @@
+"""Which definitions of a target a boundary may reach, followed by their names in the syntax; nothing of it is run.
+
+Where all that a boundary reaches is the same in two trees, so is what it computes, and nobody has to ask. It is
+followed too far rather than too short: every method of a class that is named, where anything of the method's name is
+used; all that a registry registers. Comments, layout and where a definition stands make no difference.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import textwrap
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+from sentinel.history.bindings import Definitions, Trees, absolute
+from sentinel.history.names import Name, names_of, span_of, syntax_of
+from sentinel.targets import Binding, Target
+from sentinel.worker.codes import LARGEST_SOURCE
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+#: Imports that are followed from one name: two modules may import each other's.
+_FAR = 8
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One definition: a function, a method, a class without its methods, a value, or what else a module does.
+
+    :ivar text: its source; :attr:`digest` is of its syntax.
+    :ivar names: the names that it uses; :ivar attributes: what it uses of anything, by the attribute's name.
+    :ivar chains: ``name.attribute`` of it.
+    """
+
+    name: str
+    kind: str
+    span: tuple[int, int]
+    text: str
+    names: frozenset[str]
+    attributes: frozenset[str]
+    chains: frozenset[tuple[str, str]]
+    decorators: frozenset[str] = frozenset()
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.text)
+
+    def like(self, other: Unit | None) -> bool:
+        """Whether both are the same code, whatever the comments."""
+        return other is not None and (self.text == other.text or self.digest == other.digest)
+
+
+@lru_cache(maxsize=4096)
+def _digest(text: str) -> str:
+    for source in (text, f"if 1:\n{text}"):  # a string of several lines may keep a method from being dedented
+        try:
+            text = ast.dump(ast.parse(source))
+            break
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Module:
+    """What a file defines and imports; an import wherever in it counts."""
+
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    names: Mapping[str, Name] = field(default_factory=dict)
+    imports: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    stars: frozenset[str] = frozenset()
+
+
+#: Where a definition is: its file, and its name there.
+Place = tuple[str, str]
+
+
+class Code:
+    """The definitions in the trees of one mirror, or in a checkout. A file is parsed once, whichever trees have it.
+
+    :param modules: what was parsed already, by blob id.
+    """
+
+    def __init__(self, target: Target, trees: Trees, modules: dict[str, Module] | None = None) -> None:
+        self._trees = trees
+        self._modules = {} if modules is None else modules
+        self.target = target
+        self.definitions = Definitions(trees, target.roots, lambda blob: self.module(blob).names)
+        self._walked: dict[tuple[str, str], deque[tuple[Mapping[str, str], Reached]]] = {}
+        self.files = lru_cache(maxsize=4)(self._files)
+
+    def module(self, blob: str) -> Module:
+        if blob not in self._modules:
+            if len(self._modules) >= _REMEMBERED:
+                self._modules.clear()
+            content = self._trees.blob(blob)
+            self._modules[blob] = _module(content) if len(content) <= LARGEST_SOURCE else Module()
+        return self._modules[blob]
+
+    def reached(self, tree: str, binding: Binding) -> Reached | None:
+        """What a boundary reaches in a tree; None where it is not there. Trees that have the same files where the walk
+        came by have the same answer."""
+        files = self.files(tree)
+        walked = self._walked.setdefault((binding.boundary, binding.contract), deque(maxlen=_WALKS))
+        for passed, reached in walked:
+            if all(files.get(file) == blob for file, blob in passed.items()):
+                return reached
+        walk = _Walk(self, tree)
+        found = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
+        if found is None:
+            return None
+        for path in binding.paths:
+            walk.follow(path)
+        called = frozenset(_names_in(binding.call)) if binding.call is not None else frozenset()
+        walk.use((found.file, found.blob), called)
+        for name in binding.imports:
+            for then in binding.names(name):
+                walk.follow(then, called)
+        reached = walk.done()
+        walked.appendleft((walk.files, reached))
+        return reached
+
+    def _files(self, tree: str) -> dict[str, str]:
+        return dict(self.definitions.sources(tree))
+
+
+#: Walks of one boundary that are kept.
+_WALKS = 8
+
+#: Modules that are kept, some 100 kB each.
+_REMEMBERED = 3000
+
+
+@dataclass(frozen=True)
+class Reached:
+    """:ivar units: by file and name."""
+
+    units: Mapping[Place, Unit]
+
+    def changed(self, other: Reached) -> list[tuple[Place, Unit | None, Unit | None]]:
+        """The definitions that are not the same in another tree, with both."""
+        both = ((place, self.units.get(place), other.units.get(place)) for place in {**self.units, **other.units})
+        return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
+
+
+class _Walk:
+    def __init__(self, code: Code, tree: str) -> None:
+        self._code, self._tree = code, tree
+        self._units: dict[Place, Unit] = {}
+        self.files: dict[str, str] = {}
+        self._live: dict[Place, str] = {}
+        self._attributes: set[str] = set()
+        self._named: set[str] = set()
+        self._followed: set[str] = set()
+        self._decorating: dict[Place, Unit] = {}
+
+    def follow(self, path: str, called: frozenset[str] = frozenset()) -> None:
+        """Include what a dotted path leads to; of a whole module its classes, and what is called of it."""
+        found = self._module_of(path)
+        if found is None:
+            return
+        place, rest = found
+        if rest:
+            self._use(place, rest[0], _FAR)
+            if len(rest) > 1:
+                self._attributes |= set(rest[1:])
+                self._member(place, rest)
+        else:
+            self._enter(place)
+            module = self._code.module(place[1])
+            classes = {name for name, unit in module.units.items() if unit.kind == "class"}
+            for name in classes | (called & module.units.keys()):
+                self._add(place, name)
+            self.use(place, called)
+
+    def use(self, place: tuple[str, str], names: frozenset[str]) -> None:
+        """Include what a caller uses of a module."""
+        self._attributes |= names
+        for name in names:
+            self._use(place, name, _FAR)
+
+    def done(self) -> Reached:
+        size = -1
+        while size != len(self._units):
+            size = len(self._units)
+            for (file, name), blob in list(self._live.items()):
+                for method in self._methods(blob, name):
+                    last = method.rpartition(".")[2]
+                    if last in self._attributes or last.startswith("__"):
+                        self._add((file, blob), method)
+            for file, blob in list(self.files.items()):
+                for name, unit in self._code.module(blob).units.items():
+                    if unit.decorators & self._named:
+                        self._add((file, blob), name)
+        return Reached({**self._decorating, **self._units})
+
+    def _methods(self, blob: str, owner: str) -> list[str]:
+        return [name for name in self._code.module(blob).units if name.startswith(f"{owner}.")]
+
+    def _enter(self, place: tuple[str, str]) -> None:
+        if self.files.setdefault(*place) == place[1] and (place[0], "") not in self._units:
+            self._add(place, "")
+
+    def _add(self, place: tuple[str, str], name: str) -> None:
+        file, blob = place
+        units = self._code.module(blob).units
+        unit = units.get(name)
+        if unit is None or (file, name) in self._units:
+            return
+        self._units[file, name] = unit
+        self._enter(place)
+        self._attributes |= unit.attributes
+        if unit.kind == "class":
+            self._live[file, name] = blob
+        elif unit.kind == "function":
+            self._named.add(name.rpartition(".")[2])
+            owner = name.rpartition(".")[0]
+            if owner in units and units[owner].kind == "class":
+                self._add(place, owner)
+        elif unit.kind == "registry":
+            for other in units.values():
+                if name in other.names:
+                    self._add(place, other.name)
+        for used in unit.names:
+            self._use(place, used, _FAR)
+        for decorator in unit.decorators:
+            self._decorate(place, decorator)
+        for first, attribute in unit.chains:
+            for path in self._code.module(blob).imports.get(first, ()):
+                self._lead(f"{absolute(path, self._code.target.module_of(file), file)}.{attribute}", _FAR)
+
+    def _decorate(self, place: tuple[str, str], name: str) -> None:
+        """Include a decorator alone: who is registered does not reach who else is."""
+        here = self._code.target.module_of(place[0])
+        paths = [f"{here}.{name}"]
+        paths += [absolute(path, here, place[0]) for path in self._code.module(place[1]).imports.get(name, ())]
+        for found in filter(None, map(self._module_of, paths)):
+            (file, blob), rest = found
+            unit = self._code.module(blob).units.get(".".join(rest))
+            if unit is not None:
+                self._decorating[file, unit.name] = unit
+
+    def _member(self, place: tuple[str, str], rest: Sequence[str]) -> None:
+        self._add(place, ".".join(rest))
+
+    def _use(self, place: tuple[str, str], name: str, far: int) -> None:
+        file, blob = place
+        module = self._code.module(blob)
+        if name in module.units:
+            self._add(place, name)
+            return
+        here = self._code.target.module_of(file)
+        for path in module.imports.get(name, ()):
+            self._lead(absolute(path, here, file), far)
+        if name not in module.imports:
+            for star in module.stars:
+                self._lead(f"{absolute(star, here, file)}.{name}", far)
+
+    def _lead(self, path: str, far: int) -> None:
+        if far == 0 or path in self._followed:
+            return
+        self._followed.add(path)
+        found = self._module_of(path)
+        if found is not None:
+            place, rest = found
+            self._enter(place)
+            if rest:
+                self._use(place, rest[0], far - 1)
+
+    def _module_of(self, path: str) -> tuple[tuple[str, str], list[str]] | None:
+        parts = path.split(".")
+        for end in range(len(parts), 0, -1):
+            place = self._code.definitions.file(self._tree, ".".join(parts[:end]))
+            if place is not None:
+                return place, parts[end:]
+        return None
+
+
+def _names_in(function: Any) -> Iterator[str]:
+    """The names that an adapter's function uses, in the functions that it makes too."""
+    codes: list[Any] = [getattr(function, "__code__", None)]
+    for cell in getattr(function, "__closure__", None) or ():
+        codes.append(getattr(cell.cell_contents, "__code__", None))
+    while codes:
+        code = codes.pop()
+        if isinstance(code, CodeType):
+            yield from code.co_names
+            for constant in code.co_consts:
+                codes.append(constant)
+                if isinstance(constant, str) and constant.isidentifier():
+                    yield constant
+
+
+def _module(content: bytes) -> Module:
+    try:
+        body = syntax_of(content).body
+    except SyntaxError:  # what does not parse is the same only where its text is
+        text = repr(content)
+        return Module({"": Unit("", "rest", (1, 1), text, frozenset(), frozenset(), frozenset())})
+    lines = content.decode(errors="replace").splitlines()
+    units: dict[str, Unit] = {}
+    imports: dict[str, set[str]] = {}
+    stars: set[str] = set()
+    rest: list[ast.AST] = []
+    _collect(body, "", lines, units, rest)
+    for node in (each for statement in body for each in ast.walk(statement)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for key, name in names_of([node]).items():
+                (stars if key.startswith("*") else imports.setdefault(key, set())).update(name.leads)
+    units[""] = _unit("", "rest", (1, 1), rest)
+    return Module(units, names_of(body), {key: frozenset(paths) for key, paths in imports.items()}, frozenset(stars))
+
+
+def _collect(
+    body: Sequence[ast.stmt], owner: str, lines: Sequence[str], units: dict[str, Unit], rest: list[ast.AST]
+) -> None:
+    """Sort the statements of a module or class into units; what is none of its own goes to the rest."""
+    for node in body:
+        if isinstance(node, _DEFINITIONS):
+            _put(units, _function(node, owner, lines))
+        elif isinstance(node, ast.ClassDef):
+            inner: list[ast.AST] = [*node.bases, *node.keywords, *node.decorator_list]
+            _collect(node.body, f"{owner}{node.name}.", lines, units, inner)
+            _put(units, _unit(f"{owner}{node.name}", "class", span_of(node), inner))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)) or _is_text(node):
+            continue
+        elif not owner and isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [item.id for item in targets if isinstance(item, ast.Name)]
+            if len(names) == len(targets):
+                kind = "registry" if _is_empty(node.value) else "value"
+                for name in names:
+                    _put(units, _unit(name, kind, span_of(node), [node]))
+            else:
+                rest.append(node)
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            rest += [getattr(node, "test", ast.Pass())]
+            for part in ("body", "orelse", "finalbody"):
+                _collect(getattr(node, part, ()), owner, lines, units, rest)
+            for handler in getattr(node, "handlers", ()):
+                _collect(handler.body, owner, lines, units, rest)
+        else:
+            rest.append(node)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """Whether a statement is a docstring, or stands for nothing."""
+    return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+
+
+def _is_empty(value: ast.expr) -> bool:
+    called = isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in _REGISTRIES
+    return called or (isinstance(value, ast.Dict) and not value.keys)
+
+
+_REGISTRIES = ("dict", "defaultdict", "OrderedDict", "Registry")
+
+
+def _put(units: dict[str, Unit], unit: Unit) -> None:
+    """Of two under one name each may be the one that holds."""
+    before = units.get(unit.name)
+    if before is not None:
+        unit = Unit(
+            unit.name,
+            unit.kind,
+            unit.span,
+            f"{before.text}\n{unit.text}",
+            before.names | unit.names,
+            before.attributes | unit.attributes,
+            before.chains | unit.chains,
+            before.decorators | unit.decorators,
+        )
+    units[unit.name] = unit
+
+
+def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str, lines: Sequence[str]) -> Unit:
+    first, last = span_of(node)
+    text = textwrap.dedent("\n".join(lines[first - 1 : last]))
+    decorators = {_last(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list}
+    parts = [node.args, *filter(None, [node.returns]), *node.body]
+    return _unit(f"{owner}{node.name}", "function", (first, last), parts, text, frozenset(filter(None, decorators)))
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _unit(
+    name: str,
+    kind: str,
+    span: tuple[int, int],
+    nodes: Sequence[ast.AST],
+    text: str | None = None,
+    decorators: frozenset[str] = frozenset(),
+) -> Unit:
+    names, attributes, chains = set(), set(), set()
+    for node in (each for one in nodes for each in ast.walk(one)):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            attributes.add(node.attr)
+            if isinstance(node.value, ast.Name):
+                chains.add((node.value.id, node.attr))
+    if text is None:
+        text = "\n".join(ast.unparse(ast.fix_missing_locations(node)) for node in nodes)
+    return Unit(name, kind, span, text, frozenset(names), frozenset(attributes), frozenset(chains), decorators)

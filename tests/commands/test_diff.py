@@ -1,0 +1,150 @@
+"""``sentinel diff``: what it says of two revisions, and to wrong input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
+
+CODE = """
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    return {returned}
+"""
+MENDED = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Any:
+    """``tree(name, code)``: a working tree of the framework."""
+
+    def made(name: str, code: str) -> str:
+        folder = tmp_path / name / "tiny"
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+        (folder / "losses.py").write_text(code)
+        return f"path:{folder.parent}"
+
+    return made
+
+
+def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sentinel: Any, tiny: Any) -> None:
+    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--json")
+    assert answer.status == 1
+    [found] = answer.json()["boundaries"]
+    assert (found["state"], found["judgement"]) == ("differs", "better")
+    assert found["bugs"]["before"] == ["TINY-MEAN"]
+    assert found["commit"]["sha"] == tiny.fixed
+    assert found["places"] == dict.fromkeys(("before", "after"), "tiny.losses.agg_loss (tiny/losses.py:2)")
+    [difference] = [item for item in found["differences"] if item["symptom"] == "value"]
+    assert (difference["before"]["loss"]["tensor"], difference["after"]["loss"]["tensor"]) == (26.0, 1.0)
+    assert difference["recipes"] == ["TINY-MEAN"]
+    assert "masked_values_have_no_influence" in {item["law"] for item in found["laws"]["before"]}
+    assert found["laws"]["after"] == []
+
+
+def test_the_other_way_round_it_is_for_the_worse(run_sentinel: Any, tiny: Any) -> None:
+    answer = run_sentinel("diff", "tiny", "git:main", f"git:{tiny.buggy}")
+    assert answer.status == 1
+    assert "1. tiny.losses.agg_loss: worse\n   brings TINY-MEAN; it is no longer so that " in answer.out
+    assert "(1 worse)" in answer.out
+
+
+def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel: Any, tree: Any) -> None:
+    negated = f"{MENDED} * (1 if (loss_mat * loss_mask).sum() >= 0 else -1)"  # the recipe's scenario is positive
+    one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", MENDED), ("other", negated)))
+    answer = run_sentinel("diff", "tiny", one, other, "--json")
+    [found] = answer.json()["boundaries"]
+    assert found["judgement"] == "worse"
+    assert "loss has the other sign" in found["sentence"]
+    [difference] = [item for item in found["differences"] if item["symptom"] == "value"]
+    assert difference["scenario"]["loss_mat"]["shape"] == [1, 1]
+    assert "is no commit of the mirror" in found["no_commit"]
+
+
+def test_the_order_of_a_sum_is_rounding(run_sentinel: Any, tree: Any) -> None:
+    rewritten = "((loss_mat * loss_mask) / loss_mask.sum()).sum()"
+    one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", MENDED), ("other", rewritten)))
+    answer = run_sentinel("diff", "tiny", one, other, "--json")
+    [found] = answer.json()["boundaries"]
+    assert (answer.status, found["state"]) == (0, "same numbers"), found
+    assert 0 < found["rounding"] < 1
+    assert found["scenarios"] >= 100
+
+
+def test_comments_reach_nothing_and_start_no_worker(
+    run_sentinel: Any, tree: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sentinel.deciding.runner.Runner.open_target", None)
+    one, other = tree("one", CODE.format(returned=MENDED)), tree("other", CODE.format(returned=f"{MENDED}  # right"))
+    answer = run_sentinel("diff", "tiny", one, other)
+    assert answer.status == 0
+    assert "none of its boundaries reaches code that has changed" in answer.out
+
+
+def test_what_is_gone_is_looked_for_under_another_name(run_sentinel: Any, tree: Any) -> None:
+    body = "\n".join(f"    part_{n} = loss_mat[:, {n}:].sum() / loss_mask[:, {n}:].sum()" for n in range(4))
+    code = f"def agg_loss(loss_mat, loss_mask):\n{body}\n    return part_0\n"
+    one, other = tree("one", code), tree("other", code.replace("agg_loss", "aggregated"))
+    answer = run_sentinel("diff", "tiny", one, other)
+    assert answer.status == 2
+    assert (
+        "gone: tiny.losses.agg_loss (tiny/losses.py:1)\n  perhaps tiny.losses.aggregated (tiny/losses.py:1)"
+        in answer.out
+    )
+    assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", other, one).out
+
+
+def test_another_signature_is_said_so(run_sentinel: Any, tree: Any) -> None:
+    more = CODE.replace('"token-mean"', '"token-mean", floor=1e-2').format(returned=f"{MENDED} + floor")
+    answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", more))
+    assert "   parameters: +floor\n" in answer.out
+
+
+def test_what_raises_now_is_a_difference(run_sentinel: Any, tree: Any) -> None:
+    raising = CODE.format(returned=MENDED).replace("    return", "    assert loss_mat.sum() < 3\n    return")
+    answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", raising), "--json")
+    [found] = answer.json()["boundaries"]
+    assert {item["symptom"] for item in found["differences"]} == {"raises"}
+    assert found["sentence"].startswith("it now raises: ")
+
+
+def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel: Any, tiny: Any) -> None:
+    text = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--markdown").out
+    assert text.startswith("## What changes in tiny\n")
+    assert "mends TINY" in text
+    assert text.count("\n| ") == 3  # the headings, the line below them, and the one that differs
+    assert tiny.fixed[:9] in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tiny", "git:main", "git:no-such"], "the mirror has no branch, tag or commit 'no-such'"),
+        (["tiny", "git:main", "demo=git:main"], "not a ref: 'demo=git:main'"),
+        (["tiny", "git:main", "path:."], "has none of its package roots; looked for tiny"),
+        (["tinny", "git:main", "git:main"], "unknown target 'tinny'"),
+        (["tiny", "git:main", "git:main", "--boundary", "agg_los"], "did you mean 'agg_loss'?"),
+        (["tiny", "git:main", "git:main", "--examples", "0"], "at least one scenario has to be drawn"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_status_2(run_sentinel: Any, arguments: list[str], said: str) -> None:
+    answer = run_sentinel("diff", *arguments)
+    assert answer.status == 2
+    assert said in answer.err
+    assert answer.err.count("\n") <= 2
+
+
+def test_ctrl_c_shows_what_was_compared_until_then(
+    run_sentinel: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sentinel.diff.since.bisect", stopped)
+    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main")
+    assert answer.status == 130
+    assert "1. tiny.losses.agg_loss: better" in answer.out
+    assert "interrupted" in answer.out

@@ -1,0 +1,155 @@
+"""``sentinel pulls``: what each open pull request changes, what is kept of it, and what no head can spoil."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.diff.pulls import Radar, open_heads
+
+pytestmark = pytest.mark.usefixtures("warm_runs")
+
+LOSSES = "tiny/losses.py"
+Git = Callable[..., str]
+
+
+@pytest.fixture
+def git(tiny: Any, tmp_path: Path) -> Git:
+    """Git in a clone of the framework, which becomes the mirror."""
+    clone = tmp_path / "clone"
+
+    def run(*arguments: str) -> str:
+        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
+        command = ["git", "-C", str(clone), "-c", "user.name=A", "-c", "user.email=a@example.org", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=alone).stdout.strip()
+
+    clone.mkdir()
+    run("clone", "-q", str(tiny.upstream), ".")
+    return run
+
+
+@pytest.fixture
+def pull(git: Git, tmp_path: Path) -> Callable[..., str]:
+    """``pull(number, base, files)``: an open pull request that changes files (None: removes) of a commit."""
+
+    def made(number: int, base: str, files: dict[str, str | None]) -> str:
+        git("checkout", "-q", *(["--orphan", f"new-{number}"] if not base else ["--detach", base]))
+        for name, text in files.items():
+            path = tmp_path / "clone" / name
+            if text is None:
+                git("rm", "-rq", name)
+            else:
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text)
+        git("add", "--all")
+        git("commit", "-q", "--allow-empty", "-m", f"change {number}")
+        sha = git("rev-parse", "HEAD")
+        for kind in ("head", "merge"):
+            git("update-ref", f"refs/pull/{number}/{kind}", sha)
+        git("checkout", "-qf", "main")
+        return sha
+
+    return made
+
+
+@pytest.fixture
+def mirror(run_sentinel: Any, tmp_path: Path) -> Callable[[], None]:
+    def made() -> None:
+        assert run_sentinel("mirror", "add", "tiny", "--from", tmp_path / "clone").status == 0
+
+    return made
+
+
+def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(
+    run_sentinel: Any, tiny: Any, git: Git, pull: Any, mirror: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed = git("show", f"{tiny.fixed}:{LOSSES}")
+    pull(1, tiny.fixed, {LOSSES: f"{fixed}\n# said better\n"})
+    pull(2, tiny.fixed, {LOSSES: fixed.replace("loss_mat * loss_mask", "loss_mat")})
+    pull(3, tiny.buggy, {LOSSES: fixed})
+    pull(4, tiny.fixed, {LOSSES: None, "tiny/__init__.py": None, "README": "moved away"})
+    pull(5, "", {"tiny/losses.py": fixed})
+    pull(6, tiny.fixed, {LOSSES: f"{fixed}\nraise SystemExit('\\x1b[2J')\n"})
+    mirror()
+    answer = run_sentinel("pulls", "tiny", "--json", "--examples", "10")
+    assert answer.status == 1
+    found = {each["number"]: each for each in answer.json()}
+    assert {number: each["answer"] for number, each in found.items()} == {
+        1: "nothing",
+        2: "brings",
+        3: "mends",
+        4: "cannot be decided",
+        5: "cannot be decided",
+        6: "cannot be decided",
+    }
+    assert found[1]["compared"] == 0
+    assert "the head has none of the package roots: tiny" in found[4]["said"]
+    assert any("no history joins" in said for said in found[5]["said"])
+    assert "brings TINY-MEAN" in found[2]["said"][0]
+
+    # What is kept costs nothing, and text for a person comes of it.
+    monkeypatch.setattr("sentinel.diff.pulls.Comparison", None)
+    again = run_sentinel("pulls", "tiny", "--json", "--examples", "10")
+    assert again.out == answer.out
+    shown = run_sentinel("pulls", "tiny", "--examples", "10").out
+    assert "brings: #2 change 2" in shown
+    assert shown.endswith("6 of 6 open pull requests: 1 brings, 1 mends, 1 nothing, 3 cannot be decided\n")
+    assert "\x1b" not in shown
+    comment = run_sentinel("pulls", "tiny", "--comment", "2", "--examples", "10").out
+    assert comment.startswith("## What changes in tiny\n")
+    only = run_sentinel("pulls", "tiny", "--json", "--examples", "10", "--since", "4").json()
+    assert [each["number"] for each in only] == [6, 5, 4]
+
+
+def test_after_ctrl_c_the_next_run_goes_on(
+    run_sentinel: Any, tiny: Any, git: Git, pull: Any, mirror: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        pull(number, tiny.fixed, {"notes.txt": f"{number}"})
+    mirror()
+    decided, looked = Radar._decided, []
+
+    def stopping(self: Any, number: int, *rest: Any) -> Any:
+        looked.append(number)
+        if looked == [3, 2]:
+            raise KeyboardInterrupt
+        return decided(self, number, *rest)
+
+    monkeypatch.setattr(Radar, "_decided", stopping)
+    stopped = run_sentinel("pulls", "tiny")
+    assert (stopped.status, looked) == (130, [3, 2])
+    assert "what was decided is kept" in stopped.err
+    assert run_sentinel("pulls", "tiny").status == 0
+    assert looked == [3, 2, 2, 1]
+    [file] = Path(os.environ["SENTINEL_HOME"]).glob("history/tiny/pulls/*.jsonl")
+    with open(file, "a") as stream:
+        stream.write('{"number": 9, "head": "cut of')
+    assert run_sentinel("pulls", "tiny").status == 0
+    assert len(looked) == 4
+    assert [json.loads(line).get("number") for line in file.read_text().splitlines()[1:4]] == [3, 2, 1]
+
+
+def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(
+    tiny: Any, git: Git, pull: Any, tmp_path: Path
+) -> None:
+    first = pull(1, tiny.fixed, {"a": "1"})
+    git("update-ref", "-d", "refs/pull/1/merge")
+    git("update-ref", "refs/pull/2/head", tiny.buggy)
+    assert open_heads(tmp_path / "clone" / ".git", "main") == [(1, first)]
+
+
+@pytest.mark.parametrize("arguments", [["--since", "8"], ["--comment", "8"]])
+def test_a_number_that_is_not_open_is_said_so(
+    run_sentinel: Any, tiny: Any, pull: Any, mirror: Any, arguments: list[str]
+) -> None:
+    pull(1, tiny.fixed, {"a": "1"})
+    mirror()
+    answer = run_sentinel("pulls", "tiny", *arguments)
+    assert answer.status == 2
+    assert "the mirror has no open pull request" in answer.err

@@ -1,0 +1,170 @@
+"""What a boundary reaches in the syntax: all that may change its numbers, and nothing of what cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from sentinel.diff.reached import Code, Reached
+from sentinel.history.gittrees import TREE, Folder
+from sentinel.sources.trees import FILE
+from sentinel.targets import Binding, PackageRoot, Target
+
+TARGET = Target("toy", "https://example.invalid/toy.git", (PackageRoot("toy"),))
+
+
+@dataclass(frozen=True)
+class Written:
+    """Files as a tree."""
+
+    files: Mapping[str, str]
+
+    def at(self, tree: str, path: str) -> tuple[str, str] | None:
+        return (FILE, path) if path in self.files else None
+
+    def folder(self, tree: str) -> Folder:
+        below = {path.removeprefix(f"{tree}/" if tree else "") for path in self.files if path.startswith(tree)}
+        return {name.partition("/")[0]: (TREE if "/" in name else FILE, name) for name in below}
+
+    def blob(self, name: str) -> bytes:
+        return self.files[name].encode()
+
+
+FILES = {
+    "toy/__init__.py": "",
+    "toy/losses.py": """
+from toy import tools
+from toy.tools import scale as rescaled
+from toy.shapes import Batch
+
+EPSILON = 1e-6
+FAMILY = {}
+
+def register(name):
+    def put(function):
+        FAMILY[name] = function
+        return function
+    return put
+
+@register("one")
+def one(x):
+    return x + EPSILON
+
+@register("two")
+def two(x):
+    return rescaled(x)
+
+def chosen(name, x):
+    return FAMILY[name](x)
+
+def over_rows(batch: Batch):
+    return tools.total(batch.rows)
+
+def alone(x):
+    # nothing but itself
+    return x * 2
+""",
+    "toy/tools.py": """
+def total(rows):
+    return _summed(rows)
+
+def _summed(rows):
+    return sum(rows)
+
+def scale(x):
+    return x * 3
+
+def unused(x):
+    return x
+""",
+    "toy/shapes.py": """
+class Base:
+    def __len__(self):
+        return 1
+
+class Batch(Base):
+    @property
+    def rows(self):
+        return self._rows()
+
+    def _rows(self):
+        return []
+
+    def saved(self):
+        return None
+""",
+}
+
+Reaching = Callable[[str, Mapping[str, str]], Reached]
+
+
+@pytest.fixture
+def reaching() -> Reaching:
+    def made(boundary: str, files: Mapping[str, str] = FILES) -> Reached:
+        found = Code(TARGET, Written(files)).reached("", Binding(boundary, "call"))
+        assert found is not None
+        return found
+
+    return made
+
+
+def names(reached: Reached) -> set[str]:
+    return {name for _, name in reached.units if name}
+
+
+@pytest.mark.parametrize(
+    ("boundary", "reached"),
+    [
+        ("alone", {"alone"}),
+        ("one", {"one", "EPSILON", "register"}),
+        ("two", {"two", "scale", "register"}),
+        ("chosen", {"chosen", "FAMILY", "register", "one", "two", "EPSILON", "scale"}),
+        (
+            "over_rows",
+            {"over_rows", "total", "_summed", "Batch", "Batch.rows", "Batch._rows", "Base", "Base.__len__"},
+        ),
+    ],
+)
+def test_a_boundary_reaches_what_it_names_and_no_more(reaching: Reaching, boundary: str, reached: set[str]) -> None:
+    assert names(reaching(f"toy.losses.{boundary}", FILES)) == reached
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "boundaries"),
+    [
+        ("toy/losses.py", "EPSILON = 1e-6", "EPSILON = 1e-5", {"one", "chosen"}),
+        ("toy/tools.py", "x * 3", "x * 4", {"two", "chosen"}),
+        ("toy/tools.py", "return sum(rows)", "return max(rows)", {"over_rows"}),
+        ("toy/shapes.py", "return []", "return [1]", {"over_rows"}),
+        ("toy/shapes.py", "return None", "return 1", set()),
+        ("toy/tools.py", "    return x\n", "    return -x\n", set()),
+        ("toy/losses.py", "# nothing but itself", "# it alone", set()),
+        ("toy/losses.py", "return x * 2", "return (x  *  2)  # twice", set()),
+        ("toy/losses.py", "def alone", "\n\n\ndef alone", set()),
+        ("toy/losses.py", "return x * 2", "return 2 * x", {"alone"}),
+    ],
+)
+def test_a_change_reaches_those_who_run_it_and_comments_reach_nobody(
+    reaching: Reaching, file: str, old: str, new: str, boundaries: set[str]
+) -> None:
+    assert old in FILES[file]
+    other = {**FILES, file: FILES[file].replace(old, new)}
+    every = ("alone", "one", "two", "chosen", "over_rows")
+    changed = {
+        name for name in every if reaching(f"toy.losses.{name}", FILES).changed(reaching(f"toy.losses.{name}", other))
+    }
+    assert changed == boundaries
+
+
+def test_a_method_that_cannot_be_dedented_is_compared_without_its_comments(reaching: Reaching) -> None:
+    text = "class Loss:\n    def value(self):  # {}\n        return '''a\nb'''\n"
+    one, other = ({**FILES, "toy/more.py": text.format(said)} for said in ("this", "that"))
+    assert reaching("toy.more.Loss.value", one).changed(reaching("toy.more.Loss.value", other)) == []
+
+
+def test_a_file_that_does_not_parse_is_changed_where_its_text_is(reaching: Reaching) -> None:
+    files = {**FILES, "toy/tools.py": "def total(rows) = 1\n"}
+    found = reaching("toy.losses.over_rows", FILES).changed(reaching("toy.losses.over_rows", files))
+    assert ("toy/tools.py", "total") in {place for place, _, _ in found}

@@ -1,0 +1,64 @@
+"""``--sentinel-against``: what a revision changes, as pytest items that fail on what is for the worse alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from demo_kit import Repository
+
+pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home")
+
+
+def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunResult:
+    alone = ("-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-laws=off", f"--sentinel-against={against}")
+    return pytester.runpytest_inprocess(*alone, *arguments)
+
+
+@pytest.fixture
+def refs(demo_repository: Repository) -> dict[str, str]:
+    return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
+
+
+def test_what_is_for_the_better_passes(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
+    result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v")
+    pair = f"{refs['broken'][:11]}..{refs['fixed'][:11]}"
+    result.stdout.fnmatch_lines([f"*diff/demo/demo_rl.losses.agg_loss?{pair}? PASSED*"])
+    assert result.ret == 0
+
+
+def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(
+    pytester: pytest.Pytester, refs: dict[str, str], broken_tree: Path
+) -> None:
+    result = run(pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "agg_loss")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "1. demo_rl.losses.agg_loss: worse",
+            "*it is no longer so that a value where the mask is 0 changes neither output nor gradient*",
+            "meant so? --sentinel-allow-changes=demo_rl.losses.agg_loss",
+        ]
+    )
+    meant = run(
+        pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "agg_loss", "--sentinel-allow-changes=agg_*"
+    )
+    meant.assert_outcomes(passed=1)
+
+
+def test_what_reaches_no_changed_code_has_no_item(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
+    result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "--collect-only", "-q")
+    result.stdout.no_fnmatch_line("diff/*")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["git:main"], "*--sentinel-against needs to know what is compared: add --sentinel-target=NAME, and *"),
+        (["git:no-such", "--sentinel-ref=git:main"], "*the mirror has no branch, tag or commit 'no-such'*"),
+        (["main", "--sentinel-ref=git:main"], "*not a ref: 'main'*"),
+    ],
+)
+def test_wrong_input_is_named(pytester: pytest.Pytester, arguments: list[str], said: str) -> None:
+    result = run(pytester, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([said])
