@@ -86,6 +86,8 @@ _FILTERS = {
     "contract": "the contract",
     "boundary": "the boundary",
     "severity": "the severity",
+    "realism": "how real it is (default, configuration, fault, unreachable)",
+    "root": "the root cause",
     "signal": "what of the training signal is wrong (gradient, log_prob, advantage, reward, data, metric, setup)",
     "pull": "the number of the pull request",
     "status": "the status upstream (open, merged, closed, unreported, removed)",
@@ -149,10 +151,17 @@ def _recipes(arguments: argparse.Namespace) -> int:
         say(index(rows))
         return 0
     limits = "".join(f", {name} {value}" for name, value in wanted.items())
-    return _tell(("target", "bug", "pins", "title"), rows, arguments, f"no recipes of {', '.join(names)}{limits}")
+    return _tell(
+        ("target", "bug", "pins", "severity", "realism", "title"),
+        rows,
+        arguments,
+        f"no recipes of {', '.join(names)}{limits}",
+    )
 
 
 def _row(recipe: Recipe) -> dict[str, Any]:
+    from sentinel.recipes.reach import realism, root
+
     said = {name: recipe.document.get(name) for name in ("severity", "signal", "effect", "introduced_by", "fixed_by")}
     return {
         "target": recipe.target,
@@ -164,6 +173,8 @@ def _row(recipe: Recipe) -> dict[str, Any]:
         "laws": list(recipe.laws),
         "affects": [str(item) for item in recipe.affects],
         **said,
+        "realism": realism(recipe.document),
+        "root": root(recipe.document),
         "pull": recipe.upstream.get("pull"),
         "status": recipe.upstream.get("status"),
         "upstream": recipe.upstream.get("url"),

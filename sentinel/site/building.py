@@ -8,12 +8,13 @@ from importlib import resources
 from typing import Any
 
 from sentinel.errors import SentinelError
+from sentinel.recipes.reach import REALISMS
 from sentinel.reports.store import file_name
 from sentinel.site.bug_files import bug_files
 from sentinel.site.coverage import coverages
 from sentinel.site.lifetimes import lives
 from sentinel.site.material import Material
-from sentinel.site.matrix import tables
+from sentinel.site.matrix import counted_rows, tables
 from sentinel.site.pictures import picture
 
 #: A page that is larger costs a reader on a slow line seconds; a test holds the shipped site to it.
@@ -66,12 +67,13 @@ def _index(pages: Any, material: Material) -> str:
             "index.html",
             "Known bugs",
             tables=rows,
-            bugs=len(all_rows),
+            bugs=counted_rows(all_rows),
             recorded=[v for v in SIGNS if any(seen.verdict == v for row in all_rows for seen in row.bug.seen)],
             current=[verdict for verdict in SIGNS if any(table.now[verdict] for table in rows)],
             unknown=any(table.now["unknown"] for table in rows),
             laws=sorted({law for row in all_rows for law in row.bug.laws}),
             severities=[s for s in ("high", "medium", "low") if any(row.severity == s for row in all_rows)],
+            realisms=[name for name in REALISMS if any(row.realism == name for row in all_rows)],
             unexpected=any(seen.unexpected for row in all_rows for seen in row.bug.seen),
             signals=sorted({row.signal for row in all_rows} - {""}),
         )
