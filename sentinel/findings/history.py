@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import Unavailable
+from sentinel.recipes import Recipe
 from sentinel.sources import gitbinary
 from sentinel.targets import Target
 
@@ -45,6 +46,12 @@ def files_of(target: Target, boundary: str) -> list[str]:
             files[f"{'/'.join([base, *parts[1:end]])}.py"] = None
         files[f"{'/'.join([base, *parts[1:-1]])}/__init__.py"] = None
     return list(files)
+
+
+def names_of(recipe: Recipe) -> list[str]:
+    """What the boundary's definition is called; ``__call__`` says nothing without its class."""
+    parts = recipe.boundary.split(".")
+    return [parts[-1]] if not parts[-1].startswith("__") else [parts[-2]]
 
 
 def touching(git_dir: Path, names: Sequence[str], files: Sequence[str], revisions: Sequence[str]) -> list[Touch]:
