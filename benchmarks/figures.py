@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.recipes.reach import counted, realism, root
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -20,13 +21,14 @@ def figures() -> dict[str, tuple[object, ...]]:
     """Pattern, with a group for each figure -> the figures."""
     catalog = bundled_catalog()
     recipes = find_recipes(catalog)
+    rows = [{"target": r.target, "root": root(r.document), "realism": realism(r.document)} for r in recipes]
     every = [(recipe, pin) for recipe in recipes for pin in recipe.pins]
     verl = [(recipe.bug_id, pin) for recipe, pin in every if recipe.target == "verl"]
     unknown = [(name, pin.ref) for name, pin in verl if pin.ref.kind == "git"]  # the first command has no mirror yet
     releases = Counter(pin.expect for _, pin in verl if pin.ref.kind == "pypi")
     seen, right, gone = (releases[name] for name in ("reproduced", "fixed", "unavailable"))
     return {
-        r"ships (\d+) known bugs with (\d+) revisions": (len(recipes), len(every)),
+        r"ships (\d+ bugs? .*?), with (\d+) revisions": (counted(rows), len(every)),
         r"and (\d+) \*laws\*": (len(catalog.laws),),
         r"(\d+) bugs  pypi:0\.9\.1  fixed ": (right,),
         r"(\d+) bugs  pypi:0\.9\.1  reproduced ": (seen,),

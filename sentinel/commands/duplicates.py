@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.commands.bisect import recipe_named
-from sentinel.commands.console import command, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import command, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options
 
 if TYPE_CHECKING:
@@ -17,16 +17,21 @@ if TYPE_CHECKING:
 _EXAMPLE = """\
   sentinel report duplicates VERL-REJECTED-ROW-GRPO      recipes, upstream's history, every pull request of the mirror
   sentinel report duplicates MY-BUG --recipes . --fork ~/src/verl      and the branches of your clone
+  sentinel report duplicates 'VERL-*' --run              run each bug that is called unreported at the head of each pull
+                                                         request that changes its function: does one mend it?
   GITHUB_TOKEN=... sentinel report duplicates MY-BUG     and GitHub's own search
 
 Every source is listed, with why it was not searched where it was not. What is found is to be read, not a verdict.
-exit status: 0; 1 where no source could be searched but the recipes
+exit status: 0; 1 where no source could be searched but the recipes; with --run, 1 where a pull request mends one
 """
 
 
 def declare(commands: Commands) -> None:
     parser = command(commands, "duplicates", _duplicates, "look whether somebody has a bug already", _EXAMPLE)
-    parser.add_argument("bug", metavar="BUG", help="a bug id")
+    parser.add_argument("bug", metavar="BUG", help="a bug id; with --run also a pattern, of bugs called unreported")
+    parser.add_argument(
+        "--run", dest="at_heads", action="store_true", help="run the recipe at the heads of pull requests"
+    )
     parser.add_argument("--fork", metavar="DIR", type=Path, help="your clone of the framework")
     settings_options(parser, "recipes")
     json_option(parser)
@@ -37,6 +42,8 @@ def _duplicates(arguments: argparse.Namespace) -> int:
     from sentinel.recipes import find_recipes
     from sentinel.sources import MirrorStore
 
+    if arguments.at_heads:
+        return _run(arguments)
     catalog, _ = known(arguments)
     recipe = recipe_named(catalog, arguments.bug)
     with progress() as tell:
@@ -55,3 +62,31 @@ def _duplicates(arguments: argparse.Namespace) -> int:
             if source.more:
                 say(f"  and {source.more} more")
     return 0 if any(source.searched for source in sources[1:]) else 1
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from sentinel.findings.heads import Head, heads
+    from sentinel.history.ledger import Ledger
+    from sentinel.recipes import find_recipes
+
+    catalog, settings = known(arguments)
+    found = find_recipes(catalog, (), [arguments.bug])
+    recipes = found if len(found) == 1 else [item for item in found if item.upstream.get("status") == "unreported"]
+    seen: list[Head] = []
+    with progress() as tell:
+        for name in sorted({recipe.target for recipe in recipes}):
+            ledger = Ledger(catalog, settings, catalog.targets[name])
+            for head in heads(ledger, [recipe for recipe in recipes if recipe.target == name]):
+                seen.append(head)
+                tell(f"{name}: #{head.pull}")
+    mend = [head for head in seen if head.verdict == "mends"]
+    if arguments.json:
+        say_json([asdict(head) for head in seen])
+    else:
+        if mend:
+            rows = [(h.bug_id, f"#{h.pull}", "open" if h.open else "", h.commit[:12], h.subject) for h in mend]
+            say_table(("bug", "mended by", "", "head", "subject"), rows)
+        open_ = sum(head.verdict in ("inconclusive", "unavailable", "changed") for head in seen)
+        heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in seen}), "head")
+        say(f"{counted(len(recipes), 'recipe')} at {heads_}: {len(mend)} mended, {open_} could not be decided")
+    return 1 if mend else 0

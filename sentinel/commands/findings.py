@@ -12,7 +12,7 @@ from sentinel.commands.known import evidence_folders, known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from sentinel.commands.console import Commands
     from sentinel.recipes import Recipe
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _EXAMPLE = """\
   sentinel report findings                            what has moved since the last time; files in findings/
   sentinel report findings --from nightly             with the evidence of the nightly run
-  sentinel report findings --state confirmed          confirmed, and nobody told yet
+  sentinel report findings --state reproduced         seen, and nobody told yet
 
 Writes one small file a bug into --to, and BUG_FINDINGS.md beside them.
 """
@@ -44,6 +44,7 @@ def declare(commands: Commands) -> None:
 
 def _findings(arguments: argparse.Namespace) -> int:
     from sentinel.findings import life
+    from sentinel.findings.page import Entry, page
     from sentinel.recipes import find_recipes
     from sentinel.reports.store import write_below
 
@@ -52,18 +53,22 @@ def _findings(arguments: argparse.Namespace) -> int:
     catalog, _ = known(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
     sources = arguments.sources or evidence_folders(arguments)[1:]  # a later one has the later word
-    kept, moved = [], []
+    kept, entries, moved = [], [], []
     for recipe in find_recipes(catalog):
         file = life.place(arguments.to, recipe)
         before = life.load(file)
         documents = [document for folder in sources for document in evidence_of(recipe, folder)]
-        state, because = life.state_of(recipe, documents, catalog.targets[recipe.target].branch)
-        finding = life.advanced(before, recipe, state, because, day)
+        target = catalog.targets[recipe.target]
+        state, because = life.state_of(recipe, documents, target.branch)
+        since = life.first_seen(recipe, _history_of(recipe, target.branch, sources))
+        main = life.at_main(documents, target.branch)
+        finding = life.advanced(before, recipe, state, because, day, since=since, main=main)
         life.save(file, finding)
         kept.append(finding)
+        entries.append(Entry(finding, recipe, target.repository.removesuffix(".git")))
         if before is None or before.state != finding.state:
             moved.append((recipe.bug_id, before.state if before else "", finding.state, finding.steps[-1].because))
-    write_below(arguments.to, "BUG_FINDINGS.md", life.page(kept), "name another folder with --to")
+    write_below(arguments.to, "BUG_FINDINGS.md", page(entries), "name another folder with --to")
     if arguments.json:
         say_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
     elif arguments.state is not None:
@@ -75,6 +80,17 @@ def _findings(arguments: argparse.Namespace) -> int:
             say_table(("bug", "was", "is", "because"), moved)
         say(f"{counted(len(kept), 'finding')}, {len(moved)} moved; {arguments.to / 'BUG_FINDINGS.md'}")
     return 0
+
+
+def _history_of(recipe: Recipe, branch: str, folders: Iterable[Path]) -> Mapping[str, Any] | None:
+    from sentinel.history.record import load
+    from sentinel.reports.store import file_name
+
+    for folder in folders:
+        file = folder / "history" / file_name(recipe.target) / file_name(recipe.bug_id) / f"git-{branch}.json"
+        if file.is_file():
+            return load(file)
+    return None
 
 
 def evidence_of(recipe: Recipe, folder: Path) -> Iterator[Mapping[str, Any]]:

@@ -91,6 +91,8 @@ _FILTERS = {
     "contract": "the contract",
     "boundary": "the boundary",
     "severity": "the severity",
+    "realism": "how real it is (default, configuration, fault, unreachable)",
+    "root": "the root cause",
     "signal": "what of the training signal is wrong (gradient, log_prob, advantage, reward, data, metric, setup)",
     "pull": "the number of the pull request",
     "status": "the status upstream (open, merged, closed, unreported, removed)",
@@ -162,10 +164,12 @@ def _recipes(arguments: argparse.Namespace) -> int:
         values = {str(item) for row in map(_row, recipes) for item in _values(row, name) if item}
         if name in wanted and not any(fnmatchcase(value.lower(), wanted[name].lower()) for value in values):
             nothing = f"no recipe has {name} {wanted[name]!r}{nearest(wanted[name], values, 'there are', 0.4)}"
-    return _tell(("target", "bug", "pins", "title"), rows, arguments, nothing)
+    return _tell(("target", "bug", "pins", "severity", "realism", "title"), rows, arguments, nothing)
 
 
 def _row(recipe: Recipe) -> dict[str, Any]:
+    from sentinel.recipes.reach import realism, root
+
     said = {name: recipe.document.get(name) for name in ("severity", "signal", "effect", "introduced_by", "fixed_by")}
     return {
         "target": recipe.target,
@@ -177,6 +181,8 @@ def _row(recipe: Recipe) -> dict[str, Any]:
         "laws": list(recipe.laws),
         "affects": [str(item) for item in recipe.affects],
         **said,
+        "realism": realism(recipe.document),
+        "root": root(recipe.document),
         "pull": recipe.upstream.get("pull"),
         "status": recipe.upstream.get("status"),
         "upstream": recipe.upstream.get("url"),

@@ -60,6 +60,7 @@ def _report_folders(settings: Settings) -> dict[str, Path]:
 
 def _head(recipe: Recipe) -> None:
     from sentinel.recipes.affects import settings_in_words
+    from sentinel.recipes.reach import reached, realism, root
 
     say(recipe.bug_id)
     say(recipe.title)
@@ -70,6 +71,9 @@ def _head(recipe: Recipe) -> None:
         "law": ", ".join(recipe.laws),
         "requires": ", ".join(recipe.requires),
         "upstream": _upstream(recipe.upstream),
+        "severity": ", ".join(filter(None, [str(recipe.document.get("severity") or ""), realism(recipe.document)])),
+        "root": root(recipe.document),
+        "reach": reached(recipe.document),
         "affects": "; ".join(map(str, recipe.affects)),
         "until": settings_in_words(recipe.until),
         "file": str(recipe.path),

@@ -11,8 +11,7 @@ from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.export.exporting import Bundle
 from sentinel.export.trying import Tried, diff_of
-from sentinel.findings.duplicates import names
-from sentinel.findings.history import files_of, touching
+from sentinel.findings.history import files_of, names_of, touching
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, fix_of
@@ -136,7 +135,7 @@ def heads_tried(
     """
     git_dir = store.path(target.name)
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
-    touches = touching(git_dir, names(recipe), files_of(target, recipe.boundary), outside)
+    touches = touching(git_dir, names_of(recipe), files_of(target, recipe.boundary), outside)
     pulls = sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
     found = []
     for pull in pulls[:MOST_HEADS]:

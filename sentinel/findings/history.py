@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import Unavailable
+from sentinel.recipes import Recipe
 from sentinel.sources import gitbinary
 from sentinel.targets import Target
 
@@ -36,15 +37,21 @@ class Touch:
 def files_of(target: Target, boundary: str) -> list[str]:
     """Where the module of a dotted path may lie in the repository, by its present and former names."""
     binding = target.binding(boundary)
-    roots = {root.package: root.path for root in target.roots}
     files: dict[str, None] = {}
     for path in binding.paths if binding else (boundary,):
         parts = path.split(".")
-        base = roots.get(parts[0], parts[0])
-        for end in range(2, len(parts)):
-            files[f"{'/'.join([base, *parts[1:end]])}.py"] = None
-        files[f"{'/'.join([base, *parts[1:-1]])}/__init__.py"] = None
+        # a package may have moved: each place where it was is looked in
+        for base in [root.path for root in target.roots if root.package == parts[0]] or [parts[0]]:
+            for end in range(2, len(parts)):
+                files[f"{'/'.join([base, *parts[1:end]])}.py"] = None
+            files[f"{'/'.join([base, *parts[1:-1]])}/__init__.py"] = None
     return list(files)
+
+
+def names_of(recipe: Recipe) -> list[str]:
+    """What the boundary's definition is called; ``__call__`` says nothing without its class."""
+    parts = recipe.boundary.split(".")
+    return [parts[-1]] if not parts[-1].startswith("__") else [parts[-2]]
 
 
 def touching(git_dir: Path, names: Sequence[str], files: Sequence[str], revisions: Sequence[str]) -> list[Touch]:

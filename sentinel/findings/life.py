@@ -1,4 +1,4 @@
-"""The life of a finding: found, confirmed, reported, fixed upstream, released; one small file each.
+"""The life of a finding: found, reproduced, reported, fixed upstream, released; one small file each.
 
 The state follows from facts that a machine can know (a recipe, recorded evidence, the recipe's word on its report); a
 file keeps when each state was first seen, which nothing else remembers.
@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,13 +19,14 @@ from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
 from sentinel.reports.store import file_name, own, parse, write_atomically
 
-STATES = ("found", "confirmed", "reported", "fixed upstream", "released")
+STATES = ("found", "reproduced", "reported", "fixed upstream", "released")
 
 #: What a recipe's ``upstream.status`` says where nobody has been told.
 _UNREPORTED = ("unreported", None, "")
 #: What it says where the code went, and the bug with it.
 _REMOVED = "removed"
 
+_DAY = re.compile(r"\b20[0-9]{2}-[0-9]{2}-[0-9]{2}\b")
 _FULL_SHA, _SHORT = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{33}\b"), r"\1"
 
 
@@ -43,13 +43,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Finding:
-    """:ivar steps: in the order of time; the last one is the state. A bug that comes back goes back."""
+    """:ivar steps: in the order of time; the last one is the state. A bug that comes back goes back.
+    :ivar since: the date of the first revision that is known to have the bug, ISO; empty where none is known.
+    :ivar main: ``verdict``, ``commit``, ``file`` and ``line`` at the newest commit that was looked at; or empty.
+    """
 
     bug_id: str
     target: str
     title: str
     upstream: Mapping[str, Any]
     steps: tuple[Step, ...] = ()
+    since: str = ""
+    main: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -76,16 +81,43 @@ def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str
     if told or recipe.upstream.get("status") not in _UNREPORTED:
         return "reported", ", ".join(told) or str(recipe.upstream["status"])
     if buggy:
-        return "confirmed", f"reproduced at {_FULL_SHA.sub(_SHORT, buggy[0])}"
+        at = f"git:{branch}" if f"git:{branch}" in buggy else buggy[0]
+        return "reproduced", f"reproduced at {_FULL_SHA.sub(_SHORT, at)}"
     return "found", "a recipe"
 
 
-def advanced(finding: Finding | None, recipe: Recipe, state: str, because: str, day: str) -> Finding:
-    """The finding with a step more where its state is another than before."""
+def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dict[str, Any]:
+    """What the evidence of the default branch says: the last word of it."""
+    found: dict[str, Any] = {}
+    for document in documents:
+        checkout, boundary = document["checkout"], document["boundary"]
+        if document["ref"] == f"git:{branch}" and checkout and boundary["file"]:
+            found = {"verdict": document["verdict"], "commit": checkout["commit"]}
+            found |= {"file": boundary["file"], "line": boundary["line"]}
+    return found
+
+
+def first_seen(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
+    """The day of the first commit with the bug: of its history, else of the commit that the recipe says brought it.
+
+    :param record: a record of its history, see :mod:`sentinel.history.record`.
+    """
+    for run in record["runs"] if record else ():
+        if run["verdict"] == "reproduced":
+            return str(run["first"]["date"])[:10]
+    told = _DAY.search(str(recipe.document.get("introduced_by") or ""))
+    return told[0] if told else ""
+
+
+def advanced(finding: Finding | None, recipe: Recipe, state: str, because: str, day: str, **seen: Any) -> Finding:
+    """The finding with a step more where its state is another than before.
+
+    :param seen: ``since`` and ``main`` of it, as they are now.
+    """
     steps = finding.steps if finding else ()
     if not steps or steps[-1].state != state:
         steps = (*steps, Step(state, day, message(because)))
-    return Finding(recipe.bug_id, recipe.target, message(recipe.title), dict(recipe.upstream), steps)
+    return Finding(recipe.bug_id, recipe.target, message(recipe.title), dict(recipe.upstream), steps, **seen)
 
 
 def place(folder: Path, recipe: Recipe) -> Path:
@@ -104,7 +136,15 @@ def load(file: Path) -> Finding | None:
         steps = tuple(Step(str(s["state"]), str(s["on"]), str(s["because"])) for s in data["steps"])
         if any(step.state not in STATES for step in steps):
             raise ValueError(f"a state is one of {', '.join(STATES)}")
-        return Finding(str(data["bug_id"]), str(data["target"]), str(data["title"]), data["upstream"], steps)
+        return Finding(
+            str(data["bug_id"]),
+            str(data["target"]),
+            str(data["title"]),
+            data["upstream"],
+            steps,
+            str(data.get("since", "")),
+            dict(data.get("main", {})),
+        )
     except (SentinelError, ValueError, KeyError, TypeError) as error:
         raise SentinelError(f"{file} is no finding: {error}; remove it to begin anew") from None
 
@@ -117,30 +157,11 @@ def save(file: Path, finding: Finding) -> bool:
         "title": finding.title,
         "upstream": dict(finding.upstream),
         "steps": [vars(step) for step in finding.steps],
+        "since": finding.since,
+        "main": dict(finding.main),
     }
     text = json.dumps(document, indent=1, sort_keys=True) + "\n"
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         return False
     write_atomically(file, text, "name another folder with --to")
     return True
-
-
-def page(findings: Sequence[Finding]) -> str:
-    """``BUG_FINDINGS.md``: a table a state, the unreported first."""
-    counts = Counter(finding.state for finding in findings)
-    counted = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-    total = f"{len(findings)} finding{'' if len(findings) == 1 else 's'}"
-    text = f"# Findings\n\nGenerated by `sentinel report findings`.\n\n{total}: {counted}.\n"
-    for state in STATES:
-        members = sorted((f for f in findings if f.state == state), key=lambda f: (f.target, f.bug_id))
-        if members:
-            text += f"\n## {state} ({len(members)})\n\n| bug | what | since | because |\n| --- | --- | --- | --- |\n"
-            text += "".join(
-                f"| {f.bug_id} | {_cell(f.title)} | {f.steps[-1].on} | {_cell(f.steps[-1].because)} |\n"
-                for f in members
-            )
-    return text
-
-
-def _cell(text: str) -> str:
-    return "".join(f"&#{ord(c)};" if c in "|<>&@#*`[]" else c for c in message(text))

@@ -47,6 +47,8 @@ boundary: {_word(boundary)}  # dotted path of the real function or method
 story: |
   {TODO}: what goes wrong, told to someone who has not seen the code.
 # root_cause, fix, severity, effect, introduced_by, fixed_by: one string each, if you know
+# reach: {{producer: file:line@commit, how: what it makes, shipped: file:line@commit}}  # how a real run gets there
+# root: the root cause, where other recipes show the same one
 # signal: what of the training signal is wrong: gradient, log_prob, advantage, reward, data, metric or setup
 # affects:  # what trains wrongly because of it; each entry alone is enough, a sentence or settings by their full names
 #   - {{when: {{algorithm.adv_estimator: [grpo, rloo], algorithm.rollout_rs: set}}, where: a masked token has a reward}}

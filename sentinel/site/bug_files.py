@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sentinel.recipes.affects import affected, in_text, settings_in_words
+from sentinel.recipes.reach import reached, realism
 from sentinel.reports.store import file_name
 from sentinel.site.lifetimes import life_of
 from sentinel.site.material import Bug, Document, Material
@@ -82,6 +83,12 @@ def _facts(bug: Bug, repository: str) -> list[tuple[str, str, str]]:
         for name in ("status", "url")
         if upstream.get(name)
     ]
+    said = (
+        ("realism", realism(written)),
+        ("reach", reached(written)),
+        ("root cause shared by", str(written.get("root", ""))),
+    )
+    facts += [(name, text, "") for name, text in said if text]
     for name in ("severity", "signal", "effect", "root_cause", "fix", "introduced_by", "fixed_by"):
         if written.get(name):
             facts.append((name.replace("_", " "), " ".join(str(written[name]).split()), ""))

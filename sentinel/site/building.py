@@ -8,11 +8,12 @@ from importlib import resources
 from typing import Any
 
 from sentinel.errors import SentinelError
+from sentinel.recipes.reach import REALISMS
 from sentinel.site.bug_files import bug_page
 from sentinel.site.coverage import coverages
 from sentinel.site.lifetimes import lives
 from sentinel.site.material import Material
-from sentinel.site.matrix import tables
+from sentinel.site.matrix import counted_rows, tables
 
 #: A page that is larger costs a reader on a slow line seconds; a test holds the shipped site to it.
 START_LIMIT, BUG_LIMIT = 300_000, 150_000
@@ -63,12 +64,13 @@ def _index(pages: Any, material: Material) -> str:
             "index.html",
             "Known bugs",
             tables=rows,
-            bugs=len(all_rows),
+            bugs=counted_rows(all_rows),
             recorded=[v for v in SIGNS if any(seen.verdict == v for row in all_rows for seen in row.bug.seen)],
             current=[verdict for verdict in SIGNS if any(table.now[verdict] for table in rows)],
             unknown=any(table.now["unknown"] for table in rows),
             laws=sorted({law for row in all_rows for law in row.bug.laws}),
             severities=[s for s in ("high", "medium", "low") if any(row.severity == s for row in all_rows)],
+            realisms=[name for name in REALISMS if any(row.realism == name for row in all_rows)],
             unexpected=any(seen.unexpected for row in all_rows for seen in row.bug.seen),
             signals=sorted({row.signal for row in all_rows} - {""}),
         )

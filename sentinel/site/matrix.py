@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sentinel.recipes.reach import counted, realism, root
 from sentinel.site.material import Bug, Material, Seen, brief, moves
 
 #: A ref is a column where this part of a target's bugs have evidence there.
@@ -42,6 +43,10 @@ class Row:
         return str(self.bug.document.get("severity") or "")
 
     @property
+    def realism(self) -> str:
+        return realism(self.bug.document)
+
+    @property
     def signal(self) -> str:
         return str(self.bug.document.get("signal") or "")
 
@@ -58,8 +63,18 @@ class Table:
         return Counter(row.now or "unknown" for row in self.rows)
 
     @property
+    def counted(self) -> str:
+        """How many root causes there are, recipes in brackets."""
+        return counted_rows(self.rows)
+
+    @property
     def newest(self) -> Column | None:
         return next((column for column in self.columns if column.newest), None)
+
+
+def counted_rows(rows: Sequence[Row]) -> str:
+    """As :func:`~sentinel.recipes.reach.counted`."""
+    return counted({"target": row.bug.target, "root": root(row.bug.document), "realism": row.realism} for row in rows)
 
 
 def tables(material: Material) -> list[Table]:

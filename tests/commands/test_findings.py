@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +28,32 @@ def test_duplicates_lists_every_source(run_sentinel: Any, mirrored: None, tiny: 
     names = [source["name"] for source in run_sentinel("report", "duplicates", "TINY-MEAN", "--json").json()]
     assert names[0] == "recipes"
     assert run_sentinel("report", "duplicates", "NO-SUCH").status == 2
+
+
+def test_a_pull_request_that_mends_the_bug_is_found_by_running(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(tiny.upstream, clone)
+
+    def git(*arguments: str) -> None:
+        person = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(clone), *person, *arguments], check=True, capture_output=True)
+
+    losses = clone / "tiny" / "losses.py"
+    right = losses.read_text()
+    git("checkout", "-q", tiny.buggy)
+    wrong = losses.read_text()
+    for number, text in (("7", right), ("8", wrong.replace("def agg_loss(", "def agg_loss(  # the same\n    "))):
+        git("checkout", "-q", tiny.buggy)
+        losses.write_text(text)
+        git("commit", "-qam", "tidy up")
+        git("update-ref", f"refs/pull/{number}/head", "HEAD")
+    git("update-ref", "refs/heads/main", tiny.buggy)
+    git("update-ref", "refs/pull/7/merge", "refs/pull/7/head")
+    assert run_sentinel("mirror", "add", "tiny", "--from", clone).status == 0
+    answer = run_sentinel("report", "duplicates", "TINY-MEAN", "--run", "--json")
+    verdicts = {head["pull"]: (head["verdict"], head["open"]) for head in answer.json()}
+    assert verdicts == {8: ("reproduced", False), 7: ("mends", True)}
+    assert answer.status == 1
+    text = run_sentinel("report", "duplicates", "TINY-MEAN", "--run").out
+    assert "TINY-MEAN  #7" in text
+    assert "1 recipe at 2 heads: 1 mended, 0 could not be decided" in text

@@ -135,9 +135,9 @@ def test_recipes_are_chosen_by_what_they_say(run_sentinel: Any, arguments: tuple
 
 def test_the_index_of_recipes(run_sentinel: Any) -> None:
     text = run_sentinel("list", "recipes", "--markdown").out
-    assert "1 bugs: 1 of tiny." in text
+    assert "\n1 bug (1 recipe):\n\n* tiny: 1 bug (1 recipe)\n" in text
     assert "## decided by values alone (1)" in text
-    assert "| [TINY-MEAN](tiny/TINY-MEAN.yaml) | masked tokens count |  |  | #7 open |" in text
+    assert "| [TINY-MEAN](tiny/TINY-MEAN.yaml) | masked tokens count |  |  |  | #7 open |" in text
 
 
 def test_show(run_sentinel: Any, tiny: Any) -> None:

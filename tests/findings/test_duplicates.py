@@ -168,3 +168,5 @@ def test_files_follow_the_package_roots_and_former_paths() -> None:
     targets = bundled_catalog().targets
     assert "demo_rl/losses.py" in files_of(targets["demo"], "demo_rl.losses.agg_loss")
     assert "skyrl-gym/skyrl_gym/envs/x.py" in files_of(targets["skyrl"], "skyrl_gym.envs.x.f")
+    files = files_of(targets["skyrl"], "skyrl.train.trainer.f")  # a package that has moved
+    assert {"skyrl/train/trainer.py", "skyrl/skyrl/train/trainer.py"} <= set(files)

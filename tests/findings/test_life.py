@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.findings.life import STATES, advanced, load, page, place, save, state_of
+from sentinel.findings.life import STATES, Finding, advanced, at_main, first_seen, load, place, save, state_of
+from sentinel.findings.page import Entry, page
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 
@@ -29,7 +30,7 @@ def test_each_state_follows_from_a_fact(loaded_recipe: Recipe) -> None:
         state_of(reported, [buggy, main, release]),
     ]
     assert tuple(state for state, _ in found) == STATES
-    assert found[1] == ("confirmed", "reproduced at git:aaaaaaa")
+    assert found[1] == ("reproduced", "reproduced at git:aaaaaaa")
     gone = replace(loaded_recipe, upstream={"status": "removed"})
     assert state_of(gone, [buggy]) == ("fixed upstream", "its code was removed")
     assert state_of(reported, [buggy, at("git:main", "reproduced"), release])[0] == "reported"
@@ -63,20 +64,61 @@ def test_a_file_that_is_none_is_told(loaded_recipe: Recipe, tmp_path: Path) -> N
             load(file)
 
 
-def test_the_page_counts_and_escapes(loaded_recipe: Recipe) -> None:
+def entry(recipe: Recipe, state: str, verdict: str = "", **document: object) -> Entry:
+    main = {"verdict": verdict, "commit": "a" * 40, "file": "a/b.py", "line": 3} if verdict else {}
+    recipe = replace(recipe, document={**recipe.document, **document})
+    finding = advanced(None, recipe, state, state, "2026-01-01", since="2025-01-01", main=main)
+    return Entry(finding, recipe, "https://github.com/a/b")
+
+
+def test_the_page_counts_roots_groups_them_and_escapes(loaded_recipe: Recipe) -> None:
     hostile = replace(loaded_recipe, title="a | b <script> @everyone")
-    text = page([advanced(None, hostile, "confirmed", "reproduced", "2026-01-01")])
-    assert "1 finding: 1 confirmed" in text
+    hard = {"producer": "none", "how": "nobody calls it"}
+    text = page(
+        [
+            entry(hostile, "reproduced", "reproduced", root="one", severity="low"),
+            entry(replace(hostile, bug_id="SECOND"), "reproduced", "reproduced", root="one", severity="high"),
+            entry(replace(hostile, bug_id="GONE"), "reported", "inconclusive", root="gone"),
+            entry(replace(hostile, bug_id="HARD"), "reproduced", "reproduced", root="hard", reach=hard),
+        ]
+    )
+    assert "2 bugs (3 recipes) and 1 of hardening (1)." in text
     assert "<script>" not in text
     assert "@everyone" not in text
+    first, _, rest = text.partition(f"\n## {hostile.target}\n")
+    assert "1 bug (2 recipes) at main" in first
+    assert f"[SECOND](../recipes/{hostile.target}/" in first, "the worse of a root stands for it"
+    assert "HARD" not in first
+    assert "](https://github.com/a/b/blob/" + "a" * 40 + "/a/b.py#L3)" in first
+    assert "### at main: 1 (2 recipes)" in rest
+    assert "| 2025-01-01 |" in rest
+    assert "[GONE]" in rest.partition("### not decided at main: 1 (1 recipe)")[2].partition("###")[0]
+    assert "nobody calls it" in rest.partition("### hardening: 1 (1 recipe)")[2]
+
+
+def test_dates_are_of_revisions_and_main_is_the_branch(loaded_recipe: Recipe) -> None:
+    told = replace(loaded_recipe, document={"introduced_by": "abc (#1, 2025-02-03)"})
+    runs = [
+        {"verdict": "fixed", "first": {"date": "2024-01-01T00:00:00Z"}},
+        {"verdict": "reproduced", "first": {"date": "2025-01-02T00:00:00Z"}},
+    ]
+    assert first_seen(told, {"runs": runs}) == "2025-01-02"
+    assert first_seen(told, None) == "2025-02-03"
+    assert first_seen(replace(told, document={}), None) == ""
+    document = {"verdict": "reproduced", "checkout": {"commit": "c"}, "boundary": {"file": "f.py", "line": 1}}
+    assert at_main([{**document, "ref": "git:" + "a" * 40}]) == {}
+    assert at_main([{**document, "ref": "git:main"}])["commit"] == "c"
 
 
 def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is_theirs() -> None:
     folder = Path(__file__).resolve().parents[2] / "findings"
-    kept = {}
-    for recipe in find_recipes(bundled_catalog()):
+    catalog = bundled_catalog()
+    kept: dict[Path, Finding] = {}
+    entries = []
+    for recipe in find_recipes(catalog):
         finding = load(place(folder, recipe))
         if finding is not None:  # a recipe has no life yet before `sentinel report findings` has looked at it
             kept[place(folder, recipe)] = finding
+            entries.append(Entry(finding, recipe, catalog.targets[recipe.target].repository.removesuffix(".git")))
     assert set(folder.glob("*/*.json")) == set(kept), "findings of recipes that are no more"
-    assert (folder / "BUG_FINDINGS.md").read_text(encoding="utf-8") == page(list(kept.values()))
+    assert (folder / "BUG_FINDINGS.md").read_text(encoding="utf-8") == page(entries)

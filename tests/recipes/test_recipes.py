@@ -24,6 +24,7 @@ from sentinel.recipes import Expected, Recipe, adopt_pins, find_recipes, load_fo
 from sentinel.recipes.affects import Affected
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.recipes.check import check, check_files
+from sentinel.recipes.reach import counted, realism
 from sentinel.recipes.reading import examine_document
 from sentinel.recipes.schema_subset import compiled
 from sentinel.recipes.structure import schema
@@ -226,6 +227,8 @@ def test_everything_else_is_kept():
         (GOOD.replace("TOY-1", ".."), "2:9: bug_id"),
         (GOOD.replace("bug_id: TOY-1", 'bug_id: "TOY\\n"'), "2:9: 'TOY\\n' is no bug id"),
         (changed(severity=[]), "severity must be a string, found a list"),
+        (GOOD + "reach: {producer: a/b.py, how: x}\n", "14:19: reach.producer: the string 'a/b.py' will not do; Where the value"),
+        (GOOD + "reach: {producer: none}\n", "missing key 'how'"),
         (GOOD + "affects: [{wehn: {a.b: 1}}]\n", "14:12: unknown key 'wehn' — did you mean 'when'?"),
         (GOOD + "affects: [{when: {a.b: '>1'}}]\n", "14:24: affects[0].when.a.b: the string '>1' will not do; a value, a list of values"),
         (GOOD + "affects: [{when: {a b: 1}}]\n", "14:19: 'a b' is not the dotted name of a setting"),
@@ -608,3 +611,26 @@ def test_good_recipes_load_without_jsonschema_and_torch(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("reach", "real"),
+    [
+        ({"producer": "a/b.py:3@8eb27cc2dc34", "how": "x", "shipped": "a.yaml:1@8eb27cc2dc34"}, "default"),
+        ({"producer": "a/b.py:3@8eb27cc2dc34", "how": "x"}, "configuration"),
+        ({"producer": "a/b.py:3@8eb27cc2dc34", "how": "x", "shipped": "a:1@8eb27cc2dc34", "fault": True}, "fault"),
+        ({"producer": "none", "how": "nothing calls it"}, "unreachable"),
+        (None, ""),
+    ],
+)
+def test_realism_follows_from_reach(reach: Any, real: str) -> None:
+    assert realism({} if reach is None else {"reach": reach}) == real
+
+
+def test_counts_are_of_roots_with_recipes_in_brackets_and_hardening_apart() -> None:
+    rows = [
+        {"target": "t", "root": name, "realism": real}
+        for name, real in zip("aabc", ["", "", "fault", "unreachable"], strict=True)
+    ]
+    assert counted(rows) == "2 bugs (3 recipes) and 1 of hardening (1)"
+    assert counted(rows[:1]) == "1 bug (1 recipe)"

@@ -1,0 +1,70 @@
+"""Whether a pull request mends a bug, whatever its words: the recipe is run at each head that changes the boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.findings.history import files_of, names_of, touching
+from sentinel.history.commits import Commit
+from sentinel.history.ledger import Ledger
+from sentinel.recipes import Recipe
+from sentinel.reports.escaping import message
+from sentinel.sources import gitbinary
+
+
+@dataclass(frozen=True)
+class Head:
+    """A recipe at the head of a pull request that changes lines of its function, or of another's of the same search.
+
+    :ivar verdict: what the recipe says there; ``mends`` where it is ``fixed`` there and ``reproduced`` at the commit
+        that the pull request began from: an old head may be from before the bug.
+    :ivar open: whether the mirror has the merge that GitHub keeps ready for pull requests that are open.
+    """
+
+    bug_id: str
+    pull: int
+    commit: str
+    subject: str
+    verdict: str
+    open: bool
+
+
+def pulls(ledger: Ledger, recipe: Recipe) -> list[int]:
+    """The numbers of the pull requests of which own commits change lines of the boundary's function, newest first."""
+    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{ledger.target.branch}"]
+    touches = touching(ledger.mirror, names_of(recipe), files_of(ledger.target, recipe.boundary), outside)
+    return sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
+
+
+def heads(ledger: Ledger, recipes: Sequence[Recipe]) -> Iterator[Head]:
+    """Run recipes of one target at the head of each pull request that changes a function of one of them."""
+    numbers = {number for recipe in recipes for number in pulls(ledger, recipe)}
+    with ledger.deciding(recipes, lambda: ledger.local(1)) as decide:
+        for number in sorted(numbers, reverse=True):
+            try:
+                head = ledger.commit(f"pull/{number}/head")
+                found = {bug: unit.verdict for bug, unit in decide(head).items()}
+                if "fixed" in found.values():
+                    before = decide(ledger.commit(_began(ledger, head)))
+                    for bug, verdict in found.items():
+                        if verdict == "fixed" and before[bug].verdict == "reproduced":
+                            found[bug] = "mends"
+            except SentinelError:
+                continue
+            ready = _open(ledger, number)
+            for bug, verdict in found.items():
+                yield Head(bug, number, head.sha, message(head.subject), verdict, ready)
+
+
+def _began(ledger: Ledger, head: Commit) -> str:
+    done = gitbinary.run(ledger.mirror, "merge-base", head.sha, f"refs/heads/{ledger.target.branch}")
+    if done.status:
+        raise Unavailable(done.reason or f"{head.sha} has nothing in common with {ledger.target.branch}")
+    return done.out.decode("ascii", "replace").strip()
+
+
+def _open(ledger: Ledger, number: int) -> bool:
+    ref = f"refs/pull/{number}/merge"
+    return not gitbinary.run(ledger.mirror, "rev-parse", "--quiet", "--verify", ref).status

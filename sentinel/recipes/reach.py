@@ -1,0 +1,51 @@
+"""How a real run gets to a bug, how real that makes it, and which recipes show one root cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+#: From what a run meets by itself to what no run meets.
+REALISMS = ("default", "configuration", "fault", "unreachable")
+
+
+def realism(document: Mapping[str, Any]) -> str:
+    """How real a bug is, as follows from its recipe's ``reach``; empty where the recipe says nothing.
+
+    ``default``: a default or a shipped example sets what it takes. ``configuration``: a user must. ``fault``: something
+    else must fail before. ``unreachable``: nothing in the framework produces the value; it is hardening and no bug.
+    """
+    reach = document.get("reach")
+    if not isinstance(reach, Mapping):
+        return ""
+    if reach.get("producer") == "none":
+        return "unreachable"
+    return "fault" if reach.get("fault") else "default" if reach.get("shipped") else "configuration"
+
+
+def reached(document: Mapping[str, Any]) -> str:
+    """Say how a real run gets there, with the places in the framework that say so."""
+    reach = document.get("reach")
+    if not isinstance(reach, Mapping):
+        return ""
+    shipped = f"; set by {reach['shipped']}" if reach.get("shipped") else ""
+    return f"{' '.join(str(reach.get('how', '')).split())} ({reach.get('producer')}{shipped})"
+
+
+def root(document: Mapping[str, Any]) -> str:
+    """The name of the root cause: by default the bug's own id."""
+    return str(document.get("root") or document.get("bug_id", ""))
+
+
+def counted(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Count root causes, recipes in brackets, hardening apart: ``9 bugs (12 recipes) and 2 of hardening (3)``.
+
+    :param rows: ``target``, ``root`` and ``realism`` of each recipe.
+    """
+    bugs: list[tuple[str, str]] = []
+    hard: list[tuple[str, str]] = []
+    for row in rows:
+        (hard if row["realism"] == "unreachable" else bugs).append((row["target"], row["root"]))
+    number, recipes = len(set(bugs)), len(bugs)
+    text = f"{number} bug{'' if number == 1 else 's'} ({recipes} recipe{'' if recipes == 1 else 's'})"
+    return f"{text} and {len(set(hard))} of hardening ({len(hard)})" if hard else text
