@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _EXAMPLE = """\
   sentinel coverage verl                             at the last commit of its branch, a line for each module
   sentinel coverage verl --ref path:~/src/verl -v    and every function, with file and line
+  sentinel coverage verl --history                   at every release tag of the mirror
 
 A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
 rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
@@ -33,7 +34,9 @@ available
 def declare(commands: Commands) -> None:
     parser = command(commands, "coverage", _coverage, "say which signal-carrying functions are looked at", _EXAMPLE)
     parser.add_argument("target", metavar="TARGET", help="the framework")
-    parser.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
+    when.add_argument("--history", action="store_true", help="every release tag instead, a line for each")
     parser.add_argument("-v", "--verbose", action="store_true", help="name every function, with file and line")
     settings_options(parser, "repo-url", "python")
     json_option(parser)
@@ -43,6 +46,8 @@ def _coverage(arguments: argparse.Namespace) -> int:
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     try:
+        if arguments.history:
+            return _history(target, arguments.json)
         return _at(target, arguments.ref or f"git:{target.branch}", settings, arguments)
     except Unavailable as error:
         if not arguments.json:
@@ -95,3 +100,40 @@ def _say_rest(found: Coverage) -> None:
         say(f"bound, and not counted: the rule does not see signal in {', '.join(found.outside)}")
     for file, why in sorted(found.unread.items()):
         say(f"not read: {file}: {why}")
+
+
+def _history(target: Target, as_json: bool) -> int:
+    from sentinel.history.commits import releases
+    from sentinel.history.coverage import STATES, coverages
+    from sentinel.history.gittrees import GitTrees
+    from sentinel.sources import MirrorStore
+
+    mirror = MirrorStore().path(target.name)
+    tags = releases(mirror)
+    if not tags:
+        raise Unavailable(f"{target.name}: the mirror has no release tags")
+    trees = GitTrees(mirror)
+    try:
+        with progress() as tell:
+            found = []
+            for tag, one in zip(tags, coverages(target, trees, [tag.commit.tree for tag in tags])):
+                found.append((tag, one))
+                tell(f"{target.name}: {len(found) * 100 // len(tags)}% of {len(tags)} releases")
+    finally:
+        trees.close()
+    if as_json:
+        say_json(
+            {
+                "target": target.name,
+                "releases": [
+                    {"release": tag.name, "commit": tag.commit.sha, "totals": one.totals, "unread": one.unread}
+                    for tag, one in found
+                ],
+            }
+        )
+    else:
+        rows = [(tag.name, tag.commit.date[:10], *_numbers(one.totals)) for tag, one in found]
+        say_table(("release", "date", "functions", *STATES), rows)
+        for file, why in sorted({item for _, one in found for item in one.unread.items()}):
+            say(f"not read at some of them: {file}: {why}")
+    return 1 if any(one.unread for _, one in found) else 0

@@ -1,4 +1,4 @@
-"""``sentinel coverage`` at a working tree and of a mirror."""
+"""``sentinel coverage`` at a working tree, and over a history."""
 
 from __future__ import annotations
 
@@ -70,7 +70,16 @@ def test_a_file_that_cannot_be_read_makes_the_table_incomplete(run_sentinel: Any
     assert "not read: tiny/rows.py: it does not parse with Python " in answer.out
 
 
+def test_without_a_mirror(run_sentinel: Any) -> None:
+    for arguments in (("coverage", "tiny"), ("coverage", "tiny", "--history")):
+        answer = run_sentinel(*arguments)
+        assert (answer.status, answer.err.count("no mirror of tiny")) == (2, 1)
+    assert "no mirror of tiny" in run_sentinel("coverage", "tiny", "--json").json()["unavailable"]
+
+
 @pytest.mark.usefixtures("mirrored")
 def test_of_a_mirror(run_sentinel: Any) -> None:
     answer = run_sentinel("coverage", "tiny")
     assert (answer.status, answer.out.splitlines()[-1]) == (0, "1 function of training signal, 0 never looked at (0%)")
+    answer = run_sentinel("coverage", "tiny", "--history")
+    assert (answer.status, "no release tags" in answer.err) == (2, True)
