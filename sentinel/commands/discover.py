@@ -213,8 +213,8 @@ def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Set
         kept = f"   kept at {arguments.since} in {counted(item.kept, 'scenario')}" if item.law else ""
         say("\n".join(filter(None, [kept, f"   {item.violation.detail}"])))
     say(
-        f"\n{arguments.target}: {counted(answered, 'function')} that no adapter names answered at {arguments.since} and "
-        f"at {arguments.ref}, of {len(held)}: {counted(len(broken), 'finding')}"
+        f"\n{arguments.target}: {counted(answered, 'function')} that no adapter names answered at {arguments.since} "
+        f"and at {arguments.ref}, of {len(held)}: {counted(len(broken), 'finding')}"
     )
     return 1 if broken else 0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.runner import Runner
@@ -34,31 +34,38 @@ def held_to(
     globs: Sequence[str],
     count: int,
     seed: int = 0,
-    among: Callable[[Looked], bool] = lambda function: True,
 ) -> Iterator[Held]:
     """Compare every function that is understood at both revisions, and takes the same there.
 
     :param refs: the earlier one and the later one.
     :param count: scenarios of each.
     """
-    adapter = catalog.adapters[target]
     then, now = (_understood(runner, catalog, target, ref) for ref in refs)
+    chosen = {path: one for path, one in now.items() if any_of(path, globs) or any_of(path.rpartition(".")[2], globs)}
+    yield from compared_at(runner, target, refs, (then, chosen), count, seed)
+
+
+#: Functions by their dotted paths, each with what the lexicon makes of it.
+Sides = Sequence[Mapping[str, tuple[Looked, Subject | None]]]
+
+
+def compared_at(
+    runner: Runner, target: str, refs: tuple[Ref, Ref], sides: Sides, count: int, seed: int = 0
+) -> Iterator[Held]:
+    """Compare the functions that both revisions have."""
+    then, now = sides
     sessions = [runner.open_target(target, ref, []).law_session for ref in refs]
     for path, (function, subject) in now.items():
-        chosen = any_of(path, globs) or any_of(path.rpartition(".")[2], globs)
-        if not chosen or path not in then or not among(function):
+        if path not in then:
             continue
-        earlier = then[path][1]
+        before, earlier = then[path]
         if subject is None or earlier is None:
-            yield Held(function, why=function.by[0] if function.by else then[path][0].by[0])
-        elif replace(earlier, adapter="") != replace(subject, adapter=""):
+            yield Held(function, why=(function.by or before.by)[0])
+        elif (earlier.contract.inputs, earlier.contract.mask) != (subject.contract.inputs, subject.contract.mask):
             yield Held(function, why="it reads other things now")
         else:
             try:
-                yield Held(
-                    function,
-                    compared(sessions[0], sessions[1], replace(subject, adapter=str(adapter.file)), count, seed),
-                )
+                yield Held(function, compared(sessions[0], sessions[1], subject, count, seed))
             except Undecidable as error:
                 yield Held(function, why=str(error))
 
