@@ -6,6 +6,7 @@ rank four. Neither knows which of the two revisions is right.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,9 @@ ENOUGH = 8
 
 #: Scenarios that are asked first, to see whether a function answers, and in what form.
 _FIRST = 16
+
+#: What torch says of a mask that has another dtype than it must.
+_OF_DTYPE = re.compile(r"dtype|[Bb]ool|Long|Float|Int|types?\b|index")
 
 #: The law that looks at an answer and asks nothing of it.
 ANSWERS = Law("it_answers", "a call gives an answer", lambda case: [])
@@ -76,6 +80,8 @@ def answers(session: LawSession, subject: Subject, seed: int = 0) -> tuple[list[
         if trial.case is not None and any(map(_says, trial.case.observation[""].values())):
             trials.append(trial)
         refused[trial.refused or "it answers nothing"] += 1
+        if trial.refusal == "crash":  # what hangs or dies once is not asked again
+            return [], trial.refused
     return trials, "" if trials else next((why for why, _ in refused.most_common(1)), "nothing could be drawn")
 
 
@@ -94,7 +100,7 @@ def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject
             cases = [trial.case for trial in found if trial.case is not None]
             return with_keys(tried, [(case.inputs[""], case.observation[""]) for case in cases]), ""
         why = why or refused
-        if not subject.contract.mask:
+        if not subject.contract.mask or not _OF_DTYPE.search(refused):
             break
     return None, why
 
