@@ -159,11 +159,12 @@ class Miner:
                 if any(path.startswith(f"{self.target.module_of(file)}.") for path in wanted):
                     sources[file] = Source(functions=tuple(one for one, _ in self.texts(file, blob)))
             adapter = CATALOG.adapters[self.target.name]
-            found = unbound(adapter, coverage_of(self.target, self.definitions, tree, sources), CATALOG.laws)
+            bare = replace(self.target, bindings=(), unbound={}, registries=())
+            found = unbound(adapter, coverage_of(bare, self.definitions, tree, sources), CATALOG.laws)
             sides.append({one.path: (one, subject) for one, subject in found if one.path in wanted})
         both = [path for path in sides[0] if path in sides[1]]
         if all(side[path][1] is None for path in both for side in sides):  # nothing to have a checkout for
-            return ((path, sides[0][path][0].by[0]) for path in both)
+            return ((path, f"not understood: {sides[0][path][0].by[0]}") for path in both)
         refs = Ref("git", candidate.commit), Ref("git", candidate.parent)
         return ((one.function.path, said(one)) for one in compared_at(runner, self.target.name, refs, sides, SCENARIOS))
 
@@ -260,6 +261,16 @@ def hold(found: list[Candidate], count: int) -> Iterator[tuple[int, Candidate]]:
         runner.close()
 
 
+def recorded(file: Path) -> list[Candidate]:
+    """The verified bugs of a list, each as if nobody had bound its function."""
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [
+        Candidate(bug["target"], bug["fix"], bug["parent"], "", bug["id"], (Touched(bug["boundary"], STATES[-1], ()),))
+        for bug in lines
+        if bug["target"] in CATALOG.targets
+    ]
+
+
 def read(file: Path) -> list[Candidate]:
     lines = json.loads(file.read_text(encoding="utf-8"))
     parts = [[Touched(each["path"], each["state"], tuple(each["by"])) for each in line["functions"]] for line in lines]
@@ -275,6 +286,9 @@ def main() -> int:
     parser.add_argument("--known", metavar="FILE", type=Path, action="append", default=[])
     parser.add_argument("--run", metavar="N", type=int, default=0, help="ask the laws of so many more bound ones")
     parser.add_argument("--json", metavar="FILE", type=Path, required=True, help="where the candidates are kept")
+    parser.add_argument(
+        "--bugs", metavar="FILE", type=Path, help="with --since: these verified bugs instead (JSON lines)"
+    )
     parser.add_argument("--since", metavar="N", type=int, default=0, help="call what N more change and nobody bound")
     arguments = parser.parse_args()
 
@@ -282,7 +296,7 @@ def main() -> int:
         arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
 
     if arguments.run or arguments.since:
-        found = read(arguments.json)
+        found = recorded(arguments.bugs) if arguments.bugs else read(arguments.json)
         for n, one in hold(found, arguments.since):
             found[n] = one
             write()

@@ -351,7 +351,6 @@ def _advantages(function: str, twin: str) -> Binding:
 
 TARGET = Target(
     name="slime",
-    spellings={"opsm_delta": "threshold", "eps_clip_high": "clip_high"},
     repository="https://github.com/THUDM/slime",
     roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week of January 2026

@@ -69,6 +69,7 @@ class _Reading:
     def value(self, name: str, annotation: str = "", choices: Sequence[str] = ()) -> dict[str, Any] | None:
         """How a parameter, key or attribute of a name is made; None where that is not known."""
         self.names.add(name)
+        annotation = "" if annotation in ("Any", "object") else annotation
         literal = re.search(r"Literal\[(.*?)\]", annotation)
         if literal is not None and not choices:
             choices = [part.strip().strip("'\"") for part in literal[1].split(",")]

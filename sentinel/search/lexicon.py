@@ -224,6 +224,13 @@ TERMS: tuple[Term, ...] = (
         10,
         2,
     ),
+    _any_of("top_k", r"top_?k", -1, 2),
+    _any_of("top_p", r"top_?p|min_p", 1.0, 0.9),
+    _any_of("repetition_penalty", r"(repetition|frequency|presence)_penalty", 1.0, 1.2),
+    _any_of("stop", r"stop(_words|_strings|_sequences|_token_ids)?|bad_words", None, []),
+    _any_of("window", r"window(_size)?|block_size|head_dim|hidden_size|num_heads|num_experts|num_layers", 4, 2),
+    _any_of("finish", r"(stop|finish)_reason", "stop", "length"),
+    _any_of("finishes", r"(stop|finish)_reasons", ["stop", "length"], ["stop"]),
     _any_of("axis", r"dim|axis|seq_dim|gather_dim|scatter_dim|batch_dim|sequence_dim", -1, 1, 0),
     _any_of(
         "flag",
