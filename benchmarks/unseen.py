@@ -9,6 +9,8 @@ commit or pull request. Nothing is asked of the laws while they are mined.
 2. With `--run N`, of the candidates that `--json FILE` has from the first step: the laws of changed boundaries that are
    bound search at the parent and at the fix, for N more candidates, drawn at random. `found` is a law that breaks at
    the parent and not at the fix.
+3. With `--since N`, of candidates that change what nobody has bound: the changed functions are called by the lexicon at
+   the parent and at the fix, and compared. What the fix keeps and the parent does not is of rank three.
 
 A candidate is no verified bug: its subject may speak of a crash, and its diff may tidy up.
 """
@@ -34,10 +36,11 @@ from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
 from sentinel.history import commits
 from sentinel.history.bindings import Definitions, sighting
-from sentinel.history.coverage import STATES, coverage_of
+from sentinel.history.coverage import STATES, coverage_of, unbound
 from sentinel.history.gittrees import GitTrees, LargeObjectError
 from sentinel.history.inventory import Function, Source, signal_functions
 from sentinel.history.names import span_of, syntax_of
+from sentinel.history.since import Held, compared_at
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.sources import MirrorStore, open_checkout
@@ -55,6 +58,10 @@ ASIDE = re.compile(
     r"\b(revert|docs?|readme|typos?|ci|lint|format(ting)?|pre-commit|tests?|docker\w*|install\w*)\b", re.I
 )
 
+#: Scenarios of one comparison, and what it can say, the most telling first.
+SCENARIOS = 100
+OUTCOMES = ("inferred law", "differs", "the same", "refused", "not understood", "unavailable")
+
 #: Scenarios of one search: four times what `--sentinel-laws=quick` looks at.
 ENOUGH = 25
 
@@ -70,6 +77,8 @@ class Touched:
 class Candidate:
     """:ivar state: the best of the functions that it changes.
     :ivar outcome: of the laws, where they were asked.
+    :ivar automatic: changed functions that nobody has bound, each with what calling it by the lexicon said; None where
+        nobody has tried.
     """
 
     target: str
@@ -79,6 +88,7 @@ class Candidate:
     subject: str
     functions: tuple[Touched, ...]
     outcome: str = ""
+    automatic: tuple[tuple[str, str], ...] | None = None
 
     @property
     def state(self) -> str:
@@ -138,6 +148,26 @@ class Miner:
             for one in coverage_of(self.target, self.definitions, tree, sources).functions:
                 yield Touched(one.path, one.state, one.by)
 
+    def held(self, runner: Runner, candidate: Candidate) -> Iterator[tuple[str, str]]:
+        """What the unbound functions that it changes keep at the fix and not at the parent."""
+        wanted = {function.path for function in candidate.functions if function.state == "never looked at"}
+        sides = []
+        for sha in (candidate.commit, candidate.parent):
+            tree = commits.commit(self.mirror, sha).tree
+            sources = {}
+            for file, blob in self.definitions.sources(tree):
+                if any(path.startswith(f"{self.target.module_of(file)}.") for path in wanted):
+                    sources[file] = Source(functions=tuple(one for one, _ in self.texts(file, blob)))
+            adapter = CATALOG.adapters[self.target.name]
+            bare = replace(self.target, bindings=(), unbound={}, registries=())
+            found = unbound(adapter, coverage_of(bare, self.definitions, tree, sources), CATALOG.laws)
+            sides.append({one.path: (one, subject) for one, subject in found if one.path in wanted})
+        both = [path for path in sides[0] if path in sides[1]]
+        if all(side[path][1] is None for path in both for side in sides):  # nothing to have a checkout for
+            return ((path, f"not understood: {sides[0][path][0].by[0]}") for path in both)
+        refs = Ref("git", candidate.commit), Ref("git", candidate.parent)
+        return ((one.function.path, said(one)) for one in compared_at(runner, self.target.name, refs, sides, SCENARIOS))
+
     def _texts(self, file: str, blob: str) -> list[tuple[Function, str]]:
         """The functions of a file that carry signal, each with its code, without comments and docstrings."""
         try:
@@ -174,6 +204,18 @@ class Miner:
         return Counter(said).most_common(1)[0][0] if said else "no laws"
 
 
+def said(one: Held) -> str:
+    """What a comparison of a fix and its parent says, in a word and a reason."""
+    outcome = one.outcome
+    if outcome is None or not outcome.answered:
+        why = one.why or next(iter(outcome.refused if outcome else ()), "")
+        return f"not understood: {why}" if outcome is None else f"refused: {why}"
+    ranks = {item.rank: item for item in reversed(outcome.broken)}
+    if 3 in ranks and (law := ranks[3].law):
+        return f"inferred law: {law.name} ({ranks[3].key})"
+    return f"differs: {ranks[4].key}" if 4 in ranks else "the same"
+
+
 def mine(targets: Sequence[str], records: list[Path]) -> Iterator[Candidate]:
     for name in targets:
         try:
@@ -201,9 +243,40 @@ def ask(found: list[Candidate], count: int) -> Iterator[tuple[int, Candidate]]:
         runner.close()
 
 
+def hold(found: list[Candidate], count: int) -> Iterator[tuple[int, Candidate]]:
+    """The next candidates that change what nobody has bound, with what the lexicon's calls say; and their places."""
+    waiting = [n for n, one in enumerate(found) if any(each.state == STATES[-1] for each in one.functions)]
+    random.Random(0).shuffle(waiting)
+    miners: dict[str, Miner] = {}
+    runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options(timeout=10))
+    try:
+        for n in [n for n in waiting if found[n].automatic is None][:count]:
+            one = found[n]
+            miner = miners.setdefault(one.target, Miner(CATALOG.targets[one.target], MirrorStore()))
+            try:
+                yield n, replace(one, automatic=tuple(miner.held(runner, one)))
+            except Unavailable as error:
+                yield n, replace(one, automatic=(("", f"unavailable: {error.reason}"),))
+    finally:
+        runner.close()
+
+
+def recorded(file: Path) -> list[Candidate]:
+    """The verified bugs of a list, each as if nobody had bound its function."""
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [
+        Candidate(bug["target"], bug["fix"], bug["parent"], "", bug["id"], (Touched(bug["boundary"], STATES[-1], ()),))
+        for bug in lines
+        if bug["target"] in CATALOG.targets
+    ]
+
+
 def read(file: Path) -> list[Candidate]:
     lines = json.loads(file.read_text(encoding="utf-8"))
     parts = [[Touched(each["path"], each["state"], tuple(each["by"])) for each in line["functions"]] for line in lines]
+    for line in lines:
+        if line.get("automatic") is not None:
+            line["automatic"] = tuple(map(tuple, line["automatic"]))
     return [Candidate(**{**line, "functions": tuple(part)}) for line, part in zip(lines, parts)]
 
 
@@ -213,13 +286,21 @@ def main() -> int:
     parser.add_argument("--known", metavar="FILE", type=Path, action="append", default=[])
     parser.add_argument("--run", metavar="N", type=int, default=0, help="ask the laws of so many more bound ones")
     parser.add_argument("--json", metavar="FILE", type=Path, required=True, help="where the candidates are kept")
+    parser.add_argument(
+        "--bugs", metavar="FILE", type=Path, help="with --since: these verified bugs instead (JSON lines)"
+    )
+    parser.add_argument("--since", metavar="N", type=int, default=0, help="call what N more change and nobody bound")
     arguments = parser.parse_args()
 
     def write() -> None:
         arguments.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
 
-    if arguments.run:
-        found = read(arguments.json)
+    if arguments.run or arguments.since:
+        found = recorded(arguments.bugs) if arguments.bugs else read(arguments.json)
+        for n, one in hold(found, arguments.since):
+            found[n] = one
+            write()
+            print(f"{one.target} {one.commit[:12]} {one.subject[:70]}: {one.automatic}", file=sys.stderr, flush=True)
         for n, one in ask(found, arguments.run):
             found[n] = one
             write()
@@ -232,6 +313,8 @@ def main() -> int:
         print(name, dict(Counter(one.state for one in found if one.target == name)))
     print(f"all {len(found)}", dict(Counter(one.state for one in found)))
     print("laws", dict(Counter(one.outcome.partition(":")[0] for one in found if one.outcome)))
+    tried = [{text.partition(":")[0] for _, text in one.automatic} for one in found if one.automatic is not None]
+    print("by the lexicon", len(tried), dict(Counter(next((o for o in OUTCOMES if o in one), "none") for one in tried)))
     return 0
 
 

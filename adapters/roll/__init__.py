@@ -533,6 +533,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 TARGET = Target(
     name="roll",
+    batches={"DataProto": "roll.distributed.scheduler.protocol.DataProto"},
     repository="https://github.com/alibaba/ROLL",
     roots=(PackageRoot("roll"),),
     preload=("tensordict", "omegaconf"),

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, counted, json_option, progress, say, say_json, say_table
-from sentinel.commands.known import known, settings_options, target_named
+from sentinel.commands.known import PATIENCE, known, settings_options, target_named
 from sentinel.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sentinel.commands.console import Commands
-    from sentinel.history.coverage import Coverage
+    from sentinel.history.coverage import Coverage, Looked
+    from sentinel.recipes.catalog import Catalog
     from sentinel.settings import Settings
     from sentinel.targets import Target
+    from sentinel.targets.refs import Ref
 
 _EXAMPLE = """\
   sentinel coverage verl                             at the last commit of its branch, a line for each module
   sentinel coverage verl --ref path:~/src/verl -v    and every function, with file and line
+  sentinel coverage verl --call                      and call what no adapter names
   sentinel coverage verl --history                   at every release tag of the mirror
 
 A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
 rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
-nothing of it is imported or run.
+nothing of it is imported or run, but for --call: then what the lexicon understands and answers is automatic.
 exit status: 0; 1 where a file could not be read, so that the table is not whole; 2 where the ref, or the mirror, is not
 available
 """
@@ -37,6 +40,9 @@ def declare(commands: Commands) -> None:
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
     when.add_argument("--history", action="store_true", help="every release tag instead, a line for each")
+    parser.add_argument(
+        "--call", action="store_true", help="call what nobody has bound and the lexicon understands; it runs the code"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="name every function, with file and line")
     settings_options(parser, "repo-url", "python")
     json_option(parser)
@@ -48,7 +54,7 @@ def _coverage(arguments: argparse.Namespace) -> int:
     try:
         if arguments.history:
             return _history(target, arguments.json)
-        return _at(target, arguments.ref or f"git:{target.branch}", settings, arguments)
+        return _at(catalog, target, arguments.ref or f"git:{target.branch}", settings, arguments)
     except Unavailable as error:
         if not arguments.json:
             raise
@@ -56,7 +62,7 @@ def _coverage(arguments: argparse.Namespace) -> int:
         return 2
 
 
-def _at(target: Target, written: str, settings: Settings, arguments: argparse.Namespace) -> int:
+def _at(catalog: Catalog, target: Target, written: str, settings: Settings, arguments: argparse.Namespace) -> int:
     from sentinel.deciding.runner import opener
     from sentinel.history.coverage import STATES, CheckoutTrees, coverages
     from sentinel.targets.refs import Ref
@@ -64,6 +70,8 @@ def _at(target: Target, written: str, settings: Settings, arguments: argparse.Na
     with progress() as tell:
         checkout = opener(settings, tell)(target, Ref.parse(written), None)
     (found,) = coverages(target, CheckoutTrees(checkout), [""])
+    if arguments.call:
+        found = _called(target, found, settings, catalog, checkout.ref)
     if arguments.json:
         say_json(
             {
@@ -72,7 +80,7 @@ def _at(target: Target, written: str, settings: Settings, arguments: argparse.Na
                 "commit": checkout.commit,
                 "totals": found.totals,
                 "modules": found.modules,
-                "functions": [{"path": each.path, **asdict(each)} for each in found.functions],
+                "functions": [_plain(each) for each in found.functions],
                 "outside": found.outside,
                 "unread": found.unread,
             }
@@ -86,6 +94,25 @@ def _at(target: Target, written: str, settings: Settings, arguments: argparse.Na
     say_table(("module", "functions", *STATES), [*rows, ("total", *_numbers(found.totals))])
     _say_rest(found)
     return 1 if found.unread else 0
+
+
+def _plain(function: Looked) -> dict[str, Any]:
+    told = {"path": function.path, **asdict(function)}
+    del told["signature"]  # what it is read from
+    return told
+
+
+def _called(target: Target, found: Coverage, settings: Settings, catalog: Catalog, ref: Ref) -> Coverage:
+    from sentinel.deciding.runner import runner_of
+    from sentinel.history.coverage import called
+
+    with progress() as tell:
+        runner = runner_of(catalog, replace(settings, timeout=min(settings.timeout, PATIENCE)), tell)
+        try:
+            session = runner.open_target(target.name, ref, []).law_session
+            return called(catalog.adapters[target.name], found, catalog.laws, session)
+        finally:
+            runner.close()
 
 
 def _numbers(totals: Mapping[Any, int]) -> tuple[str, ...]:

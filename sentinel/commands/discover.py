@@ -7,11 +7,12 @@ import re
 import secrets
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, counted, json_option, progress, say, say_json
-from sentinel.commands.known import known, settings_options, target_named
+from sentinel.commands.known import PATIENCE, known, settings_options, target_named
 from sentinel.errors import SentinelError, nearest
 
 if TYPE_CHECKING:
@@ -24,18 +25,24 @@ if TYPE_CHECKING:
     from sentinel.search.boundary_search import Finding
     from sentinel.search.checks import Omitted
     from sentinel.search.discovery import Discovered, Progress
+    from sentinel.search.inferred import Broken
+    from sentinel.settings import Settings
 
 _EXAMPLE = """\
   sentinel discover verl                                    one minute at git:main
   sentinel discover verl --ref git:f7d10f3dcb1127e60fc2d55da572a4b8783a5fc8 --boundary 'compute_rloo*'
   sentinel discover roll --law masked_values_have_no_influence --budget 10m --save recipes/roll
   sentinel discover slime --examples 2000 --seed 7          the same again, on every machine
+  sentinel discover verl --ref git:main --since pypi:latest --rank 3    what functions without a line of an adapter kept
   sentinel discover skyrl --ref path:~/src/SkyRL            a working tree
 
 What is found is shrunk, measured again in a fresh process and, where it is a difference of numbers, in float64 too:
 what vanishes there was rounding. Ctrl-C ends the search with what it has.
 exit status: 0 nothing found, 1 something found, 2 nothing could be searched
 """
+
+#: Scenarios of each function, where it is held to an earlier revision.
+_EACH = 100
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -48,6 +55,15 @@ def declare(commands: Commands) -> None:
         "--boundary", metavar="GLOB", action="append", default=[], help="only these (dotted path or its last part)"
     )
     parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only these")
+    parser.add_argument(
+        "--rank",
+        metavar="N",
+        type=_ranks,
+        default=(1, 2),
+        help="1 an oracle proves it, 2 a law is broken, 3 a law that was kept at --since, 4 other numbers than at "
+        "--since; such as 1,2 (the default), 3 or all",
+    )
+    parser.add_argument("--since", metavar="REF", help="the earlier revision that ranks 3 and 4 hold functions to")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--budget", metavar="TIME", type=_seconds, help="such as 60s (the default), 10m, 1h")
     length.add_argument("--examples", metavar="N", type=_count, help="try exactly so many scenarios")
@@ -59,6 +75,12 @@ def declare(commands: Commands) -> None:
     )
     settings_options(parser)
     json_option(parser)
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"all|[1-4](,[1-4])*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} names no rank; write 1,2 (the default), 3, or all")
+    return (1, 2, 3, 4) if text == "all" else tuple(sorted({int(rank) for rank in text.split(",")}))
 
 
 def _seconds(text: str) -> float:
@@ -86,6 +108,10 @@ def _discover(arguments: argparse.Namespace) -> int:
     catalog, settings = known(arguments)
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref)
+    if not {3, 4}.isdisjoint(arguments.rank) and arguments.since is None:
+        raise SentinelError("ranks 3 and 4 compare with an earlier revision; name it with --since REF")
+    if {1, 2}.isdisjoint(arguments.rank):
+        return _of_functions(arguments, catalog, settings)
     for glob in arguments.law:
         if not any(any_of(name, [glob]) for name in catalog.laws):
             raise SentinelError(f"no law matches {glob!r}{nearest(glob, catalog.laws)}")
@@ -110,7 +136,7 @@ def _discover(arguments: argparse.Namespace) -> int:
             search = Discovery(
                 open_target,
                 chosen,
-                lambda law: any_of(law.name, arguments.law),
+                lambda law: law.rank in arguments.rank and any_of(law.name, arguments.law),
                 seed,
                 Memory(Home.default().path / "found") if arguments.seed is None else None,
                 found=lambda finding: tell(
@@ -148,9 +174,64 @@ def _discover(arguments: argparse.Namespace) -> int:
         say(f"\nagain: {_command(arguments, seed, done.tried)}")
     if failed is not None:
         raise failed
-    if not done.searches:
-        return 2
-    return 1 if found or done.stale else 0
+    status = 2 if not done.searches else 1 if found or done.stale else 0
+    return status if arguments.since is None else max(status, _of_functions(arguments, catalog, settings))
+
+
+def _of_functions(arguments: argparse.Namespace, catalog: Catalog, settings: Settings) -> int:
+    """Ranks 3 and 4: the functions that no adapter names, held to what they did at an earlier revision."""
+    from sentinel.deciding.runner import runner_of
+    from sentinel.history.since import held_to
+    from sentinel.search.checks import any_of
+    from sentinel.targets.refs import Ref
+
+    refs = Ref.parse(arguments.since), Ref.parse(arguments.ref)
+    count, seed = arguments.examples or _EACH, arguments.seed or 0
+    with progress() as tell:
+        runner = runner_of(catalog, replace(settings, timeout=min(settings.timeout, PATIENCE)), tell)
+        try:
+            held = []
+            for one in held_to(runner, catalog, arguments.target, refs, arguments.boundary, count, seed):
+                held.append(one)
+                if one.outcome is not None:
+                    tell(f"{counted(len(held), 'function')}; at {one.function.path}")
+        finally:
+            runner.close()
+    broken = [
+        item
+        for one in held
+        for item in (one.outcome.broken if one.outcome else [])
+        if item.rank in arguments.rank and (item.law is None or any_of(item.law.name, arguments.law))
+    ]
+    answered = sum(1 for one in held if one.outcome and one.outcome.answered)
+    if arguments.json:
+        say_json([_broken_json(item) for item in broken])
+        return 1 if broken else 0
+    for number, item in enumerate(broken, 1):
+        said = f"no longer keeps {item.law.name}" if item.law else "answers otherwise"
+        say(f"\n{number}. rank {item.rank}: {item.subject.boundary} {said} ({item.key})")
+        kept = f"   kept at {arguments.since} in {counted(item.kept, 'scenario')}" if item.law else ""
+        say("\n".join(filter(None, [kept, f"   {item.violation.detail}"])))
+    say(
+        f"\n{arguments.target}: {counted(answered, 'function')} that no adapter names answered at {arguments.since} "
+        f"and at {arguments.ref}, of {len(held)}: {counted(len(broken), 'finding')}"
+    )
+    return 1 if broken else 0
+
+
+def _broken_json(item: Broken) -> dict[str, Any]:
+    from sentinel.reports.escaping import message
+    from sentinel.values.literals import typed
+
+    return {
+        "boundary": item.subject.boundary,
+        "rank": item.rank,
+        "law": item.law.name if item.law else None,
+        "key": item.key,
+        "kept": item.kept,
+        "scenario": typed(item.variants),
+        "detail": message(item.violation.detail),
+    }
 
 
 def _saved(folder: Path, finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> Path | str:
@@ -223,7 +304,7 @@ def _described(number: int, item: Discovered, saved: Path | str | None, open_tar
 
     finding = item.finding
     lines = [
-        f"\n{number}. {finding.subject.boundary} breaks {finding.law.name}"
+        f"\n{number}. {finding.subject.boundary} breaks {finding.law.name} (rank {finding.law.rank})"
         + (" (found by an earlier run)" if finding.replayed else ""),
         f"   {finding.law.statement}",
     ]
@@ -256,6 +337,7 @@ def _json(
         return {
             "boundary": finding.subject.boundary,
             "law": finding.law.name,
+            "rank": finding.law.rank,
             "symptom": finding.symptom,
             "scenario": typed(finding.trial.variants),
             "observed": {violation.key: typed(violation.observed) for violation in finding.violations},

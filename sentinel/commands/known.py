@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 DISTRIBUTION = "rl-sentinel"
 
 
+#: Seconds that a call which nobody has bound may take: on a few small tensors none does, unless it waits for another.
+PATIENCE = 10.0
+
 #: The options that say how a target's code is had and run, whatever is asked of it.
 PROBING = ("recipes", "python", "repo-url", "device", "timeout", "sandbox")
 #: Those that say where evidence lies: the last run's, and what was accepted.

@@ -5,21 +5,26 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Literal
 
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable
 from sentinel.history.bindings import Definitions, Trees, sighting
 from sentinel.history.gittrees import TREE, Folder
 from sentinel.history.inventory import Source, read
+from sentinel.laws.law import Law
+from sentinel.recipes.catalog import Adapter
+from sentinel.search.automatic import subject_of, understood
+from sentinel.search.signatures import Signature
 from sentinel.sources.checkouts import files
 from sentinel.sources.trees import FILE
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
-State = Literal["by contract", "left out", "never looked at"]
-STATES: tuple[State, ...] = ("by contract", "left out", "never looked at")
+State = Literal["by contract", "automatic", "left out", "never looked at"]
+STATES: tuple[State, ...] = ("by contract", "automatic", "left out", "never looked at")
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Looked:
     """One function that carries training signal.
 
     :ivar module: its dotted name.
-    :ivar by: the contracts that it is bound to; or the reason why it is left out.
+    :ivar by: the contracts that it is bound to; or the reason why it is left out, or not called.
     """
 
     module: str
@@ -38,6 +43,7 @@ class Looked:
     subjects: tuple[str, ...]
     state: State
     by: tuple[str, ...] = ()
+    signature: Signature = field(default=Signature(()), compare=False)
 
     @property
     def path(self) -> str:
@@ -116,7 +122,10 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
             reason = left.get(place) or _reason_against(target, f"{module}.{function.name}")
             state: State = "by contract" if place in bound else "left out" if reason else "never looked at"
             by = tuple(dict.fromkeys(bound[place])) if place in bound else (reason,) if reason else ()
-            functions.append(Looked(module, function.name, file, *function.span, function.subjects, state, by))
+            looked = Looked(
+                module, function.name, file, *function.span, function.subjects, state, by, function.signature
+            )
+            functions.append(looked)
     inside = {(function.file, (function.line, function.end_line)) for function in functions}
     outside = tuple(sorted(path for place, path in paths.items() if place not in inside))
     unread = {file: source.unread for file, source in sources.items() if source.unread}
@@ -129,6 +138,34 @@ def _reason_against(target: Target, path: str) -> str:
     for today, several in target.moved.items():
         names += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
     return next(filter(None, map(target.reason_against, names)), "")
+
+
+def unbound(adapter: Adapter, found: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Looked, Subject | None]]:
+    """The functions that nobody has looked at, each as what the lexicon makes of it; where it does not know all that
+    the function takes, what it lacks stands in ``by``."""
+    for function in found.functions:
+        if function.state == "never looked at":
+            read = understood(adapter.target, function.path, function.signature, "." in function.name)
+            lacks = (f"the lexicon does not know {', '.join(read.missing)}",) if read.missing else ()
+            subject = None if lacks else subject_of(function.path, read, str(adapter.file), laws)
+            yield replace(function, by=lacks), subject
+
+
+def called(adapter: Adapter, found: Coverage, laws: Mapping[str, Law], session: LawSession) -> Coverage:
+    """The coverage in which what answers with no line of an adapter is automatic."""
+    from sentinel.search.inferred import ready  # Hypothesis takes its time
+
+    now = {}
+    for function, subject in unbound(adapter, found, laws):
+        if subject is not None:
+            try:
+                made, why = ready(session, subject)
+            except Undecidable as error:
+                made, why = None, str(error)
+            state: State = "automatic" if made is not None else "never looked at"
+            function = replace(function, state=state, by=(why,) if why else ())
+        now[function.file, function.line] = function
+    return replace(found, functions=tuple(now.get((one.file, one.line), one) for one in found.functions))
 
 
 class CheckoutTrees:

@@ -23,6 +23,7 @@ from multiprocessing import get_context
 
 from sentinel.errors import SentinelError
 from sentinel.history.names import Name, names_of, span_of, syntax_of
+from sentinel.search.signatures import Signature, signature
 from sentinel.worker.codes import LARGEST_SOURCE
 
 #: Subject -> (words that are of training signal wherever they stand, words that are so beside others). Each is a
@@ -111,12 +112,14 @@ class Function:
     :ivar name: in its module, with its classes.
     :ivar span: its first line, with decorators, and its last.
     :ivar subjects: what its words speak of.
+    :ivar signature: what it takes.
     """
 
     name: str
     span: tuple[int, int]
     score: int
     subjects: tuple[str, ...]
+    signature: Signature = field(default=Signature(()), compare=False)
 
 
 @dataclass(frozen=True)
@@ -172,8 +175,20 @@ def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
     parts = module.split(".")[1:]
     if any(part in ("test", "tests") or part.startswith("test_") for part in parts):
         return []
-    judged = ((name, node, *_judged(node, parts, name.split("."))) for name, node in dict(_functions(body)).items())
-    return [Function(name, span_of(node), score, said) for name, node, score, said in judged if score >= ENOUGH]
+    functions = dict(_functions(body))
+    judged = ((name, node, *_judged(node, parts, name.split("."))) for name, node in functions.items())
+    return [
+        Function(name, span_of(node), score, said, signature(node, _beside(name, functions)))
+        for name, node, score, said in judged
+        if score >= ENOUGH
+    ]
+
+
+def _beside(name: str, functions: Mapping[str, _Def]) -> dict[str, _Def] | None:
+    """The methods of a method's class, by their last names."""
+    owner, dot, _ = name.rpartition(".")
+    of_class = {other.rpartition("."): node for other, node in functions.items()}
+    return {last: node for (first, _, last), node in of_class.items() if first == owner} if dot else None
 
 
 def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str, _Def]]:

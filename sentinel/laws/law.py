@@ -77,6 +77,11 @@ class Law:
     twin: str = ""
     by_algorithm: bool = False
 
+    @property
+    def rank(self) -> int:
+        """Of a finding: 1 where an oracle says what is right, 2 where the law alone is broken."""
+        return 1 if self.needs_oracle and not self.oracle_optional else 2
+
     def violations(self, case: Case) -> list[Violation]:
         """What ``check`` says of observations of which nobody knows that they have the contract's form.
 

@@ -188,6 +188,9 @@ class Target:
     :ivar at_import: dotted path of a function that the target's modules call while they are imported, and that a
         contained process cannot answer -> what it answers there instead; or of what they read there, such as the
         version of a package that is newer than they accept -> a plain value, or an :class:`Alias`.
+    :ivar spellings: its name of a parameter, key or attribute -> the name that the lexicon has.
+    :ivar batches: name of a class that holds a batch, as annotations write it -> its dotted path; the first is meant
+        where only its use shows that it is one.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path that ends
         in ``.*`` speaks of a whole module.
     """
@@ -204,6 +207,8 @@ class Target:
     at_import: Mapping[str, Any] = field(default_factory=dict)
     moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     registries: tuple[Registry, ...] = ()
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    batches: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bindings = tuple(replace(binding, moved=self.moved) for binding in self.bindings)

@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
-from sentinel.worker import boundaries, ghosts, tensors, versions
+from sentinel.worker import assembling, boundaries, ghosts, tensors, versions
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError
 
 SEED = 20260821
@@ -32,9 +32,10 @@ def load_contract(file: str, name: str) -> Contract:
 
 
 def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
-    """The adapter's binding of a boundary; a plain one where the adapter says nothing about it (contract ``call``)."""
+    """The adapter's binding of a boundary; a plain one where the adapter says nothing about it."""
     target: Target = load_file(Path(adapter)).TARGET
-    return target.binding(boundary, contract) or Binding(boundary, contract, call=_plain_call)
+    plain = assembling.assembled if contract == "automatic" else _plain_call
+    return target.binding(boundary, contract) or Binding(boundary, contract, call=plain)
 
 
 def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,199 @@
+"""Read from a function's syntax what it takes: its parameters, and what its body reads of each of them.
+
+A path says what is read: ``.actor.clip_ratio`` is an attribute of an attribute, ``.batch[advantages]`` a key of one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+_Def = ast.FunctionDef | ast.AsyncFunctionDef
+
+#: What every tensor or array has: to read it says nothing of what the tensor means.
+_OF_TENSORS = re.compile(r"\.(shape|device|dtype|ndim|T|data|is_nested|requires_grad|is_cuda|grad|values)$")
+
+#: Methods of one class that a method is followed into, at most.
+_MOST = 20
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """:ivar annotation: as written; empty where there is none.
+    :ivar required: whether it has no default.
+    :ivar reads: the paths below it that are read; those with a default of the code's own end in ``?``.
+    :ivar choices: path -> the constants that it is compared with.
+    :ivar whole: whether it is used otherwise too: handed on, returned, computed with.
+    """
+
+    name: str
+    annotation: str
+    required: bool
+    reads: tuple[str, ...] = ()
+    choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Signature:
+    """:ivar parameters: with ``self`` where it is a method.
+    :ivar odd: why nobody can call it by its signature alone; empty where somebody may.
+    """
+
+    parameters: tuple[Parameter, ...]
+    odd: str = ""
+
+
+def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signature:
+    """What a function takes.
+
+    :param methods: the methods of its class, where it has one; those that it calls on itself read of it too.
+    """
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    bare = len(positional) - len(given.defaults)
+    required = {argument.arg for argument in positional[:bare]}
+    required |= {argument.arg for argument, default in zip(given.kwonlyargs, given.kw_defaults) if default is None}
+    named = [*positional, *given.kwonlyargs]
+    own = positional[0].arg if methods is not None and positional and not _is_static(node) else ""
+    uses = _Uses({argument.arg for argument in named})
+    uses.read(node)
+    if own:
+        uses.follow(own, methods or {})
+    odd = "it is a property" if _decorated(node, ("property", "setter", "cached_property")) else ""
+    odd = "it is a kernel" if _decorated(node, ("jit", "autotune", "heuristics")) else odd
+    odd = "it is a generator" if _yields(node) else odd
+    odd = "it is abstract" if _decorated(node, ("abstractmethod", "overload")) else odd
+    return Signature(tuple(_parameter(argument, argument.arg in required, uses) for argument in named), odd)
+
+
+def _parameter(argument: ast.arg, required: bool, uses: _Uses) -> Parameter:
+    name = argument.arg
+    annotation = ast.unparse(argument.annotation).strip("'\"") if argument.annotation else ""
+    choices = tuple((path, tuple(said)) for path, said in sorted(uses.choices[name].items()))
+    return Parameter(name, annotation, required, tuple(sorted(uses.reads[name])), choices, name in uses.whole)
+
+
+def _is_static(node: _Def) -> bool:
+    return _decorated(node, ("staticmethod",))
+
+
+def _decorated(node: _Def, names: Collection[str]) -> bool:
+    decorators = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
+    return any(ast.unparse(each).rpartition(".")[2] in names for each in decorators)
+
+
+def _yields(node: _Def) -> bool:
+    inner = {each for part in _own(node) if part is not node and isinstance(part, _Def) for each in ast.walk(part)}
+    return any(isinstance(each, (ast.Yield, ast.YieldFrom)) and each not in inner for each in ast.walk(node))
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    return ast.walk(node)
+
+
+class _Uses:
+    """What is read of the parameters of a function."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.paths: dict[str, tuple[str, str]] = {name: (name, "") for name in names}
+        self.reads: dict[str, set[str]] = defaultdict(set)
+        self.choices: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        self.called: dict[str, set[str]] = defaultdict(set)
+        self.whole: set[str] = set()
+
+    def read(self, node: _Def) -> None:
+        for each in ast.walk(node):
+            if isinstance(each, ast.Assign) and len(each.targets) == 1 and isinstance(each.targets[0], ast.Name):
+                found, name = self._path(each.value), each.targets[0].id
+                if found is not None and found[1] and name not in self.paths:
+                    self.paths[name] = found  # another name of a part: what is read of it is read of the parameter
+        for statement in node.body:
+            self._visit(statement)
+
+    def follow(self, own: str, methods: Mapping[str, _Def]) -> None:
+        """Read the methods that are called on ``self``, too."""
+        seen, left = set[str](), list(self.called[own])
+        while left and len(seen) < _MOST:
+            name = left.pop()
+            if name in seen or name not in methods:
+                continue
+            seen.add(name)
+            other = methods[name]
+            first = [argument.arg for argument in other.args.args[:1]]
+            if first and not _is_static(other):
+                inner = _Uses(first)
+                inner.read(other)
+                self.reads[own] |= inner.reads[first[0]]
+                left += inner.called[first[0]]
+        self.reads[own] -= {f".{name}" for name in methods}
+
+    def _path(self, node: ast.AST) -> tuple[str, str] | None:
+        """The parameter that an expression is a part of, and which part."""
+        if isinstance(node, ast.Name):
+            return self.paths.get(node.id)
+        if isinstance(node, ast.Attribute):
+            base, step = node.value, f".{node.attr}"
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            base, step = node.value, f"[{node.slice.value}]" if isinstance(node.slice.value, str) else ""
+        elif isinstance(node, ast.Call) and _text(node.args[:1]) and _called(node) in ("get", "pop"):
+            assert isinstance(node.func, ast.Attribute)
+            base, step = node.func.value, f"[{_text(node.args[:1])}]?"
+        elif isinstance(node, ast.Call) and _text(node.args[1:2]) and getattr(node.func, "id", "") == "getattr":
+            base, step = node.args[0], f".{_text(node.args[1:2])}" + "?" * (len(node.args) > 2)
+        else:
+            return None
+        found = self._path(base) if step else None
+        return (found[0], found[1] + step) if found else None
+
+    def _visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Compare):
+            self._compare(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and self._path(node) is None:
+            found = self._path(node.func.value)
+            if found is not None:
+                self.called[found[0]] |= {node.func.attr} if not found[1] else set()
+                self._note(found, whole=True)
+                for each in (*node.args, *node.keywords):
+                    self._visit(each)
+                return
+        found = self._path(node)
+        if found is not None:
+            stored = isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
+            if not stored:
+                self._note(found, whole=not found[1])
+            elif not isinstance(node, ast.Name):
+                self._visit(node.value)  # type: ignore[attr-defined]
+            return
+        for child in ast.iter_child_nodes(node):
+            self._visit(child)
+
+    def _note(self, found: tuple[str, str], whole: bool) -> None:
+        name, path = found
+        path = _OF_TENSORS.sub("", path)
+        if path:
+            self.reads[name].add(path)
+        elif whole:
+            self.whole.add(name)
+
+    def _compare(self, node: ast.Compare) -> None:
+        found = self._path(node.left)
+        if found is None or not isinstance(node.ops[0], (ast.Eq, ast.NotEq, ast.In, ast.NotIn)):
+            return
+        other = node.comparators[0]
+        listed = other.elts if isinstance(other, (ast.Tuple, ast.List, ast.Set)) else [other]
+        words = [each.value for each in listed if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        known = self.choices[found[0]][found[1]]
+        known += [word for word in words if word not in known]
+
+
+def _called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+
+
+def _text(nodes: list[ast.expr]) -> str:
+    value = nodes[0].value if nodes and isinstance(nodes[0], ast.Constant) else ""
+    return value if isinstance(value, str) and re.fullmatch(r"[\w/.-]{1,60}", value) else ""

@@ -1,0 +1,138 @@
+"""Functions that no adapter names: what the lexicon makes of them, and what they kept at an earlier revision."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from demo_kit import copy_demo
+
+from sentinel.deciding.runner import Runner
+from sentinel.history.since import Held, held_to
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.automatic import Understood, understood
+from sentinel.search.signatures import signature
+from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
+from sentinel.worker.client import Options
+
+CATALOG = bundled_catalog()
+
+#: What an earlier revision has: masked statistics that nobody has bound.
+EARLIER = '''
+def reward_statistics(log_probs, response_mask, temperature=1.0):
+    """The mean log-prob of each row, and how many tokens count."""
+    scaled = log_probs / temperature
+    return {"mean": (scaled * response_mask).sum(-1) / response_mask.sum(-1).clamp(min=1), "kept": response_mask.sum()}
+
+
+def reward_clip(rewards, nobody_knows_this):
+    return rewards.clamp(max=nobody_knows_this) * 2
+
+
+class LossMaskActor:
+    def loss_of(self, data):
+        mask = data["response_mask"]
+        return self._scaled(data["advantages"] * mask) / mask.sum().clamp(min=1)
+
+    def _scaled(self, loss):
+        return loss.sum() * self.config.kl_coef
+'''
+
+
+def read(text: str, name: str, method: bool = False) -> Understood:
+    (node,) = (each for each in ast.walk(ast.parse(text)) if getattr(each, "name", "") == name)
+    assert isinstance(node, ast.FunctionDef)
+    owner = next((each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.ClassDef)), None)
+    methods = {each.name: each for each in owner.body if isinstance(each, ast.FunctionDef)} if owner else {}
+    return understood(
+        CATALOG.targets["demo"], f"demo_rl.new.{name}", signature(node, methods if method else None), method
+    )
+
+
+def test_what_all_names_say_is_understood() -> None:
+    found = read(EARLIER, "reward_statistics")
+    assert found.missing == ()
+    assert [item.name for item in found.inputs] == ["log_probs", "response_mask", "temperature"]
+    assert found.how["parameters"]["log_probs"] == {"input": "log_probs", "form": "tensor"}
+
+
+def test_what_no_name_says_is_refused_and_named() -> None:
+    assert read(EARLIER, "reward_clip").missing == ("nobody_knows_this",)
+
+
+def test_a_method_is_read_with_what_it_calls_on_itself() -> None:
+    found = read(EARLIER, "loss_of", method=True)
+    assert found.missing == ()
+    own = found.how["parameters"]["self"]
+    assert own["of"] == "self"
+    assert own["attributes"] == {"config": {"of": "", "attributes": {"kl_coef": {"input": "kl_coef"}}}}
+    assert sorted(found.how["parameters"]["data"]["fields"]) == ["advantages", "response_mask"]
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("def f(values: dict): return values", ("values",)),  # the annotation has the word before the name
+        ("def f(deterministic: bool, rewards): return rewards", ()),
+        ("def f(rewards, mode: Literal['a', 'b']): return rewards", ()),
+        ("def f(rewards, kind):\n    return rewards if kind in ('a', 'b') else kind == 'c'", ()),  # so has the body
+        ("def f(rewards, kind): return kind(rewards)", ("kind",)),
+        ("def f(data): return data['rewards'] + data['unheard']", ("data[unheard]",)),
+        ("def f(data): return data['rewards'] + data.get('unheard', 0)", ()),
+        ("def f(rewards):\n    yield rewards", ("it is a generator",)),
+    ],
+)
+def test_evidence_is_use_then_annotation_then_name(text: str, missing: tuple[str, ...]) -> None:
+    assert read(text, "f").missing == missing
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    made = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options(timeout=20))
+    yield made
+    made.close()
+
+
+def held(runner: Runner, tmp_path: Path, changed: str) -> dict[str, Held]:
+    refs = []
+    for name, text in (("then", EARLIER), ("now", changed)):
+        tree = copy_demo(tmp_path / name)
+        (tree / "demo_rl" / "statistics.py").write_text(text)
+        refs.append(Ref("path", str(tree)))
+    found = held_to(runner, CATALOG, "demo", (refs[0], refs[1]), ["*statistics*"], 40)
+    return {one.function.name: one for one in found}
+
+
+def test_what_has_not_changed_breaks_nothing_and_is_called(runner: Runner, tmp_path: Path) -> None:
+    found = held(runner, tmp_path, EARLIER + "\n# a comment\n")
+    assert [name for name, one in found.items() if one.outcome] == ["reward_statistics", "LossMaskActor.loss_of"]
+    for one in found.values():
+        assert one.outcome is None or (one.outcome.answered == 40 and not one.outcome.broken)
+    outcome = found["reward_statistics"].outcome
+    assert outcome is not None
+    assert outcome.held["masked_values_have_no_influence"] >= 8
+    assert found["reward_clip"].why == "the lexicon does not know nobody_knows_this"
+
+
+def test_a_law_that_was_kept_and_is_no_longer_is_of_rank_three(runner: Runner, tmp_path: Path) -> None:
+    found = held(runner, tmp_path, EARLIER.replace("(scaled * response_mask).sum(-1)", "scaled.sum(-1)"))
+    outcome = found["reward_statistics"].outcome
+    assert outcome is not None
+    assert {(item.rank, item.law.name if item.law else "", item.key) for item in outcome.broken} >= {
+        (3, "masked_values_have_no_influence", "answer.returned.mean"),
+        (4, "", "answer.returned.mean"),
+    }
+    assert not any("kept" in item.key for item in outcome.broken)  # nothing has changed there
+
+
+def test_numbers_that_are_others_are_of_rank_four_alone(runner: Runner, tmp_path: Path) -> None:
+    found = held(runner, tmp_path, EARLIER.replace("loss.sum() *", "2 * loss.sum() *"))
+    outcome = found["LossMaskActor.loss_of"].outcome
+    assert outcome is not None
+    assert {item.rank for item in outcome.broken} == {4}
+    outcome = found["reward_statistics"].outcome
+    assert outcome is not None
+    assert not outcome.broken
