@@ -120,7 +120,32 @@ def test_two_files_in_one_place(release: Release, names: tuple[str, str], order:
         release(*((_header(name), b"1") for name in names[::order]))
 
 
+def test_names_that_differ_in_case_or_in_composition_alone_are_two_files(release: Release, tmp_path: Path) -> None:
+    """Where the file system tells them apart, as Linux's do; elsewhere the release is not used."""
+    (tmp_path / "a").touch()
+    names = ["demo_rl/A.py", "demo_rl/a.py", "demo_rl/e\u0301.py", "demo_rl/\u00e9.py", "demo_rl/\u202egnp.py"]
+    if (tmp_path / "A").exists():
+        with pytest.raises(Unavailable, match="in the way of another file"):
+            release(*((name, b"") for name in names))
+    else:
+        assert _files(release(*((name, b"") for name in names))) == sorted(["demo_rl/__init__.py", *names])
+
+
+def test_what_lies_beside_the_package_is_not_there(release: Release) -> None:
+    beside = ["torch.py", "numpy.py", "json.py", "sitecustomize.py", "evil.pth", "conftest.py", "pytest.ini"]
+    scripts = ["demo_dist-1.0.data/scripts/git", "demo_dist-1.0.data/purelib/demo_rl/late.py"]
+    assert _files(release(*((name, b"raise SystemExit") for name in [*beside, *scripts]))) == ["demo_rl/__init__.py"]
+
+
 # -- what is no file ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK], ids=oct)
+def test_a_device_in_a_wheel_is_a_file(release: Release, kind: int) -> None:
+    made = release((_header("demo_rl/device.py", kind | 0o6777), b"1"))
+    status = (made.path / "demo_rl" / "device.py").lstat()
+    assert stat.S_ISREG(status.st_mode)
+    assert stat.S_IMODE(status.st_mode) == 0o444
 
 
 @pytest.mark.parametrize("points", ["/etc/passwd", "../../../../etc/passwd", "__init__.py"])
@@ -141,6 +166,17 @@ def test_a_source_distribution_is_neither_built_nor_read(store: MirrorStore, ind
     with pytest.raises(Unavailable, match="cannot be had"):
         open_checkout(TARGET, Ref.parse("pypi:1.0"), store=store)
     assert not ran.exists()
+
+
+def test_an_archive_in_a_wheel_stays_closed(release: Release) -> None:
+    inner = b""
+    for _ in range(10):
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w") as archive:
+            archive.writestr("demo_rl/inner.zip", inner)
+        inner = whole.getvalue()
+    made = release(("demo_rl/inner.zip", inner))
+    assert (made.path / "demo_rl" / "inner.zip").read_bytes() == inner
 
 
 # -- what never ends ---------------------------------------------------------------------------------------------------
@@ -170,6 +206,11 @@ def test_a_bomb_that_says_it_is_small(release: Release, name: str) -> None:
     finally:
         tracemalloc.stop()
     assert most < NEVER_ENDING // 4
+
+
+def test_a_file_that_is_shorter_than_it_says(release: Release) -> None:
+    with pytest.raises(Unavailable, match="has 3 bytes where 10 were announced"):
+        release((_header("demo_rl/short.py", way=zipfile.ZIP_STORED), b"abc"), change=_saying(10, b"demo_rl/short.py"))
 
 
 @pytest.mark.parametrize("name", ["demo_rl/bomb.py", "elsewhere/bomb.py"])

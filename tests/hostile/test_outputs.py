@@ -74,6 +74,35 @@ inner.__code__ = inner.__code__.replace(co_filename="/x/" + TEXT, co_name=TEXT, 
 """
 
 
+#: One whose boundaries break laws, refuse now and then, and have more to say than numbers.
+SEARCHED = {
+    "losses.py": f"""
+TEXT = {LINES!r}
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode=TEXT):
+    if bool((loss_mask == 0).any()):
+        raise type("Forged\\x1b[31m<script>" + TEXT, (Exception,), {{}})(TEXT)
+    return loss_mat.sum() * 3
+""",
+    "advantages.py": f"""
+TEXT = {LINES!r}
+
+def group_advantage(token_level_rewards, response_mask, index):
+    index[0] = TEXT
+    token_level_rewards += 1
+    return token_level_rewards, {{TEXT: token_level_rewards, {KEY!r}: TEXT}}
+""",
+    "rejection.py": f"""
+TEXT = {LINES!r}
+
+def reject_sequences(*samples, **more):
+    raise type(TEXT, (Exception,), {{}})(TEXT)
+
+def policy_loss(*samples):
+    return TEXT
+""",
+}
+
 RAISES: dict[str, Any] = {
     "recipe_version": 1, "bug_id": "DEMO-RAISES", "title": f"it raises {LINES} {CODE}", "target": "demo",
     "contract": "loss_aggregation", "boundary": "demo_rl.losses.agg_loss",
@@ -371,6 +400,35 @@ def test_what_is_exported(
         if file.suffix == ".py":
             calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
             assert not any("forged" in call for call in calls)
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> Path:
+    tree = copy_demo(tmp_path / "searched")
+    for name, text in SEARCHED.items():
+        (tree / "demo_rl" / name).write_text(text, encoding="utf-8")
+    return tree
+
+
+def test_what_a_search_says(searched: Path, sentinel_says: Said, warm_runs: Any, pytester: pytest.Pytester) -> None:
+    """To a terminal, to a program, and as recipes."""
+    search = ("discover", "demo", "--ref", f"path:{searched}", "--examples", "60", "--seed", "1", *OURS)
+    said = sentinel_says(*search, "--save", "found")
+    assert "not searched: demo_rl.rejection.reject_sequences: every call was refused: " in said
+    assert "forged" in said, "it is shown"
+    clean(said)
+    told = sentinel_says(*search, "--json")
+    clean(told)
+    document = json.loads(told[told.index("{\n") : told.rindex("}") + 1])
+    assert any("forged" in text for text in _strings(document))
+    for text in _strings(document):
+        clean(text)
+    found = list((pytester.path / "found").rglob("*"))
+    assert len(found) == len(document["findings"]) > 1
+    for file in found:
+        clean(file.read_text(encoding="utf-8"))
+        clean(sentinel_says("recipe", "check", file))
+        clean(sentinel_says("show", file.stem, "--recipes", "found"))
 
 
 # -- every field -------------------------------------------------------------------------------------------------------

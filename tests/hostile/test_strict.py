@@ -18,6 +18,7 @@ from demo_kit import Lab, returned
 from sentinel.recipes.catalog import bundled
 from sentinel.worker import client, syscalls
 from sentinel.worker.cgroups import Groups
+from sentinel.worker.client import Options, Zygote
 from sentinel.worker.containment import may_be_others
 from sentinel.worker.limits import USERS
 
@@ -85,6 +86,12 @@ def test_the_scratch_folder_can_be_written_and_leaves_nothing(strict: Attack) ->
     assert not Path("/tmp/notes").exists()
 
 
+def test_the_root_holds_little(strict: Attack) -> None:
+    assert strict("listed", path="/dev") == ["null", "random", "urandom", "zero"]
+    assert set(strict("listed", path="/etc")) <= {"ld.so.cache", "passwd"}
+    assert strict("device") in ("PermissionError 1", "PermissionError 13")
+
+
 def test_a_gpus_devices_are_there_where_they_are_asked_for(
     lab: Lab, strict: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +105,11 @@ def test_a_gpus_devices_are_there_where_they_are_asked_for(
         "urandom",
         "zero",
     ]
+
+
+def test_on_a_gpu_strict_has_to_be_asked_for() -> None:
+    levels = [Zygote(Options(device="cuda", sandbox=level)).sandbox for level in ("", "strict", "off")]
+    assert levels == ["basic", "strict", "off"]
 
 
 # -- the network -------------------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
+import stat
 import subprocess
 import threading
 import time
@@ -13,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import MASKED_TOKENS, Decide, Repository, copy_demo, write_recipe
+from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, returned, write_recipe
 
 from sentinel.cli import main
 from sentinel.errors import SentinelError, Unavailable
+from sentinel.history import commits
 from sentinel.history.gittrees import GitTrees
 from sentinel.history.workcopy import WorkCopy
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import Home, MirrorStore, checkouts, gitbinary, gitrefs, open_checkout, path
 from sentinel.sources.origins import open_directory
 from sentinel.targets import PackageRoot, Target
@@ -123,6 +127,34 @@ def test_two_files_in_one_place(raw: Raw, code: str, mirrored, kinds: tuple[str,
         mirrored()
 
 
+def test_names_that_show_as_another_are_taken_as_they_are(raw: Raw, code: str, mirrored) -> None:
+    names = [
+        "A.py",
+        "a.py",
+        "a\nb.py",
+        "\x1b[2J.py",
+        "\u202egnp.py",
+        os.fsdecode(b"\xff.py"),
+        "-rf",
+        "e\u0301",
+        "\u00e9",
+    ]
+    raw.head(raw.tree(*((BLOB, name, code) for name in sorted(names, key=os.fsencode))))
+    assert _files(mirrored()) == sorted(f"demo_rl/{name}" for name in names)
+
+
+def test_modes_that_git_does_not_write(raw: Raw, code: str, mirrored, move) -> None:
+    """What is neither a file, a link nor a folder is to git another repository's commit."""
+    modes = {"setuid.py": "104777", "fifo.py": "010644", "device.py": "060666", "none.py": "0"}
+    package = raw.tree(*((mode, name, code) for name, mode in sorted(modes.items())))
+    raw.head(package)
+    for made in (mirrored(), move(package)):
+        status = (made.path / "demo_rl" / "setuid.py").lstat()
+        assert (stat.S_ISREG(status.st_mode), stat.S_IMODE(status.st_mode)) == (True, 0o444)
+        gone = {Path(item.path).name: item.reason for item in made.left_out}
+        assert gone == dict.fromkeys(["fifo.py", "device.py", "none.py"], "a submodule")
+
+
 def test_a_file_that_is_a_folder(raw: Raw, code: str, mirrored) -> None:
     raw.head(raw.tree((BLOB, "folder.py", raw.tree((BLOB, "x.py", code)))))
     with pytest.raises(Unavailable):
@@ -148,6 +180,70 @@ def test_a_package_root_that_leads_elsewhere(raw: Raw, code: str, mirrored, mode
     raw.git("update-ref", "refs/heads/main", commit)
     with pytest.raises(Unavailable, match="none of its package roots"):
         mirrored()
+
+
+def test_links_of_links(raw: Raw, code: str, mirrored, move) -> None:
+    """Chains longer than the kernel follows, circles, ways around: there is what ends inside, and nothing else."""
+    points = {f"chain{n:02}.py": f"chain{n + 1:02}.py" for n in range(60)}
+    points |= {"chain60.py": "__init__.py", "circle.py": "elcric.py", "elcric.py": "circle.py", "own.py": "own.py"}
+    points |= {"up": "..", "around.py": "up/demo_rl/up/demo_rl/__init__.py", "out.py": "up/../checkout.json"}
+    points |= {"cache": "../../tree.pycache", "through": "up/up", "by.py": "through/checkout.json", "no.py": "gone.py"}
+    links = [(LINK, name, raw.write("blob", os.fsencode(aim))) for name, aim in points.items()]
+    package = raw.tree(*sorted([(BLOB, "__init__.py", code), *links], key=lambda entry: entry[1]))
+    raw.head(package)
+    for made in (mirrored(), mirrored(), move(package), move(package)):
+        there = {path.name: path for path in (made.path / "demo_rl").iterdir()}
+        assert all(path.resolve().is_relative_to(made.path.resolve()) for path in there.values())
+        assert {"__init__.py", "chain60.py", "chain59.py", "up", "around.py"} <= set(there)
+        assert not {"circle.py", "own.py", "out.py", "cache", "by.py", "no.py"} & set(there)
+
+
+def test_names_that_tools_take_for_their_own(raw: Raw, code: str, mirrored) -> None:
+    """Compiled code and git's own folders belong to no revision; names that other systems take for those are names."""
+    inner = raw.tree((BLOB, "evil.cpython-311.pyc", code), (BLOB, "config", code))
+    tools = [(TREE, ".git", inner), (TREE, "__pycache__", inner), (BLOB, "sourceless.pyc", code)]
+    names = [
+        ".GIT",
+        "git~1",
+        ".git ",
+        ".gi\u200ct",
+        ".gitattributes",
+        ".gitmodules",
+        "__PYCACHE__",
+        "A.py",
+        "a.py",
+        "con",
+    ]
+    entries = [(BLOB, "__init__.py", code), *tools, *((BLOB, name, code) for name in names)]
+    raw.head(raw.tree(*sorted(entries, key=lambda entry: os.fsencode(entry[1]))))
+    for made in (mirrored(), mirrored()):
+        assert _files(made) == sorted(f"demo_rl/{name}" for name in ["__init__.py", *names])
+
+
+DATES = ["99999999999999999999 +0000", "-1 +0000", "0 +9999", "1 -9999", "253402300800 +0000", "x", "", "1e9 +0000"]
+
+
+def test_commits_that_git_would_not_write(raw: Raw, code: str) -> None:
+    """Dates of no calendar, no author, no message, what acts in a message, one parent many times, tags of tags."""
+    tree = raw.tree((TREE, "demo_rl", raw.tree((BLOB, "__init__.py", code))))
+    parent, made = "", []
+    for date in DATES:
+        who = f"author \x1b[31m <::error::> {date}\ncommitter C <c@e.org> {date}\n"
+        text = f"tree {tree}\n{parent}{who}\n\x1b]0;x\x07\u202e::error::x\n##[error]x (#{'9' * 5000})\n"
+        made.append(raw.write("commit", text.encode()))
+        parent = f"parent {made[-1]}\n" * 3
+    made.append(raw.write("commit", f"tree {tree}\n{parent}\n".encode()))
+    raw.git("update-ref", "refs/heads/main", made[-1])
+    aim, kind = made[-1], "commit"
+    for number in range(60):
+        tag = f"object {aim}\ntype {kind}\ntag v1.{number}\ntagger T <t@e.org> {DATES[0]}\n\nx\n"
+        aim, kind = raw.write("tag", tag.encode()), "tag"
+    raw.git("update-ref", "refs/tags/v1.0", aim)
+    found = commits.history(raw.path / ".git", made[-1])
+    assert {commit.sha for commit in found} <= set(made)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", commit.date) for commit in found)
+    assert all(commit.pull is None or commit.pull < 1 << 63 for commit in found)
+    assert {tag.name for tag in commits.releases(raw.path / ".git")} <= {"v1.0"}
 
 
 # -- how much there is -------------------------------------------------------------------------------------------------
@@ -211,6 +307,16 @@ def test_a_folder_that_leads_out_is_neither_made_nor_removed(raw: Raw, code: str
         move(raw.tree((BLOB, "__init__.py", code)))
     assert (tmp_path / "user" / "documents" / "thesis").read_text() == "years"
     assert not (tmp_path / "user" / "made").exists()
+
+
+def test_a_sweep_meets_a_tree_of_trees(raw: Raw, move) -> None:
+    tree = raw.tree()
+    for _ in range(10):
+        tree = raw.tree(*((TREE, str(number), tree) for number in range(10)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sentinel.history.workcopy.MOST_FILES", 1000)
+        with pytest.raises(Unavailable, match="more than 1000 files"):
+            move(tree)
 
 
 def test_a_sweep_meets_what_is_too_deep_too_large_or_no_tree(raw: Raw, code: str, move, monkeypatch) -> None:
@@ -312,18 +418,18 @@ def armed(raw: Raw, program: str) -> Raw:
     return raw
 
 
-#: A remote that wants a program to be run for whoever fetches from it.
-REMOTES = {
-    "a program in the place of git's": "url = file://{path}\n\tuploadpack = {program}",
-    "a transport that is a program": "url = ext::{program}",
-}
-
-
 @pytest.fixture(params=["git", "an older git"])
 def git_of_some_age(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2.45 (and what it was brought back to) git knows no variable that forbids a lazy fetch."""
     if request.param == "an older git":
         monkeypatch.delitem(gitbinary._ENVIRONMENT, "GIT_NO_LAZY_FETCH")
+
+
+#: A remote that wants a program to be run for whoever fetches from it.
+REMOTES = {
+    "a program in the place of git's": "url = file://{path}\n\tuploadpack = {program}",
+    "a transport that is a program": "url = ext::{program}",
+}
 
 
 @pytest.fixture(params=REMOTES.values(), ids=REMOTES.keys())
@@ -347,6 +453,13 @@ def test_a_working_tree_fetches_nothing(promising: Raw, store: MirrorStore, ran:
     made = open_checkout(TARGET, Ref("path", str(promising.path)), store=store)
     assert (made.commit, made.roots) == (None, ("demo_rl",))
     assert not ran.exists()
+
+
+def test_plain_git_would_have(promising: Raw, ran: Path) -> None:
+    """The test before this one can fail: a git that obeys its repository runs the program."""
+    command = ["git", "-C", str(promising.path), "ls-tree", "-r", "HEAD"]
+    subprocess.run(command, check=False, capture_output=True, env={"PATH": os.environ["PATH"]}, timeout=30)
+    assert ran.exists()
 
 
 @pytest.mark.usefixtures("git_of_some_age")
@@ -464,6 +577,25 @@ def test_a_git_file_that_leads_elsewhere(tmp_path: Path, store: MirrorStore, con
         open_directory(tree)
 
 
+def test_a_git_file_that_is_a_pipe_a_socket_or_a_device(tmp_path: Path, store: MirrorStore) -> None:
+    tree = copy_demo(tmp_path / "tree")
+    os.mkfifo(tree / ".git")
+    _within(10, lambda: _plain(tree, store))
+    (tree / ".git").unlink()
+    (tree / ".git").symlink_to("/dev/zero")
+    _within(10, lambda: _plain(tree, store))
+
+
+def _plain(tree: Path, store: MirrorStore) -> None:
+    assert open_checkout(TARGET, Ref("path", str(tree)), store=store).commit is None
+
+
+def test_alternates_that_go_in_circles(work_tree: Path, store: MirrorStore) -> None:
+    objects = work_tree / ".git" / "objects"
+    (objects / "info" / "alternates").write_text(f"{objects}\n../../.git/objects\n" * 500)
+    assert open_directory(work_tree).objects == (objects,)
+
+
 def test_no_ref_takes_the_name_of_another(raw: Raw, code: str, store: MirrorStore) -> None:
     """Python ends a line where git does not: behind U+2028 the rest of a name would be another line."""
     honest = raw.head(raw.tree((BLOB, "__init__.py", code)))
@@ -573,3 +705,29 @@ def test_nor_does_pytest(planted: Path, ran: Path, pytester: pytest.Pytester, wa
     result.assert_outcomes(failed=1)
     assert "reproduced" in result.stdout.str()
     assert not ran.exists()
+
+
+WHERE = """
+import sys
+def where(names, first):
+    if first:
+        sys.path.insert(0, __file__.rpartition("/")[0])
+    return {name: str(getattr(__import__(name), "__file__", None)) for name in names}
+"""
+
+
+def test_the_interpreters_own_modules_are_found(planted: Path, ran: Path, lab: Lab, store: MirrorStore) -> None:
+    """A checkout has the package roots only, so there is nothing beside them that could be found first."""
+    (planted / "demo_rl" / "asking.py").write_text(WHERE)
+    (planted / "demo_rl" / "colorsys.py").write_text("")
+    made = open_checkout(bundled_catalog().targets["demo"], Ref("path", str(planted)), store=store)
+    process = lab.zygote.target(made, ("demo_rl",))
+    lab.processes.append(process)
+    names = ["torch", "numpy", "json", "colorsys", "sentinel"]
+    found = returned(lab.probe(process, "demo_rl.asking.where", names=names, first=False))
+    assert [name for name in names if str(made.path) in found[name]] == []
+    assert not ran.exists()
+    # A head that puts its own folder first gets what it asks for, in its own process: the modules that the worker had
+    # loaded before stay what they are.
+    found = returned(lab.probe(process, "demo_rl.asking.where", names=names, first=True))
+    assert [name for name in names if str(made.path) in found[name]] == ["colorsys"]
