@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sentinel.errors import SentinelError, Unavailable
+from sentinel.errors import Unavailable
 from sentinel.findings.history import files_of, names_of, touching
 from sentinel.history.commits import Commit
 from sentinel.history.ledger import Ledger
@@ -51,7 +51,12 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe]) -> Iterator[Head]:
                     for bug, verdict in found.items():
                         if verdict == "fixed" and before[bug].verdict == "reproduced":
                             found[bug] = "mends"
-            except SentinelError:
+            except (
+                Unavailable,
+                gitbinary.GitError,
+            ) as error:  # the mirror has not all of it: what was not decided is told as such
+                told = message(str(error))
+                yield from (Head(recipe.bug_id, number, "", told, "unavailable", False) for recipe in recipes)
                 continue
             ready = _open(ledger, number)
             for bug, verdict in found.items():

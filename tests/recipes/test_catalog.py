@@ -14,6 +14,7 @@ from sentinel.cli import main
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
+from sentinel.recipes.reach import realism
 
 CONTRACTS = bundled_catalog().contracts
 
@@ -93,6 +94,12 @@ def test_the_committed_index_of_recipes_is_the_generated_one(capsys: pytest.Capt
 def test_every_shipped_recipe_says_how_bad_it_is_and_what_is_wrong() -> None:
     said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
     assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []
+
+
+def test_every_shipped_bug_that_is_called_unreported_says_how_a_run_gets_there() -> None:
+    unreported = [r for r in find_recipes(bundled_catalog()) if r.upstream.get("status") == "unreported"]
+    assert unreported
+    assert [recipe.bug_id for recipe in unreported if not realism(recipe.document)] == []
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,8 @@ def test_the_matrix_says_each_verdict_with_a_sign_and_a_word(site: Callable[[], 
     assert "✗" in page.text
     assert "✓ f67f5d3" in page.text
     assert "marks a verdict other than" not in page.text
+    assert "3 bugs (3 recipes), of 3 frameworks" in page.text
+    assert any(select.get("name") == "realism" for select in page.all("select"))
 
 
 def test_a_verdict_other_than_the_pinned_one_is_marked(changed: Any, site: Callable[[], Path]) -> None:
