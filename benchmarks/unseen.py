@@ -44,6 +44,7 @@ from sentinel.history.since import Held, compared_at
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import subjects
 from sentinel.sources import MirrorStore, open_checkout
+from sentinel.sources.gitbinary import GitError
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
@@ -255,8 +256,8 @@ def hold(found: list[Candidate], count: int) -> Iterator[tuple[int, Candidate]]:
             miner = miners.setdefault(one.target, Miner(CATALOG.targets[one.target], MirrorStore()))
             try:
                 yield n, replace(one, automatic=tuple(miner.held(runner, one)))
-            except Unavailable as error:
-                yield n, replace(one, automatic=(("", f"unavailable: {error.reason}"),))
+            except (Unavailable, GitError) as error:
+                yield n, replace(one, automatic=(("", f"unavailable: {error}"),))
     finally:
         runner.close()
 

@@ -170,7 +170,7 @@ class _Reading:
             ):
                 continue  # a part of it is read
             steps = steps[: made + 1]
-            found = self.value(steps[-1][0], "", known.get(path, ()))
+            found = self.value(steps[-1][0], "bool" if path in parameter.flags else "", known.get(path, ()))
             if found is None:
                 if not any(default for _, default in steps) and of in ("", "self"):
                     self.missing.append(f"{parameter.name}{path}")

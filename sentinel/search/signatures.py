@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ class Parameter:
     :ivar required: whether it has no default.
     :ivar reads: the paths below it that are read; those with a default of the code's own end in ``?``.
     :ivar choices: path -> the constants that it is compared with.
+    :ivar flags: the paths that nothing is asked of but whether they are true.
     :ivar whole: whether it is used otherwise too: handed on, returned, computed with.
     """
 
@@ -34,6 +35,7 @@ class Parameter:
     required: bool
     reads: tuple[str, ...] = ()
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    flags: tuple[str, ...] = ()
     whole: bool = False
 
 
@@ -74,7 +76,9 @@ def _parameter(argument: ast.arg, required: bool, uses: _Uses) -> Parameter:
     name = argument.arg
     annotation = ast.unparse(argument.annotation).strip("'\"") if argument.annotation else ""
     choices = tuple((path, tuple(said)) for path, said in sorted(uses.choices[name].items()))
-    return Parameter(name, annotation, required, tuple(sorted(uses.reads[name])), choices, name in uses.whole)
+    return Parameter(
+        name, annotation, required, tuple(sorted(uses.reads[name])), choices, uses.flags(name), name in uses.whole
+    )
 
 
 def _is_static(node: _Def) -> bool:
@@ -102,6 +106,8 @@ class _Uses:
         self.paths: dict[str, tuple[str, str]] = {name: (name, "") for name in names}
         self.reads: dict[str, set[str]] = defaultdict(set)
         self.choices: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.times: Counter[tuple[str, str]] = Counter()
         self.called: dict[str, set[str]] = defaultdict(set)
         self.whole: set[str] = set()
 
@@ -128,8 +134,15 @@ class _Uses:
                 inner = _Uses(first)
                 inner.read(other)
                 self.reads[own] |= inner.reads[first[0]]
+                for mine, theirs in ((self.asked, inner.asked), (self.times, inner.times)):
+                    mine.update({(own, path): count for (_, path), count in theirs.items()})
                 left += inner.called[first[0]]
         self.reads[own] -= {f".{name}" for name in methods}
+
+    def flags(self, name: str) -> tuple[str, ...]:
+        return tuple(
+            sorted(path for (of, path), times in self.asked.items() if of == name and times == self.times[of, path])
+        )
 
     def _path(self, node: ast.AST) -> tuple[str, str] | None:
         """The parameter that an expression is a part of, and which part."""
@@ -152,6 +165,9 @@ class _Uses:
     def _visit(self, node: ast.AST) -> None:
         if isinstance(node, ast.Compare):
             self._compare(node)
+        for asked in _asked(node):
+            if (found := self._path(asked)) is not None and found[1]:
+                self.asked[found] += 1
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and self._path(node) is None:
             found = self._path(node.func.value)
             if found is not None:
@@ -172,6 +188,7 @@ class _Uses:
             self._visit(child)
 
     def _note(self, found: tuple[str, str], whole: bool) -> None:
+        self.times[found] += 1
         name, path = found
         path = _OF_TENSORS.sub("", path)
         if path:
@@ -188,6 +205,15 @@ class _Uses:
         words = [each.value for each in listed if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         known = self.choices[found[0]][found[1]]
         known += [word for word in words if word not in known]
+
+
+def _asked(node: ast.AST) -> list[ast.expr]:
+    """What is asked whether it is true."""
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+        return [node.test]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return [node.operand]
+    return node.values if isinstance(node, ast.BoolOp) else []
 
 
 def _called(node: ast.Call) -> str:

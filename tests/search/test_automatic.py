@@ -82,6 +82,11 @@ def test_a_method_is_read_with_what_it_calls_on_itself() -> None:
         ("def f(rewards, kind): return kind(rewards)", ("kind",)),
         ("def f(data): return data['rewards'] + data['unheard']", ("data[unheard]",)),
         ("def f(data): return data['rewards'] + data.get('unheard', 0)", ()),
+        ("def f(rewards, config):\n    return rewards * 2 if config.unheard else rewards", ()),
+        (
+            "def f(rewards, config):\n    return rewards * config.unheard if config.unheard else rewards",
+            ("config.unheard",),
+        ),
         ("def f(rewards):\n    yield rewards", ("it is a generator",)),
     ],
 )
