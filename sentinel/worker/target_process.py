@@ -53,8 +53,9 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
         nonce = request.get("nonce", "")
         if request["op"] == "import":
             probe.load_contract(request["contract_file"], request["contract"])
-            _answer_at_import(load_file(Path(request["adapter"])).TARGET.at_import, roots)
+            at_import = load_file(Path(request["adapter"])).TARGET.at_import
             for name in request["modules"]:
+                _answer_at_import(at_import, roots)  # again: an import may set the version of its package once more
                 _import(name, roots)
             if os.getpid() != own:
                 os._exit(0)  # a module forked while it was imported: two answers to one request would be one too many

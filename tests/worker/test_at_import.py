@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import string
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sentinel.targets import Alias
 from sentinel.worker.target_process import _answer_at_import
 
 PACKAGE = "asks_for_its_address"
@@ -45,3 +47,10 @@ def test_what_is_imported_already_stays_what_it_is(root: str) -> None:
     _answer_at_import(ANSWERS, (root,))
     with pytest.raises(OSError, match="there is no network"):
         network.address()
+
+
+def test_a_value_of_another_package_and_an_alias(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(string, "digits", string.digits)
+    monkeypatch.setattr(string, "Template", string.Template)
+    _answer_at_import({"string.digits": "01", "string.Template": Alias("string.Formatter")}, (root,))
+    assert (string.digits, string.Template) == ("01", string.Formatter)

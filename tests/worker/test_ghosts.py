@@ -150,6 +150,32 @@ def test_a_missing_part_of_an_installed_package_is_no_ghost(lab: Lab) -> None:
     assert kind == "import"
 
 
+def test_a_name_out_of_a_part_that_is_not_there_is_a_ghost(lab: Lab) -> None:
+    tree = lab.write({"mod.py": "from torch.absent import one\nfrom vendor import two\ndef f():\n    return 7\n"})
+    (tree / "vendor.py").write_text("import absent_one\n")
+    answer = lab.probe(lab.open(tree), "pkg.mod.f")
+    assert answer.observation[""]["returned"] == 7
+    assert answer.ghosts == ("absent_one", "torch.absent")
+
+
+def test_a_ghost_may_be_the_type_of_a_models_field(lab: Lab) -> None:
+    """pydantic asks a type for its schema as a model is made."""
+    pytest.importorskip("pydantic")
+    text = """
+import pydantic
+from absent_one import Base, Name
+class Settings(Base):
+    pass
+class Model(pydantic.BaseModel):
+    settings: Settings | None = None
+    name: Name = None
+    number: int = 7
+def f():
+    return Model().number
+"""
+    assert lab.call({"mod.py": text}, "pkg.mod.f").observation[""]["returned"] == 7
+
+
 def test_the_evidence_names_the_ghosts_that_the_boundary_reaches(lab: Lab) -> None:
     files = {
         "mod.py": "import absent_one\nfrom pkg.near import g\ndef f():\n    return g()\n",
