@@ -298,10 +298,14 @@ def _names_in(function: Any) -> Iterator[str]:
 
 def _module(content: bytes) -> Module:
     try:
-        body = syntax_of(content).body
-    except SyntaxError:  # what does not parse is the same only where its text is
+        return _read(content)
+    except (SyntaxError, RecursionError, MemoryError):  # what cannot be read is the same only where its text is
         text = repr(content)
         return Module({"": Unit("", "rest", (1, 1), text, frozenset(), frozenset(), frozenset())})
+
+
+def _read(content: bytes) -> Module:
+    body = syntax_of(content).body
     lines = content.decode(errors="replace").splitlines()
     units: dict[str, Unit] = {}
     imports: dict[str, set[str]] = {}
