@@ -29,7 +29,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.reports.store import file_name
 from sentinel.sources import MirrorStore
 from sentinel.sources.gitbinary import run_checked
-from sentinel.sources.gitrefs import read_refs
+from sentinel.sources.gitrefs import read_refs, read_shallow
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
@@ -154,7 +154,8 @@ class Radar:
     def _decided(self, number: int, head: Commit, began: float) -> Pull:
         sha = merge_base(self._mirror, self._branch, head.sha)
         if sha is None:
-            raise Unavailable(f"no history joins {head.sha[:9]} and {self._target.branch} in this mirror")
+            shallow = ", which is shallow" if read_shallow(self._mirror) else ""
+            raise Unavailable(f"no history joins {head.sha[:9]} and {self._target.branch} in this mirror{shallow}")
         base = commits.commit(self._mirror, sha)
         if not self._code.files(head.tree):
             roots = ", ".join(root.path for root in self._target.roots)
