@@ -105,15 +105,15 @@ class Code:
     def reached(self, tree: str, binding: Binding) -> Reached | None:
         """What a boundary reaches in a tree; None where it is not there. Trees that have the same files where the walk
         came by have the same answer."""
-        files = self.files(tree)
-        walked = self._walked.setdefault((binding.boundary, binding.contract), deque(maxlen=_WALKS))
-        for passed, reached in walked:
-            if all(files.get(file) == blob for file, blob in passed.items()):
-                return reached
-        walk = _Walk(self, tree)
         found = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
         if found is None:
             return None
+        files = self.files(tree)
+        walked = self._walked.setdefault((binding.boundary, binding.contract), deque(maxlen=_WALKS))
+        for passed, reached in walked:
+            if found.file in passed and all(files.get(file) == blob for file, blob in passed.items()):
+                return reached
+        walk = _Walk(self, tree)
         for path in binding.paths:
             walk.follow(path)
         called = frozenset(_names_in(binding.call)) if binding.call is not None else frozenset()
