@@ -209,6 +209,8 @@ class Radar:
         answer = answered(found)
         said = [f"{item.name}: {report.sentence(item)}" for item in found if item.judgement]
         said += [f"{item.name}: {item.reason}" for item in found if item.state == "not compared"]
+        new = [item for item in found if item.state == "new" and not item.judgement]
+        said += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
         if over:
             said.append(_STOPPED)
             answer = "cannot be decided" if answer == "nothing" else answer
