@@ -384,12 +384,13 @@ class Comparison:
     def _unreached(self, seen: Seen, changed: Sequence[Change]) -> tuple[str, ...]:
         """The changed functions that ran at neither revision."""
         ran = {path for paths in seen.functions.values() for path in paths}
-        left = [
-            item
-            for item in changed
-            if all(unit is None or unit.kind == "function" for unit in item[1:])
-            and f"{self.target.module_of(item[0][0])}.{item[0][1]}" not in ran
-        ]
+        left = []
+        for change in changed:
+            (file, name), *units = change
+            module = self.target.module_of(file)
+            paths = {f"{module}.{name}", f"{module}.{name.rpartition('.')[2]}"}  # Python 3.10 knows no qualified name
+            if all(unit is None or unit.kind == "function" for unit in units) and not paths & ran:
+                left.append(change)
         return _named(left)
 
 

@@ -29,7 +29,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.reports.store import file_name
 from sentinel.sources import MirrorStore
 from sentinel.sources.gitbinary import run_checked
-from sentinel.sources.gitrefs import read_refs
+from sentinel.sources.gitrefs import read_refs, read_shallow
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
@@ -132,11 +132,11 @@ class Radar:
         """
         pull = self.known.get(head)
         if pull is None:
-            began = time.monotonic()
+            commit = commits.commit(self._mirror, head)
             try:
-                pull = self._decided(number, commits.commit(self._mirror, head), began)
-            except SentinelError as error:
-                pull = Pull(number, head, "", "", "cannot be decided", (str(error),))
+                pull = self._decided(number, commit, time.monotonic())
+            except SentinelError as error:  # of this machine or mirror as much as of the head: the next run asks again
+                return Pull(number, head, commit.subject, "", "cannot be decided", (str(error),))
             self.known[head] = pull
             if not pull.passing:
                 self._store.append(self._file, self._basis, asdict(pull))
@@ -154,12 +154,12 @@ class Radar:
     def _decided(self, number: int, head: Commit, began: float) -> Pull:
         sha = merge_base(self._mirror, self._branch, head.sha)
         if sha is None:
-            why = f"no history joins {head.sha[:9]} and {self._target.branch} in this mirror"
-            return Pull(number, head.sha, head.subject, "", "cannot be decided", (why,))
+            shallow = ", which is shallow" if read_shallow(self._mirror) else ""
+            raise Unavailable(f"no history joins {head.sha[:9]} and {self._target.branch} in this mirror{shallow}")
         base = commits.commit(self._mirror, sha)
         if not self._code.files(head.tree):
-            why = f"the head has none of the package roots: {', '.join(root.path for root in self._target.roots)}"
-            return Pull(number, head.sha, head.subject, base.sha, "cannot be decided", (why,))
+            roots = ", ".join(root.path for root in self._target.roots)
+            raise Unavailable(f"the head has none of the package roots: {roots}")
         if not self._touches(base.tree, head.tree):
             seconds = round(time.monotonic() - began, 2)
             return Pull(number, head.sha, head.subject, base.sha, "nothing", seconds=seconds)
@@ -203,14 +203,14 @@ class Radar:
                 over = time.monotonic() - began > _LONGEST
                 if over:
                     break
-        except Unavailable as error:
-            return Pull(number, head.sha, head.subject, base.sha, "cannot be decided", (error.reason,))
         finally:
             for ref in refs:
                 self._runner.discard(self._target.name, ref)
         answer = answered(found)
         said = [f"{item.name}: {report.sentence(item)}" for item in found if item.judgement]
         said += [f"{item.name}: {item.reason}" for item in found if item.state == "not compared"]
+        new = [item for item in found if item.state == "new" and not item.judgement]
+        said += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
         if over:
             said.append(_STOPPED)
             answer = "cannot be decided" if answer == "nothing" else answer

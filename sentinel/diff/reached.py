@@ -105,15 +105,15 @@ class Code:
     def reached(self, tree: str, binding: Binding) -> Reached | None:
         """What a boundary reaches in a tree; None where it is not there. Trees that have the same files where the walk
         came by have the same answer."""
-        files = self.files(tree)
-        walked = self._walked.setdefault((binding.boundary, binding.contract), deque(maxlen=_WALKS))
-        for passed, reached in walked:
-            if all(files.get(file) == blob for file, blob in passed.items()):
-                return reached
-        walk = _Walk(self, tree)
         found = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
         if found is None:
             return None
+        files = self.files(tree)
+        walked = self._walked.setdefault((binding.boundary, binding.contract), deque(maxlen=_WALKS))
+        for passed, reached in walked:
+            if found.file in passed and all(files.get(file) == blob for file, blob in passed.items()):
+                return reached
+        walk = _Walk(self, tree)
         for path in binding.paths:
             walk.follow(path)
         called = frozenset(_names_in(binding.call)) if binding.call is not None else frozenset()
@@ -298,10 +298,14 @@ def _names_in(function: Any) -> Iterator[str]:
 
 def _module(content: bytes) -> Module:
     try:
-        body = syntax_of(content).body
-    except SyntaxError:  # what does not parse is the same only where its text is
+        return _read(content)
+    except (SyntaxError, RecursionError, MemoryError):  # what cannot be read is the same only where its text is
         text = repr(content)
         return Module({"": Unit("", "rest", (1, 1), text, frozenset(), frozenset(), frozenset())})
+
+
+def _read(content: bytes) -> Module:
+    body = syntax_of(content).body
     lines = content.decode(errors="replace").splitlines()
     units: dict[str, Unit] = {}
     imports: dict[str, set[str]] = {}

@@ -164,7 +164,11 @@ def test_a_method_that_cannot_be_dedented_is_compared_without_its_comments(reach
     assert reaching("toy.more.Loss.value", one).changed(reaching("toy.more.Loss.value", other)) == []
 
 
-def test_a_file_that_does_not_parse_is_changed_where_its_text_is(reaching: Reaching) -> None:
-    files = {**FILES, "toy/tools.py": "def total(rows) = 1\n"}
+@pytest.mark.parametrize(
+    "text",
+    ["def total(rows) = 1\n", f"X = {'-' * 900}1\n", f"X = {'1 + ' * 3000}1\n", f"X = {'[' * 150}{']' * 150}\n", "\0"],
+)
+def test_a_file_that_cannot_be_read_is_changed_where_its_text_is(reaching: Reaching, text: str) -> None:
+    files = {**FILES, "toy/tools.py": text}
     found = reaching("toy.losses.over_rows", FILES).changed(reaching("toy.losses.over_rows", files))
     assert ("toy/tools.py", "total") in {place for place, _, _ in found}
