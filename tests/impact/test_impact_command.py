@@ -84,6 +84,7 @@ def test_a_call_has_numbers_and_is_not_trained(impact: Impact) -> None:
     assert not (told.folder / "impact.svg").exists()
 
 
+@pytest.mark.nightly
 def test_several_bugs_have_a_line_each_and_a_sum(impact: Impact) -> None:
     impact(MASKED_TOKENS, "--steps", "0")
     told = impact(REJECTED_ROW, "DEMO-*", "--steps", "0")
