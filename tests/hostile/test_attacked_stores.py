@@ -5,8 +5,11 @@ Each is one row of a table: what is planted, and what must then still be true.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -221,6 +224,15 @@ def test_a_checkout_that_was_copied_is_read_once_and_believed(upstream: Reposito
         open_checkout(TARGET, ref, store=MirrorStore(Home(copied)))
 
 
+@pytest.mark.parametrize("tree", ["../../../outside", "x" * 64, "/etc", "", None, 7, ["a"]], ids=repr)
+def test_a_note_that_names_no_tree_is_none(upstream: Repository, store: MirrorStore, tree: Any) -> None:
+    store.add(TARGET, str(upstream.path))
+    usual = open_checkout(TARGET, MAIN, store=store)
+    (note,) = (store.home.checkouts / "demo" / "refs").iterdir()
+    note.write_text(json.dumps({"tree": tree}))
+    assert open_checkout(TARGET, MAIN, store=store) == usual
+
+
 def test_runs_at_once_on_a_checkout_that_somebody_has_been_at(upstream: Repository, store: MirrorStore) -> None:
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
@@ -320,6 +332,20 @@ def test_no_link_in_a_site_or_among_findings_is_written_through(decision: Decisi
     assert save(tmp_path / "recipes", {"bug_id": "X"}).name == "X-3.yaml"
 
 
+def test_a_half_made_report_folder_that_is_a_link(decision: Decision, mine: Path, tmp_path: Path) -> None:
+    link(tmp_path / ".reports.new", mine)
+    reports.write(tmp_path / "reports", decision)
+    assert not (tmp_path / "reports").is_symlink()
+
+
+@pytest.mark.parametrize("points", ["nowhere", "file", "DEMO-MASKED-TOKENS"])
+def test_a_leftover_that_is_a_link(decision: Decision, mine: Path, tmp_path: Path, points: str) -> None:
+    file = reports.write(tmp_path / "reports", decision)
+    link(file.with_name(".x-0123456789ab.tmp"), mine / points)
+    file.unlink()
+    reports.write(tmp_path / "reports", decision)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "socket"])
 def test_what_is_no_file_keeps_nobody_waiting(decision: Decision, tmp_path: Path, kind: str) -> None:
     """In the place of evidence, of what is recorded and of ``run.json``: for who writes, and for who reads."""
@@ -396,3 +422,18 @@ def test_no_name_leads_out_of_a_report_folder(decision: Decision, tmp_path: Path
         places.add(file)
     assert len(places) == len(NAMES), "no two share a place"
     assert len(everything(tmp_path / "in")) == len(NAMES) + 1, "the evidence, and what keeps it out of git"
+
+
+def test_files_that_may_not_grow(tmp_path: Path, upstream: Repository) -> None:
+    """``ulimit -f``: a sentence, and no half of a checkout."""
+    script = (
+        "import resource, sys; from pathlib import Path; from sentinel.sources import *\n"
+        "from sentinel.targets.refs import Ref; from sentinel.targets import *\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+        "demo = Target('demo', 'https://example.invalid/demo.git', (PackageRoot('demo_rl'),))\n"
+        "open_checkout(demo, Ref('path', sys.argv[1]), store=MirrorStore(Home(Path(sys.argv[2]))))\n"
+    )
+    command = [sys.executable, "-c", script, str(upstream.path), str(tmp_path / "home")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "SentinelError: cannot write to" in done.stderr
+    assert not list((tmp_path / "home").rglob("checkout.json"))
