@@ -6,13 +6,12 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy  # noqa: F401 - numpy cannot be loaded twice, which pytester's in-process runs would do
 import pytest
-from demo_kit import FRAMEWORK, MASKED_TOKENS, Borrowed, Consult, Decide, Lab, Repository, copy_demo, write_recipe
+from demo_kit import FRAMEWORK, MASKED_TOKENS, Consult, Decide, Lab, Repository, borrowing, copy_demo, write_recipe
 from hypothesis import settings
 
 from sentinel.deciding.outcomes import Decision
@@ -161,7 +160,7 @@ def offered(zygote: Zygote) -> Callable[[str], str]:
 @pytest.fixture
 def warm_runs(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Zygote:
     """Let every runner of this process (in-process pytester runs too) borrow the session's zygote."""
-    monkeypatch.setattr("sentinel.deciding.processes.Zygote", partial(Borrowed, zygote))
+    monkeypatch.setattr("sentinel.deciding.processes.Zygote", borrowing(zygote))
     return zygote
 
 

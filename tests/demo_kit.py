@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from sentinel.deciding.outcomes import Decision
@@ -28,6 +29,15 @@ FRAMEWORK = Path(__file__).parent / "demo_framework"
 Decide = Callable[..., Decision]
 #: ``consult(contract, variants)``: what the contract's reference answers to each variant.
 Consult = Callable[[str, Mapping[str, Mapping[str, Any]]], dict[str, dict[str, Any]]]
+
+
+def few(cases: Mapping[str, Any], every: int = 4) -> list[Any]:
+    """Cases of one mechanism as parameters: one in so many in every run, all of them in the nightly walks."""
+    params = []
+    for number, (name, case) in enumerate(cases.items()):
+        values = case if isinstance(case, tuple) else (case,)
+        params.append(pytest.param(*values, id=name, marks=pytest.mark.nightly if number % every else ()))
+    return params
 
 
 def copy_demo(folder: Path, *revisions: str) -> Path:
@@ -160,6 +170,15 @@ class Borrowed:
 
     def stop(self) -> None:
         pass
+
+
+def borrowing(zygote: Zygote) -> Callable[..., Zygote | Borrowed]:
+    """What stands in for the class of zygotes: a borrowed one, but for a Python of its own."""
+
+    def made(options: Options, *rest: Any) -> Zygote | Borrowed:
+        return Zygote(options, *rest) if options.python else Borrowed(zygote, options, *rest)
+
+    return made
 
 
 @dataclass

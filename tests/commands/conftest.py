@@ -15,6 +15,7 @@ import pytest
 import sentinel.recipes.catalog
 from sentinel.cli import main
 from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.worker.client import Zygote
 
 BUGGY = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
@@ -100,8 +101,8 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run_sentinel(capsys: pytest.CaptureFixture[str]) -> Sentinel:
-    """Run a command; what it gives back and prints."""
+def run_sentinel(capsys: pytest.CaptureFixture[str], warm_runs: Zygote) -> Sentinel:
+    """Run a command, with the session's zygote; what it gives back and prints."""
 
     def run(*arguments: str) -> Answer:
         capsys.readouterr()

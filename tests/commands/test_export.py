@@ -34,6 +34,16 @@ def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel: Any, m
     assert "There is no runner that does without Sentinel" in (folder / "PULL_REQUEST.md").read_text()
 
 
+def test_no_link_is_written_through(run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "COMMENT.md").write_text("mine")
+    Path("out").mkdir()
+    (Path("out") / "TINY-MEAN").symlink_to(tmp_path / "mine")
+    answer = run_sentinel("export", "TINY-MEAN", "--no-check", "--out", "out")
+    assert (answer.status, "is a link, and nothing is written through it" in answer.err) == (2, True)
+    assert [file.read_text() for file in (tmp_path / "mine").iterdir()] == ["mine"]
+
+
 def test_statements_verify_offline_and_then_by_a_run(
     exported: tuple[Any, Path], run_sentinel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,3 +62,10 @@ def test_wrong_input_is_one_clear_line(run_sentinel: Any, tmp_path: Path, conten
     assert said in answer.err
     assert len([line for line in answer.err.splitlines() if not line.startswith("sentinel: reading")]) == 1
     assert not (tmp_path / "site").exists()
+
+
+def test_a_site_among_the_evidence_would_be_evidence(run_sentinel: Any, reports: Path) -> None:
+    answer = run_sentinel("report", "site", "--out", reports / "site", "--reports", reports)
+    assert answer.status == 2
+    assert "give another --out" in answer.err
+    assert not (reports / "site").exists()

@@ -1,7 +1,6 @@
 """Oracles of advantages, returns and normalisations: numbers by hand, promises of the papers, a second derivation.
 
-The second derivation is plain Python over lists, without a tensor; it has broken twins, which an oracle must not agree
-with. Scenarios for it are drawn as a search draws them.
+The second derivation is plain Python over lists, without a tensor. Scenarios for it are drawn as a search draws them.
 """
 
 from __future__ import annotations
@@ -146,8 +145,8 @@ def test_token_baselines_by_hand(oracle: Oracle) -> None:
     assert zero["advantages"] == near([[3 - first, 3 - second, 0.0], [0, 2 - first, 1 - second], [0.0] * 3, [0.0] * 3])
 
 
-def token_baseline(inputs: Inputs, bug: str = "") -> Rows:
-    """Advantages by response and step, in plain Python; ``bug`` breaks them."""
+def token_baseline(inputs: Inputs) -> Rows:
+    """Advantages by response and step, in plain Python."""
     mask, group = inputs["response_mask"], inputs["group"]
     steps = [[t for t, count in enumerate(counts) if count] for counts in mask]
     result = [[0.0] * len(counts) for counts in mask]
@@ -156,9 +155,9 @@ def token_baseline(inputs: Inputs, bug: str = "") -> Rows:
         return sum(inputs["token_level_rewards"][i][t] for t in steps[i][step:])
 
     def weight(i: int, step: int) -> float:
-        path = steps[i][step : step + 1] if bug == "one step" else steps[i][: step + 1]
+        path = steps[i][: step + 1]
         p, squares = inputs["old_log_probs"][i], inputs["sum_squared_probs"][i]
-        return 1.0 if bug == "even" else sum(1 - 2 * math.exp(p[t]) + squares[t] for t in path)
+        return sum(1 - 2 * math.exp(p[t]) + squares[t] for t in path)
 
     for i, columns in enumerate(steps):
         for step, column in enumerate(columns):
@@ -205,15 +204,15 @@ def test_an_unknown_estimator_has_no_oracle(oracle: Oracle) -> None:
 ESTIMATORS = ("grpo", "gdpo", "reinforce_plus_plus_baseline", "gpg", "rloo", "opo", "maxrl", "passk")
 
 
-def responses(inputs: Inputs, estimator: str, bug: str = "") -> Rows:
-    """The advantages of ``inputs`` (lists), by response and in plain Python; ``bug`` breaks them."""
+def responses(inputs: Inputs, estimator: str) -> Rows:
+    """The advantages of ``inputs`` (lists), by response and in plain Python."""
     rewards, mask, group = inputs["token_level_rewards"], inputs["response_mask"], inputs["group"]
     by_std = inputs["norm_by_std"]
-    scores = [sum(r for r, count in zip(row, counts) if count or bug == "masked") for row, counts in zip(rewards, mask)]
-    present = [i for i, counts in enumerate(mask) if any(counts) or bug == "rejected"]
+    scores = [sum(r for r, count in zip(row, counts) if count) for row, counts in zip(rewards, mask)]
+    present = [i for i, counts in enumerate(mask) if any(counts)]
     result = [0.0] * len(scores)
     for i in present:
-        mates = [j for j in present if group[j] == group[i] or bug == "ungrouped"]
+        mates = [j for j in present if group[j] == group[i]]
         others = [scores[j] for j in mates if j != i]
         own, all_of_them = scores[i], [scores[j] for j in mates]
         if not others:
@@ -222,9 +221,9 @@ def responses(inputs: Inputs, estimator: str, bug: str = "") -> Rows:
         if estimator in ("grpo", "gdpo"):
             result[i] = (own - fmean(all_of_them)) / divisor
         elif estimator == "rloo":
-            result[i] = own - (fmean(all_of_them) if bug == "formula" else fmean(others))
+            result[i] = own - fmean(others)
         elif estimator == "opo":
-            lengths = [sum(map(bool, mask[j])) if bug != "formula" else 1 for j in mates]
+            lengths = [sum(map(bool, mask[j])) for j in mates]
             result[i] = own - sum(n * s for n, s in zip(lengths, all_of_them)) / (sum(lengths) or 1)
         elif estimator == "maxrl":
             result[i] = (own - fmean(all_of_them)) / (fmean(all_of_them) + inputs["epsilon"])
@@ -235,11 +234,11 @@ def responses(inputs: Inputs, estimator: str, bug: str = "") -> Rows:
             result[i] = own - fmean(all_of_them)
     if estimator == "gpg":
         useful = [i for i in present if len({scores[j] for j in present if group[j] == group[i]}) > 1]
-        result = [a * (len(present) if bug != "formula" else 1) / max(len(useful), 1) for a in result]
-    if estimator == "gdpo" and bug != "formula":
+        result = [a * len(present) / max(len(useful), 1) for a in result]
+    if estimator == "gdpo":
         result = [a for (a,) in white([[a] for a in result], [[float(any(counts))] for counts in mask])]
     rows = [[a if count else 0.0 for count in counts] for a, counts in zip(result, mask)]
-    if estimator == "reinforce_plus_plus_baseline" and bug != "formula":
+    if estimator == "reinforce_plus_plus_baseline":
         rows = white(rows, mask)
     return rows
 
@@ -290,17 +289,17 @@ def test_whitened_returns(oracle: Oracle) -> None:
     assert (fmean(tokens), stdev(tokens)) == (pytest.approx(0, abs=1e-9), pytest.approx(1))
 
 
-def backwards(inputs: Inputs, bug: str = "") -> Rows:
+def backwards(inputs: Inputs) -> Rows:
     """The returns by the recursion ``G_t = r_t + gamma G_{t+1}`` from the last token to the first."""
     found: Rows = []
     for i, (rewards, counts) in enumerate(zip(inputs["token_level_rewards"], inputs["response_mask"])):
         following, row = 0.0, [0.0] * len(rewards)
         for t in reversed(range(len(rewards))):
-            if not counts[t] and bug != "masked":
+            if not counts[t]:
                 continue
             penalty = inputs["kl_coef"] * inputs["kl"][i][t] if inputs["kl"] else 0.0
-            following = rewards[t] - (0.0 if bug == "kl" else penalty) + inputs["gamma"] * following
-            row[t] = following if counts[t] else 0.0
+            following = rewards[t] - penalty + inputs["gamma"] * following
+            row[t] = following
         found.append(row)
     return found
 
@@ -315,17 +314,17 @@ def test_returns_derived_twice(data: st.DataObject, oracle: Oracle) -> None:
 # -- generalised advantages --------------------------------------------------------------------------------------------
 
 
-def episodes(inputs: Inputs, bug: str = "") -> Rows:
+def episodes(inputs: Inputs, every: bool = False) -> Rows:
     """Advantages by the recursion ``A_t = delta_t + gamma lam A_{t+1}``."""
     found: Rows = []
     gamma, lam = inputs["gamma"], inputs["lam"]
     for rewards, values, counts in zip(inputs["token_level_rewards"], inputs["values"], inputs["response_mask"]):
         ahead, value, row = 0.0, 0.0, [0.0] * len(rewards)
         for t in reversed(range(len(rewards))):
-            if not counts[t] and bug != "masked":
+            if not counts[t] and not every:
                 continue
-            delta = rewards[t] + (1.0 if bug == "gamma" else gamma) * value - values[t]
-            ahead = delta + (lam if bug == "lam" else gamma * lam) * ahead
+            delta = rewards[t] + gamma * value - values[t]
+            ahead = delta + gamma * lam * ahead
             value = values[t]
             row[t] = ahead if counts[t] else 0.0
         found.append(row)
@@ -343,7 +342,7 @@ def test_generalised_advantages_derived_twice(data: st.DataObject, oracle: Oracl
 @given(data=st.data())
 def test_counted_steps_are_all_steps(data: st.DataObject, oracle: Oracle) -> None:
     inputs = drawn("generalised_advantage", Draws(data.draw), {}, masked_steps="counted")
-    assert oracle("generalised_advantage", inputs)["advantages"] == near(episodes(listed(inputs), "masked"))
+    assert oracle("generalised_advantage", inputs)["advantages"] == near(episodes(listed(inputs), every=True))
 
 
 # -- reward and advantage normalisation --------------------------------------------------------------------------------
@@ -391,19 +390,19 @@ def level(x: Sequence[float], i: int, inputs: Inputs, name: str) -> list[int]:
     return [j for j in range(len(x)) if inputs[name] == "batch" or same[j] == same[i]]
 
 
-def rescaled(x: Sequence[float], inputs: Inputs, bug: str = "") -> list[float]:
+def rescaled(x: Sequence[float], inputs: Inputs) -> list[float]:
     """The normalised numbers, one by one."""
     result = []
     for i, own in enumerate(x):
         centre, scale = 0.0, 1.0
         if inputs["mean_level"]:
             mates = level(x, i, inputs, "mean_level")
-            others = [x[j] for j in mates if j != i or not inputs["leave_one_out"] or bug == "self"]
+            others = [x[j] for j in mates if j != i or not inputs["leave_one_out"]]
             centre = fmean(others) if others else own
         if inputs["std_level"]:
             mates = level(x, i, inputs, "std_level")
             spread = stdev([x[j] for j in mates]) if len(mates) > 1 else 1.0
-            scale = spread + (0.0 if bug == "epsilon" else inputs["epsilon"])
+            scale = spread + inputs["epsilon"]
         result.append((own - centre) / scale)
     return result
 

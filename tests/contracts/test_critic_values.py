@@ -1,4 +1,4 @@
-"""The oracle of critic values against numbers by hand, which code the positions, and beside broken twins."""
+"""The oracle of critic values against numbers by hand, which code the positions."""
 
 from __future__ import annotations
 

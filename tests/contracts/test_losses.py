@@ -1,7 +1,6 @@
 """Oracles of losses against numbers worked out by hand, and against a second derivation in plain Python.
 
-The second derivation knows no tensors and no autograd: it loops over tokens, and its gradients are differences. Each of
-its formulas has a broken twin, which the oracle must not agree with.
+The second derivation knows no tensors and no autograd: it loops over tokens, and its gradients are differences.
 """
 
 from __future__ import annotations

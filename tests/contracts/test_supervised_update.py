@@ -1,4 +1,4 @@
-"""The oracle of supervised updates against numbers by hand, against a loop over tokens, and beside broken twins."""
+"""The oracle of supervised updates against numbers by hand, against a loop over tokens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The oracle of token log-probs against numbers by hand, and against a second derivation in plain Python.
-
-The second derivation has broken twins, which the oracle must not agree with.
-"""
+"""The oracle of token log-probs against numbers by hand, and against a second derivation in plain Python."""
 
 from __future__ import annotations
 

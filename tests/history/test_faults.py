@@ -107,6 +107,23 @@ def test_a_commit_whose_files_are_not_in_the_mirror_is_unavailable_until_they_ar
     assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
 
 
+def test_a_file_name_that_leads_out_of_the_copy_is_not_written(history: History, swept: Swept) -> None:
+    write(history, BUGGY)
+    (history.path / "tiny" / "..\\evil").write_text("x")
+    history.commit({"tiny/losses.py": FIXED})
+    record = swept()
+    assert verdicts(record) == [("reproduced", "", 1), ("unavailable", "ref", 1)]
+    assert "leads out" in record["runs"][1]["reason"]
+
+
+def test_code_that_writes_into_its_own_copy_harms_no_other_commit(history: History, swept: Swept) -> None:
+    vandal = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('#')\nos.mkdir(__file__[:-9] + 'more')\n"
+    write(history, BUGGY + vandal)
+    history.commit({"tiny/losses.py": FIXED, "tiny/more": "now a file"})
+    history.commit({"tiny/losses.py": BUGGY, "tiny/__init__.py": "x = 1"})
+    assert verdicts(swept())[-2:] == [("fixed", "", 1), ("reproduced", "", 1)]
+
+
 def test_code_that_crashes_hides_what_it_asked_for_so_each_tree_is_probed(history: History, swept: Swept) -> None:
     crash = BUGGY.replace("return", "import os; os.abort(); return")
     write(history, crash)
@@ -138,6 +155,24 @@ def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(
     record = swept()
     assert verdicts(record) == [("reproduced", "", 1), ("fixed", "", 1), ("reproduced", "", 1), ("fixed", "", 1)]
     assert record["probed"] == 2
+
+
+def test_a_disk_that_is_full_while_a_copy_moves_on_loses_nothing_either(
+    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(history, BUGGY, FIXED)
+    usual = os.open
+
+    def full(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if "copies" in str(path) and str(path).endswith("losses.py"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return usual(path, flags, *more, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        with pytest.raises(SentinelError, match="no space left"):
+            swept()
+    assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
 
 
 def test_an_interrupt_keeps_what_was_decided(

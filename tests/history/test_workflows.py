@@ -222,6 +222,7 @@ def test_a_heads_own_configuration_is_not_the_users(with_recipe: Runner, tmp_pat
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.nightly
 def test_with_a_base_the_action_fails_for_what_is_worse_alone(with_recipe: Runner) -> None:
     working_tree(with_recipe)
     wanted = {"sentinel-target": "demo", "base": "main", "bugs": "DEMO-*"}
@@ -265,6 +266,7 @@ def test_what_the_reusable_workflow_installs_is_a_release_of_its_own() -> None:
     assert inputs["install"]["default"] == f"rl-sentinel[targets]=={sentinel.__version__}"
 
 
+@pytest.mark.nightly
 def test_the_pre_commit_hooks_run(with_recipe: Runner) -> None:
     working_tree(with_recipe, "fixed")
     hooks = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}

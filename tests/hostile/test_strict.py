@@ -241,6 +241,7 @@ def test_what_hangs_in_the_kernel_is_ended(level: str, lab: Lab) -> None:
     process = lab.open(lab.write({"attacks.py": ATTACKS}), sandbox=level, timeout=0.5)
     answer = lab.probe(process, "pkg.attacks.hang_in_c")
     assert answer.kind == "timeout"
+    process._options = replace(process._options, timeout=30.0)  # who answers may take longer, on a busy machine
     assert returned(lab.probe(process, "pkg.attacks.system_call", call=[39])) == "done"  # the next one goes on
 
 

@@ -60,6 +60,7 @@ def test_a_call_has_numbers_too(impact: Impact) -> None:
     assert "45.00°" in told.out
 
 
+@pytest.mark.nightly
 def test_several_bugs_have_a_line_each_and_a_sum(impact: Impact) -> None:
     impact(MASKED_TOKENS)
     told = impact(REJECTED_ROW, "DEMO-*")

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -111,10 +112,10 @@ def test_what_is_more_than_plain_data_is_refused_where_it_stands(loader, text, w
 @loaders
 @pytest.mark.parametrize("text", ["[" * 200_000, "{a: " * 100_000, "- " * 200_000, "? " * 200_000, "[[1]," * 100_000])
 def test_deep_documents_are_refused_at_once_and_do_not_kill_the_process(loader, text):
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(DocumentError, match=r"deeper|must be a string"):
         parse_yaml(text, loader)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_yaml_bomb_is_refused():
@@ -170,10 +171,12 @@ def test_a_100_mb_file_is_refused_without_being_read(tmp_path: Path):
     path = tmp_path / "big.yaml"
     with path.open("wb") as handle:
         handle.truncate(100_000_000)
-    start = time.perf_counter()
+    tracemalloc.start()
     with pytest.raises(DocumentError, match="100,000,000 bytes"):
         read(path)
-    assert time.perf_counter() - start < 0.05
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 @pytest.mark.parametrize("name", ["folder", "absent.yaml", "pipe.yaml", "nul\0.yaml"])

@@ -55,6 +55,6 @@ def test_what_a_hosted_runner_obeys_is_shown() -> None:
 
 @pytest.mark.parametrize("unit", ["/#", "/a", "a/", "//", "C:\\", "://a@", "0x1", "\x1b", " /a/", "/" + "a" * 50])
 def test_hostile_text_costs_no_more_than_its_length(unit: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     passage(unit * 1_000_000)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import getpass
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes.schema_subset import compiled
 from sentinel.reports.evidence import dumps, evidence, schema, validate
 from sentinel.targets.refs import Ref
+from sentinel.values.literals import tensor
 
 Build = Callable[..., Any]
 
@@ -34,6 +36,15 @@ def test_the_published_shape_where_the_bug_is_there(decide: Build) -> None:
         "per_token_gradient_difference": [[0.0, 0.5], [0.0, 0.5]],
     }
     assert "observed_fixed_behavior" not in document
+
+
+def test_observed_values_are_never_the_expected_ones(decide: Build) -> None:
+    decision = decide()
+    recipe = replace(decision.recipe, expected_unpatched={}, expected_fixed={})
+    document = evidence(replace(decision, recipe=recipe, comparisons=(), law="masked_values_have_no_influence"))
+    assert document["observed_bad_behavior"] == {"loss": 26.0, "per_token_gradient": [[0.5, 0.5], [0.5, 0.5]]}
+    assert document["expected_safe_behavior"] == {}
+    validate(document)
 
 
 def test_a_stranger_finds_everything(decide: Build) -> None:
@@ -113,6 +124,29 @@ def test_a_working_tree_is_known_by_its_hash(decide: Build) -> None:
     assert "alice" not in dumps(document)
 
 
+@given(st.floats(width=64))
+def test_floats_round_trip(decide: Build, value: float) -> None:
+    item = Comparison("x", value, value, None, True, None)
+    text = dumps(evidence(decide(comparisons=(item,))))
+    back = json.loads(text)["comparison"][0]["observed"]
+    if math.isfinite(value):
+        assert back == value
+        assert math.copysign(1, back) == math.copysign(1, value)
+    else:
+        assert back in ("NaN", "Infinity", "-Infinity")
+        assert float(back) == value or math.isnan(value)
+
+
+@given(st.lists(st.floats(width=32), max_size=5))
+def test_tensors_round_trip(decide: Build, measurement: Build, values: list[float]) -> None:
+    literal = tensor(values, "float32")
+    document = evidence(decide("fixed", measurement=measurement(1.0, [[0.0]], observation={"": {"x": literal}})))
+    validate(document)
+    kept = json.loads(dumps(document))["observation"][""]["x"]
+    again = tensor([float(item) for item in kept["tensor"]], kept["dtype"])
+    assert again.array().tobytes() == literal.array().tobytes() or any(map(math.isnan, values))
+
+
 PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=20)
 NESTED = st.recursive(PLAIN, lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x), max_leaves=8)
 
@@ -121,6 +155,16 @@ NESTED = st.recursive(PLAIN, lambda x: st.lists(x) | st.dictionaries(st.text(max
 def test_any_plain_value_is_kept(decide: Build, recipe: Build, value: Any) -> None:
     text = dumps(evidence(decide(recipe=recipe(document={"x": value}))))
     assert json.loads(text)["recipe"]["document"]["x"] == value
+
+
+def test_foreign_text_is_neutralised(decide: Build, recipe: Build, hostile: str) -> None:
+    failure = Failure("raised", hostile, hostile)
+    decision = decide("inconclusive", failure=failure, verdict=Verdict("inconclusive", hostile, "raised"))
+    document = evidence(replace(decision, recipe=recipe(title=hostile)))
+    validate(document)
+    for text in (document["title"], document["reason"], document["failure"]["traceback"]):
+        assert not any(character in text for character in "\x1b\x07\u202e\r")
+    assert "\x1b" not in dumps(document)
 
 
 def test_a_value_that_json_cannot_hold_is_named(decide: Build) -> None:

@@ -104,6 +104,16 @@ def test_an_interruption_leaves_no_half_file(decide: Build, tmp_path: Path, monk
     assert not [item for item in tmp_path.rglob("*") if item.is_file()]
 
 
+@pytest.mark.parametrize("content", ["mine", "{}", '{"schema_version": 1}', "[" * 100_000])
+def test_what_is_not_evidence_is_not_overwritten(decide: Build, tmp_path: Path, content: str) -> None:
+    file = tmp_path / PLACE
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    with pytest.raises(SentinelError, match="is not Sentinel evidence and is not overwritten"):
+        store.write(tmp_path, decide())
+    assert file.read_text() == content
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -153,3 +163,10 @@ def test_run_json_holds_what_varies(tmp_path: Path) -> None:
     assert "token" not in run["command"]
     assert "'a b'" in run["command"]
     assert run["workers"] == 2
+
+
+def test_records_of_histories_beside_evidence_are_not_taken_for_it(tmp_path: Path) -> None:
+    for place in ("history/demo/BUG/git-main.json", "demo/BUG/git-main.json"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).write_text("{}")
+    assert [file.relative_to(tmp_path).as_posix() for file in store.files(tmp_path)] == ["demo/BUG/git-main.json"]

@@ -130,6 +130,16 @@ def test_plain_where_colours_or_room_are_missing(results: list[tuple[Any, str]],
     assert summary(results, terminal=True, **how) == summary(results)
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_hostile_text_in_the_table(hostile_decision: Any, terminal: bool) -> None:
+    text = summary([(hostile_decision, "failed")], terminal=terminal, width=2000, environ={})
+    shown = ANSI.sub("", text)
+    assert "[red]x[/red]" in shown, "rich's markup is shown, not obeyed"
+    assert "\\x1b[31m<script>" in shown
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", shown)
+    assert "\n## h" not in shown
+
+
 def test_a_failure_is_explained(decide: Build) -> None:
     text = explain(decide("fixed"), "pytest 'recipes/roll/X.yaml::git:c09bc8b'")
     assert text.split("\n") == [
@@ -170,6 +180,11 @@ def test_a_large_tensor_is_shortened(decide: Build) -> None:
     assert max(map(len, text.split("\n"))) < 200
 
 
+def test_hostile_text_in_a_failure(hostile_decision: Any, hostile: str) -> None:
+    text = explain(hostile_decision, f"pytest {hostile}")
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text)
+
+
 def test_markdown_holds_table_and_evidence(results: list[tuple[Any, str]]) -> None:
     documents = [(evidence(decision), outcome) for decision, outcome in results]
     text = markdown(documents)
@@ -178,6 +193,21 @@ def test_markdown_holds_table_and_evidence(results: list[tuple[Any, str]]) -> No
     blocks = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL)]
     assert sorted(block["verdict"] for block in blocks) == ["fixed", "inconclusive", "reproduced"]
     assert documents[2][0] in blocks
+
+
+def test_hostile_text_in_markdown(hostile_decision: Any) -> None:
+    document = evidence(hostile_decision)
+    text = markdown([(document, "failed")])
+    assert "<script>" not in text
+    assert text.count("</details>") == 1
+    assert text.count("```") == 2
+    rows = [line for line in text.split("\n") if line.startswith("| <code>roll")]
+    assert len(rows) == 1
+    assert rows[0].count("|") == 7
+    outside = text.split("```")[0] + text.split("```")[2]
+    for obeyed in ("`", "@everyone", "[red]", "\x1b", "\n## h"):
+        assert obeyed not in outside
+    assert json.loads(text.split("```json")[1].split("```")[0]) == document
 
 
 @pytest.mark.parametrize("count", [30, 600])

@@ -29,6 +29,7 @@ def jobs_of(catalog: Catalog, *trees: Path) -> list[LawJob]:
     return law_jobs(catalog, "demo", [Ref("path", str(tree)) for tree in trees])
 
 
+@pytest.mark.nightly
 def test_how_many_hunt_makes_no_difference(
     catalog: Catalog, runner: Runner, broken_tree: Path, fixed_tree: Path
 ) -> None:
@@ -43,7 +44,7 @@ def test_how_many_hunt_makes_no_difference(
     assert {verdict.name for _, verdict, _ in told[0]} >= {"reproduced", "fixed"}
 
 
-@pytest.mark.parametrize("seen_before", [False, True])
+@pytest.mark.parametrize("seen_before", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_what_was_recorded_is_found_again_without_luck(
     seen_before: bool,
     catalog: Catalog,

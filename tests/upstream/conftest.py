@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
-from demo_kit import Borrowed
+from demo_kit import borrowing
 from shipped import PINS, Decisions, pin_id, runner
 
 from sentinel.deciding.processes import contained_places
@@ -21,7 +20,7 @@ def _one_zygote() -> Iterator[None]:
     preload = dict.fromkeys(name for target in catalog.targets.values() for name in target.preload)
     warm = Zygote(Options(), list(preload), contained_places(catalog))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sentinel.deciding.processes.Zygote", partial(Borrowed, warm))
+        patch.setattr("sentinel.deciding.processes.Zygote", borrowing(warm))
         yield
     warm.stop()
 

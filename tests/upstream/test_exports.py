@@ -13,10 +13,7 @@ from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
 
 #: The nightly walks try every shipped recipe; those whose revisions cannot be had are skipped with their reason.
-ALWAYS = (
-    "ROLL-AGGLOSS-TOKENMEAN-MASK",  # a function of tensors, and nothing beside torch and numpy
-    "AREAL-REWARD-NORM-NO-EOS-LEAK",  # an object of the target's own; a package that it needs
-)
+ALWAYS = ("ROLL-AGGLOSS-TOKENMEAN-MASK",)  # a function of tensors, and nothing beside torch and numpy
 BUGS = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.nightly) for name in RECIPES]
 
 

@@ -1,6 +1,6 @@
 """The laws see what breaks real code: in a copy of each target's main, a line of each of these boundaries is changed.
 
-That the laws hold on the code as it is, ``test_bindings.py`` shows.
+That the laws hold on the code as it is, ``test_bindings_agree.py`` shows.
 """
 
 from __future__ import annotations
@@ -401,7 +401,7 @@ CONTRACTS = (
     *("group_filter", "difficulty_filter", "second_moment_mask"),
 )
 
-#: Where main itself is wrong (see DIFFERS in test_bindings.py): the scenario, or what its laws say.
+#: Where main itself is wrong (see DIFFERS in test_bindings_agree.py): the scenario, or what its laws say.
 KNOWN = {
     "verl.workers.reward_manager.prime.PrimeRewardManager.__call__": {"score_as=record"},
     "areal.reward.geometry3k.geometry3k_reward_fn": {"ground_truth=5 \\sqrt { 3 }"},

@@ -71,7 +71,7 @@ def hang(values):
 @pytest.fixture
 def process(lab: Lab) -> TargetProcess:
     tree = lab.write({"__init__.py": "from pkg.code import double", "code.py": CODE})
-    return lab.open(tree, "pkg", timeout=5.0)
+    return lab.open(tree, "pkg", timeout=30.0)
 
 
 def ask(session: Session, function: str, **calls: dict[str, Any]) -> dict[str, Any]:

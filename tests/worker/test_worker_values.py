@@ -139,8 +139,8 @@ def test_what_is_returned_becomes_data(lab: Lab) -> None:
     }
 
 
-@pytest.mark.parametrize("dtype", sorted(STORAGE))
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1), (2, 0), ()])
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool"])
+@pytest.mark.parametrize("shape", [(2, 3), (2, 1), (2, 0), ()])
 def test_a_tensor_that_is_not_contiguous_has_its_values_and_something_else_between_them(
     dtype: str, shape: tuple[int, ...], lab: Lab
 ) -> None:
