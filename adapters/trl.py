@@ -508,7 +508,12 @@ class _Table:
             log_probs = log_probs.masked_fill(labels[:, 1:] == -100, 0.0)
         aside = log_probs.detach() * 0  # for metrics
         return stand_in(
-            logits=logits, log_probs=log_probs, entropy=aside, mean_logits=aside, is_top1=aside, loss=logits.sum() * 0
+            logits=logits,
+            log_probs=log_probs,
+            entropy=aside,
+            mean_logits=aside,
+            is_top1=aside > 0,
+            loss=logits.sum() * 0,
         )
 
 
