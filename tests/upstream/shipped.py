@@ -58,7 +58,7 @@ class Decisions:
         decision = self._decided[name]
         if decision.verdict.kind in ("ref", "python"):
             pytest.skip(decision.verdict.reason)
-        wanted = bundled_catalog().adapter(job.recipe.target).target.preload
+        wanted = bundled_catalog().adapters[job.recipe.target].target.preload
         missing = [name for name in wanted if decision.verdict.kind == "ghost" and find_spec(name) is None]
         if missing:
             pytest.skip(f"{job.recipe.target} wants {', '.join(missing)}: pip install 'rl-sentinel[trl]'")
