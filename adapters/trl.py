@@ -41,6 +41,7 @@ _OFF: dict[str, Any] = {
     **dict.fromkeys(("is_encoder_decoder", "_peft_has_been_casted_to_bf16", "reference_free"), False),
     **dict.fromkeys(("aux_loss_enabled", "_entropy_bonus_enabled", "is_fsdp_enabled", "is_deepspeed_enabled"), False),
     **dict.fromkeys(("use_liger_loss", "use_liger_kernel", "use_vllm", "off_policy_mask_threshold"), None),
+    "_tp_size": 1,
     "_pending_extra_logs": {},
     "_pending_metrics": {},
 }
@@ -90,6 +91,10 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     defaults = {"accelerator": accelerator, "_metrics": metrics, "model": stand_in(training=True)}
     vars(made).update({"args": args, **defaults, **attributes})
     return made
+
+
+def _second(_: Any, value: Any) -> Any:
+    return value
 
 
 def _same(value: Any, *_: Any, **__: Any) -> Any:
@@ -361,7 +366,7 @@ def _generated(boundary: Any, rows: int) -> Any:
         node for node in ast.walk(tree) if isinstance(node, ast.Assign) and "self._generate(" in ast.unparse(node)
     ]
     if not assigned:
-        raise AbsentError("not in this version: the trainer generates and scores in one piece")
+        return ()  # the trainer generates and scores in one piece
     found = []
     for target in assigned[0].targets[0].elts:
         name = target.id
@@ -382,9 +387,9 @@ _SCALES = {"group": "group", "batch": "batch", None: "none"}
 def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The advantages that a trainer gives completions with these rewards."""
     from collections import defaultdict
-    from contextlib import nullcontext
 
     import torch
+    import transformers
 
     rewards = inputs["rewards"]
     size = group_size(inputs)
@@ -395,26 +400,57 @@ def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     args = _options(boundary, config, {"num_generations": size, **given, "beta": 0.0})
     names = {"reward_func_names": ["reward"], "reward_funcs": [None], "reward_weights": torch.ones(1)}
     logs = defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list))
-    tokenizer = stand_in(pad_token_id=0, eos_token_id=1, batch_decode=_texts, pad_token="p")
+    tokenizer, model = _Tokenizer(), _Generator(training=size > 1)
     answer = _generated(boundary, len(rewards))
     trainer = _trainer(
         boundary, args, **names, _logs=logs, processing_class=tokenizer, _tokenizer=tokenizer, pad_token_id=0,
         eos_token_id=1, num_generations=size, num_generations_eval=size, _generate=partial(_same, answer),
-        _calculate_rewards=partial(_same, rewards[:, None]), model=stand_in(training=size > 1), pad_token="p",
+        _calculate_rewards=partial(_same, rewards[:, None]), model=model, pad_token="p",
         scale_rewards=args.scale_rewards if hasattr(args, "scale_rewards") else None, _textual_logs=logs,
+        model_wrapped=model, generation_config=None, max_prompt_length=None, image_token=None,
+        state=stand_in(num_input_tokens_seen=0, global_step=0),
         _get_per_token_logps_and_entropies=_answered(boundary, torch.zeros(len(rewards), 1)).several_of,
     )  # fmt: skip
     batch = [{"prompt": f"p{label}"} for label in inputs["group"]]
     with (
         swapped(boundary.module, "gather", _same),
         swapped(boundary.module, "gather_object", _same),
-        swapped(boundary.module, "disable_gradient_checkpointing", lambda *_: nullcontext()),
+        swapped(boundary.module, "disable_gradient_checkpointing", _unwrapped),
+        swapped(boundary.module, "unwrap_model_for_generation", _unwrapped),
+        swapped(transformers.Trainer, "_prepare_inputs", _second),
     ):
         return {"normalised": boundary.function(trainer, batch)["advantages"]}
 
 
-def _texts(ids: Any, **_: Any) -> list[str]:
-    return ["a"] * len(ids)
+class _Tokenizer:
+    """A tokenizer of prompts of one token."""
+
+    pad_token, pad_token_id, eos_token_id = "p", 0, 1
+
+    def __call__(self, text: Any, **_: Any) -> Any:
+        import torch
+
+        ones = torch.ones(len(text), 1, dtype=torch.long)
+        return {"input_ids": ones, "attention_mask": ones}
+
+    def batch_decode(self, ids: Any, **_: Any) -> list[str]:
+        return ["a"] * len(ids)
+
+
+class _Generator:
+    """A model that answers one token; it trains, or it does not."""
+
+    def __init__(self, training: bool) -> None:
+        self.training = training
+
+    def generate(self, input_ids: Any, **_: Any) -> Any:
+        return input_ids.repeat(1, 2)
+
+
+def _unwrapped(model: Any, *_: Any, **__: Any) -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext(model)
 
 
 _GENERATOR = StandIn("_generate", "answers one token a prompt, in the place of a model that generates")
@@ -470,7 +506,15 @@ class _Table:
         log_probs = logits[:, :-1, 0]
         if labels is not None:
             log_probs = log_probs.masked_fill(labels[:, 1:] == -100, 0.0)
-        return stand_in(logits=logits, log_probs=log_probs, entropy=None, loss=logits.sum() * 0)
+        aside = log_probs.detach() * 0  # for metrics
+        return stand_in(
+            logits=logits,
+            log_probs=log_probs,
+            entropy=aside,
+            mean_logits=aside,
+            is_top1=aside > 0,
+            loss=logits.sum() * 0,
+        )
 
 
 def _outputs_of(values: Any) -> Any:
@@ -524,6 +568,8 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What is logged as the entropy of tokens whose entropies are the scenario's values."""
     import transformers
 
+    if not hasattr(boundary.module, "entropy_from_logits"):
+        raise AbsentError("not in this version: the model says the entropy of each token")
     values = inputs["values"]
     model = _Table(_outputs_of(values[..., None].expand(*values.shape, 2)))
     batch = _sequences(inputs["response_mask"])

@@ -116,3 +116,50 @@ def test_dpo_goes_by_the_sum() -> None:
     slope = -0.1 / (1 + math.exp(0.1 * 0.4))
     assert seen["chosen_gradient"] == [[pytest.approx(slope)] * 2]
     assert seen["rejected_gradient"] == [[pytest.approx(-slope)] * 2]
+
+
+def test_tokens_beyond_the_shorter_response_weigh_less() -> None:
+    """One token is shared: the chosen response has 0.1 + 3 * 0.25 * 0.1, the rejected one -0.1."""
+    given = pairs(4, loss_type="sigmoid", ld_alpha=0.25)
+    given["rejected_mask"] = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    assert measured("preference_loss", **given)["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.275)))
+
+
+# -- distillation ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
+def test_a_divergence_by_hand(beta: float) -> None:
+    """A student of 3/4 and 1/4, a teacher of halves; the second token does not count."""
+    student, teacher, step = (0.75, 0.25), (0.5, 0.5), 4
+    logits = torch.tensor([[[math.log(p) for p in student], [5.0, 0.0]]], dtype=torch.float64)
+    mixture = [beta * t + (1 - beta) * s for s, t in zip(student, teacher)]
+
+    def divergence(one: Any, other: Any) -> float:
+        return sum(p * math.log(p / q) for p, q in zip(one, other))
+
+    inside = beta * divergence(teacher, mixture) + (1 - beta) * divergence(student, mixture)
+    expected = {0.0: divergence(teacher, student), 1.0: divergence(student, teacher)}.get(beta, inside)
+    seen = measured(
+        "distillation_loss",
+        logits=logits,
+        teacher_logits=torch.zeros(1, 2, 2, dtype=torch.float64),
+        response_mask=torch.tensor([[1, 0]]),
+        beta=beta,
+        batch_num_tokens=step,
+    )
+    assert seen["loss"] == pytest.approx(expected / step)
+    assert seen["logits_gradient"][0][1] == [0.0, 0.0]
+
+
+def test_a_mean_over_the_part_is_another() -> None:
+    def twin(logits: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
+        return {"loss": (logits[..., 0] * response_mask).sum() / response_mask.sum()}
+
+    given = {
+        "logits": torch.tensor([[[0.0, 2.0]]]),
+        "teacher_logits": torch.zeros(1, 1, 2),
+        "response_mask": torch.ones(1, 1),
+        "batch_num_tokens": 8,
+    }
+    assert measured("distillation_loss", twin, **given)["loss"] != measured("distillation_loss", **given)["loss"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -57,4 +58,8 @@ class Decisions:
         decision = self._decided[name]
         if decision.verdict.kind in ("ref", "python"):
             pytest.skip(decision.verdict.reason)
+        wanted = bundled_catalog().adapters[job.recipe.target].target.preload
+        missing = [name for name in wanted if decision.verdict.kind == "ghost" and find_spec(name) is None]
+        if missing:
+            pytest.skip(f"{job.recipe.target} wants {', '.join(missing)}: pip install 'rl-sentinel[trl]'")
         return decision
