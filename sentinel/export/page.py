@@ -241,7 +241,7 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     yield f"{len(others)} other known bugs of {made.target.name}: each as before{also}."
     for boundary, said in tried["boundaries"].items():
         name = code(boundary.rpartition(".")[2])
-        unjudged = f", {said['unjudged']} more change only what it spoils" if said["unjudged"] else ""
+        unjudged = f", on {said['unjudged']} more no law tells" if said["unjudged"] else ""
         yield (
             f"{said['scenarios']} drawn inputs of {name}: {said['mended']} show the bug{unjudged}; on the other "
             f"{said['outside']} the largest difference of any output is {said['largest_difference']:g}."

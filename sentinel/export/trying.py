@@ -240,8 +240,8 @@ def _compared(
     """What drawn scenarios say without a fix and with it.
 
     Outside of the bug every answer has to be the same. A scenario shows the bug where a law that was broken is kept
-    with the fix, or is broken by other numbers. Where no law is broken, the values that it spoils may differ, which is
-    counted, and no others.
+    with the fix, or is broken by other numbers. Where no law has a say the values that it spoils may differ, and where
+    one is broken all the same, any; both are counted.
 
     :param about: what was decided of the bugs at this boundary, without the fix.
     """
@@ -272,7 +272,7 @@ def _compared(
             (one.case.observation, two.case.observation) for one, two in zip(before, after) if one.case and two.case
         ]
         apart = _differences(pairs)
-        if apart and apart.keys() <= spoiled:
+        if apart and (broken or apart.keys() <= spoiled):
             told["unjudged"] += 1
             continue
         told["outside"] += 1
