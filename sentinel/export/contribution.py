@@ -25,7 +25,7 @@ from sentinel.targets.refs import Ref
 VERSION = 1
 
 #: Heads of pull requests at which a recipe is run, the newest first.
-MOST_HEADS = 8
+MOST_HEADS = 6
 
 
 @dataclass(frozen=True)
