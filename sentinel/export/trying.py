@@ -240,8 +240,8 @@ def _compared(
     """What drawn scenarios say without a fix and with it.
 
     Outside of the bug every answer has to be the same. A scenario shows the bug where a law that was broken is kept
-    with the fix, or is broken by other numbers. Where no law has a say the values that it spoils may differ, and where
-    one is broken all the same, any; both are counted.
+    with the fix, or is broken by other numbers. Where no law has a say the values that it spoils may differ (those that
+    the recipe names, and that differ where it shows), and where one is broken all the same, any; both are counted.
 
     :param about: what was decided of the bugs at this boundary, without the fix.
     """
@@ -252,6 +252,7 @@ def _compared(
     worse: dict[str, None] = {}
     mended: dict[str, None] = {}
     largest = 0.0
+    quiet: list[tuple[bool, dict[str, float]]] = []
     for drawn in _drawn(subject, count):
         plans = _plans(drawn)
         if not plans:
@@ -264,15 +265,18 @@ def _compared(
         broken, still = _broken(plans, before), _broken(plans, after)
         for name, symptom in sorted({each[:2] for each in still} - {each[:2] for each in broken}):
             worse[f"{name} is broken ({symptom})"] = None
-        if broken != still:
-            told["mended"] += 1
-            mended |= dict.fromkeys(sorted({name for name, _, _ in broken - still}))
-            continue
         pairs = [
             (one.case.observation, two.case.observation) for one, two in zip(before, after) if one.case and two.case
         ]
         apart = _differences(pairs)
-        if apart and (broken or apart.keys() <= spoiled):
+        if broken != still:
+            told["mended"] += 1
+            mended |= dict.fromkeys(sorted({name for name, _, _ in broken - still}))
+            spoiled |= apart.keys()
+        else:
+            quiet.append((bool(broken), apart))
+    for already_broken, apart in quiet:
+        if apart and (already_broken or apart.keys() <= spoiled):
             told["unjudged"] += 1
             continue
         told["outside"] += 1
