@@ -205,7 +205,7 @@ class FixTrial:
                 for session in sessions:
                     session.close()
             if about:
-                tried.boundaries[subject.name] = told
+                tried.boundaries[subject.name] = {name: value for name, value in told.items() if name != "keys"}
             else:
                 largest = max(tried.elsewhere["largest_difference"], told["largest_difference"])
                 counts = {key: tried.elsewhere[key] + told.get(key, 1) for key in ("boundaries", "scenarios")}
@@ -214,7 +214,7 @@ class FixTrial:
                 tried.problems.append(f"{subject.name}: with the fix {'; '.join(told['worse'])}")
             if told["changed"]:
                 tried.problems.append(
-                    f"{subject.name}: other numbers on {told['changed']} drawn scenarios outside of the bug, by up to "
+                    f"{subject.name}: other values of {', '.join(told['keys'])} on {told['changed']} drawn scenarios outside of the bug, by up to "
                     f"{told['largest_difference']:g}"
                 )
 
@@ -253,6 +253,7 @@ def _compared(
     mended: dict[str, None] = {}
     largest = 0.0
     quiet: list[tuple[bool, dict[str, float]]] = []
+    changed: set[str] = set()
     for drawn in _drawn(subject, count):
         plans = _plans(drawn)
         if not plans:
@@ -281,8 +282,15 @@ def _compared(
             continue
         told["outside"] += 1
         told["changed"] += bool(apart)
+        changed |= apart.keys()
         largest = max(largest, *apart.values(), 0.0)
-    return {**told, "largest_difference": largest, "mended_laws": list(mended), "worse": list(worse)}
+    return {
+        **told,
+        "largest_difference": largest,
+        "mended_laws": list(mended),
+        "worse": list(worse),
+        "keys": sorted(changed),
+    }
 
 
 def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
