@@ -214,7 +214,8 @@ class FixTrial:
                 tried.problems.append(f"{subject.name}: with the fix {'; '.join(told['worse'])}")
             if told["changed"]:
                 tried.problems.append(
-                    f"{subject.name}: other values of {', '.join(told['keys'])} on {told['changed']} drawn scenarios outside of the bug, by up to "
+                    f"{subject.name}: other values of {', '.join(told['keys'])} on {told['changed']} "
+                    f"drawn scenarios outside of the bug, by up to "
                     f"{told['largest_difference']:g}"
                 )
 

@@ -36,7 +36,7 @@ def git(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def fixed_by(tiny: Any, mirrored: None) -> Iterator[Callable[..., Path]]:
     """``fixed_by(expression)``: the recipe has a fix that lets the function return it."""
-    file = tiny.recipe.with_name("TINY-MEAN.fix.yaml")
+    file = Path(tiny.recipe).with_name("TINY-MEAN.fix.yaml")
 
     def write(mended: str = RIGHT, blob: str = "") -> Path:
         blob = blob or git(tiny.upstream, "rev-parse", f"{tiny.buggy}:tiny/losses.py")
