@@ -81,7 +81,9 @@ def _contribute(arguments: argparse.Namespace) -> int:
         for recipe in recipes:
             fix = fixes.get(recipe.bug_id)
             if fix and recipe.bug_id != fix.bugs[0] and any(item.bug_id == fix.bugs[0] for item in recipes):
-                continue  # one root, one pull request
+                if not arguments.all:
+                    continue  # one root, one pull request
+                fix = None
             left += 1
             made, bundles = maker.of_fix(fix) if fix else maker.of_pins(recipe, base, head)
             folder = maker.write(made, bundles)

@@ -111,7 +111,7 @@ def told(document: Mapping[str, Any]) -> list[str]:
         shown = f" ({', '.join(said['mended_laws'])})" if said["mended_laws"] else ""
         lines.append(
             f"  {boundary}: {counted(said['scenarios'], 'drawn scenario')}: {said['mended']} show the bug{shown}, "
-            f"{said['unjudged']} change only what it spoils, {said['refused']} are refused; on the other "
+            f"{said['unjudged']} differ where no law tells, {said['refused']} are refused; on the other "
             f"{said['outside']} the largest difference is {said['largest_difference']:g}"
         )
     rest = document["elsewhere"]

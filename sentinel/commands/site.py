@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _EXAMPLE = """\
   sentinel report site                               the committed evidence of reports/, as pages in site/
   sentinel report site --reports sentinel-reports    of your last run
-  sentinel export --all; sentinel report site        with a runner to copy on each bug's page
+  sentinel contribute --all --out export; sentinel report site    with a runner to copy on each bug's page
 
 Open site/index.html; it needs no server and no network. Histories are shown where `sentinel sweep --save` put them
 beside the evidence. The same records give the same bytes. A folder that is not a site of ours is not touched.
@@ -36,7 +36,7 @@ def declare(commands: Commands) -> None:
         metavar="DIR",
         type=Path,
         default=Path("export"),
-        help="runners of `sentinel export` (default: export)",
+        help="runners of `sentinel contribute` (default: export)",
     )
     settings_options(parser, "recipes")
 

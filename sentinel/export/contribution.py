@@ -18,13 +18,14 @@ from sentinel.recipes.fixes import Fix, fix_of
 from sentinel.reports.evidence import evidence, validate
 from sentinel.reports.store import parse
 from sentinel.sources import MirrorStore, objects
+from sentinel.sources.gitbinary import run
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
 VERSION = 1
 
 #: Heads of pull requests at which a recipe is run, the newest first.
-MOST_HEADS = 25
+MOST_HEADS = 6
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def heads_tried(
 ) -> list[dict[str, Any]]:
     """What the recipe says at each pull request's head, in the mirror, that changes lines of its boundary's function.
 
-    A head at which it is ``fixed`` is a report of the bug, whatever its words are.
+    A head at which it is ``fixed`` is a report of the bug, whatever its words are, if the bug was where it began.
     """
     git_dir = store.path(target.name)
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
@@ -144,7 +145,16 @@ def heads_tried(
             commit = store.resolve(target, f"pull/{pull}/head")
         except Unavailable:
             continue
-        decision = runner.decide(Job(recipe, Ref("git", commit)))
-        runner.discard(target.name, Ref("git", commit))
-        found.append({"pull": pull, "commit": commit, "verdict": decision.verdict.name})
+        verdict = _verdict(recipe, commit, runner)
+        if verdict == "fixed":
+            began = run(git_dir, "merge-base", commit, f"refs/heads/{target.branch}").out.decode().strip()
+            verdict = "fixed" if began and _verdict(recipe, began, runner) == "reproduced" else "older than the bug"
+        found.append({"pull": pull, "commit": commit, "verdict": verdict})
     return found
+
+
+def _verdict(recipe: Recipe, commit: str, runner: Runner) -> str:
+    ref = Ref("git", commit)
+    decision = runner.decide(Job(recipe, ref))
+    runner.discard(recipe.target, ref)
+    return decision.verdict.name

@@ -188,7 +188,7 @@ def apart(one: Any, other: Any) -> list[str]:
 def _number(value: Any, digits: int = 6) -> str:
     if isinstance(value, float):
         return f"{value:.{digits}g}" + (".0" if value == int(value) and abs(value) < 10**digits else "")
-    return message("" if value is None else str(value))
+    return message("none" if value is None else str(value))
 
 
 def _reproduction(made: Contribution) -> Iterable[str]:
@@ -226,7 +226,9 @@ def checks(made: Contribution) -> Iterator[str]:
     related = made.document["related"]
     if related:
         fixed = [f"#{item['pull']}" for item in related if item["verdict"] == "fixed"]
+        older = sum(item["verdict"] not in ("fixed", "reproduced") for item in related)
         said = f"{len(related)} heads of pull requests that change lines of this function were run"
+        said += f", {older} of them from before the bug" if older else ""
         yield f"{said}: {'fixed at ' + ', '.join(fixed) if fixed else 'the bug is fixed at none'}."
     elif made.fix:
         yield "No pull request in the mirror changes lines of this function."
@@ -241,7 +243,8 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     yield f"{len(others)} other known bugs of {made.target.name}: each as before{also}."
     for boundary, said in tried["boundaries"].items():
         name = code(boundary.rpartition(".")[2])
-        unjudged = f", {said['unjudged']} more change only what it spoils" if said["unjudged"] else ""
+        unjudged = f", on {said['unjudged']} more no law tells" if said["unjudged"] else ""
+        unjudged += f", {said['refused']} are refused" if said["refused"] else ""
         yield (
             f"{said['scenarios']} drawn inputs of {name}: {said['mended']} show the bug{unjudged}; on the other "
             f"{said['outside']} the largest difference of any output is {said['largest_difference']:g}."

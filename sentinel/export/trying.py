@@ -205,7 +205,7 @@ class FixTrial:
                 for session in sessions:
                     session.close()
             if about:
-                tried.boundaries[subject.name] = told
+                tried.boundaries[subject.name] = {name: value for name, value in told.items() if name != "keys"}
             else:
                 largest = max(tried.elsewhere["largest_difference"], told["largest_difference"])
                 counts = {key: tried.elsewhere[key] + told.get(key, 1) for key in ("boundaries", "scenarios")}
@@ -214,7 +214,8 @@ class FixTrial:
                 tried.problems.append(f"{subject.name}: with the fix {'; '.join(told['worse'])}")
             if told["changed"]:
                 tried.problems.append(
-                    f"{subject.name}: other numbers on {told['changed']} drawn scenarios outside of the bug, by up to "
+                    f"{subject.name}: other values of {', '.join(told['keys'])} on {told['changed']} "
+                    f"drawn scenarios outside of the bug, by up to "
                     f"{told['largest_difference']:g}"
                 )
 
@@ -240,8 +241,8 @@ def _compared(
     """What drawn scenarios say without a fix and with it.
 
     Outside of the bug every answer has to be the same. A scenario shows the bug where a law that was broken is kept
-    with the fix, or is broken by other numbers. Where no law is broken, the values that it spoils may differ, which is
-    counted, and no others.
+    with the fix, or is broken by other numbers. Where no law has a say the values that it spoils may differ (those that
+    the recipe names, and that differ where it shows), and where one is broken all the same, any; both are counted.
 
     :param about: what was decided of the bugs at this boundary, without the fix.
     """
@@ -252,6 +253,8 @@ def _compared(
     worse: dict[str, None] = {}
     mended: dict[str, None] = {}
     largest = 0.0
+    quiet: list[tuple[bool, dict[str, float]]] = []
+    changed: set[str] = set()
     for drawn in _drawn(subject, count):
         plans = _plans(drawn)
         if not plans:
@@ -264,21 +267,31 @@ def _compared(
         broken, still = _broken(plans, before), _broken(plans, after)
         for name, symptom in sorted({each[:2] for each in still} - {each[:2] for each in broken}):
             worse[f"{name} is broken ({symptom})"] = None
-        if broken != still:
-            told["mended"] += 1
-            mended |= dict.fromkeys(sorted({name for name, _, _ in broken - still}))
-            continue
         pairs = [
             (one.case.observation, two.case.observation) for one, two in zip(before, after) if one.case and two.case
         ]
         apart = _differences(pairs)
-        if apart and apart.keys() <= spoiled:
+        if broken != still:
+            told["mended"] += 1
+            mended |= dict.fromkeys(sorted({name for name, _, _ in broken - still}))
+            spoiled |= apart.keys()
+        else:
+            quiet.append((bool(broken), apart))
+    for already_broken, apart in quiet:
+        if apart and (already_broken or apart.keys() <= spoiled):
             told["unjudged"] += 1
             continue
         told["outside"] += 1
         told["changed"] += bool(apart)
+        changed |= apart.keys()
         largest = max(largest, *apart.values(), 0.0)
-    return {**told, "largest_difference": largest, "mended_laws": list(mended), "worse": list(worse)}
+    return {
+        **told,
+        "largest_difference": largest,
+        "mended_laws": list(mended),
+        "worse": list(worse),
+        "keys": sorted(changed),
+    }
 
 
 def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:

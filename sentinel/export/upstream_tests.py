@@ -23,7 +23,7 @@ from sentinel.worker.contained import contained_command
 TIMEOUT = 240.0
 
 #: Files of tests that are run, of those that import an edited module.
-MOST = 4
+MOST = 3
 
 _TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
 _OUTCOME = re.compile(

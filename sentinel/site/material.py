@@ -137,7 +137,7 @@ class Material:
     """:ivar bugs: of every target that has evidence, sorted; those without evidence too.
     :ivar laws: what searches found, by a law's name alone.
     :ivar notes: what could not be read and is left out, as lines for a person.
-    :ivar exports: bug id -> the text of its runner, where ``sentinel export`` was tried; empty where it made none.
+    :ivar exports: bug id -> the text of its runner, where ``sentinel contribute`` was tried; empty where it made none.
     """
 
     catalog: Catalog
@@ -162,7 +162,7 @@ class Material:
 def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Material:
     """Read everything.
 
-    :param exports: a folder that ``sentinel export`` has written.
+    :param exports: a folder that ``sentinel contribute`` has written.
     :raises SentinelError: where the folder has no evidence, or a file in it is none.
     """
     if not reports.is_dir():
@@ -240,7 +240,7 @@ def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], lis
 
 
 def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
-    """The runners that ``sentinel export`` has written, empty where it could not; a bug not tried is left out."""
+    """The runners that ``sentinel contribute`` has written, empty where it could not; a bug not tried is left out."""
     found: dict[str, str] = {}
     if folder is None:
         return found

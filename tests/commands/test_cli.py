@@ -137,7 +137,7 @@ def test_settings_of_the_folder_hold(run_sentinel: Any, tiny: Any) -> None:
     "command",
     [
         ("audit", "tiny"),
-        ("export", "TINY-MEAN"),
+        ("contribute", "TINY-MEAN"),
         ("impact", "TINY-MEAN"),
         ("discover", "tiny"),
         ("bisect", "TINY-MEAN", "--good", "main", "--bad", "main~1"),

@@ -6,57 +6,64 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from demo_kit import MASKED_TOKENS
 
-from sentinel.export.page import LIMIT, TO_WRITE, code, comment, fenced, page, prose
+from sentinel.export.contribution import Contribution, documented
+from sentinel.export.page import LONGEST, LONGEST_COMMENT, apart, code, comment, fenced, page, prose
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.recipes.check import check_files
 
 SECTIONS = (
-    *("Summary", "Concrete triggering example", "Wrong value, right value", "Reproduction recipe", "Validation runner"),
-    *("Observed output", "Effect on training", "Root cause", "Fix", "Tests and checks", "Duplicate checks"),
-    *("Related work", "Evidence"),
+    *("What is wrong", "Root cause", "Fix", "How a real run gets there", "Numbers", "Reproduce", "What was checked"),
+    "Limits",
 )
 
 
+def made_of(export: Any, broken_tree: Path, fixed_tree: Path, **changes: Any) -> Contribution:
+    bundle = export(MASKED_TOKENS, broken_tree, fixed_tree, **changes)
+    target = bundled_catalog().targets[bundle.recipe.target]
+    return Contribution((bundle.recipe,), target, None, documented([bundle], None, None, ()))
+
+
 def text_of(export: Any, broken_tree: Path, fixed_tree: Path, **changes: Any) -> str:
-    return page(export(MASKED_TOKENS, broken_tree, fixed_tree, **changes), bundled_catalog())
+    return page(made_of(export, broken_tree, fixed_tree, **changes))
 
 
-def test_it_has_every_section_and_marks_what_a_person_must_write(
+def test_it_has_every_section_and_nothing_is_left_to_be_written(
     export: Any, broken_tree: Path, fixed_tree: Path
 ) -> None:
-    text = text_of(export, broken_tree, fixed_tree)
+    text = text_of(export, broken_tree, fixed_tree, root_cause="the sum forgets the mask", fix="multiply by it")
     assert tuple(re.findall(r"^## (.*)$", text, re.MULTILINE)) == SECTIONS
-    assert text.count(TO_WRITE) >= 3
-    assert "26.0" in text
-    assert len(text) < LIMIT
-    written = text_of(export, broken_tree, fixed_tree, root_cause="the sum forgets the mask", fix="multiply by it")
-    assert "the sum forgets the mask." in written
-    assert written.count(TO_WRITE) == text.count(TO_WRITE) - 2
+    assert "the sum forgets the mask." in text
+    assert "multiply by it." in text
+    assert "by a person" not in text
+    assert text.count("\n") <= LONGEST
 
 
-def test_the_recipe_cut_out_of_the_page_is_a_recipe(
-    export: Any, broken_tree: Path, fixed_tree: Path, tmp_path: Path, decide: Any
-) -> None:
+def test_a_table_shows_the_numbers_that_differ(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
     text = text_of(export, broken_tree, fixed_tree)
-    block = text.partition("## Reproduction recipe")[2].partition("```json\n")[2].partition("\n```")[0]
-    file = tmp_path / "DEMO-MASKED-TOKENS.json"
-    file.write_text(block)
-    assert [str(problem) for problem in check_files([file], bundled_catalog()) if problem.severity == "error"] == []
-    assert decide(file, broken_tree).verdict.name == "reproduced"
+    assert "2 of 2 numbers differ" in text
+    assert "| `loss` | `26.0` | `1.0` | `1.0` |" in text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (26.0, 1.0, ["26.0", "1.0"]),
+        (1 / 3, 0.3333333333, ["0.33333333333333331", "0.33333333329999998"]),
+        (-3.0, 0.0, ["-3.0", "0.0"]),
+        ("NaN", 0.5, ["NaN", "0.5"]),
+        (True, False, ["True", "False"]),
+    ],
+)
+def test_two_values_that_differ_never_look_alike(one: Any, other: Any, told: list[str]) -> None:
+    assert apart(one, other) == told
 
 
 def test_whom_it_concerns_is_said_in_words(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
     entry = {"when": {"actor.loss": ["ppo", "sapo"], "actor.clip": "set"}, "where": "a token is masked"}
-    text = text_of(export, broken_tree, fixed_tree, affects=["everybody", entry], until={"actor.clip": None})
+    text = text_of(export, broken_tree, fixed_tree, affects=["everybody", entry])
     assert "\n* everybody\n* actor.loss=ppo or sapo, actor.clip set, where a token is masked\n" in text
-    assert "\nUntil it is mended, <code>actor.clip=null</code> avoids it.\n" in text
-
-
-def test_a_page_with_long_values_is_cut_to_what_github_takes(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
-    text = text_of(export, broken_tree, fixed_tree, story="word " * 20_000)
-    assert len(text) < LIMIT
 
 
 def test_hostile_prose_is_inert(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
@@ -76,11 +83,13 @@ def test_hostile_prose_is_inert(export: Any, broken_tree: Path, fixed_tree: Path
 def test_pieces_of_markdown() -> None:
     assert prose("see `a|b` and *c*") == "see <code>a&#124;b</code> and &#42;c&#42;"
     assert code("a`b<c>") == "<code>a&#96;b&#60;c&#62;</code>"
+    assert code("clip_fraction[1,0]") == "`clip_fraction[1,0]`"
     assert fenced("```\ninside", "json").startswith("````json\n")
 
 
-def test_a_comment_has_table_evidence_digest_and_command(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
-    text = comment(export(MASKED_TOKENS, broken_tree, fixed_tree))
-    assert re.search(r"sha256 `[0-9a-f]{64}`", text)
-    assert "--sentinel-bug=DEMO-MASKED-TOKENS" in text
-    assert text.count("<details>") == 2
+def test_a_comment_has_the_numbers_and_the_command(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+    text = comment(made_of(export, broken_tree, fixed_tree, fix="multiply by the mask"))
+    assert "| `loss` | `26.0` | `1.0` | `1.0` |" in text
+    assert "Fix: multiply by the mask." in text
+    assert "python run_validation.py" in text
+    assert text.count("\n") <= LONGEST_COMMENT

@@ -19,6 +19,7 @@ import sentinel.run.session
 from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job
+from sentinel.export.contribution import Contribution, documented
 from sentinel.export.exporting import Bundle, Side
 from sentinel.export.runner import Runner
 from sentinel.export.writing import write as write_export
@@ -210,12 +211,13 @@ def test_an_export(walked: Walk, here: Path, decided: Decided) -> None:
     sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]
     runner = Runner("print('runner')\n", "print('runner')\n", 1, 1, ("torch", "numpy"))
     bundle = Bundle(sides[0].decision.recipe, tuple(sides), runner, test="assert True\n")
-    catalog = sentinel.recipes.catalog.bundled_catalog()
+    recipe, catalog = bundle.recipe, sentinel.recipes.catalog.bundled_catalog()
+    made = Contribution((recipe,), catalog.targets[recipe.target], None, documented([bundle], None, None, ()))
 
-    def export(comment: bool) -> int:
-        return 0 if write_export(here / "export", bundle, catalog, comment) else 1
+    def export(test: str) -> int:
+        return 0 if write_export(here / "export", made, [replace(bundle, test=test)]) else 1
 
-    assert walked(Command(lambda: export(False), lambda: listing(here), 8, before=lambda: export(True)), here)
+    assert walked(Command(lambda: export(""), lambda: listing(here), 8, before=lambda: export(bundle.test)), here)
 
 
 @pytest.mark.nightly

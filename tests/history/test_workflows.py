@@ -254,7 +254,7 @@ def test_strangers_code_is_run_strictly_contained_or_not_at_all(name: str) -> No
     document = read(name)
     jobs = document.get("jobs", {"": document.get("runs")}).values()
     shell = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
-    runs = [text for text in shell if "--sentinel-target" in text or "sentinel export" in text]
+    runs = [text for text in shell if "--sentinel-target" in text or "sentinel contribute" in text]
     assert runs
     assert all(
         "--sentinel-sandbox=strict" in text or """'sandbox = "strict"' > sentinel.toml""" in text for text in runs

@@ -355,7 +355,7 @@ def test_reports_of_a_run(run: str, head: Repository, sentinel_says: Said, pytes
         ("report", "--from", PAYLOAD), ("mirror", "update", PAYLOAD), ("verify", PAYLOAD), (PAYLOAD,),
         ("list", "boundaries", "demo", "--ref", f"git:{PAYLOAD}"),
         ("report", "history", "--from", PAYLOAD),
-        ("export", PAYLOAD), ("mirror", "add", "demo", "--from", PAYLOAD),
+        ("contribute", PAYLOAD), ("mirror", "add", "demo", "--from", PAYLOAD),
         ("discover", PAYLOAD), ("discover", "demo", "--law", PAYLOAD), ("discover", "demo", "--boundary", PAYLOAD),
         ("discover", "demo", "--ref", f"git:{PAYLOAD}"), ("discover", "demo", "--examples", PAYLOAD),
         ("mirror", "add", "demo", "--repo-url", PAYLOAD),
@@ -389,7 +389,7 @@ def test_what_is_exported(
     """Pages as Markdown, programs as Python: prose of a recipe is never code."""
     out = pytester.path / "export"
     for name, tree in (("DEMO-RAISES", fixed_tree), ("DEMO-TELLS", head.path)):
-        clean(sentinel_says("export", name, "--base", f"path:{tree}", "--out", out, "--no-check", "--comment", *OURS))
+        clean(sentinel_says("contribute", name, "--base", f"path:{tree}", "--out", out, "--no-check", *OURS))
     made = [file for file in out.rglob("*") if file.is_file()]
     assert {file.suffix for file in made} >= {".md", ".py"}
     for file in made:

@@ -246,7 +246,7 @@ def test_a_runner_that_was_exported_can_be_copied(reports: Path, catalog: Catalo
     files = dict(build(read(reports, catalog, exports)))
     assert "There is none:" in files["bugs/slime/SLIME-OPSM-MIXED-ADVANTAGE-LEAK.html"]
     assert "print(&#39;&lt;runner&gt;&#39;)" in files["bugs/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.html"]
-    assert "sentinel export VERL-REJECTED-ROW-GRPO" in files["bugs/verl/VERL-REJECTED-ROW-GRPO.html"]
+    assert "sentinel contribute VERL-REJECTED-ROW-GRPO" in files["bugs/verl/VERL-REJECTED-ROW-GRPO.html"]
 
 
 def test_what_is_missing_is_said_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,275 @@
+"""``sentinel fix`` and ``sentinel contribute``, and what ``sentinel verify`` makes of what they leave."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FIX = """\
+fix_version: 1
+bugs: [TINY-MEAN]
+commit: {commit}
+subject: "[loss] fix: mask the numerator of the mean"
+wrong: The losses of masked tokens are summed, though only the others are counted.
+cause: The numerator forgets the mask that the denominator has.
+guilty: [{{file: tiny/losses.py, lines: [3, 3]}}]
+fix: Multiply the losses by the mask before they are summed.
+reach: Every run whose responses have padding gets there, see #7.
+limits: ["none is known"]
+edits:
+  - {{file: tiny/losses.py, blob: {blob}, lines: [3, 3], new: "    return {mended}\\n"}}
+  - {{file: tests/test_losses.py, new: "def test_mean():\\n    assert True\\n"}}
+"""
+RIGHT = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@example.org", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def fixed_by(tiny: Any, mirrored: None) -> Iterator[Callable[..., Path]]:
+    """``fixed_by(expression)``: the recipe has a fix that lets the function return it."""
+    file = Path(tiny.recipe).with_name("TINY-MEAN.fix.yaml")
+
+    def write(mended: str = RIGHT, blob: str = "") -> Path:
+        blob = blob or git(tiny.upstream, "rev-parse", f"{tiny.buggy}:tiny/losses.py")
+        file.write_text(FIX.format(commit=tiny.buggy, blob=blob, mended=mended))
+        return file
+
+    yield write
+    file.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def clone(tiny: Any, tmp_path: Path) -> Path:
+    """A clone of upstream as it was before the bug was mended."""
+    git(tmp_path, "clone", "-q", str(tiny.upstream), "clone")
+    (tmp_path / "user" / ".gitconfig").write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n")
+    git(tmp_path / "clone", "update-ref", "refs/remotes/origin/main", tiny.buggy)
+    return tmp_path / "clone"
+
+
+# -- a fix -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fix_is_shown_as_a_diff_that_git_takes(
+    run_sentinel: Any, fixed_by: Any, tiny: Any, clone: Path, tmp_path: Path
+) -> None:
+    fixed_by()
+    patch = tmp_path / "patch"
+    patch.write_text(run_sentinel("fix", "show", "TINY-MEAN").out)
+    git(clone, "checkout", "-q", tiny.buggy)
+    git(clone, "apply", str(patch))
+    assert RIGHT in (clone / "tiny" / "losses.py").read_text()
+    assert (clone / "tests" / "test_losses.py").is_file()
+
+
+def test_a_fix_is_no_recipe(run_sentinel: Any, fixed_by: Any) -> None:
+    fixed_by()
+    answer = run_sentinel("list", "recipes")
+    assert (answer.status, answer.out.count("TINY-MEAN")) == (0, 1)
+
+
+@pytest.mark.xfail(reason="two drawn inputs differ in masked gradients alone, and are taken to be outside of the bug")
+def test_a_fix_that_mends_the_bug_and_nothing_else_passes(run_sentinel: Any, fixed_by: Any) -> None:
+    fixed_by()
+    answer = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests", "--json")
+    told = answer.json()["TINY-MEAN"]
+    assert (answer.status, told["problems"]) == (0, []), answer.err
+    assert told["bugs"] == {"TINY-MEAN": ["reproduced", "fixed"]}
+    [said] = told["boundaries"].values()
+    assert said["scenarios"] >= 50
+    assert said["mended"] > 0
+    assert said["largest_difference"] == 0
+
+
+@pytest.mark.parametrize(
+    ("mended", "told"),
+    [
+        ("loss_mat.sum() / loss_mask.sum()", "TINY-MEAN is reproduced with the fix"),
+        (f"2 * {RIGHT}", "TINY-MEAN is changed with the fix"),
+        ("loss_mat[:1].sum() * 0 + 1", "tiny.losses.agg_loss: with the fix"),
+    ],
+)
+def test_what_speaks_against_a_fix_is_said(run_sentinel: Any, fixed_by: Any, mended: str, told: str) -> None:
+    """It mends nothing; it gives a third value; it is right on the recipe's scenario alone."""
+    fixed_by(mended)
+    answer = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests")
+    assert answer.status == 1
+    assert f"AGAINST IT: {told}" in answer.out
+
+
+def test_an_edit_of_another_file_than_the_commit_has_is_refused(run_sentinel: Any, fixed_by: Any) -> None:
+    file = fixed_by(blob="a" * 40)
+    answer = run_sentinel("fix", "show", "TINY-MEAN")
+    assert answer.status == 2
+    assert f"{file}:12:5: tiny/losses.py is blob" in answer.err
+    assert "the edit is of blob aaaaaaaaaaaa" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("fix_version: 1", "fix_version: 2", ":1:14: 2 is not one of [1]"),
+        ("lines: [3, 3], new", "new", ":12:5: `blob` and `lines` go together"),
+        ("lines: [3, 3], new", "lines: [3, 33], new", "lines 3 to 33: tiny/losses.py has 3 lines"),
+        ("bugs: [TINY-MEAN]", "bugs: [TINY-MEAN]\nhead: " + "a" * 40, "either `edits` or upstream's own `head`"),
+    ],
+)
+def test_mistakes_in_a_fix_are_told_with_their_place(
+    run_sentinel: Any, fixed_by: Any, old: str, new: str, told: str
+) -> None:
+    file = fixed_by()
+    file.write_text(file.read_text().replace(old, new))
+    answer = run_sentinel("fix", "show", "TINY-MEAN")
+    assert answer.status == 2
+    assert f"{file}:" in answer.err
+    assert told in answer.err
+
+
+def test_a_bug_without_a_fix_says_where_one_would_be(run_sentinel: Any, mirrored: None) -> None:
+    answer = run_sentinel("fix", "check", "TINY-MEAN")
+    assert answer.status == 2
+    assert "recipes/tiny/TINY-MEAN.fix.yaml" in answer.err
+
+
+# -- a contribution ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.xfail(reason="two drawn inputs differ in masked gradients alone, and are taken to be outside of the bug")
+def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(
+    run_sentinel: Any, fixed_by: Any, tiny: Any, clone: Path
+) -> None:
+    fixed_by()
+    answer = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--out", "out", "--no-tests")
+    assert answer.status == 0, answer.out + answer.err
+    branch = "fix/tiny-mean"
+    assert git(clone, "log", "-1", "--format=%s|%an|%P", branch) == (
+        f"[loss] fix: mask the numerator of the mean|Ada|{tiny.buggy}"
+    )
+    assert git(clone, "diff", "--name-only", tiny.buggy, branch).split() == ["tests/test_losses.py", "tiny/losses.py"]
+    assert git(clone, "status", "--porcelain") == ""
+    folder = Path("out") / "TINY-MEAN"
+    page, comment = ((folder / name).read_text() for name in ("PULL_REQUEST.md", "COMMENT.md"))
+    assert page.count("\n") <= 150
+    assert comment.count("\n") <= 40
+    for told in ("| `loss` | `26.0` | `1.0` | `1.0` |", f"+    return {RIGHT}", "show the bug", "see &#35;7"):
+        assert told in page
+    again = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--no-check")
+    assert (again.status, f"has a branch {branch} already" in again.err) == (2, True)
+
+
+@pytest.mark.xfail(reason="two drawn inputs differ in masked gradients alone, and are taken to be outside of the bug")
+def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, fixed_by: Any) -> None:
+    fixed_by()
+    assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-tests").status == 0
+    folder = Path("out") / "TINY-MEAN"
+    evidence = folder / "evidence.json"
+    answer = run_sentinel("verify", evidence, "--no-tests")
+    assert answer.status == 0, answer.out + answer.err
+    assert "the same: every count and difference" in answer.out
+    assert answer.out.count("every number is identical") == 2
+    for file, old, new, told in (
+        (folder / "PULL_REQUEST.md", "26.0", "27.0", "something else than the evidence says"),
+        (evidence, '"mended": ', '"mended": 1', "the trial of the fix"),
+    ):
+        text = file.read_text()
+        file.write_text(text.replace(old, new))
+        answer = run_sentinel("verify", evidence, "--no-tests")
+        assert (answer.status, told in answer.out) == (1, True), answer.out
+        file.write_text(text)
+
+
+def test_a_contribution_whose_fix_is_another_one_by_now_is_not_verified(run_sentinel: Any, fixed_by: Any) -> None:
+    fixed_by()
+    assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check").status == 0
+    fixed_by(f"{RIGHT} + 0")
+    answer = run_sentinel("verify", Path("out") / "TINY-MEAN" / "evidence.json")
+    assert answer.status == 2
+    assert "is not here" in answer.out
+
+
+# -- pages of a bug without a fix of its own ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exported(run_sentinel: Any, mirrored: None, tiny: Any) -> tuple[Any, Path]:
+    answer = run_sentinel("export", "TINY-MEAN", "--in-toto", "--no-check", "--out", "out")
+    return answer, Path("out") / "TINY-MEAN"
+
+
+def test_it_writes_every_file_and_says_what_to_do_next(exported: tuple[Any, Path]) -> None:
+    answer, folder = exported
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"PULL_REQUEST.md", "COMMENT.md", "evidence.json", "run_validation.py", "test_tiny_mean.py"}
+    assert names >= {"statement-base.json", "statement-head.json"}
+    assert "`sentinel export` is now `sentinel contribute`" in answer.err
+    assert "gh pr create --repo" in answer.out
+    assert "gh pr comment 7 --repo" in answer.out
+    assert "base reproduced, head fixed" in answer.out
+    assert "the runner was not tried" in answer.out
+
+
+def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel: Any, mirrored: None, tiny: Any) -> None:
+    """Nothing can be said of a revision that cannot be had."""
+    answer = run_sentinel("contribute", "TINY-MEAN", "--base", f"git:{'0' * 40}", "--no-check", "--out", "out")
+    folder = Path("out") / "TINY-MEAN"
+    assert answer.status == 1
+    assert "it could not be decided at base" in answer.out
+    assert not (folder / "run_validation.py").exists()
+    assert "There is no runner that does without Sentinel" in (folder / "PULL_REQUEST.md").read_text()
+
+
+def test_no_link_is_written_through(run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "COMMENT.md").write_text("mine")
+    Path("out").mkdir()
+    (Path("out") / "TINY-MEAN").symlink_to(tmp_path / "mine")
+    answer = run_sentinel("contribute", "TINY-MEAN", "--no-check", "--out", "out")
+    assert (answer.status, "is a link, and nothing is written through it" in answer.err) == (2, True)
+    assert [file.read_text() for file in (tmp_path / "mine").iterdir()] == ["mine"]
+
+
+def test_statements_verify_offline_and_then_by_a_run(
+    exported: tuple[Any, Path], run_sentinel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = exported
+    answer = run_sentinel("verify", folder / "statement-base.json")
+    assert answer.status == 0, answer.out + answer.err
+    assert answer.out.count("TINY-MEAN was reproduced") == 1
+    monkeypatch.setattr("sentinel.deciding.runner.Runner.decide", None)  # nothing may be run
+    answer = run_sentinel("verify", folder / "statement-base.json", "--offline")
+    assert answer.status == 0
+    assert "every digest agrees" in answer.out
+    evidence = folder / "evidence-base.json"
+    evidence.write_text(evidence.read_text().replace("26.0", "25.0"))
+    answer = run_sentinel("verify", folder / "statement-base.json", "--offline")
+    assert answer.status == 1
+    assert "sha256" in answer.out
+
+
+def test_mistakes_are_told(run_sentinel: Any) -> None:
+    for arguments, told in (
+        (["contribute"], "say which bug"),
+        (["contribute", "TINY-MEAN", "--all"], "say which bug"),
+        (["contribute", "TINY-MEAN", "--repo", ".", "--head", "git:main"], "--repo"),
+        (["contribute", "TINY-MEAN", "--into", "."], "--into makes a branch of a fix"),
+        (["contribute", "NO-SUCH-BUG"], "no recipe matches"),
+    ):
+        answer = run_sentinel(*arguments)
+        assert answer.status == 2
+        assert told in answer.err
+
+
+def test_the_evidence_is_one_document(exported: tuple[Any, Path]) -> None:
+    _, folder = exported
+    document = json.loads((folder / "evidence.json").read_text())
+    assert document["bugs"]["TINY-MEAN"]["base"] == json.loads((folder / "evidence-base.json").read_text())
+    assert (document["fix"], document["tried"]) == (None, None)
