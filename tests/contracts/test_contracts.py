@@ -185,7 +185,6 @@ def test_self_may_be_given_to_a_plain_function(lab: Lab) -> None:
 # -- a contract of another package, with an oracle ---------------------------------------------------------------------
 
 SUMMING = """
-from sentinel.recipes.catalog import bundled_catalog
 from sentinel.contracts.contract import Contract, Input, Observed
 
 def _measure(call, inputs):
@@ -284,11 +283,3 @@ def _small(case: Any) -> list[Any]:
 
     loss = case.observation[""]["loss"].nested()
     return [Violation("loss", loss, 10.0, f"the loss is {loss}")] if loss > 10 else []
-
-
-def test_a_case_is_what_its_adapter_takes_and_returns() -> None:
-    case = bundled_catalog().contracts["case"]
-    taken = case.input("whatever")
-    assert taken is not None
-    assert (taken.kind, taken.default) == ("any", None)
-    assert case.measure(lambda **given: {"seen": given}, {"whatever": 1}) == {"seen": {"whatever": 1}}
