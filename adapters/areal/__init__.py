@@ -124,12 +124,10 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from torch.utils.data import DataLoader, DistributedSampler
 
     samples: Any = range(inputs["size"])
-    sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=0)
+    sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=inputs["seed"])
     generator = torch.Generator()  # else the loader draws from the global one
     loader: Any = DataLoader(samples, sampler=sampler, batch_size=None, generator=generator)
-    drawn = iter(boundary.function(loader))
-    orders = {tuple(int(n) for n in itertools.islice(drawn, inputs["size"])) for _ in range(inputs["epochs"])}
-    return {"distinct_orders": len(orders)}
+    return {"drawn": list(itertools.islice(boundary.function(loader), inputs["size"] * inputs["epochs"]))}
 
 
 # -- normalisation ----------------------------------------------------------------------------------------------------
@@ -464,7 +462,7 @@ TARGET = Target(
         _gather("gather_logprobs_entropy", entropy=True),
         Binding(
             f"{_DATA}.cycle_dataloader",
-            "case",
+            "epoch_order",
             call=_epochs,
             stand_ins=(StandIn("dataloader", "torch's own, of which torchdata's is a subclass: the sampler decides"),),
         ),

@@ -125,7 +125,7 @@ def swapped(module: Any, **values: Any) -> Iterator[None]:
 def _compared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from types import SimpleNamespace
 
-    return {"alike": bool(boundary.function(*(SimpleNamespace(**inputs[name]) for name in ("first", "second"))))}
+    return {"alike": boundary.function(*(SimpleNamespace(**inputs[name]) for name in ("first", "second")))}
 
 
 _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
@@ -148,7 +148,7 @@ BINDINGS = (
     ),
     Binding(
         "roll.distributed.strategy.vllm_strategy.compare_sampling_params",
-        "case",
+        "request_comparison",
         call=_compared,
         requires=("roll.distributed.strategy.vllm_strategy.compare_sampling_params",),
         stand_ins=(StandIn("SamplingParams", "the engine's record of parameters, of which attributes are read"),),

@@ -131,11 +131,10 @@ def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
         training_phase="train",
         global_step=0,
     )
-    samples = [id(extras["state"]) for extras in made["env_extras"]]
     return {
         "prompt_of_sample": [int(uid) for uid in owners],
-        "shared_with_sibling": len(set(samples)) < len(samples),
-        "shared_with_prompt": any(id(row["env_extras"]["state"]) in samples for row in rows),
+        "sample_states": [extras["state"] for extras in made["env_extras"]],
+        "prompt_states": [row["env_extras"]["state"] for row in rows],
     }
 
 
@@ -150,7 +149,7 @@ CALLS = (
         dtypes=("float32",),  # safe_exp_delta takes every exponential in single precision
         dialects=SAFELY[:1],
     ),
-    Binding("skyrl.train.generators.utils.prepare_generator_input", "case", call=_samples_of_a_prompt),
+    Binding("skyrl.train.generators.utils.prepare_generator_input", "prompt_expansion", call=_samples_of_a_prompt),
 )
 
 POLICY_LOSSES = (

@@ -480,12 +480,7 @@ def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         training = boundary.function.__name__ == "forward_backward_mini_batch"
         (worker.forward_backward if training else worker._forward_logprobs)(training_batch(boundary, fields))
         left_over = any(router.action is not None for router in _Router.global_router_replay_instances)
-    replaying = [[router for router in call["routers"] if router["action"] is not None] for call in calls]
-    return {
-        "stale_replay": [any(r["routes_of"] != number for r in some) for number, some in enumerate(replaying)],
-        "wrong_size": [any(r["rows"] != call["tokens"] for r in some) for call, some in zip(calls, replaying)],
-        "left_over": left_over,
-    }
+    return {"model_calls": calls, "left_over": left_over}
 
 
 _MEGATRON = (
@@ -531,8 +526,8 @@ def _megatron(
 
 _MEGATRON = (
     _megatron("forward_backward_mini_batch", "rollout_kl", _megatron_rollout_kl, _MEGATRON, *K3_IS_CUT),
-    _megatron("forward_backward_mini_batch", "case", _router_replay, _REPLAY),
-    _megatron("forward", "case", _router_replay, _REPLAY),
+    _megatron("forward_backward_mini_batch", "router_replay", _router_replay, _REPLAY),
+    _megatron("forward", "router_replay", _router_replay, _REPLAY),
 )
 
 

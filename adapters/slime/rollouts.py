@@ -67,8 +67,7 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
         for row, length in zip(inputs["values"], inputs["response_lengths"])
     ]
     boundary.function(stand_in(reward_key=None), samples)
-    tails = [[float(value) for value in sample.teacher_log_probs] for sample in samples]
-    return {"lengths": [len(tail) for tail in tails], "values": [value for tail in tails for value in tail]}
+    return {"tails": [sample.teacher_log_probs for sample in samples]}
 
 
 def _siblings(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,9 +81,7 @@ def _siblings(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    before = dict(inputs["record"])
-    boundary.function(inputs["record"])
-    return {"kept": int(inputs["record"] == before)}
+    return {"fields": boundary.function(inputs["record"]).to_dict()}
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,33 +143,34 @@ BINDINGS = (
     ),
     Binding(
         f"{_DISTILLATION}.post_process_rewards",
-        "case",
+        "response_tail",
         call=_teacher_log_probs,
         imports=(TYPES,),
         stand_ins=(ARGS,),
     ),
     Binding(
         "slime.rollout._fanout_test_helpers.grpo_normalize_by_group_index",
-        "case",
+        "rollout_baseline",
         call=_siblings,
         imports=(TYPES,),
         stand_ins=(ARGS,),
     ),
     Binding(
         f"{TYPES}.Sample.from_dict",
-        "case",
+        "record_reading",
         call=_read,
+        accepts={"record": ({"status": "pending", "response": "a"}, {"status": "completed", "reward": 1.0})},
     ),
     Binding(
         "slime.ray.rollout.RolloutManager._get_rollout_data",
-        "case",
+        "batch_trimming",
         call=_rollout_data,
         imports=(TYPES,),
         stand_ins=(_MANAGER, ARGS, _ROLLOUT),
     ),
     Binding(
         f"{_ASYNC}._generate_rollout_async",
-        "case",
+        "rollout_collection",
         call=_fully_async,
         imports=(TYPES,),
         stand_ins=(ARGS, _WORKER),

@@ -102,7 +102,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             part = own(losses, tokens + prompt, tokens) if ranks > 1 else losses
             loss, count = _microbatch(boundary, [part], args, batch, 1)
         total += loss / count / ranks
-    return {"loss": float(total)}
+    return {"loss": total}
 
 
 def _advantage_args(estimator: str, **options: Any) -> Any:
@@ -270,7 +270,7 @@ BINDINGS = (
     ),
     Binding(
         f"{LOSS}.loss_function",
-        "case",
+        "context_parallel_loss",
         call=_shared_loss,
         imports=(CP,),
         stand_ins=(ARGS, MPU, LOG_PROBS),

@@ -115,7 +115,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _AGENTS = (
     Binding(
         f"{_LOOP}.ToolAgentLoop._handle_processing_tools_state",
-        "case",
+        "rollout_turn",
         call=_answered,
         stand_ins=(_SELF, _TOOL, _RESPONSE, _TIMER),
     ),

@@ -106,14 +106,10 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What numpy's global generator gives next, with and without the call before it."""
     import numpy
 
-    numpy.random.seed(inputs["seed"])
-    without = float(numpy.random.random_sample())
-    numpy.random.seed(inputs["seed"])
-    boundary.function(inputs["values"], subset_size=inputs["subset_size"], reduce_fns=[numpy.mean])
-    return {"without": without, "after": float(numpy.random.random_sample())}
+    ((mean, _),) = boundary.function(inputs["values"], subset_size=inputs["subset_size"], reduce_fns=[numpy.mean])
+    return {"mean": mean}
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +162,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _DATA = (
-    Binding(f"{_PROTOCOL}.DataProto.select_idxs", "case", call=_selected, imports=(_PROTOCOL,)),
+    Binding(f"{_PROTOCOL}.DataProto.select_idxs", "row_selection", call=_selected, imports=(_PROTOCOL,)),
     Binding(
         f"{_BALANCING}.rearrange_micro_batches",
         "microbatch_packing",
@@ -185,7 +181,7 @@ _DATA = (
         call=_sample,
         stand_ins=(_DATASET, _TOKENS),
     ),
-    Binding(f"{_METRICS}.bootstrap_metric", "case", call=_bootstrapped),
+    Binding(f"{_METRICS}.bootstrap_metric", "resampled_statistic", call=_bootstrapped),
     Binding(
         f"{_METRICS}.compute_data_metrics",
         "batch_report",
@@ -213,7 +209,7 @@ _DATA = (
             ),
         ),
     ),
-    Binding("verl.utils.groupwise.as_torch_index", "case", arguments={"labels": ("index",)}, call=_numbered),
+    Binding("verl.utils.groupwise.as_torch_index", "group_numbers", arguments={"labels": ("index",)}, call=_numbered),
     Binding(
         f"{_TRAINER}.compute_advantage",
         "group_advantage",

@@ -1,4 +1,4 @@
-"""The generic contracts: call any importable function or method; and what one framework alone does, as it is bound."""
+"""The generic contract: call any importable function or method and look at everything a call can do."""
 
 from __future__ import annotations
 
@@ -109,21 +109,4 @@ CALL = Contract(
     ),
     measure=_measure,
     open_keys=True,
-)
-
-
-def _measure_case(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(call(**inputs))
-
-
-CASE = Contract(
-    name="case",
-    summary="what one framework alone does, called and observed as its adapter says; recipes say what is right",
-    source="the boundary's own documentation",
-    inputs=(),
-    observes=(),
-    measure=_measure_case,
-    mask="",
-    open_keys=True,
-    open_inputs=True,
 )

@@ -164,7 +164,6 @@ class Contract:
     :ivar oracle: the reference in float64: canonical inputs to canonical outputs, written from :attr:`source`.
     :ivar law: the name of the invariant that decides a published recipe that has variants but no expected values.
     :ivar open_keys: whether boundaries of this contract may add keys of their own (only the generic ``call``).
-    :ivar open_inputs: whether its inputs are what each adapter's call takes (only the generic ``case``).
     :ivar laws: the names of the laws that every boundary of the contract must obey; a search checks these.
     :ivar mask: the input that says which tokens count; empty where there is none.
     :ivar group: the input whose label says which rows belong together; empty where every row stands for itself.
@@ -184,7 +183,6 @@ class Contract:
     oracle: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     law: str | None = None
     open_keys: bool = False
-    open_inputs: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
     laws: tuple[str, ...] = ()
     mask: str = "response_mask"
@@ -202,7 +200,7 @@ class Contract:
         return self.measure.__code__.co_filename
 
     def input(self, name: str) -> Input | None:
-        return self._named.get(name) or (Input(name, "any", "", default=None) if self.open_inputs else None)
+        return self._named.get(name)
 
     def lacking(self, *has: str) -> dict[str, Any]:
         """The knobs that a boundary does not have, each as the contract has it by default: what its binding fixes."""

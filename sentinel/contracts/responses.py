@@ -22,7 +22,7 @@ from sentinel.contracts.contract import (
     rule,
     token_mask,
 )
-from sentinel.values.literals import Tensor, tensor
+from sentinel.values.literals import Array, Tensor, tensor
 
 # -- response masks ----------------------------------------------------------------------------------------------------
 
@@ -96,6 +96,54 @@ RESPONSE_MASKS = rule(
     measure=_measure_response_masks,
     oracle=_oracle_response_masks,
     arrange=_arrange_response_masks,
+)
+
+
+# -- response tails ----------------------------------------------------------------------------------------------------
+
+
+def _measure_response_tail(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``tails``: a list of numbers for each sample."""
+    import torch
+
+    tails = [[float(value) for value in row] for row in call(**inputs)["tails"]]
+    return {
+        "lengths": torch.tensor([len(row) for row in tails]),
+        "values": torch.tensor([value for row in tails for value in row], dtype=torch.float64),
+    }
+
+
+def _oracle_response_tail(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The last n of a row, n being the length of the response; of no response nothing."""
+    rows = zip(inputs["values"], inputs["response_lengths"])
+    return {"tails": [row[len(row) - length :] for row, length in rows]}
+
+
+def _arrange_response_tail(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Every number is another one; responses may be empty, prompts are not."""
+    values, lengths = [], []
+    for row in range(choose.integer(1, 3)):
+        prompt, response = choose.integer(1, 3), choose.integer(0, 3)
+        values.append([-0.5 * (1 + place) - 8.0 * row for place in range(prompt + response)])
+        lengths.append(response)
+    return {**inputs, "values": values, "response_lengths": lengths}
+
+
+RESPONSE_TAIL = rule(
+    name="response_tail",
+    summary="of one number a token of prompt and response, those of the response",
+    source="a field with one number for each response token has as many as there are",
+    inputs=(
+        Input("values", "any", "one number for each token of prompt and response, ragged", choices=([],)),
+        Input("response_lengths", "any", "tokens of each response", choices=([],)),
+    ),
+    observes=(
+        Observed("lengths", "how many numbers each sample gets", ("samples",)),
+        Observed("values", "the numbers of all samples, one after the other", ("kept",)),
+    ),
+    measure=_measure_response_tail,
+    oracle=_oracle_response_tail,
+    arrange=_arrange_response_tail,
 )
 
 
@@ -279,4 +327,60 @@ CRITIC_VALUES = Contract(
         "metrics_tell_the_truth",
         "normalisation_laws",
     ),
+)
+
+
+# -- group numbers -----------------------------------------------------------------------------------------------------
+
+
+#: Three labels of each kind, as batches carry them: (values, numpy dtype).
+_LABELS = (
+    (("p", "q", "r"), "object"),
+    ((0, 1, 2), "int64"),
+    ((7, 100, 3), "int64"),
+    ((-5, 3, 0), "int64"),
+    ((2.0, 5.0, -1.0), "float64"),
+    (("7", "100", "3"), "object"),
+)
+
+
+def _measure_group_numbers(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = call(**inputs)["numbers"]
+    return {
+        "numbers": numbers,
+        "alike": numbers[:, None] == numbers[None, :],
+        "lowest": int(numbers.min()),
+        "highest": int(numbers.max()),
+    }
+
+
+def _oracle_group_numbers(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers in the order of the first row of each group; which group has which number is nobody's meaning."""
+    import torch
+
+    known: dict[Any, int] = {}
+    return {"numbers": torch.tensor([known.setdefault(label, len(known)) for label in inputs["labels"].tolist()])}
+
+
+def _arrange_group_numbers(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    pool, dtype = choose.one_of(_LABELS)
+    rows = [choose.integer(0, 2) for _ in range(choose.integer(1, 5))]
+    inputs["labels"] = Array(tuple(pool[row] for row in rows), dtype)
+    return inputs
+
+
+GROUP_NUMBERS = rule(
+    name="group_numbers",
+    summary="the numbers 0 to G-1 of the G groups that rows belong to",
+    source="a label is a name: rows are of one group where their labels are equal, and of no other",
+    inputs=(Input("labels", "any", "label of each row's group: a numpy array", choices=((),)),),
+    observes=(
+        Observed("numbers", "number of each row's group", role="other"),
+        Observed("alike", "whether two rows have one number", ("rows", "rows")),
+        Observed("lowest", "the lowest number"),
+        Observed("highest", "the highest number, one less than there are groups"),
+    ),
+    measure=_measure_group_numbers,
+    oracle=_oracle_group_numbers,
+    arrange=_arrange_group_numbers,
 )

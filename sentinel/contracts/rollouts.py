@@ -2,10 +2,211 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Observed, knob, rule
+
+# -- a turn of a rollout -----------------------------------------------------------------------------------------------
+
+
+def _measure_rollout_turn(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns the ``response_mask`` of the tokens of the response so far, and whether it ``ended``."""
+    import torch
+
+    outputs = call(**inputs)
+    mask = torch.as_tensor(list(outputs["response_mask"]), dtype=torch.int64)
+    return {"response_mask": mask, "ended": bool(outputs["ended"])}
+
+
+def _oracle_rollout_turn(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What fits is there, and is not trained on; a response without room for another token has ended."""
+    said, heard, room = (inputs[name] for name in ("generated_tokens", "observation_tokens", "response_length"))
+    there = heard if said + heard <= room else 0
+    return {"response_mask": [1] * said + [0] * there, "ended": said + heard >= room}
+
+
+def _arrange_rollout_turn(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Room for what the policy has said already."""
+    inputs["response_length"] = max(inputs["response_length"], inputs["generated_tokens"])
+    return inputs
+
+
+ROLLOUT_TURN = rule(
+    name="rollout_turn",
+    summary="an observation that follows what the policy said, in the room that a response has",
+    source="a limit of n tokens is kept by n tokens: what fits exactly fits",
+    inputs=(
+        Input("generated_tokens", "integer", "tokens that the policy said so far", choices=(3, 1, 2)),
+        Input("observation_tokens", "integer", "tokens that the environment answers", choices=(2, 1, 3)),
+        Input("response_length", "integer", "most tokens of a response, observations among them", choices=(8, 5, 4, 3)),
+    ),
+    observes=(
+        Observed(
+            "response_mask",
+            "for each token of the response: 1 the policy's, 0 the environment's; an observation that does not fit is "
+            "not there",
+            ("response",),
+        ),
+        Observed("ended", "whether the response has no room left, or not enough"),
+    ),
+    measure=_measure_rollout_turn,
+    oracle=_oracle_rollout_turn,
+    arrange=_arrange_rollout_turn,
+)
+
+
+# -- rollout episodes --------------------------------------------------------------------------------------------------
+
+
+def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns the ``loss_mask`` of the response's tokens, and whether it says that it was ``cut``."""
+    import torch
+
+    outputs = call(**inputs)
+    mask = torch.as_tensor(list(outputs["loss_mask"]), dtype=torch.int64)
+    return {"loss_mask": mask, "cut": bool(outputs["cut"])}
+
+
+def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What the policy said, with what it heard between two turns; what comes after its last turn, it never answers.
+    A response has no more tokens than there is room for, and says so where it had to be cut."""
+    mask: list[int] = []
+    for said, heard in zip(inputs["said"], inputs["heard"]):
+        mask += [1] * said + [0] * heard
+    whole = mask[: len(mask) - inputs["heard"][-1]]
+    room = inputs["max_tokens"]
+    return {"loss_mask": whole[:room], "cut": len(whole) > room}
+
+
+def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """A word and EOS at least in every turn; the environment may say something with the last one, too. The limit is
+    that of an episode of one turn: in a conversation it is the engine's, for each turn."""
+    turns = choose.integer(1, inputs["turns"])
+    inputs["said"] = [choose.integer(2, 4) for _ in range(turns)]
+    inputs["heard"] = [choose.integer(1, 2) for _ in range(turns - 1)] + [choose.integer(0, 2)]
+    inputs["turns"] = turns
+    if turns > 1 or inputs["heard"][-1]:
+        inputs["max_tokens"] = 100
+    return inputs
+
+
+ROLLOUT_EPISODE = rule(
+    name="rollout_episode",
+    summary="the response that turns of a policy and its environment make",
+    source="a response is what the policy said, and what it heard before that; n tokens are within a limit of n",
+    inputs=(
+        Input("said", "any", "tokens that the policy says in each turn, EOS among them", choices=([],)),
+        Input("heard", "any", "tokens that the environment answers to each turn, the last one included", choices=([],)),
+        Input("turns", "integer", "how many turns there may be", choices=(1, 2, 3)),
+        Input("max_tokens", "integer", "most tokens of a response", choices=(100, 2, 4)),
+    ),
+    observes=(
+        Observed("loss_mask", "for each token of the response: 1 the policy's, 0 the environment's", ("response",)),
+        Observed("cut", "whether the response is said to have reached its limit"),
+    ),
+    measure=_measure_rollout_episode,
+    oracle=_oracle_rollout_episode,
+    arrange=_arrange_rollout_episode,
+)
+
+
+# -- rollout collection ------------------------------------------------------------------------------------------------
+
+
+def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``taken`` and ``left``: rollouts by their number, which is the order that they end in."""
+    import torch
+
+    outputs = call(**inputs)
+    taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))
+    places = torch.tensor([*taken, *left], dtype=torch.int64)
+    return {
+        "times": torch.bincount(places, minlength=inputs["completed"]),
+        "size": len(taken),
+        "taken": taken,
+        "left": left,
+    }
+
+
+def _oracle_rollout_collection(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch of as many as are needed; what is not in it is still there."""
+    done = range(inputs["completed"])
+    return {"taken": done[: inputs["needed"]], "left": done[inputs["needed"] :]}
+
+
+def _arrange_rollout_collection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """No less than a batch: nothing else is to be waited for."""
+    inputs["completed"] = inputs["needed"] + choose.integer(0, 4)
+    return inputs
+
+
+ROLLOUT_COLLECTION = rule(
+    name="rollout_collection",
+    summary="a batch that is taken of the rollouts that are done, and what is left for the next",
+    source="a queue: what is put in is taken out once",
+    inputs=(
+        Input("completed", "integer", "rollouts that are done", choices=(0,)),
+        Input("needed", "integer", "rollouts of a batch", choices=(2, 1, 3)),
+    ),
+    observes=(
+        Observed("times", "how often each rollout is in the batch or among what is left", ("rollouts",)),
+        Observed("size", "rollouts of the batch"),
+        Observed("taken", "which these are", role="other"),
+        Observed("left", "what is left", role="other"),
+    ),
+    measure=_measure_rollout_collection,
+    oracle=_oracle_rollout_collection,
+    arrange=_arrange_rollout_collection,
+)
+
+
+# -- prompt expansion --------------------------------------------------------------------------------------------------
+
+
+def _measure_prompt_expansion(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``prompt_of_sample``, and ``state``: for each prompt and each sample what it may write to."""
+    import torch
+
+    outputs = call(**inputs)
+    samples = [id(state) for state in outputs["sample_states"]]
+    prompts = {id(state) for state in outputs["prompt_states"]}
+    return {
+        "prompt_of_sample": torch.as_tensor(list(outputs["prompt_of_sample"]), dtype=torch.int64),
+        "shared_with_sibling": len(set(samples)) < len(samples),
+        "shared_with_prompt": bool(prompts & set(samples)),
+    }
+
+
+def _oracle_prompt_expansion(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The samples of a prompt stand together, in the order of the prompts, and each has a state of its own."""
+    count = inputs["samples_per_prompt"]
+    made = [prompt for prompt in range(inputs["prompts"]) for _ in range(count)]
+    return {
+        "prompt_of_sample": made,
+        "sample_states": [[place] for place in made],
+        "prompt_states": [[prompt] for prompt in range(inputs["prompts"])],
+    }
+
+
+PROMPT_EXPANSION = rule(
+    name="prompt_expansion",
+    summary="the samples that each prompt becomes",
+    source="samples of a prompt are independent draws (GRPO, arXiv:2402.03300, section 4.1), which share no state",
+    inputs=(
+        Input("prompts", "integer", "how many prompts there are", choices=(1, 2, 3)),
+        Input("samples_per_prompt", "integer", "how many samples each becomes", choices=(1, 2, 3)),
+    ),
+    observes=(
+        Observed("prompt_of_sample", "the number of the prompt that each sample is of", ("samples",)),
+        Observed("shared_with_sibling", "whether two samples have one and the same state"),
+        Observed("shared_with_prompt", "whether a sample has the very state that the dataset keeps"),
+    ),
+    measure=_measure_prompt_expansion,
+    oracle=_oracle_prompt_expansion,
+)
+
 
 # -- truncation --------------------------------------------------------------------------------------------------------
 
@@ -112,4 +313,93 @@ SAMPLING_REQUEST = rule(
     oracle=_oracle_sampling_request,
     law="every_knob_counts",
     laws=("the_oracle_agrees", "every_knob_counts", "nothing_else_is_touched"),
+)
+
+
+# -- request comparison ------------------------------------------------------------------------------------------------
+
+
+#: Parameters that every engine samples by, with two values of each.
+_VALUES: Mapping[str, tuple[Any, Any]] = {
+    "temperature": (1.0, 0.5),
+    "top_p": (1.0, 0.9),
+    "top_k": (50, 20),
+    "max_tokens": (8, 4),
+    "n": (1, 2),
+    "stop_token_ids": ([1], [2]),
+    "presence_penalty": (0.0, 1.5),
+    "frequency_penalty": (0.0, 1.5),
+    "repetition_penalty": (1.0, 1.1),
+    "min_p": (0.0, 0.1),
+    "stop": (["."], ["?"]),
+    "ignore_eos": (False, True),
+}
+
+
+def _measure_request_comparison(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"alike": bool(call(**inputs)["alike"])}
+
+
+def _oracle_request_comparison(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"alike": inputs["first"] == inputs["second"]}
+
+
+def _arrange_request_comparison(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Two requests that are equal, or differ in one parameter."""
+    first = {name: one for name, (one, _) in _VALUES.items()}
+    second = dict(first)
+    changed = choose.one_of((None, *_VALUES))
+    if changed is not None:
+        second[changed] = _VALUES[changed][1]
+    return {**inputs, "first": first, "second": second}
+
+
+REQUEST_COMPARISON = rule(
+    name="request_comparison",
+    summary="whether two requests have the same sampling parameters",
+    source="two requests may be sampled as one where nothing that sampling goes by differs",
+    inputs=(
+        Input("first", "mapping", "sampling parameter -> value", choices=({},)),
+        Input("second", "mapping", "the same, of the other request", choices=({},)),
+    ),
+    observes=(Observed("alike", "whether they are taken for alike"),),
+    measure=_measure_request_comparison,
+    oracle=_oracle_request_comparison,
+    arrange=_arrange_request_comparison,
+)
+
+
+# -- record reading ----------------------------------------------------------------------------------------------------
+
+
+def _measure_record_reading(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``fields``: the sample, written as a dictionary again."""
+    record = inputs["record"]
+    before = copy.deepcopy(record)
+    fields = call(**inputs)["fields"]
+    return {
+        "altered": sum(fields.get(name) != value for name, value in before.items()),
+        "kept": int(record == before),
+        "rewritten": sorted(name for name in record if name not in before or record[name] != before[name]),
+    }
+
+
+def _oracle_record_reading(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare the record that was read with the one that was written."""
+    return {"fields": dict(inputs["record"])}
+
+
+RECORD_READING = rule(
+    name="record_reading",
+    summary="a sample that is made of a dictionary",
+    source="reading is not writing",
+    inputs=(Input("record", "mapping", "field of the framework's own sample -> value", choices=({},)),),
+    observes=(
+        Observed("altered", "how many fields the sample has otherwise than the dictionary had"),
+        Observed("kept", "1 where the caller's dictionary is what it was", role="other"),
+        Observed("rewritten", "fields of the caller's dictionary that are others afterwards", role="other"),
+    ),
+    measure=_measure_record_reading,
+    oracle=_oracle_record_reading,
+    law="nothing_else_is_touched",
 )

@@ -125,7 +125,7 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
         inputs = [item.name for item in contracts[binding.contract].inputs]
         for field in ("arguments", "fixed", "accepts"):
             for name in getattr(binding, field):
-                if contracts[binding.contract].input(name) is None:
+                if name not in inputs:
                     which = nearest(name, inputs, "its inputs are")
                     raise SentinelError(f"{where}: {field}: {binding.contract} has no input {name!r}{which}")
     bound = [binding.boundary for binding in adapter.target.bindings]

@@ -169,7 +169,7 @@ class _Reading:
             return None
         if "contract" in self.broken or (name is not None and name not in contracts):
             return None
-        if name is not None and contracts[name].open_keys and not contracts[name].open_inputs:
+        if name is not None and contracts[name].open_keys:
             return contracts[name]
         bindings = [binding for binding in target.bindings if boundary in binding.paths]
         fitting = [binding for binding in bindings if name in (None, binding.contract)]

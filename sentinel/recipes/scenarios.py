@@ -158,7 +158,7 @@ def _filled(
                     place, f"the default of {spec.name!r} cannot be made from this scenario ({problem}); give it"
                 )
                 so_far[spec.name] = None
-    return {**{spec.name: so_far[spec.name] for spec in contract.inputs}, **so_far}
+    return {spec.name: so_far[spec.name] for spec in contract.inputs}
 
 
 def _default(spec: Input, so_far: Mapping[str, Any], packages: tuple[str, ...]) -> Any:

@@ -36,6 +36,23 @@ def test_a_truncation_that_knows_one_side() -> None:
 ROWS: dict[str, Any] = {"numbers": torch.tensor([10, 11, 12]), "labels": ["a", "b", "c"]}
 
 
+@pytest.mark.parametrize("kind", ["list", "array", "tensor"])
+@pytest.mark.parametrize(
+    ("chosen", "numbers"), [([False, True, True], [11, 12]), ([2, 0, 2], [12, 10, 12]), ([1], [11])]
+)
+def test_a_mask_and_numbers_choose_rows(kind: str, chosen: list[Any], numbers: list[int]) -> None:
+    seen = measured("row_selection", **ROWS, chosen=chosen, chosen_as=kind)
+    assert seen == {"numbers": numbers, "labels": [ROWS["labels"][n - 10] for n in numbers], "aligned": True}
+
+
+def test_labels_of_other_rows_are_not_aligned() -> None:
+    def torn(numbers: Any, labels: list[str], chosen: list[int], **_: Any) -> dict[str, Any]:
+        return {"numbers": numbers[chosen], "labels": labels[: len(chosen)]}
+
+    seen = measured("row_selection", torn, **ROWS, chosen=[1, 2], chosen_as="list")
+    assert (seen["numbers"], seen["aligned"]) == ([11, 12], False)
+
+
 # -- padding -----------------------------------------------------------------------------------------------------------
 
 
@@ -88,3 +105,19 @@ def test_batches_that_lose_something(twin: Callable[[Any], Any], seen: Mapping[s
 
 
 # -- epochs ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_epoch_has_an_order_of_its_own() -> None:
+    seen = measured("epoch_order", size=8, epochs=3, seed=0)
+    assert seen["distinct_orders"] == 3
+    assert [sorted(order) for order in seen["orders"]] == [list(range(8))] * 3
+    # torch.utils.data.DistributedSampler: randperm from seed + epoch
+    generator = torch.Generator().manual_seed(2)
+    assert seen["orders"][2] == torch.randperm(8, generator=generator).tolist()
+
+
+def test_one_order_for_all_epochs() -> None:
+    seen = measured(
+        "epoch_order", lambda size, epochs, **_: {"drawn": [*range(size)] * epochs}, size=4, epochs=3, seed=0
+    )
+    assert seen["distinct_orders"] == 1

@@ -5,10 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy
+import pytest
 import torch
 from contract_kit import measured
 
 # -- turns -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heard", "mask", "ended"), [(1, [1, 1, 0], False), (2, [1, 1, 0, 0], True), (3, [1, 1], True)]
+)
+def test_what_fits_exactly_fits(heard: int, mask: list[int], ended: bool) -> None:
+    seen = measured("rollout_turn", generated_tokens=2, observation_tokens=heard, response_length=4)
+    assert seen == {"response_mask": mask, "ended": ended}
+
+
+def test_an_observation_that_is_trained_on_is_seen() -> None:
+    seen = measured(
+        "rollout_turn",
+        lambda **_: {"response_mask": [1, 1, 1], "ended": 0},
+        generated_tokens=2,
+        observation_tokens=1,
+        response_length=4,
+    )
+    assert seen == {"response_mask": [1, 1, 1], "ended": False}
 
 
 # -- masks of responses ------------------------------------------------------------------------------------------------
@@ -46,10 +67,57 @@ def test_what_a_boundary_is_given_is_padded_on_both_sides() -> None:
 # -- samples of prompts ------------------------------------------------------------------------------------------------
 
 
+def test_samples_stand_with_their_prompt() -> None:
+    seen = measured("prompt_expansion", prompts=2, samples_per_prompt=2)
+    assert seen == {"prompt_of_sample": [0, 0, 1, 1], "shared_with_sibling": False, "shared_with_prompt": False}
+
+
+def test_what_is_repeated_is_shared() -> None:
+    def repeated(prompts: int, samples_per_prompt: int) -> dict[str, Any]:
+        states = [[prompt] for prompt in range(prompts)]
+        samples = [state for state in states for _ in range(samples_per_prompt)]
+        return {"prompt_of_sample": [s[0] for s in samples], "sample_states": samples, "prompt_states": states}
+
+    seen = measured("prompt_expansion", repeated, prompts=1, samples_per_prompt=2)
+    assert (seen["shared_with_sibling"], seen["shared_with_prompt"]) == (True, True)
+    assert measured("prompt_expansion", repeated, prompts=2, samples_per_prompt=1)["shared_with_sibling"] is False
+
+
 # -- batches of rollouts -----------------------------------------------------------------------------------------------
 
 
+def test_what_is_not_taken_is_left() -> None:
+    seen = measured("rollout_collection", completed=3, needed=2)
+    assert seen == {"times": [1, 1, 1], "size": 2, "taken": [0, 1], "left": [2]}
+
+
+@pytest.mark.parametrize(
+    ("taken", "left", "times"), [([0, 1], [], [1, 1, 0]), ([0, 1], [1, 2], [1, 2, 1]), ([0, 0], [1, 2], [2, 1, 1])]
+)
+def test_rollouts_that_are_lost_or_doubled(taken: list[int], left: list[int], times: list[int]) -> None:
+    seen = measured("rollout_collection", lambda **_: {"taken": taken, "left": left}, completed=3, needed=2)
+    assert seen["times"] == times
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "kept", "size"), [(False, 18, 6), (True, 16, 16)], ids=["as configured", "dynamic"]
+)
+def test_whole_batches_are_kept(dynamic: bool, kept: int, size: int) -> None:
+    seen = measured("batch_trimming", samples=19, global_batch_size=6, dp_size=4, dynamic=dynamic)
+    assert seen == {"kept": kept, "global_batch_size": size}
+
+
 # -- what engines are asked, and answer --------------------------------------------------------------------------------
+
+
+def test_an_empty_response_has_no_tail() -> None:
+    given = {"values": [[-0.5, -1.0], [-2.0, -3.0]], "response_lengths": [0, 1]}
+    assert measured("response_tail", **given) == {"lengths": [0, 1], "values": [-3.0]}
+
+    def minus_zero(values: Any, response_lengths: Any) -> dict[str, Any]:
+        return {"tails": [row[-length:] for row, length in zip(values, response_lengths)]}
+
+    assert measured("response_tail", minus_zero, **given)["lengths"] == [2, 1]
 
 
 def test_a_request_says_what_the_configuration_says() -> None:
@@ -59,10 +127,85 @@ def test_a_request_says_what_the_configuration_says() -> None:
     assert (seen["temperature"], seen["top_p"], seen["top_k"]) == (0, None, None)
 
 
+def test_requests_are_alike_where_they_are_equal() -> None:
+    one = {"temperature": 1.0, "stop": ["."]}
+    assert measured("request_comparison", first=one, second=dict(one)) == {"alike": True}
+    assert measured("request_comparison", first=one, second={**one, "stop": ["?"]}) == {"alike": False}
+
+
 # -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def test_pieces_of_a_rollout_count_once() -> None:
+    given = {"group": [0, 0, 0, 1], "rollout": [0, 0, 1, 2], "rewards": [1.0, 1.0, 0.0, 5.0]}
+    assert measured("rollout_baseline", **given) == {"normalised": [0.5, 0.5, -0.5, 0.0]}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "alike", "ends"),
+    [
+        ([0, 0, 1], [[True, True, False], [True, True, False], [False, False, True]], (0, 1)),
+        ([7, 7, 100], [[True, True, False], [True, True, False], [False, False, True]], (7, 100)),
+        ([0, 1, 1], [[True, False, False], [False, True, True], [False, True, True]], (0, 1)),
+    ],
+)
+def test_groups_by_their_numbers(numbers: list[int], alike: Any, ends: tuple[int, int]) -> None:
+    seen = measured(
+        "group_numbers", lambda **_: {"numbers": torch.tensor(numbers)}, labels=numpy.array(["a", "a", "b"])
+    )
+    assert (seen["alike"], (seen["lowest"], seen["highest"])) == (alike, ends)
+
+
+def test_labels_are_names() -> None:
+    assert measured("group_numbers", labels=numpy.array([7, 3, 7]))["numbers"] == [0, 1, 0]
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
+def test_reading_is_not_writing() -> None:
+    assert measured("record_reading", record={"status": "a"}) == {
+        "altered": 0,
+        "kept": 1,
+        "rewritten": [],
+    }
+
+    def rewrites(record: dict[str, Any]) -> dict[str, Any]:
+        record["status"], record["more"] = "b", 1
+        return {"fields": record}
+
+    assert measured("record_reading", rewrites, record={"status": "a"}) == {
+        "altered": 1,
+        "kept": 0,
+        "rewritten": ["more", "status"],
+    }
+
+
 # -- episodes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "heard", "room", "mask", "cut"),
+    [
+        ([2], [0], 9, [1, 1], False),
+        ([2], [3], 9, [1, 1], False),
+        ([2, 1], [2, 1], 9, [1, 1, 0, 0, 1], False),
+        ([4], [0], 4, [1, 1, 1, 1], False),
+        ([5], [0], 4, [1, 1, 1, 1], True),
+    ],
+)
+def test_what_is_never_answered_is_no_part_of_a_response(
+    said: list[int], heard: list[int], room: int, mask: list[int], cut: bool
+) -> None:
+    seen = measured("rollout_episode", said=said, heard=heard, turns=len(said), max_tokens=room)
+    assert seen == {"loss_mask": mask, "cut": cut}
+
+
+def test_lengths_are_those_of_what_is_returned() -> None:
+    given = {"generated": [6, 2], "max_tokens": 4}
+    assert measured("length_report", **given) == {"lengths": [4, 2], "mean": 3.0, "max": 4.0, "min": 2.0}
+
+    def before(generated: list[int], max_tokens: int) -> dict[str, Any]:
+        return {"lengths": [min(n, max_tokens) for n in generated], "mean": 4.0, "max": 6.0, "min": 2.0}
+
+    assert measured("length_report", before, **given)["max"] == 6.0

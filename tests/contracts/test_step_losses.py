@@ -36,6 +36,13 @@ def test_a_mean_over_responses_is_another() -> None:
     assert measured("prompt_loss", twin, **LOSSES)["loss"] != measured("prompt_loss", **LOSSES)["loss"]
 
 
+def test_ranks_are_not_in_the_loss() -> None:
+    losses = torch.tensor([1.0, 2.0, 6.0])
+    for ranks in (1, 2):
+        given = {"losses": losses, "prompt_length": 2, "context_parallel_size": ranks, "per_token": True}
+        assert measured("context_parallel_loss", **given) == {"loss": 3.0}
+
+
 # -- advantages --------------------------------------------------------------------------------------------------------
 
 
