@@ -138,10 +138,14 @@ class Borrowed:
         return getattr(self._zygote, name)
 
     def target(
-        self, checkout: Checkout, packages: Sequence[str], versions: Mapping[str, str] | None = None
+        self,
+        checkout: Checkout,
+        packages: Sequence[str],
+        versions: Mapping[str, str] | None = None,
+        real: Sequence[str] = (),
     ) -> TargetProcess:
         with self._lent():
-            return self._with_options(self._zygote.target(checkout, packages, versions))
+            return self._with_options(self._zygote.target(checkout, packages, versions, real))
 
     def oracle(self) -> TargetProcess:
         with self._lent():

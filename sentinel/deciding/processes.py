@@ -83,7 +83,7 @@ class Processes:
                 # A package that this checkout lacks (a release ships it apart) is a third party's, and may be a ghost.
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
-                    lambda: zygote.target(checkout, packages, target.ghost_versions),
+                    lambda: zygote.target(checkout, packages, target.ghost_versions, target.preload),
                     lambda told: zygote.compile(checkout, files(checkout), told) if told else None,
                     target,
                     self._catalog,

@@ -290,11 +290,16 @@ class Zygote:
         }
 
     def target(
-        self, checkout: Checkout, packages: Sequence[str], versions: Mapping[str, str] | None = None
+        self,
+        checkout: Checkout,
+        packages: Sequence[str],
+        versions: Mapping[str, str] | None = None,
+        real: Sequence[str] = (),
     ) -> TargetProcess:
         """Fork a target process for a checkout.
 
         :param versions: what ghosts of these packages say their version is.
+        :param real: of :data:`~sentinel.worker.ghosts.ONLY_WHERE_NAMED`, those that are no ghosts where they are there.
         """
         return self._spawn(
             {
@@ -302,6 +307,7 @@ class Zygote:
                 "package_roots": [str(checkout.path / root) + os.sep for root in checkout.roots],
                 "packages": list(packages),
                 "versions": dict(versions or {}),
+                "real": list(real),
                 "pycache": _byte_code_of(checkout),
                 "trace": str(checkout.path) if self.options.trace else "",
             },

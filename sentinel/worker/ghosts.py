@@ -11,10 +11,18 @@ import builtins
 import importlib.util
 import linecache
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from types import FrameType
 from typing import Any
+
+_ONLY_WHERE_NAMED = """
+    accelerate anyio beartype datasets dill huggingface_hub jaxtyping msgspec multiprocess pandas psutil pyarrow
+    pydantic pydantic_core regex safetensors tokenizers tqdm transformers typer xxhash
+"""
+#: Packages of which no environment has the versions that all frameworks want, and what comes with them. One is real for
+#: a target that names it in ``preload`` alone: so no verdict hangs on what else is installed.
+ONLY_WHERE_NAMED = frozenset(_ONLY_WHERE_NAMED.split())
 
 _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
@@ -194,13 +202,19 @@ class ImportRecorder:
     :param roots: absolute directories of the target's packages; only statements in files below them are looked at.
     :param packages: the target's own top-level names, which never become ghosts.
     :param versions: the ``__version__`` of some ghosts, for a target that refuses to import beside another one.
+    :param real: the packages that the target names in ``preload``.
     """
 
     def __init__(
-        self, roots: tuple[str, ...], packages: tuple[str, ...], versions: Mapping[str, str] | None = None
+        self,
+        roots: tuple[str, ...],
+        packages: tuple[str, ...],
+        versions: Mapping[str, str] | None = None,
+        real: Iterable[str] = (),
     ) -> None:
         self.roots = roots
         self.packages = frozenset(packages)
+        self.hidden = ONLY_WHERE_NAMED - {name.partition(".")[0] for name in real}
         self.edges: dict[str, set[str]] = {}
         self.ghosts: dict[str, Ghost] = {}
         self.given: dict[str, set[str]] = {}
@@ -222,11 +236,14 @@ class ImportRecorder:
         try:
             if level or name.partition(".")[0] in self.packages:
                 _STATE.probing = False
+            elif name.partition(".")[0] in self.hidden:
+                raise ModuleNotFoundError(f"No module named {name.partition('.')[0]!r}", name=name.partition(".")[0])
             return self._import(name, globals, locals, fromlist, level)
         except ModuleNotFoundError as error:
             top = name.partition(".")[0]
             missing = error.name or ""
-            if level or {top, missing.partition(".")[0]} & self.packages or not missing or _installed(missing):
+            there = missing not in self.hidden and _installed(missing)
+            if level or {top, missing.partition(".")[0]} & self.packages or not missing or there:
                 raise
             # A package that is there may lack a module, or have one that wants another package: it is no ghost itself.
             if (missing != top and not fromlist) or self._guarded(sys._getframe(1)):

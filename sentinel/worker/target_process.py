@@ -42,7 +42,9 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     if roots:
         compiled = bytecode.keep_beside(roots, spec["pycache"])
         sys.path[:0] = roots
-        recorder = ghosts.ImportRecorder(tuple(spec["package_roots"]), tuple(spec["packages"]), spec["versions"])
+        recorder = ghosts.ImportRecorder(
+            tuple(spec["package_roots"]), tuple(spec["packages"]), spec["versions"], spec["real"]
+        )
         recorder.install()
     while True:
         try:
