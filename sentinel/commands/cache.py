@@ -21,7 +21,7 @@ _LIST = """\
 _PRUNE = """\
   sentinel cache prune                    what was not used for 30 days
   sentinel cache prune --older-than 7     for a week
-  sentinel cache prune --all              everything that was not opened within the hour; mirrors stay
+  sentinel cache prune --all              everything that no run uses right now; mirrors stay
 """
 _DAY = 86400
 
@@ -34,7 +34,7 @@ def declare(commands: Commands) -> None:
     which.add_argument(
         "--older-than", metavar="DAYS", type=_days, default=30.0, help="unused for so long (default: 30)"
     )
-    which.add_argument("--all", action="store_true", help="everything that was not opened within the hour")
+    which.add_argument("--all", action="store_true", help="everything that no run uses right now")
 
 
 def _days(text: str) -> float:

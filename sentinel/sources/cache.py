@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sentinel.sources import leases
 from sentinel.sources.home import Home, read_json, remove_tree, size_of, writing
-
-_HOUR = 3600
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class CacheEntry:
     :ivar owner: the target (of a wheel: the distribution).
     :ivar name: the tree hash, or the file's name.
     :ivar last_used: seconds since the epoch.
-    :ivar in_use: whether a run may still use it, as it was opened within an hour; such a one is never pruned.
+    :ivar in_use: whether a run that is alive uses it; such a one is never pruned.
     """
 
     kind: Literal["checkout", "wheel", "leftover"]
@@ -35,11 +34,12 @@ class CacheEntry:
 
 def entries(home: Home) -> list[CacheEntry]:
     """Everything in the cache, the longest unused first."""
-    return sorted(_entries(home), key=lambda entry: (entry.last_used, entry.name))
+    used = leases.in_use(home.checkouts) if home.checkouts.is_dir() else set()
+    return sorted(_entries(home, used), key=lambda entry: (entry.last_used, entry.name))
 
 
 def prune(home: Home, *, older_than: float | None = None, now: float | None = None) -> list[CacheEntry]:
-    """Remove what was not used for so many seconds (None: everything that no run may be using), and every leftover.
+    """Remove what was not used for so many seconds (None: everything that no live run uses), and every leftover.
 
     :returns: what was removed.
     :raises SentinelError: where the cache cannot be written.
@@ -49,7 +49,8 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
     if not home.path.is_dir():
         return gone
     doomed: list[Path] = []
-    with writing(home.path):
+    with writing(home.path), leases.alone(home.checkouts):
+        leases.in_use(home.checkouts, forget_dead=True)
         for entry in entries(home):
             recent = limit is not None and entry.last_used > limit
             if entry.in_use or (recent and entry.kind != "leftover"):
@@ -69,26 +70,27 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
     return gone
 
 
-def _entries(home: Home) -> Iterator[CacheEntry]:
+def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:
     for target in _children(home.checkouts):
         if target.name.startswith("."):
             continue
         for path in _children(target):
+            busy = path.relative_to(home.checkouts).as_posix() in used
             record = path / "checkout.json"
             if record.is_file() and not path.name.startswith("."):
-                yield from _entry("checkout", path, record, _HOUR)
+                yield from _entry("checkout", path, record, busy=busy)
             elif path.name != "refs":
-                yield from _entry("leftover", path, path, busy=_made_by_live(path.name))
+                yield from _entry("leftover", path, path, busy=busy)
     for owner in _children(home.wheels):
         for path in _children(owner):
             if path.suffix == ".whl":  # read whole when it is opened
-                yield from _entry("wheel", path, path, 60)
+                yield from _entry("wheel", path, path, busy_for=60)
             else:  # a download's folder belongs to a live pip for minutes at most
-                yield from _entry("leftover", path, path, _HOUR)
+                yield from _entry("leftover", path, path, busy_for=3600)
 
 
 def _entry(
-    kind: Literal["checkout", "wheel", "leftover"], path: Path, touched: Path, busy_for: float = 0, busy: bool = False
+    kind: Literal["checkout", "wheel", "leftover"], path: Path, touched: Path, busy: bool = False, busy_for: float = 0
 ) -> Iterator[CacheEntry]:
     """What a path is; nothing where it has gone meanwhile.
 
@@ -99,12 +101,6 @@ def _entry(
         last_used = touched.stat().st_mtime
         busy = busy or abs(time.time() - last_used) < busy_for
         yield CacheEntry(kind, path.parent.name, path.name, path, size_of(path), last_used, busy)
-
-
-def _made_by_live(name: str) -> bool:
-    """Whether the process lives that makes a checkout of this name, ``.new-<its id>-…``."""
-    maker = name.removeprefix(".new-").partition("-")[0]
-    return maker.isdecimal() and Path("/proc", maker).exists()
 
 
 def _children(folder: Path) -> list[Path]:

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def lock(handle: int, wait: bool = True) -> None:
-    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
+    fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
-def hold(path: Path, *, wait: bool = True) -> int:
+def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
     """Lock a file (made if need be) and return its descriptor; closing that lets go.
 
     :raises BlockingIOError: where somebody else has it and ``wait`` is false.
@@ -22,7 +22,7 @@ def hold(path: Path, *, wait: bool = True) -> int:
     # Through a link that somebody has put there it would make a file elsewhere.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
-        lock(handle, wait)
+        lock(handle, shared, wait)
     except OSError as error:
         os.close(handle)
         raise error if wait else BlockingIOError(str(error)) from error
@@ -30,9 +30,9 @@ def hold(path: Path, *, wait: bool = True) -> int:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
     """Hold a lock for the length of a block."""
-    handle = hold(path)
+    handle = hold(path, shared=shared)
     try:
         yield
     finally:

@@ -80,6 +80,6 @@ def test_cache_list_and_prune(run_sentinel: Any, tiny: Any, mirrored: None, cata
     assert found["wheel"]["size"] == 7
     assert "2 things, " in run_sentinel("cache", "list").out
     assert run_sentinel("cache", "prune").out == "0 things removed, 0 B freed\n"
-    # Both were opened just now.
+    # This very process uses both: nothing that is in use goes.
     assert all(row["in_use"] for row in found.values())
     assert run_sentinel("cache", "prune", "--all").out == "0 things removed, 0 B freed\n"

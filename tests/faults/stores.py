@@ -44,7 +44,7 @@ def contents(home: Path) -> Callable[[], Any]:
     digest of a checkout's inodes and times of change, of which only the form is compared."""
 
     def same(name: str, content: bytes) -> Any:
-        if "objects/pack/" in name or name.endswith(".lock"):
+        if "objects/pack/" in name or "/.users/" in name or name.endswith(".lock"):
             return None if content == b"" or name.endswith((".pack", ".idx", ".rev", ".promisor")) else content
         if name.endswith("sentinel.json"):
             return {key: value for key, value in json.loads(content).items() if key != "updated"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from sentinel.sources import Home, MirrorStore, cache, open_checkout
+from sentinel.sources import Home, MirrorStore, cache, leases, open_checkout
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -21,11 +23,10 @@ def made(store: MirrorStore, target: Target, upstream: Path) -> list[Checkout]:
     return [open_checkout(target, Ref.parse(f"git:{name}"), store=store) for name in ("main", "v1")]
 
 
-def _hours_later(made: list[Checkout]) -> None:
-    for checkout in made:
-        record = checkout.path.parent / "checkout.json"
-        used = record.stat().st_mtime - 7200
-        os.utime(record, (used, used))
+def _end_of_this_run() -> None:
+    for handle, _ in leases._held.values():
+        os.close(handle)
+    leases._held.clear()
 
 
 def test_list(home: Home, made: list[Checkout]) -> None:
@@ -45,17 +46,37 @@ def test_an_empty_home(home: Home) -> None:
     assert not home.path.exists()
 
 
-def test_what_a_live_run_may_use_is_kept(home: Home, made: list[Checkout]) -> None:
+def test_what_a_live_run_uses_is_kept(home: Home, made: list[Checkout]) -> None:
     assert cache.prune(home) == []
-    _hours_later(made)
+    _end_of_this_run()
     assert {entry.name for entry in cache.prune(home)} == {checkout.tree for checkout in made}
     assert cache.entries(home) == []
     assert not list(home.checkouts.glob("*/refs/*.json"))
     assert home.mirror("fake").is_dir(), "somebody asked for the mirror"
 
 
+def test_what_another_process_uses_is_kept(home: Home, target: Target, made: list[Checkout]) -> None:
+    _end_of_this_run()
+    code = (
+        "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
+        "from sentinel.targets.refs import Ref\n"
+        "t = Target('fake', sys.argv[2], (PackageRoot('fake'), PackageRoot('gym/fake_gym', 'gym')))\n"
+        "print(open_checkout(t, Ref.parse('git:v1'), store=MirrorStore(Home(Path(sys.argv[1])))).tree, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(home.path), target.repository]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        tree = other.stdout.readline().strip()
+        assert tree == made[1].tree
+        assert [entry.name for entry in cache.prune(home)] == [made[0].tree]
+        other.kill()
+    assert [entry.name for entry in cache.prune(home)] == [tree]
+    assert list((home.checkouts / ".users").iterdir()) == []
+
+
 def test_by_age(home: Home, store: MirrorStore, target: Target, made: list[Checkout]) -> None:
-    _hours_later(made)
+    _end_of_this_run()
     record = made[0].path.parent / "checkout.json"
     used = record.stat().st_mtime
     os.utime(record, (used - 10 * DAY, used - 10 * DAY))
@@ -77,8 +98,9 @@ def test_leftovers_of_runs_that_were_cut_off(home: Home, made: list[Checkout]) -
     leftover = home.checkouts / "fake" / ".new-killed"
     (leftover / "tree").mkdir(parents=True)
     (leftover / "tree").chmod(0o555)
-    mine = home.checkouts / "fake" / f".new-{os.getpid()}-mine"
+    mine = home.checkouts / "fake" / ".new-mine"
     mine.mkdir()
+    leases.take(home.checkouts, mine)
     assert [entry.name for entry in cache.prune(home)] == [".new-killed"]
     assert not leftover.exists()
     assert mine.exists()
