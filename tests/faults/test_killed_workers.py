@@ -27,7 +27,7 @@ from sentinel.sources import MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, WorkerError, Zygote
 
-pytestmark = needs_tracing
+pytestmark = [needs_tracing, pytest.mark.nightly]
 
 _BY_LAW: dict[str, Any] = {**MASKED_TOKENS, "expected_unpatched": None, "expected_fixed": None}
 #: What is asked of a probe alone, of an oracle process too, and of a session.
