@@ -100,7 +100,7 @@ def _is_test(part: str) -> bool:
 def _reach(made: Contribution) -> Iterable[str]:
     yield "## How a real run gets there\n"
     if made.fix:
-        yield sentence(made.fix.reach) + "\n"
+        yield linked(made.fix.reach) + "\n"
         return
     lines = [f"* {prose(str(line))}" for line in made.recipe.affects]
     yield ("It concerns runs with:\n\n" + "\n".join(lines) if lines else "No setting decides it.") + "\n"

@@ -195,7 +195,7 @@ class FixTrial:
         opened = [self._runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
         self._tell(f"{fix.bugs[0]}: drawn scenarios at {len(chosen)} boundaries")
         for subject in chosen:
-            about = [pair[0] for pair in tried.bugs.values() if pair[0].recipe.boundary in subject.binding.paths]
+            about = [pair for pair in tried.bugs.values() if pair[0].recipe.boundary in subject.binding.paths]
             sessions = [place.law_session.fresh() for place in opened]
             try:
                 told = _compared(subject, sessions, about, own if about else others)
@@ -236,19 +236,18 @@ class FixTrial:
 
 
 def _compared(
-    subject: Subject, sessions: Sequence[LawSession], about: Sequence[Decision], count: int
+    subject: Subject, sessions: Sequence[LawSession], about: Sequence[tuple[Decision, Decision]], count: int
 ) -> dict[str, Any]:
     """What drawn scenarios say without a fix and with it.
 
     Outside of the bug every answer has to be the same. A scenario shows the bug where a law that was broken is kept
-    with the fix, or is broken by other numbers. Where no law has a say the values that it spoils may differ (those that
-    the recipe names, and that differ where it shows), and where one is broken all the same, any; both are counted.
+    with the fix, or is broken by other numbers. Where no law has a say the values that it spoils may differ (on the
+    recipe's own scenario, or where it shows, they do), and where one is broken all the same, any; both are counted.
 
-    :param about: what was decided of the bugs at this boundary, without the fix.
+    :param about: what was decided of the bugs at this boundary, without the fix and with it.
     """
-    spoiled = {
-        item.key.rpartition(".")[2] for decision in about for item in decision.comparisons if not item.matches_fixed
-    }
+    measured = [(one.measurement, two.measurement) for one, two in about]
+    spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
     told = dict.fromkeys(("scenarios", "outside", "mended", "unjudged", "changed", "refused"), 0)
     worse: dict[str, None] = {}
     mended: dict[str, None] = {}

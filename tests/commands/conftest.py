@@ -33,7 +33,8 @@ TARGET = Target(
     pypi="tiny-dist",
     bindings=(
         Binding("tiny.losses.agg_loss", "loss_aggregation", arguments={{"response_mask": ("loss_mask",)}},
-                outputs=("loss",)),
+                outputs=("loss",), accepts={{"loss_agg_mode": ("token-mean",), "weights": (None,), "dp_size": (None,),
+                "batch_num_tokens": (None,), "global_batch_size": (None,), "loss_scale_factor": (None,)}}),
     ),
 )
 """
