@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.reports import baseline, markdown, page, sarif, store, summary
+from sentinel.reports import baseline, markdown, sarif, store, summary
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FILE = Path(_KEPT.name) / "evidence.json"
@@ -40,5 +40,4 @@ def one(data: bytes) -> None:
     results = [(document, "failed")]
     summary.summary(results)
     markdown.markdown(results)
-    page.page(results)
     sarif.sarif(results, {})

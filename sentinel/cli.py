@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         for place, module in enumerate(group):
             module.declare(commands)
             made = commands._choices_actions[-1]
-            lines.append(f"{heading if not place else '':<8}{made.dest:<10}{made.help}")
+            lines.append(f"{heading if not place else '':<8}{made.dest:<11}{made.help}")
     parser.description = "\n".join([lines[0], "", *lines[1:]])
     return parser
 

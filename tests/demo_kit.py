@@ -204,13 +204,18 @@ class Lab:
         return tree
 
     def open(
-        self, tree: Path, package: str = "pkg", versions: Mapping[str, str] | None = None, **options: Any
+        self,
+        tree: Path,
+        package: str = "pkg",
+        versions: Mapping[str, str] | None = None,
+        real: Sequence[str] = (),
+        **options: Any,
     ) -> TargetProcess:
         checkout = Checkout("demo", Ref("path", str(tree)), tree, (package,), (tree,), "0" * 64)
         usual = self.zygote.options
         self.zygote.options = replace(usual, **{"sandbox": self.sandbox, **options})
         try:
-            process = self.zygote.target(checkout, (package,), versions)
+            process = self.zygote.target(checkout, (package,), versions, real)
         finally:
             self.zygote.options = usual
         self.processes.append(process)

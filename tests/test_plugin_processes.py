@@ -65,10 +65,11 @@ def test_an_uninvolved_run_loads_nothing_and_says_nothing(tmp_path: Path) -> Non
     )
     at_the_end = f"    print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)\n"
     (tmp_path / "conftest.py").write_text(f"import sys\n\ndef pytest_unconfigure():\n{at_the_end}")
-    status, with_plugin = finish(start(tmp_path, "-q"))
+    others = ("-p", "no:jaxtyping", "-p", "no:anyio")  # plugins that come with packages of targets, and load more
+    status, with_plugin = finish(start(tmp_path, "-q", *others))
     assert status == 0, with_plugin
     assert not set(HEAVY) & set(with_plugin.split())
-    _, without = finish(start(tmp_path, "-q", "-p", "no:sentinel", "-p", "no:hypothesispytest"))
+    _, without = finish(start(tmp_path, "-q", *others, "-p", "no:sentinel", "-p", "no:hypothesispytest"))
     assert [line.partition(" in ")[0] for line in with_plugin.splitlines()] == [
         line.partition(" in ")[0] for line in without.splitlines()
     ]

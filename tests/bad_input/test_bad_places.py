@@ -21,7 +21,7 @@ USAGE, TESTS_FAILED, NOTHING = pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.TEST
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--sentinel-target=verll"], "unknown target 'verll' — did you mean 'verl'?; known: areal, demo, roll, "),
+        (["--sentinel-target=verll"], "unknown target 'verll' — did you mean 'verl'?; known: areal, demo, "),
         (["--sentinel-target=demo", "--sentinel-bug=DEMO-MASKED-TOKEN"], "did you mean 'DEMO-MASKED-TOKENS'?"),
         (["--sentinel-target=demo", "--sentinel-bug=../../etc/*"], "no recipe matches"),
         (["--sentinel-target=demo", "--sentinel-recipes=nowhere"], "no such folder: nowhere"),
