@@ -182,7 +182,7 @@ def foreign_markdown(text: str) -> list[str]:
             if token.type in ("image", "hr"):
                 bad.append(token.type)
             # Within a page of ours, or beside it, nobody is led astray.
-            if token.type == "link_open" and not str(token.attrs["href"]).startswith(("https://github.com/", "#")):
+            if token.type == "link_open" and not str(token.attrs["href"]).startswith(("https://github.com/", "#", "../recipes/")):
                 bad.append(f"link {token.attrs['href']}")
         if block.type == "inline" and block.content.strip() == "forged":
             bad.append("heading")

@@ -135,7 +135,7 @@ def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id: str, consulted: Co
 
 
 def test_a_second_run_writes_the_same_bytes(decided: Decisions) -> None:
-    """In processes of its own, in the other order: of each target one pin of each verdict; but for the list of ghosts."""
+    """In processes of its own, in the other order: of each target one pin of each verdict; ghosts apart."""
     chosen = {(pin.recipe.target, pin.expect): pin for pin in PINS if pin.ref.kind == "git"}
     there = [pin for pin in chosen.values() if MIRRORS.get(pin.recipe.target)]
     if not there:
