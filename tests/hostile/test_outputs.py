@@ -181,8 +181,8 @@ def foreign_markdown(text: str) -> list[str]:
                 bad += [tag for tag in re.findall(r"<[^>]*>?", token.content) if not _OURS.fullmatch(tag)]
             if token.type in ("image", "hr"):
                 bad.append(token.type)
-            # Within a page of ours, or beside it, nobody is led astray.
-            if token.type == "link_open" and not str(token.attrs["href"]).startswith(("https://github.com/", "#", "../recipes/")):
+            ours = ("https://github.com/", "#", "../recipes/")  # within a page or beside it nobody is led astray
+            if token.type == "link_open" and not str(token.attrs["href"]).startswith(ours):
                 bad.append(f"link {token.attrs['href']}")
         if block.type == "inline" and block.content.strip() == "forged":
             bad.append("heading")
