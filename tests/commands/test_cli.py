@@ -201,3 +201,11 @@ def test_contracts_with_their_inputs_and_choices(run_sentinel: Any) -> None:
 def test_a_filter_that_nothing_matches_says_what_there_is(run_sentinel: Any) -> None:
     answer = run_sentinel("list", "recipes", "--law", "masked_values_have_no_influenc")
     assert answer.out.startswith("no recipe has law 'masked_values_have_no_influenc'")
+
+
+def test_a_word_that_a_command_does_not_take_is_said_by_that_command(run_sentinel: Any) -> None:
+    answer = run_sentinel("list", "recipes", "--target", "tiny")
+    assert answer.status == 2
+    assert answer.err.startswith("usage: sentinel list recipes ")
+    said = "unrecognized arguments: --target; write TARGET by itself, without --target"
+    assert answer.err.endswith(f"sentinel list recipes: error: {said}\n")

@@ -27,3 +27,14 @@ def test_without_a_bug_there_is_a_line_for_each(run_sentinel: Any) -> None:
     lines = run_sentinel("report", "history", "--markdown").out.splitlines()
     assert "| target | bug | introduced | ended | days | releases with the bug | on PyPI |" in lines
     assert run_sentinel("report", "history", "TINY-MEAN", "--markdown").status == 2
+
+
+def test_nothing_is_written_where_records_are_read(run_sentinel: Any, mirrored: None) -> None:
+    from sentinel.sources import Home
+
+    run_sentinel("sweep", "tiny")
+    folder = Home.default().path / "history"
+    before = sorted(folder.rglob("*"))
+    for command in ("report history", "report history TINY-MEAN"):
+        assert run_sentinel(*command.split(), "--from", str(folder)).status == 0
+    assert sorted(folder.rglob("*")) == before

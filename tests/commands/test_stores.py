@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +85,20 @@ def test_cache_list_and_prune(run_sentinel: Any, tiny: Any, mirrored: None, cata
     # This very process uses both: nothing that is in use goes.
     assert all(row["in_use"] for row in found.values())
     assert run_sentinel("cache", "prune", "--all").out == "0 things removed, 0 B freed\n"
+
+
+def test_a_mirror_of_something_else_is_refused(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny.upstream, other)
+    git = ["git", "-C", str(other), "-c", "user.name=A", "-c", "user.email=a@example.org"]
+    for command in (["checkout", "-q", "--orphan", "another"], ["mv", "tiny", "large"], ["commit", "-qm", "another"]):
+        subprocess.run([*git, *command], check=True)
+    # A history that had the package once, on any branch, is the target's.
+    assert run_sentinel("mirror", "add", "tiny", "--from", other).status == 0
+    assert run_sentinel("mirror", "remove", "tiny").out.startswith("tiny: removed, ")
+    subprocess.run([*git, "branch", "-qD", "main"], check=True)
+    answer = run_sentinel("mirror", "add", "tiny", "--from", other)
+    assert answer.status == 2
+    said = f"{other} is not tiny: no commit has any of its packages (tiny); give a copy of file://{tiny.upstream}"
+    assert said in answer.err
+    assert run_sentinel("mirror", "list").out.startswith("no mirrors in ")
