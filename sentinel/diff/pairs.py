@@ -12,7 +12,7 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
-from sentinel.laws.compare import Numbers, Scale, counted, numbers, scale_of
+from sentinel.laws.compare import Scale, counted, gap_between, numbers, scale_of
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.masked_values import MASKED_VALUES_HAVE_NO_INFLUENCE
 from sentinel.values.literals import FLOATS, Tensor
@@ -43,7 +43,7 @@ def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) 
         return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
     if left[0].shape != right[0].shape:
         return "shape", f"the shape: {list(left[0].shape)} before, {list(right[0].shape)} after"
-    gap = _gap(left[0], right[0])
+    gap = gap_between(left[0], right[0])
     coarser = max(left[1], right[1], key=lambda dtype: FLOATS.index(dtype) if dtype in FLOATS else -1)
     wrong = gap > scale.bound(coarser)
     counts = counted(case.contract, case.inputs[BEFORE], item) if wrong.any() else None
@@ -58,14 +58,6 @@ def _difference(case: Case, item: Observed, one: Any, other: Any, scale: Scale) 
     detail = f"{where}{left[0][place].item()!r} before, {right[0][place].item()!r} after"
     finite = np.isfinite(left[0]) == np.isfinite(right[0])
     return ("masked" if masked else "value" if finite[wrong].all() else "non-finite"), detail
-
-
-def _gap(one: Numbers, other: Numbers) -> Numbers:
-    """How far apart two arrays are; infinitely where one is finite and the other is not."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        same = (one == other) | (np.isnan(one) & np.isnan(other))
-        both = np.isfinite(one) & np.isfinite(other)
-        return np.where(same, 0.0, np.where(both, np.abs(other - one), np.inf))
 
 
 def same_answers(
@@ -240,4 +232,4 @@ def _gaps(case: Case) -> Iterator[float]:
         if isinstance(value, (Tensor, float)) and isinstance(other, (Tensor, float)):
             left, right = numbers(value), numbers(other)
             if left is not None and right is not None and left[0].shape == right[0].shape and left[0].size:
-                yield float(_gap(left[0], right[0]).max())
+                yield float(gap_between(left[0], right[0]).max())

@@ -20,7 +20,6 @@ from sentinel.diff.pairs import AFTER, BEFORE
 from sentinel.diff.reached import Code, Module
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
-from sentinel.history.bisection import merge_base
 from sentinel.history.closure_verdicts import ClosureVerdictStore
 from sentinel.history.commits import Commit
 from sentinel.history.gittrees import GitTrees
@@ -152,7 +151,7 @@ class Radar:
                     yield pull
 
     def _decided(self, number: int, head: Commit, began: float) -> Pull:
-        sha = merge_base(self._mirror, self._branch, head.sha)
+        sha = commits.merge_base(self._mirror, self._branch, head.sha)
         if sha is None:
             shallow = ", which is shallow" if read_shallow(self._mirror) else ""
             raise Unavailable(f"no history joins {head.sha[:9]} and {self._target.branch} in this mirror{shallow}")

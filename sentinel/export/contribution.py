@@ -11,14 +11,14 @@ from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.export.exporting import Bundle
 from sentinel.export.trying import Tried, diff_of
-from sentinel.findings.history import files_of, names_of, touching
+from sentinel.findings.heads import pulls
+from sentinel.history.commits import merge_base
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, fix_of
 from sentinel.reports.evidence import evidence, validate
 from sentinel.reports.store import parse
 from sentinel.sources import MirrorStore, objects
-from sentinel.sources.gitbinary import run
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
@@ -135,11 +135,8 @@ def heads_tried(
     A head at which it is ``fixed`` is a report of the bug, whatever its words are, if the bug was where it began.
     """
     git_dir = store.path(target.name)
-    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
-    touches = touching(git_dir, names_of(recipe), files_of(target, recipe.boundary), outside)
-    pulls = sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
     found = []
-    for pull in pulls[:MOST_HEADS]:
+    for pull in pulls(git_dir, target, recipe)[:MOST_HEADS]:
         tell(f"{recipe.bug_id} at pull request #{pull}")
         try:
             commit = store.resolve(target, f"pull/{pull}/head")
@@ -147,7 +144,7 @@ def heads_tried(
             continue
         verdict = _verdict(recipe, commit, runner)
         if verdict == "fixed":
-            began = run(git_dir, "merge-base", commit, f"refs/heads/{target.branch}").out.decode().strip()
+            began = merge_base(git_dir, commit, f"refs/heads/{target.branch}")
             verdict = "fixed" if began and _verdict(recipe, began, runner) == "reproduced" else "older than the bug"
         found.append({"pull": pull, "commit": commit, "verdict": verdict})
     return found

@@ -13,6 +13,7 @@ from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, OpenCheckout, Runner
 from sentinel.errors import SentinelError
 from sentinel.export.upstream_tests import UpstreamTests
+from sentinel.laws.compare import gap_between
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, diff, edited
@@ -339,18 +340,11 @@ def _difference(one: Any, two: Any) -> float:
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         if (one.shape, one.dtype) != (two.shape, two.dtype):
             return np.inf
-        return _apart(np.asarray(one.array(), float), np.asarray(two.array(), float))
+        return float(gap_between(np.asarray(one.array(), float), np.asarray(two.array(), float)).max(initial=0.0))
     if isinstance(one, Mapping) and isinstance(two, Mapping) and one.keys() == two.keys():
         return max((_difference(one[key], two[key]) for key in one), default=0.0)
     if isinstance(one, float) and isinstance(two, float):
-        return _apart(np.asarray(one), np.asarray(two))
+        return float(gap_between(np.asarray(one), np.asarray(two)).max(initial=0.0))
     if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)) and len(one) == len(two):
         return max((_difference(left, right) for left, right in zip(one, two)), default=0.0)
     return 0.0 if plain(one) == plain(two) else np.inf
-
-
-def _apart(one: Any, two: Any) -> float:
-    same = (one == two) | (np.isnan(one) & np.isnan(two))
-    with np.errstate(invalid="ignore"):
-        apart = np.where(same, 0.0, np.abs(one - two))
-    return float(np.nan_to_num(apart, nan=np.inf, posinf=np.inf).max(initial=0.0))

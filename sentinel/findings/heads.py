@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from sentinel.errors import Unavailable
 from sentinel.findings.history import files_of, names_of, touching
@@ -12,6 +13,7 @@ from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
 from sentinel.sources import gitbinary
+from sentinel.targets import Target
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,16 @@ class Head:
     open: bool
 
 
-def pulls(ledger: Ledger, recipe: Recipe) -> list[int]:
+def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
     """The numbers of the pull requests of which own commits change lines of the boundary's function, newest first."""
-    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{ledger.target.branch}"]
-    touches = touching(ledger.mirror, names_of(recipe), files_of(ledger.target, recipe.boundary), outside)
+    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
+    touches = touching(mirror, names_of(recipe), files_of(target, recipe.boundary), outside)
     return sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe]) -> Iterator[Head]:
     """Run recipes of one target at the head of each pull request that changes a function of one of them."""
-    numbers = {number for recipe in recipes for number in pulls(ledger, recipe)}
+    numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
     with ledger.deciding(recipes, lambda: ledger.local(1)) as decide:
         for number in sorted(numbers, reverse=True):
             try:

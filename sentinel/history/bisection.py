@@ -9,8 +9,7 @@ from pathlib import Path
 from sentinel.errors import SentinelError
 from sentinel.history.chronicle import state_of
 from sentinel.history.closure_verdicts import ClosureVerdict
-from sentinel.history.commits import Commit, commit, history
-from sentinel.sources.gitbinary import run
+from sentinel.history.commits import Commit, commit, history, merge_base
 
 #: Decides one commit.
 Decide = Callable[[Commit], ClosureVerdict]
@@ -100,8 +99,3 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
 
 def _state(unit: ClosureVerdict) -> str | None:
     return state_of(unit.verdict, unit.kind)
-
-
-def merge_base(mirror: Path, one: str, other: str) -> str | None:
-    finished = run(mirror, "merge-base", one, other)
-    return finished.out.decode().split()[0] if finished.status == 0 else None

@@ -9,7 +9,7 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.sources.gitbinary import run_checked
+from sentinel.sources.gitbinary import run, run_checked
 from sentinel.sources.gitrefs import read_shallow
 
 _FORMAT = "%H%x00%T%x00%P%x00%at%x00%s%x00"
@@ -137,3 +137,9 @@ def is_moment(text: str) -> bool:
     except ValueError:
         return False
     return 1970 <= moment.year < 2200 and moment.strftime(_MOMENT) == text
+
+
+def merge_base(mirror: Path, one: str, other: str) -> str | None:
+    """The commit where two parted; None where no history joins them in this mirror."""
+    finished = run(mirror, "merge-base", one, other)
+    return finished.out.decode().split()[0] if finished.status == 0 else None

@@ -396,3 +396,11 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
     if not looked:
         raise DoesNotApply("the observation has nothing that the oracle has too")
     return violations
+
+
+def gap_between(one: Numbers, other: Numbers) -> Numbers:
+    """How far apart two arrays are, element by element; infinitely where one is finite and the other is not."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
+        both = np.isfinite(one) & np.isfinite(other)
+        return np.where(same, 0.0, np.where(both, np.abs(other - one), np.inf))

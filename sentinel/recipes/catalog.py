@@ -8,7 +8,7 @@ import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,7 +70,7 @@ class Catalog:
     laws: Mapping[str, Law]
     recipe_folders: tuple[Path, ...]
 
-    @property
+    @cached_property
     def targets(self) -> Mapping[str, Target]:
         return OnDemand({name: partial(self._target, name) for name in self.adapters})
 
