@@ -15,6 +15,7 @@ from sentinel.commands import (
     audit,
     bisect,
     cache,
+    compare,
     contribute,
     coverage,
     diff,
@@ -38,7 +39,7 @@ from sentinel.errors import SentinelError
 GROUPS = {
     "begin": (doctor, mirror, listing, show),
     "check": (audit, verify),
-    "search": (coverage, discover, diff, pulls, sweep, bisect, impact),
+    "search": (coverage, discover, diff, compare, pulls, sweep, bisect, impact),
     "tell": (reporting, contribute, fix, recipe),
     "tidy": (cache,),
 }

@@ -162,8 +162,15 @@ class LawSession:
 
         :raises Undecidable: where it has nothing to say about one of them, or failed.
         """
+        return _observed(self.references(subject, calls))
+
+    def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Sat:
+        """The contract's reference of each of these calls, some of which it may have nothing to say about.
+
+        :raises Undecidable: where it failed.
+        """
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
-        return _observed(self._consulted({**_request(subject), "calls": plain}))
+        return self._consulted({**_request(subject), "calls": plain})
 
     def find(self, subject: Subject) -> Claim:
         """Where the boundary is in this checkout, without calling it, as the worker says.

@@ -88,10 +88,11 @@ def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[s
     if not first or any(set(inputs) != {item.name for item in contract.inputs} for inputs in variants.values()):
         return False
     stated = all(with_dialects(contract, binding, dict(inputs)) == inputs for inputs in variants.values())
-    return stated and all(_takes(contract, binding, item, first) for item in contract.inputs)
+    return stated and all(accepts(contract, binding, item, first) for item in contract.inputs)
 
 
-def _takes(contract: Contract, binding: Binding, item: Input, inputs: Mapping[str, Any]) -> bool:
+def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[str, Any]) -> bool:
+    """Whether a boundary takes a scenario's value of one input."""
     value = inputs[item.name]
     if item.name in binding.fixed:
         fixed = binding.fixed[item.name]

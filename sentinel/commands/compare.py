@@ -1,0 +1,79 @@
+"""``sentinel compare``: whether frameworks mean the same by one name."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, json_option, progress, say, say_json
+from sentinel.commands.known import known, settings_options
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from sentinel.commands.console import Commands
+    from sentinel.diff.across import Row
+
+_EXAMPLE = """\
+  sentinel compare loss_aggregation
+  sentinel compare grpo --targets trl,verl                 a row of the table, or a contract
+  sentinel compare kl_estimate --targets verl,openrlhf --ref verl=pypi:latest --ref openrlhf=git:main
+  sentinel compare --all                                   write the table: docs/dialects.md, reports/dialects.json
+
+The same scenarios go to every boundary that is bound to the contract, and to its definition, with the same settings
+where they can be had. What tells two apart is drawn as small as it goes and measured again in fresh processes. A
+declared dialect, a setting that cannot be made the same, or a known bug explains it; or nothing does, and it is to be
+read.
+exit status: 0 all is explained, 1 something is not, 2 it could not be compared
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "compare", _compare, "say whether frameworks mean the same by one name", _EXAMPLE)
+    parser.add_argument("contract", metavar="CONTRACT", nargs="?", help="a contract, or a row of the table")
+    parser.add_argument("--all", action="store_true", help="every row of the table; writes it")
+    parser.add_argument("--targets", metavar="NAMES", action="append", help="only these (default: all)")
+    parser.add_argument("--ref", metavar="[TARGET=]REF", action="append", help="at this ref (default: the branch)")
+    parser.add_argument("--examples", metavar="N", type=int, default=60, help="scenarios of two (default: 60)")
+    parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
+    settings_options(parser)
+    json_option(parser)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from sentinel.deciding.runner import runner_of
+    from sentinel.diff import frameworks, table
+    from sentinel.recipes import find_recipes
+    from sentinel.settings import NAMED
+
+    if arguments.all == bool(arguments.contract):
+        raise SentinelError("name a contract (`sentinel compare loss_aggregation`), or give --all")
+    if arguments.examples < 1:
+        raise SentinelError(f"--examples {arguments.examples}: at least one scenario has to be drawn")
+    catalog, settings = known(arguments)
+    names = list(catalog.adapters)
+    targets = NAMED["target"].read(arguments.targets or ["all"], names)
+    refs = dict(NAMED["ref"].read(arguments.ref, names)) if arguments.ref else {}
+    unasked = next((name for name in refs if name not in (None, *targets)), None)
+    if unasked is not None:
+        raise SentinelError(f"--ref {unasked}={refs[unasked]}: --targets leaves {unasked} out")
+    asked = frameworks.TABLE if arguments.all else frameworks.asked(arguments.contract, list(catalog.contracts))
+    found: list[tuple[frameworks.Meaning, Row]] = []
+    interrupted = False
+    with progress() as tell:
+        runner = runner_of(catalog, settings, tell)
+        compared = frameworks.Frameworks(
+            catalog, runner, targets, refs, find_recipes(catalog, targets), arguments.examples, arguments.seed, tell
+        )
+        try:
+            for meaning in asked:
+                for row in compared.rows(meaning):
+                    found.append((meaning, row))
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            runner.close()
+    if arguments.json:
+        say_json(table.document(compared, found, interrupted))
+    else:
+        say("\n".join(table.lines(found, interrupted)))
+    return 130 if interrupted else table.status([row for _, row in found])

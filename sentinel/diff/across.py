@@ -1,0 +1,428 @@
+"""Compares frameworks: the same canonical scenarios through every boundary of a contract, and its definition.
+
+Each is asked in its own terms: what it fixes, the choices that it takes, the dialects that its adapter declares. Where
+two answer otherwise, the definition is asked in the terms of both. If each answers as the definition does in its own
+terms, what differs between these explains it; if one does not, nothing does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from sentinel.contracts.choices import Choices
+from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.deciding.open_target import OpenTarget
+from sentinel.deciding.proof import NotProvenError, prove
+from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Pair, Seen
+from sentinel.errors import SentinelError
+from sentinel.laws.compare import same
+from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.oracle import THE_ORACLE_AGREES
+from sentinel.recipes import Recipe
+from sentinel.search.boundary_search import BoundarySearch
+from sentinel.search.examples import examples
+from sentinel.search.scenarios import NotSearchable, accepts, narrowed, with_dialects
+from sentinel.targets import Binding
+from sentinel.worker.answers import Called, Failed, Sat
+
+#: The name of the member that is no framework.
+DEFINITION = "the definition"
+
+#: What explains nothing: the one that is named is not what its adapter says that it is.
+UNEXPLAINED = "unexplained: "
+
+#: Scenarios of two members, and calls that shrinking one difference between them may take.
+EXAMPLES, _SHRINKING = 60, 150
+
+
+@dataclass(frozen=True)
+class Member:
+    """One boundary among those that are compared, or the definition.
+
+    :ivar subject: its contract is narrowed to what it takes.
+    :ivar opened: None for the definition.
+    """
+
+    name: str
+    subject: Subject
+    session: LawSession
+    opened: OpenTarget | None = None
+
+    @property
+    def target(self) -> str:
+        return self.opened.target if self.opened is not None else ""
+
+    def terms(self, inputs: Inputs) -> dict[str, Any]:
+        """A scenario as this boundary can be asked it: with what it fixes, what it takes first in the place of what it
+        does not take, and its dialects."""
+        contract, binding = self.subject.contract, self.subject.binding
+        made = dict(inputs)
+        for item in contract.inputs if self.opened is not None else ():
+            if not _drawn(item) and item.default is not REQUIRED:
+                made[item.name] = item.default(made) if callable(item.default) else item.default
+            elif item.choices and not item.domain and not accepts(contract, binding, item, made):
+                made[item.name] = _first(contract, item, made)
+        return with_dialects(contract, binding, made)
+
+
+def _first(contract: Contract, item: Input, inputs: Mapping[str, Any]) -> Any:
+    changed = {**inputs, item.name: item.choices[0]}
+    return contract.arrange(changed, Choices(b""))[item.name] if contract.arrange else item.choices[0]
+
+
+def _drawn(item: Input) -> bool:
+    return bool(item.domain or item.choices or item.kind == "labels")
+
+
+class _InItsTerms(LawSession):
+    """A member's session, which is asked in the member's own terms, whatever the subject."""
+
+    def __init__(self, member: Member, session: LawSession | None = None) -> None:
+        self.member, self._inner = member, session or member.session.fresh()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def fresh(self) -> _InItsTerms:
+        return _InItsTerms(self.member, self._inner.fresh())
+
+    def answers(
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: bool = False, given: Sequence[str] | None = None
+    ) -> Sat:
+        asked = {name: self.member.terms(inputs) for name, inputs in calls.items()}
+        if self.member.opened is None:
+            return self._inner.references(subject, asked)
+        own = self.member.subject
+        return self._inner.answers(own, asked, describe, [name for name in own.given if name in subject.given])
+
+
+class Across(Pair):
+    """Two members as one session; the symptom of a difference is what explains it.
+
+    :param reference: where the definition answers.
+    """
+
+    def __init__(self, one: _InItsTerms, other: _InItsTerms, reference: LawSession, seen: Any = None) -> None:
+        super().__init__(one, other, seen)
+        self._members = {BEFORE: one.member, AFTER: other.member}
+        self._reference = reference
+
+    def fresh(self) -> Across:
+        one, other = (self._sides[side].fresh() for side in SIDES)
+        assert isinstance(one, _InItsTerms)
+        assert isinstance(other, _InItsTerms)
+        return Across(one, other, self._reference, self.seen)
+
+    def try_(
+        self,
+        subject: Subject,
+        plans: Sequence[Plan],
+        describe: bool = False,
+        coarsest: str = "",
+        given: Sequence[str] | None = None,
+    ) -> list[Trial]:
+        trials = super().try_(subject, plans, describe, coarsest, given)
+        return trials if coarsest else [self._explained(subject, law, trial) for (law, _), trial in zip(plans, trials)]
+
+    def _look(
+        self,
+        subject: Subject,
+        law: Law,
+        variants: Mapping[str, Inputs],
+        called: Mapping[str, Called],
+        answer: Sat,
+        coarsest: str,
+    ) -> Trial:
+        """What one of them refuses, nobody can compare."""
+        for each in called.values():
+            if each.observation is None:
+                failed = each.refused or Failed("crash", each.silent or "a call without an observation")
+                if each.silent:
+                    return Trial(variants, silent=each.silent)
+                unknown = failed.unknown_input
+                return Trial(variants, refused=failed.reason, refusal=failed.kind, unknown_input=unknown)
+        try:
+            return super()._look(subject, law, variants, called, answer, coarsest)
+        except DoesNotApply as error:
+            return Trial(variants, silent=str(error))
+
+    def _explained(self, subject: Subject, law: Law, trial: Trial) -> Trial:
+        """The trial without what is rounding; with what explains the rest as its symptom."""
+        if not trial.violations or trial.case is None:
+            return trial
+        wide, closer = widened(subject.contract, trial.variants), trial
+        if wide is not None:
+            [again] = self.try_(subject, [(law, wide[0])], coarsest=wide[1])
+            if again.case is not None:
+                closer = again
+        if not closer.violations or closer.case is None:
+            return replace(trial, violations=())
+        try:
+            why = self._why(subject, closer.case)
+        except Undecidable as error:
+            return Trial(trial.variants, silent=str(error))
+        return replace(trial, violations=tuple(replace(item, symptom=why) for item in trial.violations))
+
+    def _why(self, subject: Subject, case: Case) -> str:
+        terms = {side: self._members[side].terms(case.inputs[side]) for side in SIDES}
+        differing = [name for name, value in terms[BEFORE].items() if terms[AFTER].get(name) != value]
+        swapped = {name: {**terms[BEFORE], name: terms[AFTER].get(name)} for name in differing}
+        defined = self._reference.references(subject, {**terms, **swapped}).answers
+        definitions = {name: told.observation for name, told in defined.items()}
+        for side in SIDES:
+            told, member = definitions[side], self._members[side]
+            if told is not None and not _alike(case, terms[side], case.observation[side], told):
+                return _meant(member.subject.binding, terms[side]) or f"{UNEXPLAINED}{member.name}"
+        base = definitions[BEFORE]
+        if base is None:
+            return f"{UNEXPLAINED}there is no definition of this"
+        moving = [name for name in differing if not _alike(case, terms[BEFORE], base, definitions[name])]
+        return ", ".join(moving or differing) or f"{UNEXPLAINED}both are within rounding of the definition"
+
+
+def _meant(binding: Binding, inputs: Inputs) -> str:
+    """Why the boundary is not its contract's definition, where its adapter says that it means that."""
+    said = (item.reason for item in binding.dialects if item.name == THE_ORACLE_AGREES.name and item.holds(inputs))
+    return next(said, "")
+
+
+def _alike(case: Case, inputs: Inputs, one: Mapping[str, Any], other: Mapping[str, Any] | None) -> bool:
+    if other is None:
+        return False
+    both = replace(case, inputs=dict.fromkeys(SIDES, inputs), observation={BEFORE: one, AFTER: other})
+    try:
+        return not the_same_is_meant(both)
+    except DoesNotApply:
+        return True
+
+
+def the_same_is_meant(case: Case) -> list[Violation]:
+    """``|one - other| <= bound`` wherever both are finite and count, for outputs, gradients and decisions of both.
+
+    Where one is not finite, that is what *finite in, finite out* is about, and no other meaning.
+    """
+    found = same(case, BEFORE, AFTER, roles=("output", "gradient", "decision"))
+    return [item for item in found if item.symptom != "non-finite"]
+
+
+THE_SAME_IS_MEANT = Law("the_same_is_meant", "two frameworks mean the same by one name", the_same_is_meant)
+
+
+# -- who is compared with whom -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Separation:
+    """What tells two members apart: the smallest scenario of one explanation, measured again in fresh processes.
+
+    :ivar why: the names of what is not the same in their terms, a declared reason, or :data:`UNEXPLAINED`.
+    :ivar terms: by member: the values of those names.
+    :ivar answers: by member: what was observed.
+    :ivar keys: those of them that differ.
+    :ivar unsaid: inputs that say nothing to a reader: dialects, which are the definition's alone, and defaults.
+    :ivar bugs: known ones that show on it.
+    """
+
+    members: tuple[str, str]
+    why: str
+    inputs: Inputs
+    terms: Mapping[str, Mapping[str, Any]]
+    answers: Mapping[str, Mapping[str, Any]]
+    keys: tuple[str, ...] = ()
+    unsaid: frozenset[str] = frozenset()
+    bugs: tuple[str, ...] = ()
+
+    @property
+    def unexplained(self) -> bool:
+        return self.why.startswith(UNEXPLAINED) and not self.bugs
+
+
+@dataclass
+class Row:
+    """One meaning, and who has it.
+
+    :ivar where: the settings that make it this meaning, the same for all.
+    :ivar classes: those that agree with each other; the definition's first.
+    :ivar apart: what separates them.
+    :ivar scenarios: member -> how many scenarios it was compared on.
+    :ivar not_compared: member -> why not.
+    :ivar places: member -> ``file:line``.
+    """
+
+    contract: str
+    where: Mapping[str, Any]
+    classes: list[list[str]] = field(default_factory=list)
+    apart: list[Separation] = field(default_factory=list)
+    scenarios: dict[str, int] = field(default_factory=dict)
+    not_compared: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+
+
+def identities(contract: Contract) -> list[str]:
+    """The settings that say which of several things a boundary of the contract computes."""
+    return [
+        item.name for item in contract.inputs if item.kind == "string" and item.default is REQUIRED and not item.dialect
+    ]
+
+
+def meanings(contract: Contract, bindings: Sequence[Binding]) -> Iterator[dict[str, Any]]:
+    """Each thing that at least two of the bindings (or one and the definition) can be asked for."""
+    names = identities(contract)
+    values = [dict.fromkeys(v for binding in bindings for v in _values(contract, binding, name)) for name in names]
+    yield from (dict(zip(names, each)) for each in product(*values))
+
+
+def _values(contract: Contract, binding: Binding, name: str) -> tuple[Any, ...]:
+    if name in binding.fixed:
+        return () if callable(binding.fixed[name]) else (binding.fixed[name],)
+    item = contract.input(name)
+    return tuple(binding.accepts.get(name, item.choices if item is not None else ()))
+
+
+def settled(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Contract | None:
+    """The contract as a boundary has it with these settings; None where it cannot be set so."""
+    if any(value not in _values(contract, binding, name) for name, value in where.items()):
+        return None
+    with suppress(NotSearchable):
+        return narrowed(contract, replace(binding, fixed={**binding.fixed, **where}))
+    return None
+
+
+def joint(one: Member, other: Member) -> Subject | str:
+    """What both can be asked, in settings that both take where there are any; or why there is nothing."""
+    if one.opened is None:
+        one, other = other, one
+    contract = one.subject.contract
+    inputs = []
+    for item in contract.inputs:
+        beside = other.subject.contract.input(item.name) if other.opened is not None else item
+        assert beside is not None
+        if not _drawn(beside) or not _drawn(item):
+            item = item if not _drawn(item) else beside
+        elif item.choices:
+            common = tuple(choice for choice in item.choices if choice in beside.choices)
+            if item.domain == "mask" and not common:
+                return "no mask is of a style that both take"
+            item = replace(item, choices=common or item.choices[:1])
+        inputs.append(item)
+    dtypes = set(one.subject.binding.dtypes or ("float32",)) & set(other.subject.binding.dtypes or ("float32",))
+    name = f"{one.name} | {other.name}"
+    binding = Binding(name, contract.name, dtypes=tuple(sorted(dtypes)) or ("float32",))
+    return Subject(binding, replace(contract, inputs=tuple(inputs)), (THE_SAME_IS_MEANT,), "", name)
+
+
+class Agreement:
+    """Sorts the members of one row into those that agree.
+
+    :param reference: where the definition answers.
+    :param known: member -> the recipes of known bugs that it has; one whose scenario shows a difference explains it.
+    """
+
+    def __init__(
+        self,
+        reference: LawSession,
+        known: Callable[[Member], Sequence[Recipe]] = lambda member: (),
+        count: int = EXAMPLES,
+        seed: int = 0,
+    ) -> None:
+        self._reference, self._recipes, self._count, self._seed = reference, known, count, seed
+        self._bugs: dict[str, tuple[str, ...]] = {}
+
+    def of(self, row: Row, members: Sequence[Member]) -> Row:
+        """Compare each with one of each class that there is by then; the widest first, for these speak for the rest."""
+        classes: list[list[Member]] = []
+        for member in sorted(members, key=lambda each: (each.opened is not None, -_width(each))):
+            home: list[Member] | None = None
+            spoken, why = 0, ""
+            apart: list[Separation] = []
+            for group in classes:
+                try:
+                    found, count = self._compared(row, group[0], member)
+                except Undecidable as error:
+                    why = str(error)
+                    continue
+                spoken += count
+                if count and not found:
+                    home = group
+                    break
+                apart += found
+            if classes and not spoken:
+                row.not_compared[member.name] = why.partition(": ")[2] or why or "no scenario is both's"
+                continue
+            row.apart += apart
+            if member.opened is not None:
+                row.scenarios[member.name] = spoken
+            if home is None:
+                classes.append(home := [])
+            home.append(member)
+        row.classes = [[member.name for member in group] for group in classes]
+        return row
+
+    def _compared(self, row: Row, one: Member, other: Member) -> tuple[list[Separation], int]:
+        subject = joint(one, other)
+        if isinstance(subject, str):
+            return [], 0
+        pair = Across(_InItsTerms(one), _InItsTerms(other), self._reference)
+        try:
+            laws = [THE_SAME_IS_MEANT]
+            search = BoundarySearch(pair, subject, self._seed, laws, _SHRINKING, glimpse=True)
+            search.run(self._count)
+            outcome = search.outcomes[THE_SAME_IS_MEANT]
+            bugs = {why: self._explaining(pair, subject, (one, other), why) for why in outcome.symptoms}
+        finally:
+            pair.close()
+        if not outcome.spoken and search.undecided:
+            raise Undecidable(Failed("raised", search.undecided))
+        seen = pair.seen.get(subject.name, Seen())
+        for side, member in zip(SIDES, (one, other)):
+            if side in seen.claims and member.opened is not None:
+                with suppress(NotProvenError, SentinelError):
+                    told = prove(seen.claims[side], member.opened.checkout, member.opened.sources)
+                    row.places[member.name] = f"{told.file}:{told.line}"
+        apart = []
+        for finding in outcome.findings:
+            inputs, case = next(iter(finding.trial.variants.values())), finding.trial.case
+            assert case is not None
+            named = finding.symptom.split(", ")
+            terms = {member.name: member.terms(inputs) for member in (one, other)}
+            apart.append(
+                Separation(
+                    (one.name, other.name),
+                    finding.symptom,
+                    inputs,
+                    {name: {key: each[key] for key in named if key in each} for name, each in terms.items()},
+                    {member.name: case.observation[side] for side, member in zip(SIDES, (one, other))},
+                    tuple(dict.fromkeys(item.key.rpartition(".")[2] for item in finding.violations)),
+                    frozenset(
+                        item.name
+                        for item in subject.contract.inputs
+                        if item.dialect or inputs.get(item.name) == item.default
+                    ),
+                    bugs[finding.symptom],
+                )
+            )
+        return apart, outcome.spoken + len(outcome.findings)
+
+    def _explaining(self, pair: Across, subject: Subject, members: Sequence[Member], why: str) -> tuple[str, ...]:
+        """The known bugs of what is not as it is defined whose own scenarios tell the two apart, too."""
+        for member in members:
+            if why == f"{UNEXPLAINED}{member.name}" and not self._bugs.get(member.name):
+                self._bugs[member.name] = tuple(self._shown(pair, subject, member, why))
+        return self._bugs.get(why.removeprefix(UNEXPLAINED), ())
+
+    def _shown(self, pair: Across, subject: Subject, member: Member, why: str) -> Iterator[str]:
+        for example in examples(member.subject, self._recipes(member)):
+            plans = [(THE_SAME_IS_MEANT, {"": inputs}) for inputs in example.variants.values()]
+            with suppress(Undecidable):
+                if any(item.symptom == why for trial in pair.try_(subject, plans) for item in trial.violations):
+                    yield example.name
+
+
+def _width(member: Member) -> int:
+    """How much a boundary takes: choices and inputs that are drawn."""
+    return sum(max(len(item.choices), 1) for item in member.subject.contract.inputs if _drawn(item))

@@ -1,0 +1,194 @@
+"""What frameworks mean by a name: the rows of a comparison, and the targets that are opened for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentinel.contracts.contract import Contract
+from sentinel.deciding.law_session import LawSession, Subject
+from sentinel.deciding.open_target import OpenTarget
+from sentinel.deciding.runner import Job, Runner
+from sentinel.diff.across import DEFINITION, Agreement, Member, Row, meanings, settled
+from sentinel.errors import SentinelError, Unavailable, nearest
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.targets import Binding
+from sentinel.targets.refs import Ref
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A row of the table.
+
+    :ivar where: settings that make it this meaning; of a setting that is not named and says what is computed, every
+        value has a row.
+    """
+
+    title: str
+    contract: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+
+_RELATIVE = {"mean_level": "group", "clip": None}
+
+#: What people compare frameworks by.
+TABLE = (
+    Meaning("Loss aggregation", "loss_aggregation"),
+    Meaning("GRPO", "reward_normalisation", {**_RELATIVE, "std_level": "group", "leave_one_out": False}),
+    Meaning("GRPO under a mask", "group_advantage", {"estimator": "grpo", "norm_by_std": True}),
+    Meaning("Dr. GRPO", "reward_normalisation", {**_RELATIVE, "std_level": None, "leave_one_out": False}),
+    Meaning("RLOO", "reward_normalisation", {**_RELATIVE, "std_level": None, "leave_one_out": True}),
+    Meaning("REINFORCE++", "discounted_return"),
+    Meaning("REINFORCE++, normalised", "advantage_normalisation", {"mean_level": "batch", "std_level": "batch"}),
+    Meaning("GAE", "generalised_advantage"),
+    Meaning("PPO loss", "policy_loss", {"algorithm": "ppo"}),
+    Meaning("DAPO loss", "policy_loss", {"algorithm": "ppo", "loss_agg_mode": "token-mean", "eps_clip_high": 0.28}),
+    Meaning("GSPO loss", "policy_loss", {"algorithm": "gspo"}),
+    Meaning("CISPO loss", "policy_loss", {"algorithm": "cispo"}),
+    Meaning("KL estimators", "kl_estimate"),
+    Meaning("Importance correction", "importance_weight"),
+    Meaning("SFT loss", "policy_loss", {"algorithm": "cross_entropy"}),
+    Meaning("DPO loss", "preference_loss"),
+)
+
+
+def asked(name: str, contracts: Sequence[str]) -> tuple[Meaning, ...]:
+    """A contract, with all that it may mean; or the rows of the table of a name.
+
+    :raises SentinelError: for any other name, with the nearest.
+    """
+    if name in contracts:
+        return (Meaning(name, name),)
+    rows = {_spelt(item.title): item for item in TABLE}
+    if _spelt(name) not in rows:
+        near = nearest(name, [*contracts, *rows])
+        raise SentinelError(f"{name!r} is no contract and no row of the table{near}; `sentinel list contracts` has all")
+    return (rows[_spelt(name)],)
+
+
+def _spelt(title: str) -> str:
+    return re.sub(r"[^a-z0-9+]+", "-", title.lower()).strip("-")
+
+
+class Frameworks:
+    """Targets, each at one ref, opened when a row first asks for them.
+
+    :param targets: no other one's adapter is looked at.
+    :param refs: target, or None for all others -> ref; what is not there is at its branch.
+    :param tell: told what is being compared.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        runner: Runner,
+        targets: Sequence[str],
+        refs: Mapping[str | None, Ref],
+        recipes: Sequence[Recipe] = (),
+        count: int = 60,
+        seed: int = 0,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._catalog, self._runner, self._recipes = catalog, runner, recipes
+        self._targets, self._refs = targets, refs
+        self._count, self._seed, self._tell = count, seed, tell
+        self.opened: dict[str, OpenTarget] = {}
+        self.unavailable: dict[str, str] = {}
+
+    def contract(self, name: str) -> Contract:
+        """:raises SentinelError: where nothing of the targets is bound to it, or it has no definition."""
+        contract = self._catalog.contracts[name]
+        if contract.oracle is None:
+            raise SentinelError(f"the contract {name} has no definition, so nothing is the same for all that bind it")
+        if not any(self._bindings(name, target) for target in self._targets):
+            raise SentinelError(
+                f"nothing of {', '.join(self._targets)} is bound to the contract {name}: name other --targets, or "
+                "another contract (`sentinel list boundaries TARGET` shows them)"
+            )
+        return contract
+
+    def ref(self, target: str) -> Ref:
+        given = self._refs.get(target) or self._refs.get(None)
+        return given or Ref("git", self._catalog.targets[target].branch)
+
+    def _bindings(self, contract: str, target: str) -> list[Binding]:
+        return [item for item in self._catalog.targets[target].bindings if item.contract == contract]
+
+    def rows(self, meaning: Meaning) -> Iterator[Row]:
+        """Each meaning of the contract that some binding has, compared.
+
+        :raises SentinelError: as :meth:`contract`.
+        :raises WorkerError: where the worker itself does not run.
+        """
+        contract = self.contract(meaning.contract)
+        bindings = {target: found for target in self._targets if (found := self._bindings(contract.name, target))}
+        everything = [each for found in bindings.values() for each in found]
+        missing: dict[str, str] = {}
+        for target, found in bindings.items():
+            if not self._open(target, found):
+                missing[target] = self.unavailable[target]
+        if not set(bindings) - set(missing):
+            raise SentinelError("; ".join(f"{target}: {why}" for target, why in missing.items()))
+        reference = next(self.opened[target] for target in bindings if target not in missing).law_session
+        for where in meanings(contract, everything):
+            if any(where.get(name, value) != value for name, value in meaning.where.items()):
+                continue
+            row = Row(contract.name, {**where, **meaning.where}, not_compared=dict(missing))
+            members = [member for target in bindings if target not in missing for member in self._members(target, row)]
+            if not members:
+                continue
+            self._tell(f"{meaning.title}: {', '.join(f'{k} = {v}' for k, v in row.where.items()) or contract.name}")
+            agreement = Agreement(reference, self._known, self._count, self._seed)
+            yield agreement.of(row, [_definition(contract, reference), *members])
+
+    def _known(self, member: Member) -> list[Recipe]:
+        """The recipes of the known bugs that a member has at its ref."""
+        binding = member.subject.binding
+        about = [
+            item
+            for item in self._recipes
+            if (item.target, item.contract) == (member.target, binding.contract) and item.boundary in binding.paths
+        ]
+        ref = self.ref(member.target)
+        return [item for item in about if self._runner.decide(Job(item, ref)).verdict.name == "reproduced"]
+
+    def _open(self, target: str, bindings: Sequence[Binding]) -> bool:
+        if target in self.unavailable:
+            return False
+        try:
+            self.opened[target] = self._runner.open_target(target, self.ref(target), bindings)
+        except Unavailable as error:
+            self.unavailable[target] = error.reason
+            return False
+        return True
+
+    def _members(self, target: str, row: Row) -> Iterator[Member]:
+        opened, contract = self.opened[target], self._catalog.contracts[row.contract]
+        adapter = str(self._catalog.adapters[target].file)
+        bindings = self._bindings(row.contract, target)
+        short = shortened([item.boundary for item in bindings])
+        for binding in bindings:
+            narrow = settled(contract, binding, row.where)
+            if narrow is not None:
+                subject = Subject(binding, narrow, (), adapter, binding.boundary)
+                yield Member(f"{target} {short[binding.boundary]}", subject, opened.law_session, opened)
+
+
+def shortened(paths: Sequence[str]) -> dict[str, str]:
+    """Dotted paths by as many of their last parts as tell them apart; two at least of a method."""
+    found = {}
+    for path in paths:
+        parts = path.split(".")
+        size = 2 if len(parts) > 1 and parts[-2][:1].isupper() else 1
+        tails = [other.split(".") for other in paths if other != path]
+        while any(tail[-size:] == parts[-size:] for tail in tails) and size < len(parts):
+            size += 1
+        found[path] = ".".join(parts[-size:])
+    return found
+
+
+def _definition(contract: Contract, reference: LawSession) -> Member:
+    return Member(DEFINITION, Subject(Binding(DEFINITION, contract.name), contract, (), "", DEFINITION), reference)

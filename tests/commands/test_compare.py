@@ -1,0 +1,159 @@
+"""``sentinel compare``: who means the same, what explains it where they do not, and wrong input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ADAPTER
+
+import sentinel.recipes.catalog
+from sentinel.recipes.catalog import Catalog
+
+pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
+
+MEAN = "(loss_mat * loss_mask).sum() / loss_mask.sum().clamp(min=1)"
+#: The mean over sequences, whether they have a token that counts or not.
+ROWS = "((loss_mat * loss_mask).sum(-1) / loss_mask.sum(-1).clamp(min=1)).mean()"
+CODE = "def agg_loss(loss_mat, loss_mask, loss_agg_mode='token-mean'):\n    return {returned}\n"
+DIALECT = 'dialects=(Dialect("empty_rows", "counted", "it divides by all rows", "https://example.org"),),'
+
+Compare = Callable[..., Any]
+
+
+@pytest.fixture
+def compare(
+    run_sentinel: Any, tiny_catalog: Catalog, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Compare:
+    """``compare(*arguments, other=code, declared=...)``: tiny's main beside a second framework of that code."""
+
+    def run(*arguments: str, other: str = MEAN, declared: str = "", mode: str = "token-mean") -> Any:
+        text = ADAPTER.format(repository="file:///nowhere").replace('"tiny"', '"other"').replace("tiny.l", "other.l")
+        text = text.replace('"token-mean"', repr(mode)).replace("Binding, ", "Binding, Dialect, ")
+        folder = tmp_path / f"tree{len(list(tmp_path.iterdir()))}"
+        (folder / "other").mkdir(parents=True)
+        (folder / "other" / "__init__.py").touch()
+        (folder / "other" / "losses.py").write_text(CODE.format(returned=other))
+        (folder / "other.py").write_text(text.replace('outputs=("loss",),', f'outputs=("loss",), {declared}'))
+        catalog = tiny_catalog.with_(adapters=[folder / "other.py"])
+        monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: catalog)
+        return run_sentinel("compare", *arguments, "--ref", f"other=path:{folder}", "--ref", "tiny=git:main")
+
+    return run
+
+
+def test_two_of_one_meaning_are_as_it_is_defined(compare: Compare) -> None:
+    answer = compare("loss_aggregation", "--json")
+    assert answer.status == 0, answer.err
+    [row] = answer.json()["rows"]
+    assert row["classes"] == [["the definition", "tiny agg_loss", "other agg_loss"]]
+    assert (row["where"], row["apart"]) == ({"loss_agg_mode": "token-mean"}, [])
+    assert min(row["scenarios"].values()) >= 30
+    assert row["places"] == {"tiny agg_loss": "tiny/losses.py:2", "other agg_loss": "other/losses.py:1"}
+
+
+def test_what_nothing_explains_is_shown_on_the_smallest_scenario(compare: Compare) -> None:
+    answer = compare("loss_aggregation", other=f"2 * {MEAN}")
+    assert answer.status == 1
+    assert "2 of 2 frameworks mean 2 things; 1 as it is defined" in answer.out
+    assert "the definition and other agg_loss: unexplained: other agg_loss is not as it is defined" in answer.out
+    assert "      loss_mat = [[1.0]]\n" in answer.out
+    assert "      loss of the definition: 1.0\n      loss of other agg_loss: 2.0\n" in answer.out
+    assert answer.out.endswith("1 unexplained\n")
+
+
+def test_a_declared_dialect_explains_what_it_speaks_of_and_nothing_else(compare: Compare) -> None:
+    answer = compare("loss_aggregation", "--json", other=ROWS, declared=DIALECT, mode="seq-mean-token-mean")
+    assert answer.status == 0, answer.out
+    [row] = [row for row in answer.json()["rows"] if row["apart"]]
+    [apart] = row["apart"]
+    assert apart["why"] == "empty_rows is 'absent' and 'counted'"
+    assert apart["scenario"][0] == "loss_mat = [[1.0], [1.0]]"
+    halved = compare("loss_aggregation", other=f"{ROWS} / 2", declared=DIALECT, mode="seq-mean-token-mean")
+    assert halved.status == 1
+    assert "unexplained: other agg_loss" in halved.out
+
+
+def test_a_known_bug_explains_where_it_is_there_and_not_where_it_is_mended(
+    compare: Compare, tiny: Any, run_sentinel: Any
+) -> None:
+    there = run_sentinel("compare", "loss_aggregation", "--ref", f"git:{tiny.buggy}")
+    assert (there.status, "known: TINY-MEAN" in there.out) == (0, True), there.out
+    assert "TINY-MEAN" not in run_sentinel("compare", "loss_aggregation", "--ref", "git:main").out
+
+
+def test_rounding_and_what_is_not_finite_are_no_other_meaning(compare: Compare) -> None:
+    rewritten = "((loss_mat * loss_mask) / loss_mask.sum()).sum()"  # NaN of a batch of no token
+    assert compare("loss_aggregation", other=rewritten).status == 0
+
+
+def test_a_target_that_is_not_asked_for_is_not_imported(compare: Compare, tmp_path: Path) -> None:
+    assert compare("loss_aggregation", "--targets", "tiny,other").status == 0
+    answer = compare("loss_aggregation", "--targets", "other", declared="broken syntax,")
+    assert (answer.status, "other.py" in answer.err) == (2, True)
+
+
+def test_only_what_is_asked_for_is_loaded(
+    run_sentinel: Any, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def unwanted() -> Any:
+        raise AssertionError("imported")
+
+    from sentinel.recipes.catalog import OnDemand
+
+    both = OnDemand({"tiny": lambda: catalog.adapters["tiny"], "unwanted": unwanted})
+    monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: replace(catalog, adapters=both))
+    assert run_sentinel("compare", "loss_aggregation", "--targets", "tiny").status == 0
+    assert "transformers" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["loss_agregation"], "is no contract and no row of the table — did you mean 'loss_aggregation'?"),
+        (["grp"], "did you mean 'grpo'?"),
+        (["kl_estimate"], "nothing of tiny is bound to the contract kl_estimate"),
+        (["call"], "has no definition"),
+        ([], "name a contract"),
+        (["loss_aggregation", "--all"], "name a contract"),
+        (["loss_aggregation", "--examples", "0"], "at least one scenario has to be drawn"),
+        (["loss_aggregation", "--targets", "tinny"], "unknown target 'tinny' — did you mean 'tiny'?"),
+        (["loss_aggregation", "--ref", "git:nowhere"], "the mirror has no branch, tag or commit 'nowhere'"),
+        (["loss_aggregation", "--ref", "nonsense"], "nonsense"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_status_2(run_sentinel: Any, arguments: list[str], said: str) -> None:
+    answer = run_sentinel("compare", *arguments)
+    assert (answer.status, answer.out) == (2, "")
+    assert said in answer.err
+    assert answer.err.count("\n") <= 2
+
+
+def test_a_target_that_cannot_be_had_is_named_and_the_rest_is_compared(compare: Compare, run_sentinel: Any) -> None:
+    compare("loss_aggregation")  # leaves the catalog of two
+    answer = run_sentinel("compare", "loss_aggregation")
+    assert answer.status == 0
+    assert "not compared: other: no mirror of other; run `sentinel mirror add other`" in answer.out
+    assert "1 of 1 framework mean 1 thing" in answer.out
+
+
+def test_ctrl_c_shows_what_was_compared_until_then(
+    run_sentinel: Any, monkeypatch: pytest.MonkeyPatch, compare: Compare
+) -> None:
+    from sentinel.diff.across import Agreement
+
+    of = Agreement.of
+
+    def once(self: Agreement, row: Any, members: Any) -> Any:
+        monkeypatch.setattr(Agreement, "of", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        return of(self, row, members)
+
+    monkeypatch.setattr(Agreement, "of", once)
+    answer = compare("loss_aggregation", mode="token-sum", other="(loss_mat * loss_mask).sum()")
+    assert answer.status == 130
+    assert "tiny agg_loss" in answer.out
+    assert answer.out.endswith("nothing is unexplained; interrupted\n")
