@@ -178,7 +178,8 @@ def _for_others(run: Run, session: pytest.Session) -> None:
         from sentinel.reports.sarif import sarif
         from sentinel.reports.store import write_atomically
 
-        repositories = {name: target.repository for name, target in run.catalog.targets.items()}
+        named = {str(document["target"]) for document, _ in results} & set(run.catalog.targets)
+        repositories = {name: run.catalog.targets[name].repository for name in named}
         try:
             write_atomically(file, sarif(results, repositories), "name another file with --sentinel-sarif")
         except SentinelError as error:

@@ -141,9 +141,9 @@ class Processes:
 
 def contained_places(catalog: Catalog) -> Places:
     """What strictly contained processes need of a catalog, and what they may not see of it."""
-    adapters = [adapter.file for adapter in catalog.adapters.values()]
     contracts = [Path(contract.file) for contract in catalog.contracts.values()]
-    readable = [file.parent if file.name == "__init__.py" else file for file in (*adapters, *contracts)]
+    files = (*catalog.adapter_files.values(), *contracts)
+    readable = [file.parent if file.name == "__init__.py" else file for file in files]
     return Places(
         tuple(map(str, dict.fromkeys(readable))),
         tuple(map(str, catalog.recipe_folders)),

@@ -40,10 +40,14 @@ class Adapter:
 
 class OnDemand(Mapping[str, _T]):
     """Values that are made when they are asked for: an adapter that does not import stops its own target alone, and one
-    that nobody asks for costs nothing."""
+    that nobody asks for costs nothing.
 
-    def __init__(self, makers: Mapping[str, Callable[[], _T]]) -> None:
+    :ivar files: what each is made from, where that is known before.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[], _T]], files: Mapping[str, Path] | None = None) -> None:
         self._makers = dict(makers)
+        self.files = dict(files or {})
         self._made: dict[str, _T] = {}
 
     def __getitem__(self, name: str) -> _T:
@@ -77,6 +81,12 @@ class Catalog:
     def _target(self, name: str) -> Target:
         return self.adapters[name].target
 
+    @property
+    def adapter_files(self) -> dict[str, Path]:
+        """Where the adapters are; none is imported for that."""
+        known = self.adapters.files if isinstance(self.adapters, OnDemand) else {}
+        return {name: known.get(name) or self.adapters[name].file for name in self.adapters}
+
     def with_(
         self,
         adapters: Iterable[Path] = (),
@@ -103,7 +113,8 @@ class Catalog:
         return replace(
             self,
             adapters=OnDemand(
-                {name: partial(known.__getitem__, name) for known in (self.adapters, more_adapters) for name in known}
+                {name: partial(known.__getitem__, name) for known in (self.adapters, more_adapters) for name in known},
+                {**self.adapter_files, **{name: adapter.file for name, adapter in more_adapters.items()}},
             ),
             contracts=more_contracts,
             laws=more_laws,
@@ -194,7 +205,8 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
 def bundled_catalog() -> Catalog:
     """What Sentinel ships."""
     contracts = {contract.name: contract for contract in _members("sentinel.contracts", Contract)}
-    adapters = OnDemand({name: partial(load_adapter, file, contracts) for name, file in _bundled_adapters().items()})
+    files = _bundled_adapters()
+    adapters = OnDemand({name: partial(load_adapter, file, contracts) for name, file in files.items()}, files)
     return Catalog(adapters, {}, {}, (bundled("recipes"),)).with_(
         contracts=contracts.values(), laws=_members("sentinel.laws", Law)
     )
