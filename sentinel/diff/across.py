@@ -41,17 +41,31 @@ EXAMPLES, _SHRINKING = 60, 150
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How a boundary of another contract is asked what this one asks.
+
+    :ivar of: a scenario as one of its contract; :ivar back: its answer as one of ours.
+    """
+
+    subject: Subject
+    of: Callable[[Inputs], Inputs]
+    back: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class Member:
     """One boundary among those that are compared, or the definition.
 
     :ivar subject: its contract is narrowed to what it takes.
     :ivar opened: None for the definition.
+    :ivar reading: of a boundary that is bound to another contract.
     """
 
     name: str
     subject: Subject
     session: LawSession
     opened: OpenTarget | None = None
+    reading: Reading | None = None
 
     @property
     def target(self) -> str:
@@ -60,14 +74,38 @@ class Member:
     def terms(self, inputs: Inputs) -> dict[str, Any]:
         """A scenario as this boundary can be asked it: with what it fixes, what it takes first in the place of what it
         does not take, and its dialects."""
-        contract, binding = self.subject.contract, self.subject.binding
-        made = dict(inputs)
-        for item in contract.inputs if self.opened is not None else ():
-            if not _drawn(item) and item.default is not REQUIRED:
-                made[item.name] = item.default(made) if callable(item.default) else item.default
-            elif item.choices and not item.domain and not accepts(contract, binding, item, made):
-                made[item.name] = _first(contract, item, made)
-        return with_dialects(contract, binding, made)
+        return dict(inputs) if self.opened is None else _terms(self.subject, inputs)
+
+    def answers(self, session: LawSession, subject: Subject, asked: Mapping[str, Inputs], describe: bool) -> Sat:
+        """What it answers to scenarios in its terms.
+
+        :param subject: what it is asked about together with others; an input that this leaves out need not be taken.
+        """
+        if self.opened is None:
+            return session.references(subject, asked)
+        if self.reading is None:
+            own = self.subject
+            return session.answers(own, asked, describe, [name for name in own.given if name in subject.given])
+        own, back = self.reading.subject, self.reading.back
+        told = session.answers(
+            own, {name: _terms(own, self.reading.of(each)) for name, each in asked.items()}, describe
+        )
+        answers = {
+            name: called if called.observation is None else replace(called, observation=back(called.observation))
+            for name, called in told.answers.items()
+        }
+        return replace(told, answers=answers)
+
+
+def _terms(subject: Subject, inputs: Inputs) -> dict[str, Any]:
+    contract, binding = subject.contract, subject.binding
+    made = dict(inputs)
+    for item in contract.inputs:
+        if not _drawn(item) and item.default is not REQUIRED:
+            made[item.name] = item.default(made) if callable(item.default) else item.default
+        elif item.choices and not item.domain and not accepts(contract, binding, item, made):
+            made[item.name] = _first(contract, item, made)
+    return with_dialects(contract, binding, made)
 
 
 def _first(contract: Contract, item: Input, inputs: Mapping[str, Any]) -> Any:
@@ -95,10 +133,7 @@ class _InItsTerms(LawSession):
         self, subject: Subject, calls: Mapping[str, Inputs], describe: bool = False, given: Sequence[str] | None = None
     ) -> Sat:
         asked = {name: self.member.terms(inputs) for name, inputs in calls.items()}
-        if self.member.opened is None:
-            return self._inner.references(subject, asked)
-        own = self.member.subject
-        return self._inner.answers(own, asked, describe, [name for name in own.given if name in subject.given])
+        return self.member.answers(self._inner, subject, asked, describe)
 
 
 class Across(Pair):
@@ -266,7 +301,9 @@ class Row:
 def identities(contract: Contract) -> list[str]:
     """The settings that say which of several things a boundary of the contract computes."""
     return [
-        item.name for item in contract.inputs if item.kind == "string" and item.default is REQUIRED and not item.dialect
+        item.name
+        for item in contract.inputs
+        if item.kind == "string" and not item.dialect and (item.default is REQUIRED or item.default is None)
     ]
 
 

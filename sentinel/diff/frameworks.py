@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.contracts.contract import Contract
+from sentinel.contracts.group_advantage import as_rewards, of_rewards
 from sentinel.deciding.law_session import LawSession, Subject
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Job, Runner
-from sentinel.diff.across import DEFINITION, Agreement, Member, Row, meanings, settled
+from sentinel.diff.across import DEFINITION, Agreement, Member, Reading, Row, meanings, settled
 from sentinel.errors import SentinelError, Unavailable, nearest
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
@@ -73,6 +74,17 @@ def _spelt(title: str) -> str:
     return re.sub(r"[^a-z0-9+]+", "-", title.lower()).strip("-")
 
 
+def _relative(where: Mapping[str, Any]) -> dict[str, Any]:
+    """Which group advantage is the normalisation of rewards of these settings."""
+    if where.get("leave_one_out"):
+        return {"estimator": "rloo"}
+    return {"estimator": "grpo", "norm_by_std": where.get("std_level") == "group"}
+
+
+#: contract -> another whose boundaries can be asked the same: with which settings, and how.
+_READ_AS = {"reward_normalisation": {"group_advantage": (_relative, of_rewards, as_rewards)}}
+
+
 class Frameworks:
     """Targets, each at one ref, opened when a row first asks for them.
 
@@ -124,8 +136,13 @@ class Frameworks:
         :raises WorkerError: where the worker itself does not run.
         """
         contract = self.contract(meaning.contract)
-        bindings = {target: found for target in self._targets if (found := self._bindings(contract.name, target))}
-        everything = [each for found in bindings.values() for each in found]
+        names = (contract.name, *(_READ_AS.get(contract.name, {}) if meaning.where else ()))
+        bindings = {
+            target: found
+            for target in self._targets
+            if (found := [item for name in names for item in self._bindings(name, target)])
+        }
+        everything = [item for found in bindings.values() for item in found if item.contract == contract.name]
         missing: dict[str, str] = {}
         for target, found in bindings.items():
             if not self._open(target, found):
@@ -175,6 +192,29 @@ class Frameworks:
             if narrow is not None:
                 subject = Subject(binding, narrow, (), adapter, binding.boundary)
                 yield Member(f"{target} {short[binding.boundary]}", subject, opened.law_session, opened)
+        if row.where:
+            yield from self._readings(target, row, adapter)
+
+    def _readings(self, target: str, row: Row, adapter: str) -> Iterator[Member]:
+        """The boundaries of another contract that can be asked the same."""
+        opened, contract = self.opened[target], self._catalog.contracts[row.contract]
+        for name, (where, of, back) in _READ_AS.get(row.contract, {}).items():
+            other, bindings = self._catalog.contracts[name], self._bindings(name, target)
+            short = shortened([item.boundary for item in bindings])
+            for binding in bindings:
+                own = settled(other, binding, where(row.where))
+                if own is None:
+                    continue
+                shared = {item.name for item in contract.inputs}
+                fixed = {key: value for key, value in {**binding.fixed, **row.where}.items() if key in shared}
+                accepts = {key: value for key, value in binding.accepts.items() if key in shared}
+                dialects = tuple(item for item in binding.dialects if item.name in shared)
+                read = replace(binding, contract=contract.name, fixed=fixed, accepts=accepts, dialects=dialects)
+                narrow = settled(contract, read, row.where)
+                assert narrow is not None
+                reading = Reading(Subject(binding, own, (), adapter, binding.boundary), of, back)
+                subject = Subject(read, narrow, (), adapter, binding.boundary)
+                yield Member(f"{target} {short[binding.boundary]}", subject, opened.law_session, opened, reading)
 
 
 def shortened(paths: Sequence[str]) -> dict[str, str]:
