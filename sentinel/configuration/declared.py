@@ -9,6 +9,13 @@
 One entry for each place where a trainer's options have been; of those with one name, the first counts whose file and
 class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML).
 ``elsewhere`` holds options that another package declares, with their defaults.
+
+    [defaults.policy_loss]
+    eps_clip_high = ["epsilon_high", "epsilon"]
+    loss_agg_mode = {option = "DPO:loss_type", is = {sum = "token-sum"}}
+
+Which option (of which trainer) an input of a contract is set by: the first that is not null, with its values as the
+contract has them where they are not the same.
 """
 
 from __future__ import annotations
@@ -18,6 +25,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of, spelled
 from sentinel.configuration.literals import choices_of, parsed, text_of
@@ -69,6 +78,29 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
     return tuple(found.values())
 
 
+def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: str) -> dict[str, tuple[Any, str]]:
+    """Input of a contract -> what a run has that sets nothing, and the option that says so; without what is not known.
+
+    :raises SentinelError: where a declaration is no good.
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    trainers = options_of(catalog, target, checkout)
+    for file in _files(catalog, target.name):
+        for name, entry in _table(file).get("defaults", {}).get(contract, {}).items():
+            said = entry if isinstance(entry, dict) else {"option": entry}
+            options = said["option"] if isinstance(said["option"], list) else [said["option"]]
+            for option in options:
+                trainer, _, key = option.rpartition(":")
+                having = [item for item in trainers if key in item.options and trainer in ("", item.name)]
+                text = having[0].options[key].default if having else None
+                text = said["is"].get(text) if "is" in said else text
+                if text is not None:
+                    found[name] = yaml.safe_load(text), key
+                    if found[name][0] is not None:
+                        break
+    return found
+
+
 def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:
     """The folders of a copy's trees: where a configuration finds those of the copy's that it is composed of."""
     trees = [entry["file"] for _, entry in _declarations(catalog, target.name) if entry["kind"] == "tree"]
@@ -112,16 +144,21 @@ def options_of_tree(file: Path) -> dict[str, Option]:
     return {name: Option(None if text == MISSING else text) for name, text in flattened(data).items()}
 
 
+def _files(catalog: Catalog, target: str) -> list[Path]:
+    return [file for folder in catalog.recipe_folders if (file := folder / target / FILE).is_file()]
+
+
+def _table(file: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SentinelError(f"{file}: {error}") from None
+    return found
+
+
 def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    for folder in catalog.recipe_folders:
-        file = folder / target / FILE
-        if not file.is_file():
-            continue
-        try:
-            entries = tomllib.loads(file.read_text(encoding="utf-8")).get("options", [])
-        except (OSError, ValueError, RecursionError) as error:
-            raise SentinelError(f"{file}: {error}") from None
-        for entry in entries:
+    for file in _files(catalog, target):
+        for entry in _table(file).get("options", []):
             missing = {"name", "kind", "file"} - entry.keys()
             if missing or entry["kind"] not in ("classes", "parser", "tree"):
                 wrong = f"missing {', '.join(sorted(missing))}" if missing else "kind is classes, parser or tree"

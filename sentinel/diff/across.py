@@ -7,11 +7,14 @@ terms, what differs between these explains it; if one does not, nothing does.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
+
+import numpy as np
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
@@ -26,8 +29,9 @@ from sentinel.laws.oracle import THE_ORACLE_AGREES
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.examples import examples
-from sentinel.search.scenarios import NotSearchable, accepts, narrowed, with_dialects
+from sentinel.search.scenarios import NotSearchable, accepts, draw, narrowed, with_dialects
 from sentinel.targets import Binding
+from sentinel.values.literals import Tensor
 from sentinel.worker.answers import Called, Failed, Sat
 
 #: The name of the member that is no framework.
@@ -38,6 +42,9 @@ UNEXPLAINED = "unexplained: "
 
 #: Scenarios of two members, and calls that shrinking one difference between them may take.
 EXAMPLES, _SHRINKING = 60, 150
+
+#: Bytes that the choices of a batch take, at most.
+_CHOICES = 4096
 
 
 @dataclass(frozen=True)
@@ -277,6 +284,17 @@ class Separation:
         return self.why.startswith(UNEXPLAINED) and not self.bugs
 
 
+@dataclass(frozen=True)
+class Number:
+    """What one batch comes to.
+
+    :ivar settings: what is not as in the batch; or the defaults, with the option that says so.
+    """
+
+    settings: Mapping[str, Any]
+    value: Any
+
+
 @dataclass
 class Row:
     """One meaning, and who has it.
@@ -287,6 +305,9 @@ class Row:
     :ivar scenarios: member -> how many scenarios it was compared on.
     :ivar not_compared: member -> why not.
     :ivar places: member -> ``file:line``.
+    :ivar batch: one batch of everyday values, which all are asked.
+    :ivar alike: member -> what it answers to that with the settings of the batch, where it can be set so.
+    :ivar usual: the same with the settings that a run of its framework has by default.
     """
 
     contract: str
@@ -296,6 +317,9 @@ class Row:
     scenarios: dict[str, int] = field(default_factory=dict)
     not_compared: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    batch: Inputs | None = None
+    alike: dict[str, Number] = field(default_factory=dict)
+    usual: dict[str, Number] = field(default_factory=dict)
 
 
 def identities(contract: Contract) -> list[str]:
@@ -339,7 +363,10 @@ def joint(one: Member, other: Member) -> Subject | str:
     for item in contract.inputs:
         beside = other.subject.contract.input(item.name) if other.opened is not None else item
         assert beside is not None
-        if not _drawn(beside) or not _drawn(item):
+        if not _drawn(beside) and not _drawn(item) and isinstance(item.default, str):
+            # Of two layouts of groups the stricter; their names sort like that.
+            item = max(item, beside, key=lambda each: str(each.default))
+        elif not _drawn(beside) or not _drawn(item):
             item = item if not _drawn(item) else beside
         elif item.choices:
             common = tuple(choice for choice in item.choices if choice in beside.choices)
@@ -458,6 +485,46 @@ class Agreement:
             with suppress(Undecidable):
                 if any(item.symptom == why for trial in pair.try_(subject, plans) for item in trial.violations):
                     yield example.name
+
+
+def everyday(contract: Contract, members: Sequence[Member]) -> Inputs | None:
+    """A small batch of several responses of several lengths, as all members take it, with the first of all settings."""
+    subject = members[0].subject
+    for member in members[1:]:
+        both = joint(Member("", subject, member.session, member.opened), member)
+        subject = both if isinstance(both, Subject) else subject
+    mask = subject.contract.input(contract.mask)
+    kept = [
+        item
+        if item.name == contract.mask or not item.choices or item.domain
+        else replace(item, choices=item.choices[:1])
+        for item in subject.contract.inputs
+    ]
+    if mask is not None and "right" in mask.choices:
+        kept = [replace(item, choices=("right",)) if item.name == contract.mask else item for item in kept]
+    plain = replace(subject.contract, inputs=tuple(kept))
+    for attempt in range(300):
+        data = hashlib.shake_256(f"{contract.name} {attempt}".encode()).digest(_CHOICES)
+        with suppress(DoesNotApply):
+            inputs = draw(plain, Binding("", contract.name, dtypes=("float32",)), Choices(data))
+            if _telling(plain, inputs):
+                return inputs
+    return None
+
+
+def _telling(contract: Contract, inputs: Inputs) -> bool:
+    """Whether a person sees in a batch what is done to it: few rows and tokens, of several lengths, small numbers."""
+    tensors = [value.array() for value in inputs.values() if isinstance(value, Tensor)]
+    mask = inputs.get(contract.mask)
+    lengths = (mask.array() != 0).sum(-1) if isinstance(mask, Tensor) else np.array([1, 2])
+    labels = inputs.get(contract.group) or ["p", "p"]
+    return (
+        all(2 <= len(array) <= 4 and array.size <= 8 and np.abs(array).max() <= 5 for array in tensors if array.ndim)
+        and all(np.unique(array).size > 1 for array in tensors if array.ndim and array.dtype.kind == "f")
+        and bool(lengths.min() > 0 and lengths.max() > 1)
+        and (len(set(lengths)) > 1 or not isinstance(mask, Tensor) or bool(mask.array().all()))
+        and len(set(labels)) < len(labels)
+    )
 
 
 def _width(member: Member) -> int:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.contracts.contract import Contract
+from sentinel.configuration.declared import defaults_of
+from sentinel.contracts.contract import Contract, Inputs
 from sentinel.contracts.group_advantage import as_rewards, of_rewards
-from sentinel.deciding.law_session import LawSession, Subject
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Job, Runner
-from sentinel.diff.across import DEFINITION, Agreement, Member, Reading, Row, meanings, settled
+from sentinel.diff.across import (
+    DEFINITION,
+    Agreement,
+    Member,
+    Number,
+    Reading,
+    Row,
+    everyday,
+    identities,
+    meanings,
+    settled,
+)
 from sentinel.errors import SentinelError, Unavailable, nearest
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
@@ -154,12 +167,39 @@ class Frameworks:
             if any(where.get(name, value) != value for name, value in meaning.where.items()):
                 continue
             row = Row(contract.name, {**where, **meaning.where}, not_compared=dict(missing))
-            members = [member for target in bindings if target not in missing for member in self._members(target, row)]
+            members = [
+                member
+                for target in bindings
+                if target not in missing
+                for member in self._members(target, row.where, contract)
+            ]
             if not members:
                 continue
             self._tell(f"{meaning.title}: {', '.join(f'{k} = {v}' for k, v in row.where.items()) or contract.name}")
-            agreement = Agreement(reference, self._known, self._count, self._seed)
-            yield agreement.of(row, [_definition(contract, reference), *members])
+            definition = _definition(contract, reference)
+            Agreement(reference, self._known, self._count, self._seed).of(row, [definition, *members])
+            self._in_numbers(row, contract, definition, members)
+            yield row
+
+    def _in_numbers(self, row: Row, contract: Contract, definition: Member, members: Sequence[Member]) -> None:
+        """What everybody makes of one batch: with the same settings, and with what is a framework's default."""
+        there = [member for member in members if member.name in row.scenarios]
+        batch = row.batch = everyday(contract, there) if there else None
+        if batch is None:
+            return
+        for member in (definition, *there):
+            row.alike.update(_number(member, contract, batch, batch))
+        for target in dict.fromkeys(member.target for member in there):
+            opened = self.opened[target]
+            told = defaults_of(self._catalog, self._catalog.targets[target], opened.checkout, contract.name)
+            usual = {name: value for name, (value, _) in told.items()}
+            where = {**{name: row.where[name] for name in row.where if name in identities(contract)}, **usual}
+            for member in self._members(target, where, contract) if usual else ():
+                if member.name in row.scenarios:
+                    [number] = _number(member, contract, batch, {**batch, **usual}).values() or [None]
+                    if number is not None:
+                        options = {name: (value, option) for name, (value, option) in told.items()}
+                        row.usual[member.name] = Number(options, number.value)
 
     def _known(self, member: Member) -> list[Recipe]:
         """The recipes of the known bugs that a member has at its ref."""
@@ -182,35 +222,35 @@ class Frameworks:
             return False
         return True
 
-    def _members(self, target: str, row: Row) -> Iterator[Member]:
-        opened, contract = self.opened[target], self._catalog.contracts[row.contract]
+    def _members(self, target: str, where: Mapping[str, Any], contract: Contract) -> Iterator[Member]:
+        opened = self.opened[target]
         adapter = str(self._catalog.adapters[target].file)
-        bindings = self._bindings(row.contract, target)
+        bindings = self._bindings(contract.name, target)
         short = shortened([item.boundary for item in bindings])
         for binding in bindings:
-            narrow = settled(contract, binding, row.where)
+            narrow = settled(contract, binding, where)
             if narrow is not None:
                 subject = Subject(binding, narrow, (), adapter, binding.boundary)
                 yield Member(f"{target} {short[binding.boundary]}", subject, opened.law_session, opened)
-        if row.where:
-            yield from self._readings(target, row, adapter)
+        if where:
+            yield from self._readings(target, where, contract, adapter)
 
-    def _readings(self, target: str, row: Row, adapter: str) -> Iterator[Member]:
+    def _readings(self, target: str, where: Mapping[str, Any], contract: Contract, adapter: str) -> Iterator[Member]:
         """The boundaries of another contract that can be asked the same."""
-        opened, contract = self.opened[target], self._catalog.contracts[row.contract]
-        for name, (where, of, back) in _READ_AS.get(row.contract, {}).items():
+        opened = self.opened[target]
+        for name, (which, of, back) in _READ_AS.get(contract.name, {}).items():
             other, bindings = self._catalog.contracts[name], self._bindings(name, target)
             short = shortened([item.boundary for item in bindings])
             for binding in bindings:
-                own = settled(other, binding, where(row.where))
+                own = settled(other, binding, which(where))
                 if own is None:
                     continue
                 shared = {item.name for item in contract.inputs}
-                fixed = {key: value for key, value in {**binding.fixed, **row.where}.items() if key in shared}
+                fixed = {key: value for key, value in {**binding.fixed, **where}.items() if key in shared}
                 accepts = {key: value for key, value in binding.accepts.items() if key in shared}
                 dialects = tuple(item for item in binding.dialects if item.name in shared)
                 read = replace(binding, contract=contract.name, fixed=fixed, accepts=accepts, dialects=dialects)
-                narrow = settled(contract, read, row.where)
+                narrow = settled(contract, read, where)
                 assert narrow is not None
                 reading = Reading(Subject(binding, own, (), adapter, binding.boundary), of, back)
                 subject = Subject(read, narrow, (), adapter, binding.boundary)
@@ -228,6 +268,20 @@ def shortened(paths: Sequence[str]) -> dict[str, str]:
             size += 1
         found[path] = ".".join(parts[-size:])
     return found
+
+
+def _number(member: Member, contract: Contract, batch: Inputs, asked: Inputs) -> dict[str, Number]:
+    """Its first output; nothing where it does not answer."""
+    subject = replace(member.subject, contract=contract)
+    terms = member.terms(asked)
+    with suppress(Undecidable):
+        told = member.answers(member.session, subject, {"": terms}, False).answers[""].observation or {}
+        keys = [item.key for item in contract.observes if item.role in ("output", "decision") and item.key in told]
+        if keys:
+            dialects = {item.name for item in contract.inputs if item.dialect}
+            other = {name: value for name, value in terms.items() if name not in dialects and batch.get(name) != value}
+            return {member.name: Number(other, told[keys[0]])}
+    return {}
 
 
 def _definition(contract: Contract, reference: LawSession) -> Member:

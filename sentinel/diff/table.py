@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sentinel.diff.across import DEFINITION, UNEXPLAINED, Row, Separation
+from sentinel.contracts.contract import Inputs
+from sentinel.diff.across import DEFINITION, UNEXPLAINED, Number, Row, Separation
 from sentinel.diff.frameworks import Frameworks, Meaning
 from sentinel.reports.escaping import message
-from sentinel.reports.explain import scenario_lines, told_apart
+from sentinel.reports.explain import scenario_lines, show, told_apart
 from sentinel.values.literals import Tensor, typed
 
 Found = Sequence[tuple[Meaning, Row]]
@@ -35,6 +36,7 @@ def lines(found: Found, interrupted: bool = False) -> Iterator[str]:
             for item in row.apart if number else ():
                 if item.members[1] in group and item.members[0] == DEFINITION:
                     yield from (f"    {line}" for line in told(item))
+        yield from (f"  {line}" for line in numbers(row))
         for name, why in row.not_compared.items():
             yield f"  not compared: {name}: {message(why)}"
         yield ""
@@ -84,7 +86,32 @@ def why(item: Separation) -> str:
 
 
 def scenario(item: Separation) -> list[str]:
-    given = {name: value for name, value in item.inputs.items() if value is not None and name not in item.unsaid}
+    return _given(item.inputs, item.unsaid)
+
+
+def numbers(row: Row) -> Iterator[str]:
+    """One batch, and what everybody makes of it."""
+    if row.batch is None:
+        return
+    yield f"one batch: {'; '.join(_given(row.batch, frozenset()))}"
+    for name, number in row.alike.items():
+        yield f"  {name}: {show(number.value)}{settings(number)}"
+    for name, number in row.usual.items():
+        yield f"  {name}, by default: {show(number.value)}{settings(number)}"
+
+
+def settings(number: Number) -> str:
+    """The settings of an answer that are not those of the batch, or by which option they are a run's default."""
+    said = [
+        f"{name} = {value[0]} ({value[1]})" if isinstance(value, tuple) else f"{name} = {value}"
+        for name, value in number.settings.items()
+        if not isinstance(value, Tensor)
+    ]
+    return f", with {', '.join(said)}" if said else ""
+
+
+def _given(inputs: Inputs, unsaid: frozenset[str]) -> list[str]:
+    given = {name: value for name, value in inputs.items() if value is not None and name not in unsaid}
     plain = {name: value.nested() if isinstance(value, Tensor) else value for name, value in given.items()}
     return scenario_lines({"scenario": plain})
 
