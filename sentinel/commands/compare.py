@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import command, json_option, progress, say, say_json
-from sentinel.commands.known import known, settings_options
+from sentinel.commands.console import command, complain, json_option, progress, say, say_json
+from sentinel.commands.known import evidence_folders, known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
     from sentinel.diff.across import Row
+
+#: What `--all` writes for readers.
+PAGE = Path("docs/dialects.md")
 
 _EXAMPLE = """\
   sentinel compare loss_aggregation
@@ -62,18 +67,41 @@ def _compare(arguments: argparse.Namespace) -> int:
     with progress() as tell:
         runner = runner_of(catalog, settings, tell)
         compared = frameworks.Frameworks(
-            catalog, runner, targets, refs, find_recipes(catalog, targets), arguments.examples, arguments.seed, tell
+            catalog,
+            runner,
+            targets,
+            refs,
+            find_recipes(catalog, targets),
+            arguments.examples,
+            arguments.seed,
+            tell,
+            arguments.all,
         )
         try:
-            for meaning in asked:
+            for meaning in [item for item in asked if not arguments.all or compared.bound(item.contract)]:
                 for row in compared.rows(meaning):
                     found.append((meaning, row))
         except KeyboardInterrupt:
             interrupted = True
         finally:
             runner.close()
+    told = table.document(compared, found, interrupted)
+    if arguments.all and not interrupted:
+        _write(told, evidence_folders(arguments)[1])
     if arguments.json:
-        say_json(table.document(compared, found, interrupted))
+        say_json(told)
     else:
         say("\n".join(table.lines(found, interrupted)))
     return 130 if interrupted else table.status([row for _, row in found])
+
+
+def _write(told: dict[str, Any], reports: Path) -> None:
+    """The page for readers, and the data for the site."""
+    from sentinel.diff.table import markdown
+    from sentinel.reports.store import write_atomically
+
+    data = json.dumps(told, indent=1, sort_keys=True) + "\n"
+    for file, text in ((reports / "dialects.json", data), (PAGE, "\n".join(markdown(told)))):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, text, "run it where docs/ and reports/ may be written")
+        complain(f"{file} written")

@@ -25,6 +25,7 @@ from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Pair, Seen
 from sentinel.errors import SentinelError
 from sentinel.laws.compare import same
 from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.layout import like
 from sentinel.laws.oracle import THE_ORACLE_AGREES
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch
@@ -385,6 +386,8 @@ class Agreement:
 
     :param reference: where the definition answers.
     :param known: member -> the recipes of known bugs that it has; one whose scenario shows a difference explains it.
+    :param brief: whether two that are not as it is defined are compared with each other only where the same explains
+        both: else the definition tells them apart already.
     """
 
     def __init__(
@@ -393,8 +396,10 @@ class Agreement:
         known: Callable[[Member], Sequence[Recipe]] = lambda member: (),
         count: int = EXAMPLES,
         seed: int = 0,
+        brief: bool = False,
     ) -> None:
         self._reference, self._recipes, self._count, self._seed = reference, known, count, seed
+        self._brief = brief
         self._bugs: dict[str, tuple[str, ...]] = {}
 
     def of(self, row: Row, members: Sequence[Member]) -> Row:
@@ -405,6 +410,8 @@ class Agreement:
             spoken, why = 0, ""
             apart: list[Separation] = []
             for group in classes:
+                if self._brief and apart and _explanations(row.apart, group[0]) != _explanations(apart, member):
+                    continue
                 try:
                     found, count = self._compared(row, group[0], member)
                 except Undecidable as error:
@@ -487,26 +494,34 @@ class Agreement:
                     yield example.name
 
 
-def everyday(contract: Contract, members: Sequence[Member]) -> Inputs | None:
-    """A small batch of several responses of several lengths, as all members take it, with the first of all settings."""
-    subject = members[0].subject
-    for member in members[1:]:
-        both = joint(Member("", subject, member.session, member.opened), member)
-        subject = both if isinstance(both, Subject) else subject
-    mask = subject.contract.input(contract.mask)
-    kept = [
-        item
-        if item.name == contract.mask or not item.choices or item.domain
-        else replace(item, choices=item.choices[:1])
-        for item in subject.contract.inputs
-    ]
-    if mask is not None and "right" in mask.choices:
-        kept = [replace(item, choices=("right",)) if item.name == contract.mask else item for item in kept]
-    plain = replace(subject.contract, inputs=tuple(kept))
+def everyday(contract: Contract, where: Mapping[str, Any], members: Sequence[Member]) -> Inputs | None:
+    """A small batch of several responses of several lengths, with the settings that most members take."""
+    kept = []
+    for item in contract.inputs:
+        taken = [_values(contract, member.subject.binding, item.name) for member in members]
+        if item.name in where:
+            item = replace(item, default=where[item.name], choices=())
+        elif item.domain == "mask":
+            styles = [member.subject.contract.input(item.name) for member in members]
+            padded = all(style is None or "right" in style.choices for style in styles)
+            item = replace(item, choices=("right",) if padded else ("full",))
+        elif item.domain and item.default is not REQUIRED:
+            item = replace(item, domain="")  # what may be left out is
+        elif item.name == "group_layout":
+            item = replace(item, default="equal")
+        elif item.choices and not item.domain:
+            choice = max(item.choices, key=lambda each: sum(each in values for values in taken))
+            item = replace(item, choices=(choice,))
+        kept.append(item)
+    plain = replace(contract, inputs=tuple(kept))
     for attempt in range(300):
         data = hashlib.shake_256(f"{contract.name} {attempt}".encode()).digest(_CHOICES)
         with suppress(DoesNotApply):
             inputs = draw(plain, Binding("", contract.name, dtypes=("float32",)), Choices(data))
+            for item in plain.inputs:
+                if item.domain == "advantage":  # of an outcome reward, each token of a response has the same
+                    array = inputs[item.name].array()
+                    inputs[item.name] = like(inputs[item.name], np.repeat(array[:, :1], array.shape[1], 1))
             if _telling(plain, inputs):
                 return inputs
     return None
@@ -519,12 +534,18 @@ def _telling(contract: Contract, inputs: Inputs) -> bool:
     lengths = (mask.array() != 0).sum(-1) if isinstance(mask, Tensor) else np.array([1, 2])
     labels = inputs.get(contract.group) or ["p", "p"]
     return (
-        all(2 <= len(array) <= 4 and array.size <= 8 and np.abs(array).max() <= 5 for array in tensors if array.ndim)
+        all(2 <= len(array) <= 4 and array.size <= 12 and np.abs(array).max() <= 5 for array in tensors if array.ndim)
         and all(np.unique(array).size > 1 for array in tensors if array.ndim and array.dtype.kind == "f")
         and bool(lengths.min() > 0 and lengths.max() > 1)
         and (len(set(lengths)) > 1 or not isinstance(mask, Tensor) or bool(mask.array().all()))
         and len(set(labels)) < len(labels)
     )
+
+
+def _explanations(apart: Sequence[Separation], member: Member) -> set[str]:
+    """What explains that a member is not as it is defined."""
+    mine = [item for item in apart if item.members == (DEFINITION, member.name)]
+    return {repr((item.why.removesuffix(member.name), item.terms.get(member.name))) for item in mine}
 
 
 def _width(member: Member) -> int:

@@ -104,6 +104,7 @@ class Frameworks:
     :param targets: no other one's adapter is looked at.
     :param refs: target, or None for all others -> ref; what is not there is at its branch.
     :param tell: told what is being compared.
+    :param brief: see :class:`~sentinel.diff.across.Agreement`.
     """
 
     def __init__(
@@ -116,10 +117,11 @@ class Frameworks:
         count: int = 60,
         seed: int = 0,
         tell: Callable[[str], None] = lambda line: None,
+        brief: bool = False,
     ) -> None:
         self._catalog, self._runner, self._recipes = catalog, runner, recipes
         self._targets, self._refs = targets, refs
-        self._count, self._seed, self._tell = count, seed, tell
+        self._count, self._seed, self._tell, self._brief = count, seed, tell, brief
         self.opened: dict[str, OpenTarget] = {}
         self.unavailable: dict[str, str] = {}
 
@@ -128,12 +130,16 @@ class Frameworks:
         contract = self._catalog.contracts[name]
         if contract.oracle is None:
             raise SentinelError(f"the contract {name} has no definition, so nothing is the same for all that bind it")
-        if not any(self._bindings(name, target) for target in self._targets):
+        if not self.bound(name):
             raise SentinelError(
                 f"nothing of {', '.join(self._targets)} is bound to the contract {name}: name other --targets, or "
                 "another contract (`sentinel list boundaries TARGET` shows them)"
             )
         return contract
+
+    def bound(self, contract: str) -> bool:
+        """Whether anything of the targets is bound to it."""
+        return any(self._bindings(contract, target) for target in self._targets)
 
     def ref(self, target: str) -> Ref:
         given = self._refs.get(target) or self._refs.get(None)
@@ -177,14 +183,14 @@ class Frameworks:
                 continue
             self._tell(f"{meaning.title}: {', '.join(f'{k} = {v}' for k, v in row.where.items()) or contract.name}")
             definition = _definition(contract, reference)
-            Agreement(reference, self._known, self._count, self._seed).of(row, [definition, *members])
+            Agreement(reference, self._known, self._count, self._seed, self._brief).of(row, [definition, *members])
             self._in_numbers(row, contract, definition, members)
             yield row
 
     def _in_numbers(self, row: Row, contract: Contract, definition: Member, members: Sequence[Member]) -> None:
         """What everybody makes of one batch: with the same settings, and with what is a framework's default."""
         there = [member for member in members if member.name in row.scenarios]
-        batch = row.batch = everyday(contract, there) if there else None
+        batch = row.batch = everyday(contract, row.where, there) if there else None
         if batch is None:
             return
         for member in (definition, *there):
@@ -196,10 +202,8 @@ class Frameworks:
             where = {**{name: row.where[name] for name in row.where if name in identities(contract)}, **usual}
             for member in self._members(target, where, contract) if usual else ():
                 if member.name in row.scenarios:
-                    [number] = _number(member, contract, batch, {**batch, **usual}).values() or [None]
-                    if number is not None:
-                        options = {name: (value, option) for name, (value, option) in told.items()}
-                        row.usual[member.name] = Number(options, number.value)
+                    for name, number in _number(member, contract, batch, {**batch, **usual}).items():
+                        row.usual[name] = Number(told, number.value)
 
     def _known(self, member: Member) -> list[Recipe]:
         """The recipes of the known bugs that a member has at its ref."""
@@ -278,9 +282,11 @@ def _number(member: Member, contract: Contract, batch: Inputs, asked: Inputs) ->
         told = member.answers(member.session, subject, {"": terms}, False).answers[""].observation or {}
         keys = [item.key for item in contract.observes if item.role in ("output", "decision") and item.key in told]
         if keys:
-            dialects = {item.name for item in contract.inputs if item.dialect}
-            other = {name: value for name, value in terms.items() if name not in dialects and batch.get(name) != value}
-            return {member.name: Number(other, told[keys[0]])}
+            other = {name: value for name, value in terms.items() if name in batch and batch[name] != value}
+            swapped = {name: {**batch, name: value} for name, value in other.items()}
+            defined = member.session.references(subject, {**swapped, "": batch}).answers
+            moving = {name: other[name] for name in other if defined[name].observation != defined[""].observation}
+            return {member.name: Number(moving, told[keys[0]])}
     return {}
 
 

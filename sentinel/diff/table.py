@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,13 @@ from sentinel.contracts.contract import Inputs
 from sentinel.diff.across import DEFINITION, UNEXPLAINED, Number, Row, Separation
 from sentinel.diff.frameworks import Frameworks, Meaning
 from sentinel.reports.escaping import message
-from sentinel.reports.explain import scenario_lines, show, told_apart
-from sentinel.values.literals import Tensor, typed
+from sentinel.reports.explain import scenario_lines, told_apart
+from sentinel.reports.markdown import escaped
+from sentinel.values.literals import Tensor
 
 Found = Sequence[tuple[Meaning, Row]]
+
+_NAME = re.compile(r"[\w+.-]+")
 
 
 def status(rows: Sequence[Row]) -> int:
@@ -93,11 +97,26 @@ def numbers(row: Row) -> Iterator[str]:
     """One batch, and what everybody makes of it."""
     if row.batch is None:
         return
-    yield f"one batch: {'; '.join(_given(row.batch, frozenset()))}"
+    yield f"one batch: {batch(row)}"
     for name, number in row.alike.items():
-        yield f"  {name}: {show(number.value)}{settings(number)}"
+        yield f"  {name}: {brief(number.value)}{settings(number)}"
     for name, number in row.usual.items():
-        yield f"  {name}, by default: {show(number.value)}{settings(number)}"
+        yield f"  {name}, by default: {brief(number.value)}{settings(number)}"
+
+
+def batch(row: Row) -> str:
+    """The batch, without what only the definition reads or the row says."""
+    given = {name: value for name, value in (row.batch or {}).items() if isinstance(value, (Tensor, list))}
+    return "; ".join(_given(given, frozenset(row.where)))
+
+
+def brief(value: Any) -> str:
+    """Numbers to four digits."""
+    if isinstance(value, Tensor):
+        return brief(value.nested())
+    if isinstance(value, list):
+        return f"[{', '.join(map(brief, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def settings(number: Number) -> str:
@@ -125,40 +144,90 @@ def _place(row: Row, name: str) -> str:
 
 
 def document(compared: Frameworks, found: Found, interrupted: bool = False) -> dict[str, Any]:
-    """As data."""
+    """As data, of which the pages are made."""
     return {
         "targets": {
             name: {"ref": str(each.ref), "commit": each.checkout.commit, "version": each.checkout.version}
             for name, each in sorted(compared.opened.items())
         },
-        "unavailable": dict(compared.unavailable),
+        "unavailable": {name: message(why) for name, why in sorted(compared.unavailable.items())},
         "interrupted": interrupted,
-        "rows": [{"title": meaning.title, **_row(row)} for meaning, row in found],
+        "rows": [{"title": meaning.title, **_row(meaning, row)} for meaning, row in found],
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(meaning: Meaning, row: Row) -> dict[str, Any]:
+    more = [f"{name} = {value}" for name, value in row.where.items() if name not in meaning.where]
     return {
         "contract": row.contract,
+        "which": ", ".join(more),
         "where": dict(row.where),
+        "headline": headline(row),
         "classes": row.classes,
         "scenarios": row.scenarios,
         "places": row.places,
+        "batch": batch(row),
+        "alike": {name: [brief(each.value), settings(each)] for name, each in row.alike.items()},
+        "usual": {name: [brief(each.value), settings(each)] for name, each in row.usual.items()},
         "not_compared": {name: message(why) for name, why in row.not_compared.items()},
+        "unexplained": len(unexplained(row)),
         "apart": [
             {
                 "members": list(item.members),
                 "why": message(why(item)),
-                "unexplained": item.unexplained,
-                "bugs": list(item.bugs),
-                "terms": typed(_plain(item.terms)),
-                "scenario": scenario(item),
-                "answers": {name: typed({key: item.answers[name][key] for key in item.keys}) for name in item.members},
+                "names": sorted(item.bugs) or [] if item.why.startswith(UNEXPLAINED) else item.why.split(", "),
+                "scenario": "; ".join(scenario(item)),
+                "key": item.keys[0] if item.keys else "",
+                "answers": [brief(item.answers[name].get(item.keys[0])) for name in item.members],
             }
             for item in row.apart
         ],
     }
 
 
-def _plain(terms: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {name: dict(values) for name, values in terms.items()}
+def markdown(told: Mapping[str, Any]) -> Iterator[str]:
+    """The page of a document."""
+    yield (
+        "# What frameworks mean by one name\n\n"
+        "`sentinel compare --all` writes this page. The same scenarios go to every function that is bound to a\n"
+        "contract, and to its definition in float64, with the same settings where these can be had. What tells two\n"
+        "apart is the smallest scenario that was found, measured again in fresh processes. A dialect that the adapter\n"
+        "declares explains it, a setting that one of them does not have, or a known bug; or nothing does. What is not\n"
+        "finite is not looked at here: that is a law of its own.\n"
+    )
+    refs = (
+        f"{name} {each['version'] or str(each['commit'])[:9]} ({each['ref']})" for name, each in told["targets"].items()
+    )
+    yield f"Compared: {', '.join(refs)}.\n"
+    yield from (f"Not compared: {name}: {reason}\n" for name, reason in told["unavailable"].items())
+    yield "| | mean the same? | what explains the rest | unexplained |\n| --- | --- | --- | --- |"
+    for row in told["rows"]:
+        names = sorted({name for item in row["apart"] for name in item["names"]})
+        said = ", ".join(f"`{name}`" if _NAME.fullmatch(name) else escaped(name) for name in names)
+        yield f"| {escaped(_title(row))} | {row['headline']} | {said} | {row['unexplained'] or ''} |"
+    for row in told["rows"]:
+        yield from _section(row)
+
+
+def _title(row: Mapping[str, Any]) -> str:
+    return f"{row['title']}{': ' if row['which'] else ''}{row['which']}"
+
+
+def _section(row: Mapping[str, Any]) -> Iterator[str]:
+    yield f"\n## {_title(row)}\n"
+    if row["batch"]:
+        yield f"One batch: `{row['batch']}`\n"
+    yield "| | means | with the same settings | with its default settings |\n| --- | --- | --- | --- |"
+    for place, group in enumerate(row["classes"]):
+        label = "as defined" if group[0] == DEFINITION else chr(ord("A") + place - (row["classes"][0][0] == DEFINITION))
+        for name in group:
+            alike, usual = ("".join(row[which].get(name, ())) for which in ("alike", "usual"))
+            place_ = f" {row['places'][name]}" if name in row["places"] else ""
+            yield f"| {escaped(name)}{escaped(place_)} | {label} | {escaped(alike)} | {escaped(usual)} |"
+    yield ""
+    for item in row["apart"]:
+        if item["members"][0] == DEFINITION:
+            one, other = item["answers"]
+            yield f"* {escaped(item['members'][1])}: {escaped(item['why'])}. `{item['scenario']}`: {item['key']} is"
+            yield f"  {escaped(one)} as it is defined, {escaped(other)} here."
+    yield from (f"* Not compared: {escaped(name)}: {escaped(reason)}" for name, reason in row["not_compared"].items())

@@ -81,7 +81,8 @@ def _dialects(pages: Any, material: Material) -> str:
     known, laws = material.catalog.targets, material.catalog.laws
     bindings = ((name, known[name].bindings if name in known else ()) for name in material.targets)
     declared = [(name, [(binding, dialect) for binding in of for dialect in binding.dialects]) for name, of in bindings]
-    return str(pages.render("dialects.html", "dialects.html", "Dialects", declared=declared, laws=laws))
+    rows = material.compared.get("rows", ())
+    return str(pages.render("dialects.html", "dialects.html", "Dialects", declared=declared, laws=laws, rows=rows))
 
 
 def _lifetimes(pages: Any, material: Material) -> str:

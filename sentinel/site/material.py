@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,7 @@ class Bug:
 class Material:
     """:ivar bugs: of every target that has evidence, sorted; those without evidence too.
     :ivar laws: what searches found, by a law's name alone.
+    :ivar compared: what ``sentinel compare --all`` wrote; empty where it did not.
     :ivar notes: what could not be read and is left out, as lines for a person.
     :ivar exports: bug id -> the text of its runner, where ``sentinel contribute`` was tried; empty where it made none.
     """
@@ -145,6 +148,7 @@ class Material:
     laws: tuple[Bug, ...] = ()
     exports: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    compared: Document = field(default_factory=dict)
 
     @property
     def targets(self) -> list[str]:
@@ -204,7 +208,10 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         bug = bugs.get(known) or Bug(*known, None)
         bugs[known] = replace(bug, seen=_in_order(group, bug.recipe))
     placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
-    return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes))
+    compared: Document = {}
+    with suppress(OSError, ValueError, RecursionError):  # a site without it is a site
+        compared = json.loads((reports / "dialects.json").read_text(encoding="utf-8"))
+    return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), compared)
 
 
 def _folder(seen: Seen, boundary: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,9 +31,13 @@ def compare(
 ) -> Compare:
     """``compare(*arguments, other=code, declared=...)``: tiny's main beside a second framework of that code."""
 
-    def run(*arguments: str, other: str = MEAN, declared: str = "", mode: str = "token-mean") -> Any:
+    def run(
+        *arguments: str, other: str = MEAN, declared: str = "", mode: str = "token-mean", both: bool = False
+    ) -> Any:
         text = ADAPTER.format(repository="file:///nowhere").replace('"tiny"', '"other"').replace("tiny.l", "other.l")
-        text = text.replace('"token-mean"', repr(mode)).replace("Binding, ", "Binding, Dialect, ")
+        text = text.replace('"token-mean"', f"{mode!r}, 'seq-mean-token-mean'" if both else repr(mode)).replace(
+            "Binding, ", "Binding, Dialect, "
+        )
         folder = tmp_path / f"tree{len(list(tmp_path.iterdir()))}"
         (folder / "other").mkdir(parents=True)
         (folder / "other" / "__init__.py").touch()
@@ -71,7 +76,7 @@ def test_a_declared_dialect_explains_what_it_speaks_of_and_nothing_else(compare:
     [row] = [row for row in answer.json()["rows"] if row["apart"]]
     [apart] = row["apart"]
     assert apart["why"] == "empty_rows is 'absent' and 'counted'"
-    assert apart["scenario"][0] == "loss_mat = [[1.0], [1.0]]"
+    assert apart["scenario"].startswith("loss_mat = [[1.0], [1.0]]; ")
     halved = compare("loss_aggregation", other=f"{ROWS} / 2", declared=DIALECT, mode="seq-mean-token-mean")
     assert halved.status == 1
     assert "unexplained: other agg_loss" in halved.out
@@ -88,6 +93,43 @@ def test_a_known_bug_explains_where_it_is_there_and_not_where_it_is_mended(
 def test_rounding_and_what_is_not_finite_are_no_other_meaning(compare: Compare) -> None:
     rewritten = "((loss_mat * loss_mask) / loss_mask.sum()).sum()"  # NaN of a batch of no token
     assert compare("loss_aggregation", other=rewritten).status == 0
+
+
+def test_all_writes_the_page_and_the_data_with_a_batch_in_numbers(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = compare("--all", "--examples", "10", other=f"2 * {MEAN}")
+    assert answer.status == 1
+    page = Path("docs/dialects.md").read_text()
+    told = json.loads(Path("reports/dialects.json").read_text())
+    [row] = told["rows"]
+    assert (row["title"], row["which"], row["unexplained"]) == ("Loss aggregation", "loss_agg_mode = token-mean", 1)
+    one, other = float(row["alike"]["the definition"][0]), float(row["alike"]["other agg_loss"][0])
+    assert (one != 0, other) == (True, pytest.approx(2 * one, rel=1e-3))
+    assert row["alike"]["tiny agg_loss"] == row["alike"]["the definition"]
+    assert "2 of 2 frameworks mean 2 things; 1 as it is defined |  | 1 |" in page
+    assert "| tiny agg&#95;loss tiny&#47;losses.py:2 | as defined |" in page
+    assert "| other agg&#95;loss other&#47;losses.py:1 | A |" in page
+
+
+def test_defaults_are_those_that_the_code_declares(compare: Compare, tiny: Any, tmp_path: Path) -> None:
+    """In the tree at the ref, by the option that options.toml names."""
+    file = tiny.recipe.parent.parent / "other" / "options.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(
+        '[[options]]\nname = "T"\nkind = "classes"\nfile = "other/losses.py"\nclass = "Config"\n'
+        '[defaults.loss_aggregation]\nloss_agg_mode = {option = "agg", is = {rows = "seq-mean-token-mean"}}\n'
+    )
+    two = f"{ROWS} if 'seq' in loss_agg_mode else {MEAN}\n\nfrom dataclasses import dataclass\n\n"
+    two += "@dataclass\nclass Config:\n    agg: str = 'rows'\n"
+    try:
+        answer = compare("loss_aggregation", "--json", other=two, declared=DIALECT, mode="token-mean", both=True)
+    finally:
+        file.unlink()
+    row = next(row for row in answer.json()["rows"] if row["which"] == "loss_agg_mode = token-mean")
+    value, said = row["usual"]["other agg_loss"]
+    assert said == ", with loss_agg_mode = seq-mean-token-mean (agg)"
+    assert value != row["alike"]["other agg_loss"][0]
 
 
 def test_a_target_that_is_not_asked_for_is_not_imported(

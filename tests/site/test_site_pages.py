@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -226,6 +227,30 @@ def test_dialects_stand_with_reason_and_link(site: Callable[[], Path], catalog: 
     for dialect in declared:
         assert dialect.reason in page.text
         assert not dialect.link.startswith("https://") or dialect.link in [a["href"] for a in page.all("a")]
+
+
+def test_what_frameworks_mean_by_a_name_stands_there_and_is_shown_as_text(
+    site: Callable[[], Path], reports: Path
+) -> None:
+    row = {
+        "title": "GRPO",
+        "which": "<b>x</b>",
+        "headline": "2 of 2 frameworks mean 1 thing",
+        "unexplained": 0,
+        "batch": "rewards = [1.0]",
+        "classes": [["the definition", "verl f"]],
+        "places": {"verl f": "f.py:1"},
+        "alike": {"verl f": ["2.5", ""]},
+        "usual": {},
+        "apart": [],
+    }
+    assert "mean by one name" not in Page(site() / "dialects.html").text
+    (reports / "dialects.json").write_text(json.dumps({"rows": [row]}))
+    text = Page(site() / "dialects.html").text
+    assert "GRPO: <b>x</b>: 2 of 2 frameworks mean 1 thing" in text
+    assert "2.5" in text
+    (reports / "dialects.json").write_text("{")
+    assert "mean by one name" not in Page(site() / "dialects.html").text
 
 
 def test_coverage_leads_to_bugs_and_findings(site: Callable[[], Path]) -> None:
