@@ -91,8 +91,8 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(told)
     else:
-        say("\n".join(table.lines(found, interrupted)))
-    return 130 if interrupted else table.status([row for _, row in found])
+        say("\n".join(table.lines(told)))
+    return 130 if interrupted else table.status(told)
 
 
 def _write(told: dict[str, Any], reports: Path) -> None:

@@ -233,14 +233,13 @@ def test_what_frameworks_mean_by_a_name_stands_there_and_is_shown_as_text(
     site: Callable[[], Path], reports: Path
 ) -> None:
     row = {
-        "title": "GRPO",
-        "which": "<b>x</b>",
+        "title": "GRPO: <b>x</b>",
         "headline": "2 of 2 frameworks mean 1 thing",
         "unexplained": 0,
         "batch": "rewards = [1.0]",
         "classes": [["the definition", "verl f"]],
         "places": {"verl f": "f.py:1"},
-        "alike": {"verl f": ["2.5", ""]},
+        "alike": {"verl f": "2.5"},
         "usual": {},
         "apart": [],
     }
