@@ -87,10 +87,16 @@ class LawSession:
 
     :param target: makes (or gives) the target process.
     :param references: where contracts' references answer.
+    :param told: makes of the worker's failure what a person is told.
     """
 
-    def __init__(self, target: Callable[[], TargetProcess], references: References) -> None:
-        self._target, self._references = target, references
+    def __init__(
+        self,
+        target: Callable[[], TargetProcess],
+        references: References,
+        told: Callable[[Failed], Failed] = lambda failure: failure,
+    ) -> None:
+        self._target, self._references, self._told = target, references, told
         self._session: Session | None = None
 
     def close(self) -> None:
@@ -100,7 +106,7 @@ class LawSession:
 
     def fresh(self) -> LawSession:
         """Another one on the same process, with a session of its own."""
-        return LawSession(self._target, self._references)
+        return LawSession(self._target, self._references, self._told)
 
     def try_(
         self,
@@ -207,7 +213,7 @@ class LawSession:
         answer = self._session.receive()
         if isinstance(answer, Failed):
             if not self._session.dead:
-                raise Undecidable(answer)
+                raise Undecidable(self._told(answer))
             down = Failed("crash", f"it brought the session down: {self._session.dead}")
             answer = Sat({name: Called(refused=down) for name in calls})
         return answer, reference

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
-from sentinel.deciding.outcomes import Environment
+from sentinel.deciding.outcomes import Environment, Failure
 from sentinel.deciding.proof import Sources
 from sentinel.deciding.references import References
 from sentinel.recipes.catalog import Catalog
@@ -19,6 +21,8 @@ from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Failed, Measured
 from sentinel.worker.client import Options, Places, TargetProcess, WorkerError, Zygote, flags
+
+_Failure = TypeVar("_Failure", Failed, Failure)
 
 
 class Processes:
@@ -73,6 +77,21 @@ class Processes:
             flags=flags(),
             packages={name: hello["packages"][name] for name in wanted if hello["packages"].get(name)},
         )
+
+    def told(self, target: str, failure: _Failure) -> _Failure:
+        """A failure; where something does not import, with what the target wants and this Python lacks."""
+        wanted = self._catalog.adapters[target].target.preload
+        lacking = [] if failure.kind not in ("import", "ghost") else self._lacking(target, wanted)
+        if not lacking:
+            return failure
+        known = distribution_extras()
+        extra = next((name for name in (target, "targets") if name in known), "targets")
+        said = f"{target} wants {' and '.join(lacking)}, not installed here: pip install 'rl-sentinel[{extra}]'"
+        return replace(failure, reason=f"{failure.reason}; {said}")
+
+    def _lacking(self, target: str, wanted: Sequence[str]) -> list[str]:
+        there = self.environment(target).packages
+        return [name for name in wanted if name not in there]
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
         """The process that has a target's modules at a ref."""
@@ -137,6 +156,14 @@ class Processes:
             process.close()
         for zygote in zygotes:
             zygote.stop()
+
+
+def distribution_extras() -> list[str]:
+    """The extras of Sentinel's own distribution; none where it is not installed as one."""
+    try:
+        return metadata.metadata("rl-sentinel").get_all("Provides-Extra") or []
+    except metadata.PackageNotFoundError:
+        return []
 
 
 def contained_places(catalog: Catalog) -> Places:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
@@ -273,7 +273,9 @@ class Runner:
         loaded = self._processes.loaded(adapter.target, ref, checkout)
         for binding in bindings:
             loaded.load(binding.boundary, binding.contract, self._catalog.contracts[binding.contract].file)
-        law_session = LawSession(loaded.alive, self._processes.references(target))
+        law_session = LawSession(
+            loaded.alive, self._processes.references(target), partial(self._processes.told, target)
+        )
         return OpenTarget(
             target, ref, checkout, environment, adapter.digest, law_session, self._processes.sources(target)
         )
@@ -297,6 +299,7 @@ class Runner:
         law = None
         comparisons: Any = ()
         if isinstance(outcome, Failure):
+            outcome = self._processes.told(recipe.target, outcome)
             verdict = verdicts.of_failure(outcome)
         elif recipe.has_values:
             verdict, comparisons = verdicts.by_expectation(recipe, outcome.observation)

@@ -89,6 +89,8 @@ def _spelt(title: str) -> str:
 
 def _relative(where: Mapping[str, Any]) -> dict[str, Any]:
     """Which group advantage is the normalisation of rewards of these settings."""
+    if where.get("mean_level", "group") != "group" or where.get("std_level") == "batch":
+        return {"estimator": "none"}
     if where.get("leave_one_out"):
         return {"estimator": "rloo"}
     return {"estimator": "grpo", "norm_by_std": where.get("std_level") == "group"}
@@ -156,29 +158,18 @@ class Frameworks:
         """
         contract = self.contract(meaning.contract)
         names = (contract.name, *(_READ_AS.get(contract.name, {}) if meaning.where else ()))
-        bindings = {
-            target: found
-            for target in self._targets
-            if (found := [item for name in names for item in self._bindings(name, target)])
-        }
-        everything = [item for found in bindings.values() for item in found if item.contract == contract.name]
-        missing: dict[str, str] = {}
-        for target, found in bindings.items():
-            if not self._open(target, found):
-                missing[target] = self.unavailable[target]
-        if not set(bindings) - set(missing):
+        bound = {target: [item for name in names for item in self._bindings(name, target)] for target in self._targets}
+        there = [target for target, found in bound.items() if found and self._open(target, found)]
+        missing = {target: self.unavailable[target] for target, found in bound.items() if found and target not in there}
+        if not there:
             raise SentinelError("; ".join(f"{target}: {why}" for target, why in missing.items()))
-        reference = next(self.opened[target] for target in bindings if target not in missing).law_session
+        reference = self.opened[there[0]].law_session
+        everything = [item for found in bound.values() for item in found if item.contract == contract.name]
         for where in meanings(contract, everything):
             if any(where.get(name, value) != value for name, value in meaning.where.items()):
                 continue
             row = Row(contract.name, {**where, **meaning.where}, not_compared=dict(missing))
-            members = [
-                member
-                for target in bindings
-                if target not in missing
-                for member in self._members(target, row.where, contract)
-            ]
+            members = [member for target in there for member in self._members(target, row.where, contract)]
             if not members:
                 continue
             self._tell(f"{meaning.title}: {', '.join(f'{k} = {v}' for k, v in row.where.items()) or contract.name}")
@@ -227,38 +218,35 @@ class Frameworks:
         return True
 
     def _members(self, target: str, where: Mapping[str, Any], contract: Contract) -> Iterator[Member]:
-        opened = self.opened[target]
-        adapter = str(self._catalog.adapters[target].file)
-        bindings = self._bindings(contract.name, target)
-        short = shortened([item.boundary for item in bindings])
-        for binding in bindings:
-            narrow = settled(contract, binding, where)
-            if narrow is not None:
-                subject = Subject(binding, narrow, (), adapter, binding.boundary)
-                yield Member(f"{target} {short[binding.boundary]}", subject, opened.law_session, opened)
-        if where:
-            yield from self._readings(target, where, contract, adapter)
-
-    def _readings(self, target: str, where: Mapping[str, Any], contract: Contract, adapter: str) -> Iterator[Member]:
-        """The boundaries of another contract that can be asked the same."""
-        opened = self.opened[target]
-        for name, (which, of, back) in _READ_AS.get(contract.name, {}).items():
+        """The boundaries of a target that can be set so; those of another contract that can be asked the same, too."""
+        opened, adapter = self.opened[target], str(self._catalog.adapters[target].file)
+        readings = _READ_AS.get(contract.name, {}) if where else {}
+        for name in (contract.name, *readings):
             other, bindings = self._catalog.contracts[name], self._bindings(name, target)
             short = shortened([item.boundary for item in bindings])
             for binding in bindings:
-                own = settled(other, binding, which(where))
-                if own is None:
+                which, of, back = readings.get(name, (dict, None, None))
+                narrow = settled(other, binding, which(where))
+                if narrow is None:
                     continue
-                shared = {item.name for item in contract.inputs}
-                fixed = {key: value for key, value in {**binding.fixed, **where}.items() if key in shared}
-                accepts = {key: value for key, value in binding.accepts.items() if key in shared}
-                dialects = tuple(item for item in binding.dialects if item.name in shared)
-                read = replace(binding, contract=contract.name, fixed=fixed, accepts=accepts, dialects=dialects)
-                narrow = settled(contract, read, where)
-                assert narrow is not None
-                reading = Reading(Subject(binding, own, (), adapter, binding.boundary), of, back)
-                subject = Subject(read, narrow, (), adapter, binding.boundary)
+                subject, reading = Subject(binding, narrow, (), adapter, binding.boundary), None
+                if of is not None and back is not None:
+                    reading, read = Reading(subject, of, back), _as_bound_to(contract, binding, where)
+                    narrow = settled(contract, read, where) or contract
+                    subject = replace(subject, binding=read, contract=narrow)
                 yield Member(f"{target} {short[binding.boundary]}", subject, opened.law_session, opened, reading)
+
+
+def _as_bound_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
+    """What a binding says of the inputs that another contract has too."""
+    names = {item.name for item in contract.inputs}
+    return replace(
+        binding,
+        contract=contract.name,
+        fixed={name: value for name, value in {**binding.fixed, **where}.items() if name in names},
+        accepts={name: value for name, value in binding.accepts.items() if name in names},
+        dialects=tuple(item for item in binding.dialects if item.name in names),
+    )
 
 
 def shortened(paths: Sequence[str]) -> dict[str, str]:

@@ -31,10 +31,16 @@ def compare(
     """``compare(*arguments, other=code, declared=...)``: tiny's main beside a second framework of that code."""
 
     def run(
-        *arguments: str, other: str = MEAN, declared: str = "", mode: str = "token-mean", both: bool = False
+        *arguments: str,
+        other: str = MEAN,
+        declared: str = "",
+        mode: str = "token-mean",
+        both: bool = False,
+        preload: str = "",
     ) -> Any:
         text = (tiny.recipe.parents[2] / "adapters" / "tiny.py").read_text().replace('"tiny"', '"other"')
         text = text.replace("tiny.losses", "other.losses").replace("Binding, ", "Binding, Dialect, ")
+        text = text.replace("    pypi=", f"    preload=({preload!r},),\n    pypi=") if preload else text
         text = text.replace('"token-mean"', f"{mode!r}, 'seq-mean-token-mean'" if both else repr(mode))
         folder = tmp_path / f"tree{len(list(tmp_path.iterdir()))}"
         (folder / "other").mkdir(parents=True)
@@ -144,6 +150,13 @@ def test_a_target_that_is_not_asked_for_is_not_imported(
     assert run_sentinel("compare", "loss_aggregation", "--targets", "tiny").status == 0
     with pytest.raises(AssertionError, match="imported"):
         run_sentinel("compare", "loss_aggregation")
+
+
+def test_a_package_that_a_target_wants_is_named_with_its_extra(compare: Compare, run_sentinel: Any) -> None:
+    wanting = f"{MEAN}\n\nfrom no_such_package import Base\n\nclass Config(Base):\n    pass\n\nNAMES = Config.fields\n"
+    answer = compare("loss_aggregation", other=wanting, preload="no_such_package")
+    [line] = [line for line in answer.out.splitlines() if "not compared: other" in line]
+    assert line.endswith("; other wants no_such_package, not installed here: pip install 'rl-sentinel[targets]'")
 
 
 @pytest.mark.parametrize(
