@@ -341,6 +341,7 @@ _LOSS_BINDINGS = (
         "preference_loss",
         call=_preference,
         imports=(_BATCHES,),
+        fixed={"ld_alpha": None},
         accepts={"loss_type": ("sigmoid",)},
     ),
     Binding(

@@ -610,7 +610,7 @@ def _pairs(boundary: str, loss_type: str) -> Binding:
         call=_preference,
         imports=(_DPO.rpartition(".")[0],),
         stand_ins=(_MODEL, StandIn("self", "a trainer starts DeepSpeed; the step reads a token id")),
-        fixed={"loss_type": loss_type},
+        fixed={"loss_type": loss_type, "ld_alpha": None},
         accepts={"chosen_mask": ("full", "right"), "rejected_mask": ("full", "right")},
     )
 

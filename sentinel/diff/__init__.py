@@ -1,1 +1,1 @@
-"""What changes between two revisions: the same scenarios through the same boundaries of both."""
+"""What changes between two revisions, and what frameworks mean by one name: the same scenarios through both."""

@@ -8,7 +8,7 @@ terms, what differs between these explains it; if one does not, nothing does.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -78,6 +78,10 @@ class Member:
     @property
     def target(self) -> str:
         return self.opened.target if self.opened is not None else ""
+
+    @property
+    def boundary(self) -> str:
+        return self.subject.boundary
 
     def terms(self, inputs: Inputs) -> dict[str, Any]:
         """A scenario as this boundary can be asked it: with what it fixes, what it takes first in the place of what it
@@ -385,7 +389,7 @@ class Agreement:
     """Sorts the members of one row into those that agree.
 
     :param reference: where the definition answers.
-    :param known: member -> the recipes of known bugs that it has; one whose scenario shows a difference explains it.
+    :param known: the recipes of known bugs that a member has, and that functions have that it called.
     :param brief: whether two that are not as it is defined are compared with each other only where the same explains
         both: else the definition tells them apart already.
     """
@@ -393,7 +397,7 @@ class Agreement:
     def __init__(
         self,
         reference: LawSession,
-        known: Callable[[Member], Sequence[Recipe]] = lambda member: (),
+        known: Callable[[Member, Collection[str]], Sequence[Recipe]] = lambda member, called: (),
         count: int = EXAMPLES,
         seed: int = 0,
         brief: bool = False,
@@ -480,14 +484,19 @@ class Agreement:
         return apart, outcome.spoken + len(outcome.findings)
 
     def _explaining(self, pair: Across, subject: Subject, members: Sequence[Member], why: str) -> tuple[str, ...]:
-        """The known bugs of what is not as it is defined whose own scenarios tell the two apart, too."""
-        for member in members:
+        """The known bugs of what is not as it is defined whose own scenarios tell the two apart, too; else those of
+        functions that it called."""
+        ran = pair.seen[subject.name].functions if subject.name in pair.seen else {}
+        for side, member in zip(SIDES, members):
             if why == f"{UNEXPLAINED}{member.name}" and not self._bugs.get(member.name):
-                self._bugs[member.name] = tuple(self._shown(pair, subject, member, why))
+                recipes = self._recipes(member, ran.get(side, ()))
+                called = (f"{item.bug_id} of what it calls" for item in recipes if item.boundary != member.boundary)
+                self._bugs[member.name] = tuple(self._shown(pair, subject, member, recipes, why)) or tuple(called)
         return self._bugs.get(why.removeprefix(UNEXPLAINED), ())
 
-    def _shown(self, pair: Across, subject: Subject, member: Member, why: str) -> Iterator[str]:
-        for example in examples(member.subject, self._recipes(member)):
+    @staticmethod
+    def _shown(pair: Across, subject: Subject, member: Member, recipes: Sequence[Recipe], why: str) -> Iterator[str]:
+        for example in examples(member.subject, recipes):
             plans = [(THE_SAME_IS_MEANT, {"": inputs}) for inputs in example.variants.values()]
             with suppress(Undecidable):
                 if any(item.symptom == why for trial in pair.try_(subject, plans) for item in trial.violations):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -196,16 +196,14 @@ class Frameworks:
                     for name, number in _number(member, contract, batch, {**batch, **usual}).items():
                         row.usual[name] = Number(told, number.value)
 
-    def _known(self, member: Member) -> list[Recipe]:
-        """The recipes of the known bugs that a member has at its ref."""
+    def _known(self, member: Member, called: Collection[str]) -> list[Recipe]:
+        """The recipes of the known bugs that a member, or one of the functions that it called, has at its ref."""
         binding = member.subject.binding
-        about = [
-            item
-            for item in self._recipes
-            if (item.target, item.contract) == (member.target, binding.contract) and item.boundary in binding.paths
-        ]
+        of_target = [item for item in self._recipes if item.target == member.target]
+        own = [item for item in of_target if item.contract == binding.contract and item.boundary in binding.paths]
+        beside = [item for item in of_target if item.boundary not in binding.paths and item.boundary in called]
         ref = self.ref(member.target)
-        return [item for item in about if self._runner.decide(Job(item, ref)).verdict.name == "reproduced"]
+        return [item for item in own + beside if self._runner.decide(Job(item, ref)).verdict.name == "reproduced"]
 
     def _open(self, target: str, bindings: Sequence[Binding]) -> bool:
         if target in self.unavailable:
@@ -239,11 +237,12 @@ class Frameworks:
 
 def _as_bound_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
     """What a binding says of the inputs that another contract has too."""
-    names = {item.name for item in contract.inputs}
+    names = {item.name: item.default for item in contract.inputs}  # what it leaves out is the usual value here
+    fixed = {name: names.get(name) if value is None else value for name, value in binding.fixed.items()}
     return replace(
         binding,
         contract=contract.name,
-        fixed={name: value for name, value in {**binding.fixed, **where}.items() if name in names},
+        fixed={name: value for name, value in {**fixed, **where}.items() if name in names},
         accepts={name: value for name, value in binding.accepts.items() if name in names},
         dialects=tuple(item for item in binding.dialects if item.name in names),
     )
