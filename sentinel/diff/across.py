@@ -113,7 +113,7 @@ def _terms(subject: Subject, inputs: Inputs) -> dict[str, Any]:
     contract, binding = subject.contract, subject.binding
     made = dict(inputs)
     for item in contract.inputs:
-        if not _drawn(item) and item.default is not REQUIRED:
+        if item.name in binding.fixed or binding.accepts.get(item.name) == (None,):
             made[item.name] = item.default(made) if callable(item.default) else item.default
         elif item.choices and not item.domain and not accepts(contract, binding, item, made):
             made[item.name] = _first(contract, item, made)

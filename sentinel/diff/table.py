@@ -71,7 +71,8 @@ def _separation(item: Separation) -> dict[str, Any]:
     elif item.why.startswith(UNEXPLAINED):
         why = f"unexplained: {item.why.removeprefix(UNEXPLAINED)} is not as it is defined, in its own terms"
     else:
-        why = "; ".join(f"{name} is {one[name]!r} and {other.get(name)!r}" for name in one) or message(item.why)
+        why = "; ".join(f"{name} is {_brief(one[name])} and {_brief(other.get(name))}" for name in one)
+        why = why or message(item.why)
     return {
         "members": list(item.members),
         "why": why,

@@ -78,7 +78,7 @@ def test_a_declared_dialect_explains_what_it_speaks_of_and_nothing_else(compare:
     assert answer.status == 0, answer.out
     [row] = [row for row in answer.json()["rows"] if row["apart"]]
     [apart] = row["apart"]
-    assert apart["why"] == "empty_rows is 'absent' and 'counted'"
+    assert apart["why"] == "empty_rows is absent and counted"
     assert apart["scenario"].startswith("loss_mat = [[1.0], [1.0]]; ")
     halved = compare("loss_aggregation", other=f"{ROWS} / 2", declared=DIALECT, mode="seq-mean-token-mean")
     assert halved.status == 1
