@@ -101,7 +101,7 @@ def _write(told: dict[str, Any], reports: Path) -> None:
     from sentinel.reports.store import write_atomically
 
     data = json.dumps(told, indent=1, sort_keys=True) + "\n"
-    for file, text in ((reports / "dialects.json", data), (PAGE, "\n".join(markdown(told)))):
+    for file, text in ((reports / "dialects.json", data), (PAGE, "\n".join(markdown(told)) + "\n")):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, text, "run it where docs/ and reports/ may be written")
         complain(f"{file} written")

@@ -27,6 +27,7 @@ COMMANDS = [
     ("list", "boundaries"),
     ("list", "contracts"),
     ("show",),
+    ("compare",),
     ("doctor",),
     ("verify",),
     ("report", "accept"),
