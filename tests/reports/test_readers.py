@@ -180,9 +180,32 @@ def test_a_large_tensor_is_shortened(decide: Build) -> None:
     assert max(map(len, text.split("\n"))) < 200
 
 
+def test_a_long_value_shows_the_elements_that_differ(decide: Build) -> None:
+    values = [tensor([[0.5] * 9 + [last]] * 2, "float32") for last in (26.0, 26.0, 1.0)]
+    broken = Comparison("gradient", *values, True, False, "20 is not shown")
+    text = explain(decide("reproduced", comparisons=(broken,)))
+    assert [line.split() for line in text.split("\n") if line.startswith(("key", "gradient[", "2 of"))] == [
+        ["key", "observed", "unpatched", "fixed", "matches"],
+        ["gradient[0,9]", "26.0", "26.0", "1.0"],
+        ["gradient[1,9]", "26.0", "26.0", "1.0"],
+        ["2", "of", "20", "differ", "unpatched"],
+    ]
+    alone = Comparison("gradient", values[0], None, values[2], None, False, "")
+    text = explain(decide("reproduced", comparisons=(alone,), law="parts_add_up"))
+    assert "..." not in text
+
+
 def test_hostile_text_in_a_failure(hostile_decision: Any, hostile: str) -> None:
     text = explain(hostile_decision, f"pytest {hostile}")
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text)
+
+
+def test_what_no_schema_holds_is_shown_too(decide: Build, hostile: str) -> None:
+    """Outcomes come from ``run.json``, which is anybody's, and a verdict from evidence that was not read by a schema."""
+    document = {**evidence(decide("fixed")), "verdict": f"fixed{hostile}"}
+    text = table.summary([(document, f"passed{hostile}")], f"reports{hostile}")
+    assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
+    assert text.count("\\x1b[31m<script>") == 3
 
 
 def test_markdown_holds_table_and_evidence(results: list[tuple[Any, str]]) -> None:
