@@ -24,7 +24,6 @@ LONGEST, LONGEST_COMMENT = 150, 40
 ROWS = 12
 
 
-
 def page(made: Contribution) -> str:
     """The page. Where it would be too long the patch's tests are left to the branch, then the recipe to its file."""
     for tests, recipe in ((True, True), (False, True), (False, False)):

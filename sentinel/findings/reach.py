@@ -20,13 +20,15 @@ ANSWERS = ("reached", "not known", "not reached")
 @dataclass(frozen=True)
 class Reach:
     """:ivar answer: one of :data:`ANSWERS`.
-    :ivar because: the settings that say so.
+    :ivar because: the settings that say so; of what is not known, what it takes.
     :ivar where: what beside the settings must be for the bug to bite.
+    :ivar settings: whether the recipe names settings; else ``where`` says what it is about.
     """
 
     answer: str
     because: str
     where: str = ""
+    settings: bool = True
 
     @property
     def order(self) -> int:
@@ -43,7 +45,7 @@ def reach(affects: Sequence[Affected], run: Training) -> Reach:
 
 def _entry(entry: Affected, run: Training) -> Reach:
     if not entry.when:
-        return Reach("not known", "no setting decides it", entry.where)
+        return Reach("not known", "no setting decides it", entry.where, settings=False)
     met, unknown = [], []
     for name, condition in entry.when.items():
         found = run.setting(name)

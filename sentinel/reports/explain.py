@@ -116,7 +116,10 @@ def _rows(item: Comparison, alone: bool) -> list[list[str]]:
         cells = _demanded(item) if alone else [*_values(item), _matches(item)]
         return [[message(item.key), *cells]]
     last = [] if alone else [_matches(item)]
-    told = [[row[0], *(in_digits(value, 9) for value in (row[1], *row[3:])), *[""] * len(last)] for row in found[:_MOST]]
+    told = [
+        [key, *(in_digits(value, 9) for value in (observed, *others)), *[""] * len(last)]
+        for key, observed, _, *others in found[:_MOST]
+    ]
     count = len(list(flat(values[0], "")))
     return [*told, [f"{len(found)} of {count} differ", *[""] * len(values), *last]]
 

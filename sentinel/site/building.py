@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import INSTALL, SentinelError
 from sentinel.recipes.reach import REALISMS
 from sentinel.site.bug_files import bug_page
 from sentinel.site.coverage import coverages
@@ -24,7 +24,7 @@ Files = Iterator[tuple[str, str]]
 def require() -> None:
     """:raises SentinelError: where Jinja2, the ``site`` extra, is not there."""
     if importlib.util.find_spec("jinja2") is None:
-        raise SentinelError("a site needs jinja2; pip install 'rl-sentinel[site]'")
+        raise SentinelError(f"a site needs jinja2; {INSTALL.format('site')}")
 
 
 def build(material: Material, tell: Callable[[str], None] = lambda text: None) -> Files:

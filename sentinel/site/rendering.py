@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import sentinel
+from sentinel.errors import INSTALL
 from sentinel.history.rendering import span
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import MEANING
@@ -63,6 +64,7 @@ class Pages:
         self._environment.globals.update(
             policy=POLICY.strip(),
             version=sentinel.__version__,
+            install=INSTALL.format("targets"),
             navigation=_NAVIGATION,
             signs=SIGNS,
             verdicts=list(SIGNS),

@@ -254,5 +254,5 @@ def test_what_is_missing_is_said_with_the_extra_that_brings_it(monkeypatch: pyte
 
     real = building.importlib.util.find_spec
     monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: None if name == "jinja2" else real(name))
-    with pytest.raises(SentinelError, match=re.escape("a site needs jinja2; pip install 'rl-sentinel[site]'")):
+    with pytest.raises(SentinelError, match=re.escape("a site needs jinja2; pip install '.[site]' in a")):
         building.require()
