@@ -105,6 +105,17 @@ def sides(bug: Bug) -> tuple[Seen | None, Seen | None]:
     return before, next((seen for seen in bug.seen if seen.verdict == "fixed"), None)
 
 
+def chips(bug: Bug, branch: str) -> list[tuple[str, Seen]]:
+    """All evidence of a bug by what a person calls it: upstream ``today``, the ``base`` with the bug, its ``fix``; the
+    rest has no name."""
+    base, fix = sides(bug)
+    names: dict[Seen, str] = {}
+    for name, seen in (("today", bug.at(branch)), ("base", base), ("fix", fix)):
+        if seen is not None:
+            names.setdefault(seen, name)
+    return [(name, seen) for seen, name in names.items()] + [("", seen) for seen in bug.seen if seen not in names]
+
+
 def story(bug: Bug, catalog: Catalog) -> Story | None:
     """The story of a bug, or None where there is no evidence to tell it from."""
     before, after = sides(bug)
