@@ -127,6 +127,9 @@ def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner
     third = night()
     assert (third[check], third["What changed, and with which commit"]) == (1, 0), said
     assert "newly fixed" in runner.summary
+    last = runner.summary.rpartition("## Sentinel: what changed")[0]
+    assert last.count("## Sentinel\n") == 2, "each night's run is told once, behind what changed"
+    assert runner.summary.startswith("## Sentinel: what changed")
     assert rev(runner, "fixed")[:9] in runner.summary
 
 
