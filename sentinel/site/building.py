@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import Any
@@ -65,6 +66,7 @@ def _index(pages: Any, material: Material) -> str:
             "Is my training run affected?",
             tables=known,
             rows=rows,
+            shared=Counter((row.bug.target, row.root) for row in rows),
             bugs=counted_rows(rows),
             current=[verdict for verdict in SIGNS if any(table.now[verdict] for table in known)],
             unknown=any(table.now["unknown"] for table in known),

@@ -41,6 +41,10 @@ class Row:
         return realism(self.bug.document)
 
     @property
+    def root(self) -> str:
+        return root(self.bug.document)
+
+    @property
     def grade(self) -> str:
         return grade(self.bug.document)
 
@@ -79,7 +83,7 @@ class Table:
 
 def counted_rows(rows: Sequence[Row]) -> str:
     """As :func:`~sentinel.recipes.reach.counted`."""
-    return counted({"target": row.bug.target, "root": root(row.bug.document), "realism": row.realism} for row in rows)
+    return counted({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
 
 
 def ranked(tables: Sequence[Table]) -> list[Row]:

@@ -159,6 +159,8 @@ function filters() {
   const asked = new URLSearchParams(location.search);
   const texts = new Map(rows.map((row) => [row, `${row.textContent} ${row.dataset.boundary}`.toLowerCase()]));
   const count = form.querySelector("output"), all = count.textContent;
+  const bugs = (some) => new Set(some.filter((row) => row.dataset.realism !== "unreachable")
+    .map((row) => `${row.dataset.target} ${row.dataset.root}`)).size; // recipes of one cause are one bug
 
   function versions() {
     const chosen = named.target.selectedOptions[0], before = named.version.value;
@@ -198,16 +200,16 @@ function filters() {
       if (group.length && HEADINGS[name] && (given || version >= 0)) {
         const heading = document.createElement("li");
         heading.className = "heading";
-        heading.textContent = `${HEADINGS[name]} (${group.length})`;
+        heading.textContent = `${HEADINGS[name]} (${bugs(group) || group.length})`;
         shown.push(heading);
       }
       shown.push(...group);
     }
     list.replaceChildren(...shown, ...rows.filter((row) => row.hidden));
-    const total = Object.values(groups).flat().length;
-    const said = given ? [`${groups.hits.length} hit you`, `${groups.only.length} only if more is so`, `${groups.no.length} do not`] : [];
-    if (version >= 0) said.push(`${groups.absent.length} are not in ${named.version.value}`);
-    count.textContent = total === rows.length ? all : [`${total} of ${rows.length} bugs`, ...said].join("; ");
+    const seen = Object.values(groups).flat();
+    const said = given ? [`${bugs(groups.hits)} hit you`, `${bugs(groups.only)} only if more is so`, `${bugs(groups.no)} do not`] : [];
+    if (version >= 0) said.push(`${bugs(groups.absent)} are not in ${named.version.value}`);
+    count.textContent = seen.length === rows.length ? all : [`${bugs(seen)} of ${bugs(rows)} bugs`, ...said].join("; ");
     if (named.run.value.trim() && !named.target.value) count.textContent += "; choose a framework for an answer";
   }
 
