@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from sentinel.configuration.training import Training
-from sentinel.recipes.affects import Affected, condition_in_words, holds
+from sentinel.recipes.affects import Affected, bounding, condition_in_words, holds
 
 ANSWERS = ("reached", "not known", "not reached")
 
@@ -59,6 +59,14 @@ def _entry(entry: Affected, run: Training) -> Reach:
             unknown.append(condition_in_words(name, condition))
             continue
         told = f"{found.name}={found.value}" + (" (the default)" if found.default else "")
+        bound = bounding(condition)
+        if bound:
+            limit = run.setting(bound)
+            if limit is None or limit.value is None:
+                unknown.append(condition_in_words(name, condition))
+                continue
+            told += f", {bound}={limit.value}"
+            condition = str(condition).replace(bound, limit.value)
         if not holds(condition, found.value):
             return Reach("not reached", told)
         met.append(told)

@@ -172,6 +172,13 @@ def test_the_page_has_the_conditions_that_the_audit_has(at: Any) -> None:
     assert said == [holds(condition, value) for condition, value in asked]
 
 
+def test_the_page_compares_a_setting_with_another_one(at: Any) -> None:
+    ask = "return reach([{n: '< m'}, ''], settings(arguments[0]), false)"
+    browser = at("index.html")
+    said = [browser.execute_script(ask, text)["answer"] for text in ("n=1 m=1e1", "n=10 m=10", "n=10")]
+    assert said == ["hits", "no", "only"]
+
+
 @pytest.mark.parametrize(
     ("text", "settings"),
     [

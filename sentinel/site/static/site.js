@@ -48,8 +48,11 @@ function reach([when, where], given, asks) {
   const met = [], unknown = [];
   for (const name of names) {
     const value = setting(given, name);
-    if (value === undefined || value === null) unknown.push(words(name, when[name]));
-    else if (!holds(when[name], value)) return { answer: "no", because: `${name}=${value}` };
+    const bound = /^[<>]=? ([A-Za-z]\S*)$/.exec(when[name]); // another setting
+    const limit = bound ? setting(given, bound[1]) : "";
+    if (limit === undefined || limit === null) unknown.push(words(name, when[name]));
+    else if (value === undefined || value === null) unknown.push(words(name, when[name]));
+    else if (!holds(bound ? when[name].replace(bound[1], limit) : when[name], value)) return { answer: "no", because: `${name}=${value}` };
     else met.push(`${name}=${value}`);
   }
   if (asks && unknown.length && !met.length) return { answer: "no", because: `nothing sets ${unknown.join(", ")}` };
