@@ -139,7 +139,7 @@ function answered(row, version, given) {
   if (letter === "-") return { answer: "absent", because: "" };
   if (row.dataset.realism === "unreachable") return { answer: "hardening", because: "nothing in the framework gets there" };
   const asks = row.dataset.realism === "configuration"; // no default leads to it: a user sets something
-  const found = given ? JSON.parse(row.dataset.affects).map((entry) => reach(entry, given, asks)) : [{ answer: "there", because: "" }];
+  const found = given ? JSON.parse(row.querySelector(".affects").textContent).map((entry) => reach(entry, given, asks)) : [{ answer: "there", because: "" }];
   const order = ["there", "hits", "only", "no"];
   const best = found.sort((one, other) => order.indexOf(one.answer) - order.indexOf(other.answer))[0] ||
     { answer: "only", because: "its recipe names no setting" };
