@@ -87,6 +87,10 @@ def at(browser: Any, made: Path) -> Any:
     def go(address: str) -> Any:
         browser.get_log("browser")
         browser.get(f"{made.as_uri()}/{address}")
+        browser.execute_async_script(  # on a busy machine the driver may be ahead of the page's own script
+            "const done = arguments[0]; if (document.readyState === 'complete') done();"
+            "else addEventListener('load', () => done())"
+        )
         return browser
 
     return go
