@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from sentinel.recipes.affects import affected, in_text, settings_in_words
 from sentinel.recipes.reach import reached, realism
+from sentinel.reports.brief import command
 from sentinel.reports.store import file_name
 from sentinel.site.lifetimes import life_of
 from sentinel.site.material import Bug, Document, Material
@@ -126,11 +127,9 @@ def _command(bug: Bug, told: Story | None) -> str:
         subject = bug.boundary if plain else f"{bug.boundary}({bug.contract})"
         law = f"laws/{bug.target}/{subject}::{bug.law}[{ref}]"
         return f"pytest {shlex.quote(law)} --sentinel-ref={shlex.quote(ref)}"
-    pinned = bug.recipe is not None and any(pin.ref.short == ref for pin in bug.recipe.pins)
-    if pinned and bug.recipe is not None:
-        return f"pytest {shlex.quote(f'recipes/{bug.target}/{bug.recipe.path.name}::{ref}')}"
-    asked = f" --sentinel-ref={shlex.quote(ref)}" if ref else ""
-    return f"pytest --sentinel-target={shlex.quote(bug.target)} --sentinel-bug={shlex.quote(bug.bug_id)}{asked}"
+    if seen is not None:
+        return command(seen.document)
+    return f"pytest --sentinel-target={shlex.quote(bug.target)} --sentinel-bug={shlex.quote(bug.bug_id)}"
 
 
 def _recipe(bug: Bug) -> str:
