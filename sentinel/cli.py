@@ -74,9 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
     try:
         parser = _parser()
-        words, command = _cut(_current(sys.argv[1:] if argv is None else argv))
+        words, after = _cut(parser, _current(sys.argv[1:] if argv is None else argv))
         arguments, unknown = parser.parse_known_args(words)
-        arguments.training = command
+        arguments.after = after
         if unknown:
             _refuse(arguments.parser or parser, unknown)
         if arguments.run is None:
@@ -112,9 +112,12 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
-def _cut(words: list[str]) -> tuple[list[str], list[str]]:
-    """The words, and the user's own command after ``--``: argparse finds none behind options."""
-    if words[:1] != ["audit"] or "--" not in words:
+def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
+    """The words, and those after ``--`` where the command declares that it takes them (see :func:`console.command`):
+    argparse finds none behind options."""
+    (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    chosen = commands.get(words[0]) if words else None
+    if chosen is None or chosen.get_default("after") is None or "--" not in words:
         return words, []
     place = words.index("--")
     return words[:place], words[place + 1 :]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+#: How an extra is installed. There is no release on PyPI yet: when there is, this line says so, and nothing else does.
+INSTALL = "pip install '.[{}]' in a checkout of Sentinel"
+
 
 class SentinelError(Exception):
     """Something the user can mend: a typo, a missing file, an option that does not fit."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.commands.console import command, complain, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.known import known, settings_options, target_named
-from sentinel.errors import SentinelError, nearest
+from sentinel.errors import INSTALL, SentinelError, nearest
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -35,14 +35,16 @@ _EXAMPLE = """\
 What stands after -- is the command that starts the training, as it is typed.
 A configuration with a Hydra `defaults` list is composed first, where hydra-core is installed beside Sentinel.
 Every known bug is decided by running the copy's own code. Whether a configuration reaches one is decided by the
-settings that the recipe names; what the configuration leaves out has the copy's default. "Not known" is for a person
-to read.
-exit status: 0 none of them is there (or reached), 1 some are, 2 it could not be looked at
+settings that the recipe names; what the configuration leaves out has the copy's default.
+"Hits you": the settings alone decide it. "Hits you only if": something else must be so, or a setting is not known.
+What nothing in the framework gets to is left out. --sarif is for a build: GitHub code scanning shows it.
+exit status: 0 no bug is there (or no setting leads to one), 1 some are (or some do), 2 it could not be looked at
 """
 
 
 def declare(commands: Commands) -> None:
-    parser = command(commands, "audit", _audit, "say which known bugs are in the copy that you train with", _EXAMPLE)
+    text = "say which known bugs are in the copy that you train with"
+    parser = command(commands, "audit", _audit, text, _EXAMPLE, takes_words=True)
     parser.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
     settings_options(parser, without="repo-url")  # a fork's history is not what is installed
     parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of what is installed")
@@ -51,6 +53,7 @@ def declare(commands: Commands) -> None:
         "--set", metavar="KEY=VALUE", action="append", default=[], help="one setting of it; may be repeated"
     )
     parser.add_argument("--script", metavar="FILE", type=Path, help="the launch script that starts the training")
+    parser.add_argument("--sarif", metavar="FILE", type=Path, help="also write what may hit you as SARIF 2.1.0")
     json_option(parser)
 
 
@@ -84,11 +87,14 @@ def _audit(arguments: argparse.Namespace) -> int:
     if data is not None and why_not is not None:
         _tell_of_bases(arguments.config, data, run, why_not)
     bugs = sorted((Bug(item, reach(item.recipe.affects, run) if run else None) for item in there), key=Bug.order)
+    bugs = [bug for bug in bugs if bug.realism != "unreachable"]
     name = _name(decisions, target.name)
+    if arguments.sarif:
+        _write(arguments.sarif, [bug for bug in bugs if bug.answer != "does not"], target)
     if arguments.json:
         say_json(_plain(name, decisions, bugs, run))
     else:
-        _tell(name, len(decided), bugs, run, len(decisions) - len(decided))
+        _tell(name, bugs, run, len(there) - len(bugs), len(decisions) - len(decided))
     return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
 
 
@@ -97,13 +103,13 @@ def _launched(arguments: argparse.Namespace) -> tuple[str, ...]:
     from sentinel.configuration.command_line import of_script, of_words
     from sentinel.reports.escaping import visible
 
-    if arguments.script and arguments.training:
+    if arguments.script and arguments.after:
         raise SentinelError("--script is a file that holds the command, -- the command itself; give one of them")
-    if not arguments.script and not arguments.training:
+    if not arguments.script and not arguments.after:
         return ()
-    line = of_script(arguments.script) if arguments.script else of_words(arguments.training)
+    line = of_script(arguments.script) if arguments.script else of_words(arguments.after)
     if not line.settings:
-        where = line.where or " ".join(arguments.training)
+        where = line.where or " ".join(arguments.after)
         raise SentinelError(
             f"{visible(where)}: no settings after the program; they are written KEY=VALUE or --key value"
         )
@@ -125,11 +131,30 @@ class Bug:
     reach: Reach | None
 
     @property
+    def document(self) -> Mapping[str, Any]:
+        return self.decision.recipe.document
+
+    @property
+    def realism(self) -> str:
+        from sentinel.recipes.reach import realism
+
+        return realism(self.document)
+
+    @property
     def reached(self) -> bool:
         return self.reach is not None and self.reach.answer == "reached"
 
-    def order(self) -> tuple[int, str]:
-        return self.reach.order if self.reach else 0, self.decision.recipe.bug_id
+    @property
+    def answer(self) -> str:
+        """``hits``, ``only if`` or ``does not``."""
+        if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
+            return "hits"
+        return "does not" if self.reach.answer == "not reached" else "only if"
+
+    def order(self) -> tuple[tuple[int, int], str]:
+        from sentinel.recipes.reach import order
+
+        return order(self.document), self.decision.recipe.bug_id
 
 
 def _given(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
@@ -205,7 +230,7 @@ def _tell_of_bases(file: Path, data: Mapping[Any, Any], run: Training | None, wh
     unread, mend = named(data), "mend it, or "
     if isinstance(why, HydraMissingError):
         own = Path(run.options.file).stem if run is not None and run.options is not None else ""
-        unread, mend = [entry for entry in unread if entry not in own], "`pip install 'rl-sentinel[hydra]'`, or "
+        unread, mend = [entry for entry in unread if entry not in own], f"{INSTALL.format('hydra')}, or "
     if unread:
         complain(
             f"{file}: what its defaults list names is not read ({', '.join(unread)}): {why}; {mend}give the "
@@ -241,60 +266,78 @@ def _name(decisions: list[Decision], target: str) -> str:
     return f"{target} at {checkout.commit[:12]}" if checkout.commit else target
 
 
-def _tell(name: str, decided: int, bugs: Sequence[Bug], run: Training | None, undecided: int) -> None:
+def _tell(name: str, bugs: Sequence[Bug], run: Training | None, hardening: int, undecided: int) -> None:
     """In words first, then what a person has to read."""
-    said = f"{len(bugs)} of {counted(decided, 'known bug')} {'is' if len(bugs) == 1 else 'are'} in {name}"
+    answers = Counter(bug.answer for bug in bugs)
+    said = f"{_counted(bugs)} {'is' if len(bugs) == 1 else 'are'} in {name}"
     if run is None:
         say(f"{said}.")
+        if bugs:
+            say_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
     else:
-        _tell_reach(said, bugs, run)
-    shown = [bug for bug in bugs if bug.reach is None or bug.reach.answer == "not known"]
-    if shown:
-        say("")
-        say_table(*_table(shown, run))
+        say(
+            f"{said}: {answers['hits']} hit you, {answers['only if']} only if more is so, {answers['does not']} do not."
+        )
+        for answer, heading in (("hits", "hits you"), ("only if", "hits you only if …")):
+            if answers[answer]:
+                say(f"\n{heading}")
+            for bug in bugs:
+                if bug.answer == answer:
+                    _tell_of(bug)
+        if answers["does not"]:
+            say(f"\n{answers['does not']} do not; --json tells the setting that says so, of each")
+        if run.options is not None:
+            say(f"defaults are those of {run.options.name} ({run.options.file})")
+    if hardening:
+        say(f"{hardening} more are hardening: nothing in the framework gets there")
     if undecided:
-        say(f"\n{undecided} more could not be decided here: not in this version, or not to be imported")
+        say(f"{undecided} more could not be decided here: not in this version, or not to be imported")
 
 
-def _tell_reach(said: str, bugs: Sequence[Bug], run: Training) -> None:
-    answers = Counter(bug.reach.answer for bug in bugs if bug.reach)
-    said += f"; your configuration reaches {answers['reached']}"
-    said += f"; {answers['not known']} {'is' if answers['not known'] == 1 else 'are'} not known" * bool(
-        answers["not known"]
-    )
-    say(f"{said}{':' if answers['reached'] else '.'}")
-    for bug in bugs:
-        if bug.reached:
-            _tell_reached(bug)
-    if answers["not reached"]:
-        say(f"\n{answers['not reached']} are not reached; --json tells the setting that says so, of each")
-    if run.options is not None:
-        say(f"defaults are those of {run.options.name} ({run.options.file})")
+def _counted(bugs: Sequence[Bug]) -> str:
+    from sentinel.recipes.reach import counted as roots
+    from sentinel.recipes.reach import root
+
+    return roots({"target": "", "root": root(bug.document), "realism": bug.realism} for bug in bugs)
 
 
-def _tell_reached(bug: Bug) -> None:
+def _tell_of(bug: Bug) -> None:
     from sentinel.recipes.affects import settings_in_words
+    from sentinel.recipes.reach import grade
     from sentinel.reports.escaping import visible
 
     recipe, found = bug.decision.recipe, bug.reach
     assert found is not None
-    where = f"; it bites where {found.where}" if found.where else ""
-    say(f"  {recipe.bug_id}: {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
-    say(f"    because {visible(found.because)}{visible(where)}")
+    say(f"  {recipe.bug_id}" + (f" ({told})" if (told := grade(recipe.document)) else ""))
+    say(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
+    fault = "something else fails first" if bug.realism == "fault" and bug.reached else ""
+    only_if = "; ".join(filter(None, [found.where, fault]))
+    if only_if:
+        say(f"    only {'if' if found.settings else 'for'} {visible(only_if)}")
+    if bug.reached or not found.where:
+        say(f"    because {visible(found.because)}")
     if recipe.until:
         say(f"    until it is fixed, set {visible(settings_in_words(recipe.until))}")
 
 
-def _table(bugs: Sequence[Bug], run: Training | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    concerns = ["; ".join(map(str, bug.decision.recipe.affects)) for bug in bugs]
-    names = [bug.decision.recipe.bug_id for bug in bugs]
-    if run is None:
-        return ("bug", "it concerns"), list(zip(names, concerns))
-    because = [bug.reach.because if bug.reach else "" for bug in bugs]
-    return ("not known", "because", "it concerns"), list(zip(names, because, concerns))
+def _row(bug: Bug) -> tuple[str, ...]:
+    recipe = bug.decision.recipe
+    concerns = "; ".join(map(str, recipe.affects))
+    return recipe.bug_id, str(recipe.document.get("severity") or ""), bug.realism, concerns
+
+
+def _write(file: Path, bugs: Sequence[Bug], target: Target) -> None:
+    from sentinel.reports.evidence import evidence
+    from sentinel.reports.sarif import sarif
+    from sentinel.reports.store import write_atomically
+
+    text = sarif([(evidence(bug.decision), "") for bug in bugs], {target.name: target.repository})
+    write_atomically(file, text, "name another file with --sarif")
 
 
 def _plain(name: str, decisions: Sequence[Decision], bugs: Sequence[Bug], run: Training | None) -> dict[str, Any]:
+    from sentinel.recipes.reach import realism
+
     reaches = {bug.decision.recipe.bug_id: bug.reach for bug in bugs if bug.reach}
     defaults = {"trainer": run.options.name, "file": run.options.file} if run and run.options else None
     return {
@@ -305,6 +348,8 @@ def _plain(name: str, decisions: Sequence[Decision], bugs: Sequence[Bug], run: T
                 "bug": item.recipe.bug_id,
                 "verdict": item.verdict.name,
                 "reason": item.verdict.reason,
+                "severity": item.recipe.document.get("severity"),
+                "realism": realism(item.recipe.document),
                 "affects": [str(entry) for entry in item.recipe.affects],
                 "until": dict(item.recipe.until),
                 **_reach_plain(reaches.get(item.recipe.bug_id)),

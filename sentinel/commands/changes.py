@@ -81,7 +81,9 @@ def _changes(arguments: argparse.Namespace) -> int:
 
 
 def _lines(change: Change) -> list[str]:
-    lines = [f"{change.what}: {change.target} {change.subject} at {change.ref}", f"    {change.detail}"]
+    grade = f" ({change.about.grade})" if change.about.grade else ""
+    lines = [f"{change.what}: {change.target} {change.subject} at {change.ref}{grade}"]
+    lines += [f"    {line}" for line in (change.detail, *change.about.lines)]
     for commit in change.commits:
         which = "since" if len(change.commits) == 1 else "since one of:"
         lines.append(f"    {which} {commit['date'][:10]} {commit['sha'][:9]} {commit['subject']}")
@@ -91,13 +93,12 @@ def _lines(change: Change) -> list[str]:
 
 
 def _markdown(found: Sequence[Change]) -> str:
-    from sentinel.reports.markdown import escaped
+    from sentinel.reports.markdown import listed
 
-    if not found:
-        return "## Sentinel\n\nNothing changed.\n"
-    lines = ["## Sentinel: what changed", "", "| what | target | bug or law | since | detail |", "|" + " --- |" * 5]
-    for change in found:
-        since = ", ".join(f"{commit['sha'][:9]} {commit['subject']}" for commit in change.commits) or change.why_not
-        cells = (change.what, change.target, change.subject, since, change.detail)
-        lines.append(f"| {' | '.join(map(escaped, cells))} |")
-    return "\n".join(lines) + "\n"
+    def said(change: Change) -> str:
+        since = ", ".join(f"{commit['sha'][:9]} {commit['subject']}" for commit in change.commits)
+        told = f"{change.what}: {change.target} {change.subject} at {change.ref}: {change.detail}"
+        return told + (f"; since {since}" if since else f"; no commit: {change.why_not}" if change.why_not else "")
+
+    text = listed((said(change), change.about) for change in found)
+    return "## Sentinel: what changed\n\n" + (text or "Nothing changed.\n")

@@ -29,10 +29,15 @@ def _parser(commands: Commands, name: str, text: str, example: str) -> argparse.
     )
 
 
-def command(commands: Commands, name: str, run: Run, text: str, example: str) -> argparse.ArgumentParser:
-    """Add a command."""
+def command(
+    commands: Commands, name: str, run: Run, text: str, example: str, *, takes_words: bool = False
+) -> argparse.ArgumentParser:
+    """Add a command.
+
+    :param takes_words: whether it takes words after ``--``; it finds them in ``after``.
+    """
     parser = _parser(commands, name, text, example)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run, parser=parser, after=[] if takes_words else None)
     return parser
 
 

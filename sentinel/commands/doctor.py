@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.commands.console import command, json_option, progress, say, say_json, say_table, size
 from sentinel.commands.known import DISTRIBUTION, known
-from sentinel.errors import SentinelError
+from sentinel.errors import INSTALL, SentinelError
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -129,7 +129,7 @@ def _extras() -> Iterator[Check]:
         else:
             there.append(f"{requirement.name} {version}")
     if lacking:
-        yield Check("targets extra", "note", f"without {', '.join(lacking)}", f"pip install '{DISTRIBUTION}[targets]'")
+        yield Check("targets extra", "note", f"without {', '.join(lacking)}", INSTALL.format("targets"))
     else:
         yield Check("targets extra", "ok", ", ".join(there))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.errors import SentinelError
+from sentinel.errors import INSTALL, SentinelError
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -217,7 +217,7 @@ def _parsed(source: bytes) -> Node:
         from tree_sitter import Language, Parser
     except ImportError:
         raise SentinelError(
-            "a launch script is read with tree-sitter-bash, which is not installed; install the extra `shell`, or give "
-            "the command itself after --"
+            f"a launch script is read with tree-sitter-bash, which is not installed; {INSTALL.format('shell')}, or "
+            "give the command itself after --"
         ) from None
     return Parser(Language(tree_sitter_bash.language())).parse(source).root_node

@@ -15,14 +15,13 @@ from sentinel.export.contribution import Contribution
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.markdown import unlinked
+from sentinel.reports.numbers import Row, apart, flat, in_digits, plain, wrong
 
 #: Lines of the page, and of the comment.
 LONGEST, LONGEST_COMMENT = 150, 40
 
 #: Rows of a table of numbers.
 ROWS = 12
-
-Row = tuple[str, Any, Any, Any]
 
 
 def page(made: Contribution) -> str:
@@ -118,7 +117,7 @@ def _numbers(made: Contribution, most: int) -> Iterable[str]:
         yield f"{code(bug)}, {code(_one(sides)['boundary']['written'])}: {len(rows)} of {count} numbers differ.\n"
         yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
         for key, *values in rows[:most]:
-            texts = apart(*values[:2]) + ([_number(values[2])] if other else [])
+            texts = apart(*values[:2]) + ([in_digits(values[2])] if other else [])
             if other and values[2] == values[1]:
                 texts[2] = texts[1]
             yield f"| {' | '.join(map(code, [key, *texts]))} |"
@@ -129,66 +128,12 @@ def _numbers(made: Contribution, most: int) -> Iterable[str]:
 
 def _rows(sides: Mapping[str, Any]) -> tuple[list[Row], int]:
     """Each number that the bug changes: its place, with the bug, right, with the fix; and how many were compared."""
-    base = sides["base"]
-    after = {
-        item["key"]: item["observed"] for name, side in sides.items() if name != "base" for item in side["comparison"]
-    }
-    rows: list[Row] = []
-    count = 0
-    for item in base["comparison"]:
-        if item["fixed"] is None and not item["matches_fixed"] and item["key"] not in base["expectation"]["fixed"]:
-            continue
-        wrong, right = (dict(_flat(_plain(item[name]), item["key"])) for name in ("observed", "fixed"))
-        now = dict(_flat(_plain(after.get(item["key"])), item["key"]))
-        count += len(wrong)
-        if not item["matches_fixed"]:
-            if wrong.keys() != right.keys():
-                wrong, right, now = ({item["key"]: _plain(value)} for value in
-                                     (item["observed"], item["fixed"], after.get(item["key"])))  # fmt: skip
-            rows += [(key, wrong[key], right[key], now.get(key)) for key in wrong if not _close(wrong[key], right[key])]
-    return rows, count
-
-
-def _close(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, (int, float)):
-        return abs(one - other) <= 1e-6 + 1e-5 * abs(other)
-    return bool(one == other)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if "value" in value and "tolerance" in value:
-            return _plain(value["value"])
-        if "tensor" in value or "array" in value:
-            return value.get("tensor", value.get("array"))
-    return value
-
-
-def _flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _flat(item, f"{place}.{key}")
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            inner = f"{place[:-1]},{number}]" if place.endswith("]") else f"{place}[{number}]"
-            yield from _flat(item, inner)
-    else:
-        yield place, value
-
-
-def apart(one: Any, other: Any) -> list[str]:
-    """Two values as texts that are not the same, in as few digits as that takes."""
-    for digits in (6, 9, 17):
-        texts = [_number(one, digits), _number(other, digits)]
-        if texts[0] != texts[1]:
-            break
-    return texts
-
-
-def _number(value: Any, digits: int = 6) -> str:
-    if isinstance(value, float):
-        return f"{value:.{digits}g}" + (".0" if value == int(value) and abs(value) < 10**digits else "")
-    return message("none" if value is None else str(value))
+    rows, count = wrong(sides["base"])
+    after: dict[str, Any] = {}
+    for name, side in sides.items():
+        for item in side["comparison"] if name != "base" else ():
+            after |= {item["key"]: plain(item["observed"]), **dict(flat(item["observed"], item["key"]))}
+    return [(*row, after.get(row[0])) for row in rows], count
 
 
 def _reproduction(made: Contribution) -> Iterable[str]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from sentinel.findings.life import Finding
 from sentinel.recipes import Recipe
-from sentinel.recipes.reach import REALISMS, counted, realism, root
+from sentinel.recipes.reach import counted, order, realism, root
 from sentinel.reports.escaping import message
 
-_SEVERITIES = ("high", "medium", "low")
 #: Each table of a framework, and what it says of a bug beside its grades.
 _COLUMNS = {"at main": "it takes", "not decided at main": "because", "fixed": "because", "hardening": "why not"}
 #: Of each framework, what is told on the first screen.
@@ -57,11 +56,8 @@ class Entry:
         return "at main" if self.finding.main.get("verdict") == "reproduced" else "not decided at main"
 
     @property
-    def order(self) -> tuple[int, int, bool, str]:
-        """What is worst, and then what is met most, comes first; what nobody has said how to reach, before faults."""
-        severity = _SEVERITIES.index(self.severity) if self.severity in _SEVERITIES else len(_SEVERITIES)
-        real = REALISMS.index(self.realism) if self.realism else 1.5
-        return severity, int(2 * real), self.finding.state == "reported", self.recipe.bug_id
+    def order(self) -> tuple[tuple[int, int], bool, str]:
+        return order(self.recipe.document), self.finding.state == "reported", self.recipe.bug_id
 
 
 def page(entries: Sequence[Entry]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from sentinel.configuration.training import Training
-from sentinel.recipes.affects import Affected, condition_in_words, holds
+from sentinel.recipes.affects import Affected, bounding, condition_in_words, holds
 
 ANSWERS = ("reached", "not known", "not reached")
 
@@ -20,13 +20,15 @@ ANSWERS = ("reached", "not known", "not reached")
 @dataclass(frozen=True)
 class Reach:
     """:ivar answer: one of :data:`ANSWERS`.
-    :ivar because: the settings that say so.
+    :ivar because: the settings that say so; of what is not known, what it takes.
     :ivar where: what beside the settings must be for the bug to bite.
+    :ivar settings: whether the recipe names settings; else ``where`` says what it is about.
     """
 
     answer: str
     because: str
     where: str = ""
+    settings: bool = True
 
     @property
     def order(self) -> int:
@@ -43,7 +45,7 @@ def reach(affects: Sequence[Affected], run: Training) -> Reach:
 
 def _entry(entry: Affected, run: Training) -> Reach:
     if not entry.when:
-        return Reach("not known", "no setting decides it", entry.where)
+        return Reach("not known", "no setting decides it", entry.where, settings=False)
     met, unknown = [], []
     for name, condition in entry.when.items():
         found = run.setting(name)
@@ -57,6 +59,14 @@ def _entry(entry: Affected, run: Training) -> Reach:
             unknown.append(condition_in_words(name, condition))
             continue
         told = f"{found.name}={found.value}" + (" (the default)" if found.default else "")
+        bound = bounding(condition)
+        if bound:
+            limit = run.setting(bound)
+            if limit is None or limit.value is None:
+                unknown.append(condition_in_words(name, condition))
+                continue
+            told += f", {bound}={limit.value}"
+            condition = str(condition).replace(bound, limit.value)
         if not holds(condition, found.value):
             return Reach("not reached", told)
         met.append(told)

@@ -14,10 +14,11 @@ from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe
 from sentinel.reports import store
 from sentinel.reports.baseline import difference, named, which_way
+from sentinel.reports.brief import Brief, brief
 
 Document = Mapping[str, Any]
 
-#: In the order in which they are told: what needs a person first.
+#: In the order in which they are told, of those that are as bad: what needs a person first.
 KINDS = (
     "newly broken",
     "new finding",
@@ -34,6 +35,7 @@ KINDS = (
 class Change:
     """:ivar what: one of :data:`KINDS`.
     :ivar subject: the bug, or ``<boundary>: <law>``.
+    :ivar about: what is wrong, how bad it is, where, and how to see it again.
     :ivar before, after: the verdicts, with the kind of reason where there is one; empty: nothing is recorded.
     :ivar detail: what differs, for a person.
     :ivar old, new: the commits of the two, where they come from git.
@@ -46,6 +48,7 @@ class Change:
     subject: str
     bug_id: str
     ref: str
+    about: Brief
     before: str
     after: str
     detail: str
@@ -56,6 +59,10 @@ class Change:
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "commits": [dict(commit) for commit in self.commits]}
+
+    def order(self) -> tuple[bool, int, int, str, str]:
+        """What is worse comes first, by severity."""
+        return not self.worse, self.about.rank, KINDS.index(self.what), self.target, self.subject
 
     @property
     def worse(self) -> bool:
@@ -88,7 +95,7 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
     gone = recorded.keys() - {_subject(now) for now in documents.values()}
     found += [_missing(recorded[subject]) for subject in gone]
     told = [change for change in found if change is not None]
-    return sorted(told, key=lambda change: (KINDS.index(change.what), change.target, change.subject))
+    return sorted(told, key=Change.order)
 
 
 def _subject(document: Document) -> tuple[str, str, str, str]:
@@ -102,10 +109,11 @@ def _missing(recorded: Document) -> Change:
     return Change("missing", *_about(recorded), named(recorded), "", detail, _commit(recorded))
 
 
-def _about(document: Document) -> tuple[str, str, str, str]:
-    """Target, subject, bug and ref, as a change names them."""
+def _about(document: Document) -> tuple[str, str, str, str, Brief]:
+    """Target, subject, bug, ref and what there is to say of it, as a change names them."""
     bug = document["bug_id"]
-    return document["target"], bug or f"{document['boundary']['written']}: {document['law']}", bug, document["ref"]
+    subject = bug or f"{document['boundary']['written']}: {document['law']}"
+    return document["target"], subject, bug, document["ref"], brief(document)
 
 
 def _change(recorded: Document | None, now: Document, across_refs: bool) -> Change | None:

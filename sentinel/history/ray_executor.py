@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import INSTALL, SentinelError
 from sentinel.history.executors import Found, Local, Work
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.sources.locks import locked
@@ -157,5 +157,5 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise SentinelError("Ray is not installed; run `pip install 'rl-sentinel[ray]'`") from error
+        raise SentinelError(f"Ray is not installed; {INSTALL.format('ray')}") from error
     return ray

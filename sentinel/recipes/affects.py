@@ -5,7 +5,8 @@ An entry is a sentence, or ``{when: {setting: condition}, where: sentence}``: al
 
 * a value (``grpo``, ``true``, ``1``), or a list of values of which one is enough;
 * ``set`` (anything but null, false and nothing at all) or ``unset``;
-* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, and ``"!= k1,k2"`` for none of several.
+* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, and ``"!= k1,k2"`` for none of several. What
+  stands after ``<`` or ``>`` may be the name of another setting.
 """
 
 from __future__ import annotations
@@ -87,6 +88,12 @@ def holds(condition: Any, value: str) -> bool:
         return not any(_same(other, value) for other in bound[2].split(","))
     one, other = _number(value), _number(bound[2])
     return one is not None and other is not None and _COMPARE[bound[1]](one, other)
+
+
+def bounding(condition: Any) -> str:
+    """The other setting that bounds this one; empty where there is none."""
+    bound = _BOUND.fullmatch(in_text(condition))
+    return bound[2] if bound and bound[1] != "!=" and _number(bound[2]) is None else ""
 
 
 def _same(one: str, other: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 #: From what a run meets by itself to what no run meets.
 REALISMS = ("default", "configuration", "fault", "unreachable")
+SEVERITIES = ("high", "medium", "low")
 
 
 def realism(document: Mapping[str, Any]) -> str:
@@ -21,6 +22,21 @@ def realism(document: Mapping[str, Any]) -> str:
     if reach.get("producer") == "none":
         return "unreachable"
     return "fault" if reach.get("fault") else "default" if reach.get("shipped") else "configuration"
+
+
+def order(document: Mapping[str, Any]) -> tuple[int, int]:
+    """What is worst, and then what is met most, comes first; what nobody has said how to reach, before faults."""
+    severity, real = str(document.get("severity") or ""), realism(document)
+    place = SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+    return place, 2 * REALISMS.index(real) if real else 3
+
+
+def grade(document: Mapping[str, Any]) -> str:
+    """Severity and realism, as far as the recipe says them: ``high, default``."""
+    real = realism(document)
+    return ", ".join(
+        filter(None, [str(document.get("severity") or ""), "hardening" if real == "unreachable" else real])
+    )
 
 
 def reached(document: Mapping[str, Any]) -> str:

@@ -48,13 +48,13 @@ def visible(text: str, *, lines: bool = False) -> str:
     return _COMMAND.sub(lambda found: f"{found[1]}\\x3a" if found[0].endswith(":") else "\\x23", shown)
 
 
-def shown(value: Any) -> Any:
+def shown(value: Any, *, lines: bool = False) -> Any:
     """Data with every text in it, keys included, made :func:`visible`."""
     if isinstance(value, Mapping):
-        return {visible(key): shown(item) for key, item in value.items()}
+        return {visible(key): shown(item, lines=lines) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [shown(item) for item in value]
-    return visible(value) if isinstance(value, str) else value
+        return [shown(item, lines=lines) for item in value]
+    return visible(value, lines=lines) if isinstance(value, str) else value
 
 
 def _escape(match: re.Match[str]) -> str:

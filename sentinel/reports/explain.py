@@ -11,11 +11,14 @@ from sentinel.deciding.outcomes import Comparison, Decision
 from sentinel.reports.behaviour import expected
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import Known, known_places, reason
+from sentinel.reports.numbers import differing, flat, in_digits
 from sentinel.reports.rows import MEANING
 from sentinel.reports.summary import aligned
 from sentinel.values.literals import Tensor, plain
 
 _LONGEST_VALUE = 48
+#: Elements of one value that a table shows.
+_MOST = 5
 #: What is shown before the place where two long values begin to differ.
 _LEAD = 12
 
@@ -97,11 +100,28 @@ def _literal(value: Any) -> str:
 def _table(decision: Decision) -> str:
     if not decision.comparisons:
         return ""
-    if decision.law_alone:
-        laws = [(message(item.key), *_demanded(item)) for item in decision.comparisons]
-        return aligned([("key", "observed", "demanded"), *laws])
-    rows = [(message(item.key), *_values(item), _matches(item)) for item in decision.comparisons]
-    return aligned([("key", "observed", "unpatched", "fixed", "matches"), *rows])
+    alone = decision.law_alone
+    rows = [row for item in decision.comparisons for row in _rows(item, alone)]
+    return aligned([("key", "observed", *(("demanded",) if alone else ("unpatched", "fixed", "matches"))), *rows])
+
+
+def _rows(item: Comparison, alone: bool) -> list[list[str]]:
+    """One row; of values too long for it one for each of the first elements that differ, and how many do."""
+    sides = [item.fixed] if alone else [item.unpatched, item.fixed]
+    values = [plain(expected(value)) for value in (item.observed, *sides)]
+    right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
+    long = any(len(_text(value)) > _LONGEST_VALUE for value in values)
+    found = differing(message(item.key), values[0], right, *values[1:]) if long else []
+    if not found or found[0][0] == item.key:
+        cells = _demanded(item) if alone else [*_values(item), _matches(item)]
+        return [[message(item.key), *cells]]
+    last = [] if alone else [_matches(item)]
+    told = [
+        [key, *(in_digits(value, 9) for value in (observed, *others)), *[""] * len(last)]
+        for key, observed, _, *others in found[:_MOST]
+    ]
+    count = len(list(flat(values[0], "")))
+    return [*told, [f"{len(found)} of {count} differ", *[""] * len(values), *last]]
 
 
 def _demanded(item: Comparison) -> list[str]:

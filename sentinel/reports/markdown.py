@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sentinel.reports.brief import Brief, brief
 from sentinel.reports.escaping import visible
-from sentinel.reports.evidence import dumps
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, ordered, row
 
 #: GitHub refuses a comment of this many characters.
 LIMIT = 65_536
-_LEAST_BLOCK = 2_000  # no evidence is shorter
-_NOTE = 200  # room for the two lines that say what was left out
+_NOTE = 400  # room for the legend and the line that says what was left out
 
 #: What GitHub's Markdown makes links of without being asked.
 _LINKED = re.compile(r"(?i)\bwww\.|:/(?=/)")
@@ -22,26 +21,37 @@ Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
-    """The run's table, then the evidence of each verdict in a block that opens; what does not fit is counted. Laws that
-    hold are counted only.
+    """What failed, the worst first, then the run's table; what does not fit, and laws that hold, are counted.
 
-    :param results: each evidence document with pytest's outcome of its item. Failures come first in the evidence.
+    :param results: each evidence document with pytest's outcome of its item.
     """
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0].ordering)
     rows = [item for item, _ in pairs]
     pairs = [pair for pair in pairs if not pair[0].quiet]
-    head = "\n\n".join([f"## {escaped(title)}", counts(rows), *map(escaped, held(rows))]) + "\n\n"
-    table, left_out = _table([item for item, _ in pairs], LIMIT // 2 - len(head)) if pairs else ("", "")
-    text = head + table + left_out + f"\n<sub>{legend()}</sub>\n"
-    missing = 0
-    for item, document in sorted(pairs, key=lambda pair: pair[0].outcome != "failed"):
-        full = len(text) + _LEAST_BLOCK > LIMIT
-        block = "" if full else _block(item, document)
-        if block and len(text) + len(block) + _NOTE < LIMIT:
-            text += block
-        else:
+    failed = [(item, brief(document)) for item, document in pairs if item.outcome == "failed"]
+    failed.sort(key=lambda pair: pair[1].rank)
+    text = "\n\n".join([f"## {escaped(title)}", counts(rows), *map(escaped, held(rows))]) + "\n\n"
+    text += listed(((f"{item.what} at {item.ref}: {item.verdict}", about) for item, about in failed), LIMIT // 3)
+    table, left_out = _table([item for item, _ in pairs], LIMIT - len(text) - _NOTE) if pairs else ("", "")
+    return text + table + left_out + f"\n<sub>{legend()}</sub>\n"
+
+
+def listed(told: Iterable[tuple[str, Brief]], room: int = LIMIT) -> str:
+    """Bugs as a list: what is said of each, then title, severity, file and line, one number, and the command.
+
+    :param room: characters.
+    """
+    text, missing = "", 0
+    for said, about in told:
+        grade = f" ({escaped(about.grade)})" if about.grade else ""
+        lines = [f"**{escaped(about.title)}**", escaped(said) + grade, *map(_code, about.lines[1:])]
+        item = f"* {'<br>'.join(lines)}\n"
+        if len(text) + len(item) > room:
             missing += 1
-    return text + (f"\nThe evidence of {missing} more is in the report folder.\n" if missing else "")
+        else:
+            text += item
+    text += f"* {missing} more, of which the table tells\n" if missing else ""
+    return f"{text}\n" if text else ""
 
 
 def _table(rows: Sequence[Row], room: int) -> tuple[str, str]:
@@ -60,13 +70,6 @@ def _table(rows: Sequence[Row], room: int) -> tuple[str, str]:
 def _cells(item: Row) -> tuple[str, ...]:
     reason = item.reason if len(item.reason) <= 300 else item.reason[:297] + "..."
     return (item.target, item.what, item.ref, item.verdict, item.outcome, reason)
-
-
-def _block(item: Row, document: Document) -> str:
-    # JSON's own escapes keep the fence, the tags and mentions out of the text, and its value the same.
-    text = dumps(document).replace("<", "\\u003c").replace("`", "\\u0060")
-    name = f"{_code(f'{item.target} {item.what} {item.ref}')}: {item.verdict}"
-    return f"\n<details><summary>{name}</summary>\n\n```json\n{text}```\n\n</details>\n"
 
 
 def _code(text: str) -> str:

@@ -12,20 +12,22 @@ from typing import Any
 from urllib.parse import quote
 
 import sentinel
+from sentinel.reports.brief import brief
 from sentinel.reports.escaping import message, shown, visible
 from sentinel.reports.rows import MEANING
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT = "%SRCROOT%"
 
-#: verdict -> (kind, level); only what fails has a level.
 _KINDS = {
-    "reproduced": ("fail", "error"),
-    "changed": ("fail", "warning"),
-    "inconclusive": ("open", "none"),
-    "unavailable": ("notApplicable", "none"),
-    "fixed": ("pass", "none"),
+    "reproduced": "fail",
+    "changed": "fail",
+    "inconclusive": "open",
+    "unavailable": "notApplicable",
+    "fixed": "pass",
 }
+#: Of what fails, by the place of its severity; a law that is broken, and is no recipe's bug, has none.
+_LEVELS = ("error", "warning", "note", "error")
 
 Document = Mapping[str, Any]
 
@@ -46,7 +48,7 @@ def sarif(results: Iterable[tuple[Document, str]], repositories: Mapping[str, st
         for (target, ref), found in sorted(groups.items())
     ]
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
-    return json.dumps(shown(log), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+    return json.dumps(shown(log, lines=True), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
 
 def _run(target: str, ref: str, documents: list[Document], repository: str) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def _rule(document: Document, repository: str) -> dict[str, Any]:
     rule: dict[str, Any] = {
         "id": _rule_id(document),
         "shortDescription": {"text": title},
-        "fullDescription": {"text": message(str(document["recipe"]["document"].get("story") or title))},
+        "fullDescription": {"text": _paragraphs(str(document["recipe"]["document"].get("story") or "")) or title},
         "properties": {"tags": sorted({"training-signal", message(document["target"]), *_laws(document)})},
     }
     pull = document["upstream"].get("pull")
@@ -91,20 +93,26 @@ def _rule(document: Document, repository: str) -> dict[str, Any]:
     return rule
 
 
+def _paragraphs(text: str) -> str:
+    """Prose with its paragraphs as lines, and without the line breaks of the file that it stands in."""
+    return "\n\n".join(message(" ".join(part.split())) for part in text.split("\n\n") if part.strip())
+
+
 def _laws(document: Document) -> list[str]:
     law = document["law"] or document["recipe"]["document"].get("invariant")
     return [message(str(law))] if law else []
 
 
 def _result(document: Document, order: Mapping[str, int]) -> dict[str, Any]:
-    kind, level = _KINDS[document["verdict"]]
+    kind = _KINDS[document["verdict"]]
+    rank = 1 if document["verdict"] == "changed" else brief(document).rank
     name = _rule_id(document)
     boundary = document["boundary"]
     result: dict[str, Any] = {
         "ruleId": name,
         "ruleIndex": order[name],
         "kind": kind,
-        "level": level,
+        "level": _LEVELS[rank] if kind == "fail" else "none",
         "message": {"text": _text(document)},
         "partialFingerprints": {"sentinel/v1": _fingerprint(name, boundary)},
         "properties": {"verdict": document["verdict"], "ref": message(str(document["ref"]))},
@@ -121,13 +129,10 @@ def _result(document: Document, order: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _text(document: Document) -> str:
-    said = f"{document['verdict']} ({MEANING[document['verdict']]}): {message(document['title'])}"
-    observed = [
-        f"{message(item['key'])}: {message(item['detail'])}" for item in document["comparison"] if item["detail"]
-    ]
-    if document["verdict"] == "reproduced" and observed:
-        return f"{said}. {'; '.join(observed[:3])}"
-    return f"{said}. {message(document['reason'])}" if document["reason"] else said
+    about = brief(document)
+    said = f"{document['verdict']} ({MEANING[document['verdict']]})" + (f"; {about.grade}" if about.grade else "")
+    why = [about.number] if about.number else [message(document["reason"])] if document["reason"] else []
+    return "\n".join([about.title, said, *why, f"repeat: {about.command}"])
 
 
 def _fingerprint(name: str, boundary: Mapping[str, Any]) -> str:

@@ -11,10 +11,11 @@ from urllib.parse import quote
 
 from sentinel.recipes.affects import affected, in_text, settings_in_words
 from sentinel.recipes.reach import reached, realism
+from sentinel.reports.brief import command
 from sentinel.reports.store import file_name
 from sentinel.site.lifetimes import life_of
 from sentinel.site.material import Bug, Document, Material
-from sentinel.site.story import Outcome, Story, story
+from sentinel.site.story import Outcome, Story, chips, story
 
 
 def bug_page(pages: Any, material: Material, bug: Bug) -> str:
@@ -32,6 +33,7 @@ def _about(bug: Bug, material: Material, told: Story | None) -> dict[str, Any]:
     target = catalog.targets.get(bug.target)
     repository = target.repository.removesuffix(".git") if target else ""
     return {
+        "chips": chips(bug, material.branch(bug.target)),
         "paragraphs": _paragraphs(bug),
         "laws": [(name, catalog.laws[name].statement if name in catalog.laws else "") for name in bug.laws],
         "facts": _facts(bug, repository),
@@ -54,9 +56,9 @@ def _outcome(told: Story | None) -> dict[str, Any]:
         "story": told,
         "scalars": [outcome for outcome in wrong if _scalar(outcome)],
         "tensors": [outcome for outcome in wrong if not _scalar(outcome)],
-        "told_before": f"Observed at {before.short}" if before else "",
-        "told_after": f"observed at {after.short}" if after else "what is right: no recorded revision has it",
-        "after_name": "without it" if after else "what is right",
+        "told_before": f"With the bug at {before.short}" if before else "",
+        "told_after": f"without at {after.short}" if after else "what is right: no recorded revision is without it",
+        "after_name": "without" if after else "what is right",
     }
 
 
@@ -125,11 +127,9 @@ def _command(bug: Bug, told: Story | None) -> str:
         subject = bug.boundary if plain else f"{bug.boundary}({bug.contract})"
         law = f"laws/{bug.target}/{subject}::{bug.law}[{ref}]"
         return f"pytest {shlex.quote(law)} --sentinel-ref={shlex.quote(ref)}"
-    pinned = bug.recipe is not None and any(pin.ref.short == ref for pin in bug.recipe.pins)
-    if pinned and bug.recipe is not None:
-        return f"pytest {shlex.quote(f'recipes/{bug.target}/{bug.recipe.path.name}::{ref}')}"
-    asked = f" --sentinel-ref={shlex.quote(ref)}" if ref else ""
-    return f"pytest --sentinel-target={shlex.quote(bug.target)} --sentinel-bug={shlex.quote(bug.bug_id)}{asked}"
+    if seen is not None:
+        return command(seen.document)
+    return f"pytest --sentinel-target={shlex.quote(bug.target)} --sentinel-bug={shlex.quote(bug.bug_id)}"
 
 
 def _recipe(bug: Bug) -> str:

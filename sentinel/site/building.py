@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import Any
 
-from sentinel.errors import SentinelError
-from sentinel.recipes.reach import REALISMS
+from sentinel.errors import INSTALL, SentinelError
+from sentinel.recipes.reach import REALISMS, SEVERITIES
 from sentinel.site.bug_files import bug_page
 from sentinel.site.coverage import coverages
 from sentinel.site.lifetimes import lives
 from sentinel.site.material import Material
-from sentinel.site.matrix import counted_rows, tables
+from sentinel.site.matrix import counted_rows, ranked, tables
 
 #: A page that is larger costs a reader on a slow line seconds; a test holds the shipped site to it.
 START_LIMIT, BUG_LIMIT = 400_000, 150_000
@@ -24,7 +25,7 @@ Files = Iterator[tuple[str, str]]
 def require() -> None:
     """:raises SentinelError: where Jinja2, the ``site`` extra, is not there."""
     if importlib.util.find_spec("jinja2") is None:
-        raise SentinelError("a site needs jinja2; pip install 'rl-sentinel[site]'")
+        raise SentinelError(f"a site needs jinja2; {INSTALL.format('site')}")
 
 
 def build(material: Material, tell: Callable[[str], None] = lambda text: None) -> Files:
@@ -56,23 +57,23 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
 def _index(pages: Any, material: Material) -> str:
     from sentinel.site.rendering import SIGNS
 
-    rows = tables(material)
-    all_rows = [row for table in rows for row in table.rows]
+    known = tables(material)
+    rows = ranked(known)
     return str(
         pages.render(
             "index.html",
             "index.html",
-            "Known bugs",
-            tables=rows,
-            bugs=counted_rows(all_rows),
-            recorded=[v for v in SIGNS if any(seen.verdict == v for row in all_rows for seen in row.bug.seen)],
-            current=[verdict for verdict in SIGNS if any(table.now[verdict] for table in rows)],
-            unknown=any(table.now["unknown"] for table in rows),
-            laws=sorted({law for row in all_rows for law in row.bug.laws}),
-            severities=[s for s in ("high", "medium", "low") if any(row.severity == s for row in all_rows)],
-            realisms=[name for name in REALISMS if any(row.realism == name for row in all_rows)],
-            unexpected=any(seen.unexpected for row in all_rows for seen in row.bug.seen),
-            signals=sorted({row.signal for row in all_rows} - {""}),
+            "Is my training run affected?",
+            tables=known,
+            rows=rows,
+            shared=Counter((row.bug.target, row.root) for row in rows),
+            bugs=counted_rows(rows),
+            current=[verdict for verdict in SIGNS if any(table.now[verdict] for table in known)],
+            unknown=any(table.now["unknown"] for table in known),
+            laws=sorted({law for row in rows for law in row.bug.laws}),
+            severities=[name for name in SEVERITIES if any(row.severity == name for row in rows)],
+            realisms=[name for name in REALISMS if any(row.realism == name for row in rows)],
+            signals=sorted({row.signal for row in rows} - {""}),
         )
     )
 

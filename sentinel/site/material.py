@@ -18,7 +18,7 @@ from sentinel.targets.refs import Ref
 Document = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Seen:
     """One evidence document.
 

@@ -1,42 +1,36 @@
-"""The matrix of target, bug and ref as a person scans it: refs that bugs share are columns, a bug's own one cell."""
+"""The start page's bugs: which is in which version of its framework, and the verdicts that a person asks for."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sentinel.recipes.reach import counted, realism, root
-from sentinel.site.material import Bug, Material, Seen, brief, moves
+from sentinel.history.chronicle import state_of
+from sentinel.recipes.affects import affected, in_text
+from sentinel.recipes.reach import counted, grade, order, realism, root
+from sentinel.site.material import Bug, Material, Seen
+from sentinel.site.story import chips
 
-#: A ref is a column where this part of a target's bugs have evidence there.
-_SHARED = 0.2
-
-
-@dataclass(frozen=True)
-class Column:
-    """:ivar ref: as evidence writes it.
-    :ivar short: as item ids show it, without ``git:``.
-    :ivar note: what most recipes say of it, or the commit that a moving ref was.
-    """
-
-    ref: str
-    short: str
-    note: str
-    newest: bool = False
+#: What a letter of :attr:`Row.versions` says: there, not there, not known.
+_LETTERS = {"reproduced": "x", "fixed": "-", "absent": "-"}
+_PREFIX = re.compile(r"^(?:.*-)?v(?=\d)")
 
 
 @dataclass(frozen=True)
 class Row:
-    """:ivar own: evidence at refs that are no column.
-    :ivar cells: one for each column, None where nothing is recorded.
+    """:ivar chips: what verdicts are called, and they: ``base`` with the bug, ``fix`` without, upstream ``today``.
     :ivar now: the verdict at upstream's newest, or empty.
+    :ivar versions: for each version of its table a letter of :data:`_LETTERS`, or ``?``.
     """
 
     bug: Bug
-    own: tuple[Seen, ...]
-    cells: tuple[Seen | None, ...]
+    chips: tuple[tuple[str, Seen], ...]
     now: str
+    versions: str
 
     @property
     def severity(self) -> str:
@@ -47,14 +41,33 @@ class Row:
         return realism(self.bug.document)
 
     @property
+    def root(self) -> str:
+        return root(self.bug.document)
+
+    @property
+    def grade(self) -> str:
+        return grade(self.bug.document)
+
+    @property
     def signal(self) -> str:
         return str(self.bug.document.get("signal") or "")
+
+    @property
+    def affects(self) -> str:
+        """The entries of ``affects`` for the page's own script: settings with their conditions, and prose."""
+        entries = [affected(entry) for entry in self.bug.document.get("affects") or ()]
+        return json.dumps([[{name: _condition(of) for name, of in e.when.items()}, e.where] for e in entries])
 
 
 @dataclass(frozen=True)
 class Table:
+    """:ivar versions: upstream's newest, then releases, the latest first.
+    :ivar commit: what upstream's newest was.
+    """
+
     target: str
-    columns: tuple[Column, ...]
+    versions: tuple[str, ...]
+    commit: str
     rows: tuple[Row, ...]
 
     @property
@@ -67,14 +80,16 @@ class Table:
         """How many root causes there are, recipes in brackets."""
         return counted_rows(self.rows)
 
-    @property
-    def newest(self) -> Column | None:
-        return next((column for column in self.columns if column.newest), None)
-
 
 def counted_rows(rows: Sequence[Row]) -> str:
     """As :func:`~sentinel.recipes.reach.counted`."""
-    return counted({"target": row.bug.target, "root": root(row.bug.document), "realism": row.realism} for row in rows)
+    return counted({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
+
+
+def ranked(tables: Sequence[Table]) -> list[Row]:
+    """All bugs, by severity, realism, and whether they are still there today."""
+    rows = [row for table in tables for row in table.rows]
+    return sorted(rows, key=lambda row: (*order(row.bug.document), row.now != "reproduced", row.bug.bug_id))
 
 
 def tables(material: Material) -> list[Table]:
@@ -82,41 +97,43 @@ def tables(material: Material) -> list[Table]:
 
 
 def _table(material: Material, target: str) -> Table:
-    bugs = material.bugs_of(target)
-    branch = material.branch(target)
-    counts = Counter(seen.ref for bug in bugs for seen in bug.seen)
-    least = max(2, _SHARED * len(bugs))
-    shared = [ref for ref, count in counts.items() if count >= least or ref == branch or moves(ref)]
-    columns = [_column(ref, bugs, branch) for ref in sorted(shared, key=lambda ref: _order(ref, bugs, branch))]
-    refs = [column.ref for column in columns]
+    bugs, branch = material.bugs_of(target), material.branch(target)
+    known = {bug.bug_id: dict(_verdicts(bug, branch)) for bug in bugs}
+    newest = branch.partition(":")[2]
+    names = sorted({name for verdicts in known.values() for name in verdicts} - {newest}, key=_release, reverse=True)
+    versions = (newest, *names)
+    commits = [str((seen.document["checkout"] or {}).get("commit") or "") for bug in bugs if (seen := bug.at(branch))]
     rows = []
     for bug in bugs:
-        newest = bug.at(branch)
-        own = tuple(seen for seen in bug.seen if seen.ref not in refs)
-        rows.append(Row(bug, own, tuple(bug.at(ref) for ref in refs), newest.verdict if newest else ""))
-    return Table(target, tuple(columns), tuple(rows))
+        today = bug.at(branch)
+        letters = "".join(known[bug.bug_id].get(name, "?") for name in versions)
+        named = tuple((name, seen) for name, seen in chips(bug, branch) if name)
+        rows.append(Row(bug, named, today.verdict if today else "", letters))
+    return Table(target, versions, max(commits, default="")[:7], tuple(rows))
 
 
-def _order(ref: str, bugs: Sequence[Bug], branch: str) -> tuple[int, float, str]:
-    """Commits as recipes tell the story (before, after, later), then releases, then what moves; the newest last."""
-    kind = 3 if ref == branch else 2 if moves(ref) else 1 if ref.startswith("pypi:") else 0
-    places = [
-        index for bug in bugs for index, pin in enumerate(bug.recipe.pins if bug.recipe else ()) if str(pin.ref) == ref
-    ]
-    return kind, sum(places) / len(places) if places else 0.0, ref
+def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
+    """Each version that is known to have the bug, or not to; what has the later word comes later."""
+    for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):  # git, then pypi
+        for release in record["releases"]:
+            letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")
+            if letter:
+                yield _PREFIX.sub("", release["name"]), letter
+    for seen in bug.seen:
+        kind, _, name = seen.ref.partition(":")
+        letter = _LETTERS.get(state_of(seen.verdict, seen.document["kind"]) or "")
+        if letter and (kind == "pypi" or seen.ref == branch):
+            yield name, letter
 
 
-def _column(ref: str, bugs: Sequence[Bug], branch: str) -> Column:
-    if not moves(ref):
-        notes = Counter(note for bug in bugs if (note := bug.note(ref)))
-        note = max(sorted(notes), key=lambda text: notes[text]) if notes else ""
-        note = "release" if ref.startswith("pypi:") else note
-    else:
-        commits = sorted({_commit(seen) for bug in bugs if (seen := bug.at(ref)) is not None} - {""})
-        note = f"upstream at {', '.join(commits)}" if ref == branch and commits else ", ".join(commits)
-    return Column(ref, brief(ref), note, ref == branch)
+def _release(name: str) -> tuple[Any, ...]:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return True, Version(name)
+    except InvalidVersion:
+        return False, name
 
 
-def _commit(seen: Seen) -> str:
-    checkout = seen.document["checkout"]
-    return str(checkout["commit"] or "")[:7] if checkout else ""
+def _condition(condition: Any) -> Any:
+    return [_condition(each) for each in condition] if isinstance(condition, list) else in_text(condition)

@@ -12,10 +12,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import sentinel
+from sentinel.errors import INSTALL
 from sentinel.history.rendering import span
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import MEANING
-from sentinel.site.material import brief
+from sentinel.site.material import Seen, brief, moves
 
 #: Nothing but the site's own three kinds of file; no inline script or style, no form, no frame, no network.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -58,11 +59,20 @@ class Pages:
             finalize=shown,
         )
         self._environment.filters.update(
-            prose=prose, https=https, words=words, dotted=dotted, brief=brief, brief_link=brief_link, span=span, day=day
+            prose=prose,
+            https=https,
+            words=words,
+            dotted=dotted,
+            brief=brief,
+            brief_link=brief_link,
+            span=span,
+            day=day,
+            revision=revision,
         )
         self._environment.globals.update(
             policy=POLICY.strip(),
             version=sentinel.__version__,
+            install=INSTALL.format("targets"),
             navigation=_NAVIGATION,
             signs=SIGNS,
             verdicts=list(SIGNS),
@@ -108,6 +118,12 @@ def https(url: Any) -> str:
 def day(date_text: str) -> int:
     """The number of a day, for what is drawn over time."""
     return date.fromisoformat(date_text[:10]).toordinal()
+
+
+def revision(seen: Seen) -> str:
+    """The revision that was looked at, in brief: of what moves, the commit that it was."""
+    commit = str((seen.document["checkout"] or {}).get("commit") or "")
+    return commit[:7] if moves(seen.ref) and commit else brief(seen.ref)
 
 
 def words(name: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -103,6 +104,22 @@ def sides(bug: Bug) -> tuple[Seen | None, Seen | None]:
     """The evidence that shows the bug, and the one that shows it mended: the first of each, as the pins stand."""
     before = next((seen for seen in bug.seen if seen.verdict == "reproduced"), None)
     return before, next((seen for seen in bug.seen if seen.verdict == "fixed"), None)
+
+
+#: What a pin's note says of a revision that has not the bug because it is older.
+_OLDER = re.compile(r"\b(parent|before|base)\b")
+
+
+def chips(bug: Bug, branch: str) -> list[tuple[str, Seen]]:
+    """All evidence of a bug by what a person calls it: upstream ``today``, the ``base`` with the bug, its ``fix``; the
+    rest has no name."""
+    base = sides(bug)[0]
+    fix = next((s for s in bug.seen if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
+    names: dict[Seen, str] = {}
+    for name, seen in (("today", bug.at(branch)), ("base", base), ("fix", fix)):
+        if seen is not None:
+            names.setdefault(seen, name)
+    return [(name, seen) for seen, name in names.items()] + [("", seen) for seen in bug.seen if seen not in names]
 
 
 def story(bug: Bug, catalog: Catalog) -> Story | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import venv
 from dataclasses import replace
@@ -15,6 +16,7 @@ from sentinel.configuration import composing
 from sentinel.configuration.composing import HydraMissingError
 
 AFFECTS = """\
+severity: high
 affects:
   - {when: {actor.loss_agg_mode: token-mean, actor.clip: set}, where: a token is masked}
 until: {actor.loss_agg_mode: seq-mean-token-sum}
@@ -36,10 +38,10 @@ def tree(tiny: Any, commit: str, folder: Path) -> Path:
 def test_it_answers_in_words_first(run_sentinel: Any, mirrored: None, tiny: Any, tmp_path: Path) -> None:
     answer = run_sentinel("audit", "tiny", "--repo", tree(tiny, tiny.buggy, tmp_path / "buggy"))
     assert answer.status == 1
-    assert answer.out.startswith(f"1 of 1 known bug is in tiny at {tiny.buggy[:12]}.")
+    assert answer.out.startswith(f"1 bug (1 recipe) is in tiny at {tiny.buggy[:12]}.")
     answer = run_sentinel("audit", "tiny", "--repo", tree(tiny, tiny.fixed, tmp_path / "fixed"))
     assert answer.status == 0
-    assert answer.out.startswith("0 of 1 known bug are in tiny")
+    assert answer.out.startswith("0 bugs (0 recipes) are in tiny")
 
 
 def test_a_configuration_that_names_nothing_is_not_known(
@@ -50,7 +52,7 @@ def test_a_configuration_that_names_nothing_is_not_known(
     buggy = tree(tiny, tiny.buggy, tmp_path / "buggy")
     answer = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config)
     assert answer.status == 0
-    assert "your configuration reaches 0; 1 is not known." in answer.out
+    assert ": 0 hit you, 1 only if more is so, 0 do not." in answer.out
     (bug,) = run_sentinel("audit", "tiny", "--repo", buggy, "--config", config, "--json").json()["bugs"]
     assert (bug["verdict"], bug["reach"]) == ("reproduced", "not known")
 
@@ -75,13 +77,17 @@ def test_what_the_configuration_leaves_out_is_the_default(
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
     assert answer.status == 1
     first, *others = answer.out.splitlines()
-    assert first.startswith("1 of 1 known bug is in tiny at ")
-    assert first.endswith("; your configuration reaches 1:")
-    assert others[:3] == [
-        "  TINY-MEAN: masked tokens count",
-        "    because actor.loss_agg_mode=token-mean (the default), actor.clip=0.2; it bites where a token is masked",
-        "    until it is fixed, set actor.loss_agg_mode=seq-mean-token-sum",
+    assert first.startswith("1 bug (1 recipe) is in tiny at ")
+    assert first.endswith(": 0 hit you, 1 only if more is so, 0 do not.")
+    assert others[:6] == [
+        "",
+        "hits you only if …",
+        "  TINY-MEAN (high)",
+        "    masked tokens count",
+        "    only if a token is masked",
+        "    because actor.loss_agg_mode=token-mean (the default), actor.clip=0.2",
     ]
+    assert "    until it is fixed, set actor.loss_agg_mode=seq-mean-token-sum\n" in answer.out
     assert "\ndefaults are those of PPO (tiny/config.yaml)\n" in answer.out
     assert "is no option" not in answer.err
     safe = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=None")
@@ -89,6 +95,38 @@ def test_what_the_configuration_leaves_out_is_the_default(
     (bug,) = run_sentinel(*safe, "--json").json()["bugs"]
     assert (bug["reach"], bug["because"]) == ("not reached", "actor.clip=null")
     assert bug["until"] == {"actor.loss_agg_mode": "seq-mean-token-sum"}
+
+
+def _rewritten(tree: Path, **lines: str) -> None:
+    """The recipe beside the tree with these lines at its end."""
+    recipe = tree.parent / "recipes" / "tiny" / "TINY-MEAN.yaml"
+    text = recipe.read_text().partition("affects:")[0]
+    recipe.write_text(text + "".join(f"{name}: {line}\n" for name, line in lines.items()))
+
+
+def test_what_hits_is_apart_from_what_hits_only_if(
+    run_sentinel: Any, mirrored: None, tree_with_options: Path, tmp_path: Path
+) -> None:
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--sarif", "x.sarif", "--set")
+    _rewritten(tree_with_options, affects='[{when: {actor.clip: "> 0.1"}}]')
+    answer = run_sentinel(*audit, "actor.clip=0.2")
+    assert (answer.status, "\nhits you\n  TINY-MEAN (high)\n" in answer.out) == (1, True)
+    (result,) = json.loads(Path("x.sarif").read_text())["runs"][0]["results"]
+    assert (result["ruleId"], result["level"]) == ("TINY-MEAN", "error")
+    answer = run_sentinel(*audit, "actor.clip=1e-2")  # below the threshold, however it is written
+    assert (answer.status, "0 only if more is so, 1 do not." in answer.out) == (0, True)
+    assert json.loads(Path("x.sarif").read_text())["runs"] == []
+    reach = "{producer: 'tiny/losses.py:1@0123456789ab', how: a crash, fault: true}"
+    _rewritten(tree_with_options, affects='[{when: {actor.clip: "> 0.1"}}]', reach=reach)
+    answer = run_sentinel(*audit, "actor.clip=0.2")
+    assert "hits you only if …\n  TINY-MEAN (high, fault)" in answer.out
+    assert "    only if something else fails first\n" in answer.out
+    _rewritten(tree_with_options, affects="[runs with odd data]")
+    answer = run_sentinel(*audit, "actor.clip=0.2")
+    assert (answer.status, "    only for runs with odd data\n" in answer.out) == (0, True)
+    _rewritten(tree_with_options, reach="{producer: none, how: nothing does}")
+    answer = run_sentinel(*audit, "actor.clip=0.2")
+    assert (answer.status, "1 more are hardening" in answer.out) == (0, True)
 
 
 def test_single_settings_are_read_as_they_are_written_for_a_run(
@@ -142,8 +180,8 @@ def test_what_a_configuration_is_composed_of_is_told_where_it_is_not_read(
     assert answer.status == 1
     assert (
         "what its defaults list names is not read (mine, actor: dp): hydra-core is not installed; "
-        "`pip install 'rl-sentinel[hydra]'`, or give the composed configuration, which a Hydra program prints with "
-        "--cfg job" in answer.err
+        "pip install '.[hydra]' in a checkout of Sentinel, or give the composed configuration, which a Hydra program "
+        "prints with --cfg job" in answer.err
     )
     config.write_text("defaults: 3\n")
     assert "defaults list" not in run_sentinel(*audit).err
@@ -159,14 +197,14 @@ def test_a_configuration_is_composed_first(
     audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config)
     answer = run_sentinel(*audit)
     assert answer.status == 1
-    assert "because actor.loss_agg_mode=token-mean, actor.clip=0.2; it bites" in answer.out
+    assert "because actor.loss_agg_mode=token-mean, actor.clip=0.2\n" in answer.out
     assert "run.yaml: hydra.searchpath: pkg://yours is left out" in answer.err
     assert "defaults list" not in answer.err
     over = run_sentinel(*audit, "--json", "--set", "actor.clip=null").json()["bugs"][0]
     assert (over["reach"], over["because"]) == ("not reached", "actor.clip=null")
     config.write_text("defaults: [config, your, _self_]\nactor: {clip: 0.3}\n")
     answer = run_sentinel(*audit)
-    assert "actor.loss_agg_mode=token-mean (the default), actor.clip=0.3; it bites" in answer.out
+    assert "actor.loss_agg_mode=token-mean (the default), actor.clip=0.3\n" in answer.out
     assert (
         "what its defaults list names is not read (config, your): Hydra says: In 'run': Could not load 'your'; mend "
         "it, or give the composed configuration" in answer.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,34 @@ def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(
     better = run_sentinel("report", "changes", "--from", "tonight", "--baseline", "recorded", *GATE)
     worse = run_sentinel("report", "changes", "--from", "recorded", "--baseline", "tonight", *GATE)
     assert (better.status, "newly fixed" in better.out) == (0, True)
-    assert (worse.status, "newly broken" in worse.out) == (1, True)
+    assert worse.status == 1
+    lines = worse.out.splitlines()
+    assert lines[0] == "newly broken: tiny TINY-MEAN at git:main"
+    assert "    masked tokens count" in lines
+    assert re.search(r"^    tiny/losses\.py:\d+$", worse.out, re.MULTILINE)
+    assert "    loss: 26.0, right 1.0" in lines
+    assert "    pytest --sentinel-target=tiny --sentinel-bug=TINY-MEAN --sentinel-ref=git:main" in lines
+    text = run_sentinel(
+        "report", "changes", "--from", "recorded", "--baseline", "tonight", *GATE, "--format", "markdown"
+    )
+    assert re.search("<br><code>tiny&#47;losses.py:[0-9]+</code><br><code>loss: 26.0, right 1.0</code><br>", text.out)
+    assert "{" not in text.out, "no JSON for people"
+
+
+def test_what_is_worse_comes_first_and_the_most_severe_of_it(run_sentinel: Any, overnight: list[str]) -> None:
+    (file,) = Path("tonight").glob("tiny/*/*.json")
+    fixed, (bad,) = json.loads(file.read_text()), Path("recorded").glob("tiny/*/*.json")
+    broken = json.loads(bad.read_text())
+    for folder in ("base", "head"):
+        for name, severity in (("A-FIXED", "high"), ("B-LOW", "low"), ("C-HIGH", "high")):
+            document = broken if (folder == "head") == (name != "A-FIXED") else fixed
+            recipe = {**document["recipe"], "document": {**document["recipe"]["document"], "severity": severity}}
+            place = Path(folder, "tiny", name, f"path-{folder}.json")
+            place.parent.mkdir(parents=True)
+            place.write_text(json.dumps({**document, "bug_id": name, "ref": "path", "recipe": recipe}))
+    out = run_sentinel("report", "changes", "--from", "head", "--baseline", "base", *GATE).out
+    told = [line.split()[3] for line in out.splitlines() if not line.startswith(" ")]
+    assert told == ["C-HIGH", "B-LOW", "A-FIXED"]
 
 
 @pytest.fixture

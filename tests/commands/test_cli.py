@@ -6,11 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sentinel import cli
 from sentinel.cli import GROUPS, RENAMED
+from sentinel.commands.console import command
 from sentinel.sources import mirrors
 
 COMMANDS = [
@@ -210,3 +213,23 @@ def test_a_word_that_a_command_does_not_take_is_said_by_that_command(run_sentine
     assert answer.err.startswith("usage: sentinel list recipes ")
     said = "unrecognized arguments: --target; write TARGET by itself, without --target"
     assert answer.err.endswith(f"sentinel list recipes: error: {said}\n")
+
+
+def test_words_after_two_dashes_go_to_a_command_that_declares_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+
+    def run(told: Any) -> int:
+        heard.append(told)
+        return 0
+
+    def declare(commands: Any) -> None:
+        for name, takes in (("takes", True), ("leaves", False)):
+            parser = command(commands, name, run, "do", "", takes_words=takes)
+            parser.add_argument("words", nargs="*")
+            parser.add_argument("--flag", action="store_true")
+
+    monkeypatch.setattr(cli, "GROUPS", {"some": (SimpleNamespace(declare=declare),)})
+    assert cli.main(["takes", "a", "--flag", "--", "python", "--lr=1"]) == 0
+    assert (heard[-1].words, heard[-1].flag, heard[-1].after) == (["a"], True, ["python", "--lr=1"])
+    assert cli.main(["leaves", "--", "--a"]) == 0
+    assert (heard[-1].words, heard[-1].after) == (["--a"], [])

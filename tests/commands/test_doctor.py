@@ -93,7 +93,7 @@ def test_a_package_of_the_extra_that_is_not_there(run_sentinel: Any, monkeypatch
     check = checks(run_sentinel("doctor", "--json"))["targets extra"]
     assert check["state"] == "note"
     assert check["found"].startswith("without no-such-package>=2, pytest>=9999 (is ")
-    assert check["advice"] == "pip install 'rl-sentinel[targets]'"
+    assert check["advice"] == "pip install '.[targets]' in a checkout of Sentinel"
 
 
 def test_a_mirror_that_was_cut_off(run_sentinel: Any, tmp_path: Path) -> None:

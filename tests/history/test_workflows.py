@@ -17,8 +17,6 @@ import pytest
 import yaml
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, copy_demo, write_recipe
 
-import sentinel
-
 ROOT = Path(__file__).resolve().parents[2]
 EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")
 
@@ -129,6 +127,9 @@ def test_the_nightly_run_is_green_where_nothing_changed_and_says_what_did(runner
     third = night()
     assert (third[check], third["What changed, and with which commit"]) == (1, 0), said
     assert "newly fixed" in runner.summary
+    last = runner.summary.rpartition("## Sentinel: what changed")[0]
+    assert last.count("## Sentinel\n") == 2, "each night's run is told once, behind what changed"
+    assert runner.summary.startswith("## Sentinel: what changed")
     assert rev(runner, "fixed")[:9] in runner.summary
 
 
@@ -213,12 +214,6 @@ def test_a_heads_own_configuration_is_not_the_users(with_recipe: Runner, tmp_pat
     done = guard(with_recipe, **wanted)
     assert [step.returncode for step in done] == [0, 0, 1, 0], done[CHECK].stdout + done[CHECK].stderr
     assert "reproduced" in done[CHECK].stdout
-    job = read(".github/workflows/guard.yml")["jobs"]["guard"]
-    with_recipe.values.update({"inputs.laws": "off", "inputs.install": "rl-sentinel"})
-    steps = [step for step in job["steps"] if step.get("name") in ("Check the branch", "Summary")]
-    done = [with_recipe.step(step, job["env"]) for step in steps]
-    assert [step.returncode for step in done] == [1, 0], done[0].stdout + done[0].stderr
-    assert "reproduced" in done[0].stdout
     assert not (tmp_path / "ran").exists()
 
 
@@ -239,16 +234,20 @@ def test_with_a_base_the_action_fails_for_what_is_worse_alone(with_recipe: Runne
     assert (worse.returncode, "newly broken: demo DEMO-MASKED-TOKENS" in worse.stdout) == (1, True)
 
 
-def test_the_reusable_workflow_runs_what_the_action_runs(with_recipe: Runner) -> None:
-    working_tree(with_recipe)
-    job = read(".github/workflows/guard.yml")["jobs"]["guard"]
-    with_recipe.values.update({"inputs.sentinel-target": "demo", "inputs.base": "main", "inputs.laws": "off"})
-    with_recipe.values.update({"inputs.install": "rl-sentinel[targets]", "inputs.bugs": "DEMO-*"})
-    done = [with_recipe.step(step, job["env"]) for step in job["steps"] if "run" in step]
-    assert [step.returncode for step in done] == [0] * 6, [step.stdout[-500:] + step.stderr[-500:] for step in done]
+def test_the_reusable_workflow_is_the_action_at_its_own_commit() -> None:
+    """Nothing is on PyPI, and what is installed must be what the caller named."""
+    *checkouts, python, action = read(".github/workflows/guard.yml")["jobs"]["guard"]["steps"]
+    assert "setup-python" in python["uses"]
+    own = next(step for step in checkouts if step["with"]["path"] == "sentinel")
+    assert own["with"]["repository"] == "${{ job.workflow_repository }}"
+    assert own["with"]["ref"] == "${{ job.workflow_sha }}"
+    assert action["uses"] == "./sentinel"
+    assert action["with"]["repo"] in [step["with"]["path"] for step in checkouts]
+    inputs, known = set(action["with"]), read("action.yml")["inputs"]
+    assert set(read(".github/workflows/guard.yml")[True]["workflow_call"]["inputs"]) - {"base"} <= inputs <= set(known)
 
 
-@pytest.mark.parametrize("name", ["action.yml", *(f".github/workflows/{w}.yml" for w in ("guard", "nightly", "pages"))])
+@pytest.mark.parametrize("name", ["action.yml", *(f".github/workflows/{w}.yml" for w in ("nightly", "pages"))])
 def test_strangers_code_is_run_strictly_contained_or_not_at_all(name: str) -> None:
     """Without namespaces a run ends without evidence, and what compares it with its base fails."""
     document = read(name)
@@ -261,9 +260,12 @@ def test_strangers_code_is_run_strictly_contained_or_not_at_all(name: str) -> No
     )
 
 
-def test_what_the_reusable_workflow_installs_is_a_release_of_its_own() -> None:
-    inputs = read(".github/workflows/guard.yml")[True]["workflow_call"]["inputs"]
-    assert inputs["install"]["default"] == f"rl-sentinel[targets]=={sentinel.__version__}"
+def test_nothing_promises_a_release_that_is_not_there() -> None:
+    """``sentinel.errors.INSTALL`` alone says how Sentinel is installed."""
+    told = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    files = [ROOT / name for name in told if name.endswith((".py", ".md", ".yml", ".html", ".js", ".toml"))]
+    promise = re.compile(r"pip3? install [^\n]*rl[-_]sentinel|rl-sentinel(\[\w+\])?==")
+    assert [file for file in files if file.is_file() and promise.search(file.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.nightly

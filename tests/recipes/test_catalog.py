@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +18,7 @@ from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
 from sentinel.recipes.reach import realism
 
+ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = bundled_catalog().contracts
 
 ADAPTER = """\
@@ -96,6 +99,26 @@ def test_the_committed_index_of_recipes_is_the_generated_one(capsys: pytest.Capt
 def test_every_shipped_recipe_says_how_bad_it_is_and_what_is_wrong() -> None:
     said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
     assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []
+
+
+def test_no_bug_is_called_unreported_that_a_recorded_head_of_a_pull_request_mends() -> None:
+    """What a record says counts, and not what a pin expects; a `.fix.yaml` may name the head, too."""
+    head = re.compile(r"\bhead of #\d+|#\d+ as merged")
+    wrong, looked = [], 0
+    for recipe in find_recipes(bundled_catalog()):
+        folder = ROOT / "reports" / recipe.target / recipe.bug_id
+        records = {json.loads(file.read_text())["ref"]: file for file in folder.glob("git-*.json")}
+        mended = [
+            pin.note
+            for pin in recipe.pins
+            if head.search(pin.note) and str(pin.ref) in records
+            and json.loads(records[str(pin.ref)].read_text())["verdict"] == "fixed"
+        ]  # fmt: skip
+        looked += len(mended)
+        if mended and recipe.upstream.get("status") == "unreported":
+            wrong.append((recipe.bug_id, mended))
+    assert wrong == []
+    assert looked > 50
 
 
 def test_every_shipped_bug_that_is_called_unreported_says_how_a_run_gets_there() -> None:

@@ -36,6 +36,22 @@ def test_each_verdict_has_its_kind_and_level(decide: Any, verdict: str, kind: st
     assert (result["kind"], result["level"]) == (kind, level)
 
 
+@pytest.mark.parametrize(("severity", "level"), [("high", "error"), ("medium", "warning"), ("low", "note")])
+def test_the_level_goes_by_severity_and_lines_are_lines(decide: Any, recipe: Any, severity: str, level: str) -> None:
+    bug = recipe(document={"severity": severity, "story": "One\nparagraph.\n\nAnother."})
+    document = log(decide("reproduced", recipe=bug))["runs"][0]
+    (result,) = document["results"]
+    assert result["level"] == level
+    assert result["message"]["text"].split("\n") == [
+        "token-mean sums masked tokens",
+        f"reproduced (the bug is there); {severity}",
+        "loss: 26.0, right 1.0; 3 of 5 differ",
+        "repeat: pytest recipes/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.yaml::git:c09bc8b",
+    ]
+    assert document["tool"]["driver"]["rules"][0]["fullDescription"]["text"] == "One paragraph.\n\nAnother."
+    assert log(decide("fixed", recipe=bug))["runs"][0]["results"][0]["level"] == "none"
+
+
 def test_it_stands_on_the_boundarys_lines_of_the_commit(decide: Any) -> None:
     (run,) = log(decide("reproduced"))["runs"]
     place = run["results"][0]["locations"][0]["physicalLocation"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.site.building import BUG_LIMIT, START_LIMIT, build
 from sentinel.site.material import read
+from sentinel.site.matrix import ranked, tables
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -147,14 +149,15 @@ def test_every_link_of_the_site_leads_somewhere(site: Callable[[], Path], histor
     assert count > 100
 
 
-def test_each_cell_leads_to_its_evidence(site: Callable[[], Path], reports: Path) -> None:
+def test_each_chip_leads_to_its_evidence(site: Callable[[], Path], reports: Path) -> None:
     made = site()
-    start = Page(made / "index.html")
-    links = {a["href"] for a in start.all("a")}
+    links = {a["href"] for a in Page(made / "index.html").all("a")}
     documents = list(reports.glob("*/*/*.json"))
     for file in documents:
         target, bug, _ = file.relative_to(reports).parts
-        assert f"bugs/{target}/{bug}.html#{file.stem}" in links
+        place = f"bugs/{target}/{bug}.html"
+        assert f"#{file.stem}" in {a["href"] for a in Page(made / place).all("a")}
+        assert f"{place}#{file.stem}" in links or not file.stem.endswith("main")
         assert (made / "evidence" / file.relative_to(reports)).read_bytes() == file.read_bytes()
     assert len(documents) > 8
 
@@ -185,24 +188,47 @@ def test_a_masked_leak_is_drawn_before_beside_after(site: Callable[[], Path]) ->
     assert "◆leaks 100 masked" in page.text
 
 
-def test_the_matrix_says_each_verdict_with_a_sign_and_a_word(site: Callable[[], Path]) -> None:
-    page = Page(site() / "index.html")
-    said = {(link.get("aria-label"), link.get("class")) for link in page.all("a")}
-    assert ("reproduced", None) in said
-    assert ("f67f5d3 fixed", "chip fixed") in said
-    assert "✗" in page.text
-    assert "✓ f67f5d3" in page.text
-    assert "marks a verdict other than" not in page.text
+def chips(page: Page) -> set[str]:
+    """The texts of chips, each verdict with a sign and a word."""
+    return {" ".join(text.split()) for text in re.findall(r"(?:today|base|fix) \S+ [\w, ]+? \w{7}\b", page.text)}
+
+
+def test_chips_name_base_fix_and_today_with_a_sign_and_a_word(site: Callable[[], Path]) -> None:
+    made = site()
+    page = Page(made / "index.html")
+    wanted = {"today ✗ reproduced 8eb27cc", "base ✗ reproduced c09bc8b", "fix ✓ fixed f67f5d3"}
+    assert wanted <= chips(page)
+    assert wanted <= chips(bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK"))
     assert "3 bugs (3 recipes), of 3 frameworks" in page.text
     assert any(select.get("name") == "realism" for select in page.all("select"))
 
 
+def test_bugs_stand_by_severity_realism_and_whether_they_are_there_today(catalog: Catalog, reports: Path) -> None:
+    material = read(reports, catalog)
+    (verl,) = (bug for bug in material.bugs if bug.target == "verl")
+
+    def bug(name: str, severity: str, reach: dict[str, Any] | None = None) -> Any:
+        document = {**verl.document, "severity": severity, **({"reach": reach} if reach else {})}
+        return replace(verl, bug_id=name, recipe=replace(verl.recipe, bug_id=name, document=document))
+
+    shipped = {"producer": "a:1@b", "how": "", "shipped": "a:1@b"}
+    bugs = [bug("LOW", "low"), bug("SAID", "high", shipped), bug("HARD", "high", {"producer": "none", "how": ""})]
+    gone = replace(bug("GONE", "high", shipped), seen=tuple(seen for seen in verl.seen if seen.verdict == "fixed"))
+    rows = ranked(tables(replace(material, bugs=(*bugs, gone))))
+    assert [row.bug.bug_id for row in rows] == ["SAID", "GONE", "HARD", "LOW"]
+
+
+def test_versions_are_those_of_records_and_of_evidence(site: Callable[[], Path], history: Path) -> None:
+    page = Page(site() / "index.html")
+    assert "main 0.3 0.2 0.1" in [option.get("data-versions") for option in page.all("option")]
+    (at,) = (li["data-at"] for li in page.all("li") if li.get("data-target") == "roll")
+    assert at == "x-x-"
+
+
 def test_a_verdict_other_than_the_pinned_one_is_marked(changed: Any, site: Callable[[], Path]) -> None:
-    changed("roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-8*.json", lambda document: document.update(expect="fixed"))
+    changed("roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c*.json", lambda document: document.update(expect="fixed"))
     made = site()
-    page = Page(made / "index.html")
-    assert "✗! 8eb27cc" in page.text
-    assert "8eb27cc reproduced, expected fixed" in {link.get("aria-label") for link in page.all("a")}
+    assert "base ✗! reproduced, expected fixed c09bc8b" in chips(Page(made / "index.html"))
     assert "(expected fixed)" in bug_page(made, "ROLL-AGGLOSS-TOKENMEAN-MASK").text
 
 
@@ -278,5 +304,5 @@ def test_what_is_missing_is_said_with_the_extra_that_brings_it(monkeypatch: pyte
 
     real = building.importlib.util.find_spec
     monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: None if name == "jinja2" else real(name))
-    with pytest.raises(SentinelError, match=re.escape("a site needs jinja2; pip install 'rl-sentinel[site]'")):
+    with pytest.raises(SentinelError, match=re.escape("a site needs jinja2; pip install '.[site]' in a")):
         building.require()

@@ -61,5 +61,5 @@ class Decisions:
         wanted = bundled_catalog().adapters[job.recipe.target].target.preload
         missing = [name for name in wanted if decision.verdict.kind == "ghost" and find_spec(name) is None]
         if missing:
-            pytest.skip(f"{job.recipe.target} wants {', '.join(missing)}: pip install 'rl-sentinel[trl]'")
+            pytest.skip(f"{job.recipe.target} wants {', '.join(missing)}: pip install '.[trl]'")
         return decision

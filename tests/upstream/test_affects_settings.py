@@ -18,7 +18,7 @@ from sentinel.configuration.declared import options_of
 from sentinel.configuration.options import Option, Options
 from sentinel.errors import Unavailable
 from sentinel.recipes import Recipe
-from sentinel.recipes.affects import in_text
+from sentinel.recipes.affects import bounding, in_text
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.checkout import Checkout
@@ -72,7 +72,8 @@ def complaint(recipe: Recipe, name: str, condition: Any) -> str:
         found = [trainer.options.get(name, Option("{…}")) for trainer in trainers]
         wrong = [] if found else [f"{ref.short} has no option {name}"]
         for value in values(condition):
-            if found and not any(knows(recipe, ref, option, value) for option in found):
+            other = value == bounding(condition) and any(value in trainer for trainer in trainers)
+            if found and not other and not any(knows(recipe, ref, option, value) for option in found):
                 wrong.append(f"{ref.short}: {name} knows no {value!r}")
         if not wrong:
             return ""

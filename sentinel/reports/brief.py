@@ -1,0 +1,63 @@
+"""What a person is told of one verdict: what is wrong, how bad it is, where, one number, and how to see it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.recipes.reach import grade, order
+from sentinel.reports.escaping import message
+from sentinel.reports.numbers import in_short
+from sentinel.targets.refs import Ref
+
+
+@dataclass(frozen=True)
+class Brief:
+    """Every field is safe to show.
+
+    :ivar rank: 0 for the highest severity; what has none comes behind.
+    :ivar grade: severity and realism, as far as the recipe says them: ``high, default``.
+    :ivar where: ``<file>:<line>`` of the boundary.
+    :ivar number: one number that is wrong beside the right one; empty where none is.
+    :ivar command: what runs it alone.
+    """
+
+    rank: int
+    title: str
+    grade: str
+    where: str
+    number: str
+    command: str
+
+    @property
+    def lines(self) -> list[str]:
+        return [line for line in (self.title, self.where, self.number, self.command) if line]
+
+
+def brief(document: Mapping[str, Any]) -> Brief:
+    """What evidence says, in brief."""
+    recipe, boundary = document["recipe"]["document"], document["boundary"]
+    return Brief(
+        order(recipe)[0],
+        message(document["title"]),
+        message(grade(recipe)),
+        message(f"{boundary['file']}:{boundary['line']}" if boundary["file"] else boundary["written"]),
+        in_short(document) if document["verdict"] == "reproduced" else "",
+        message(command(document)),
+    )
+
+
+def command(document: Mapping[str, Any]) -> str:
+    """The command that runs what evidence is about again."""
+    kind, _, name = str(document["ref"]).partition(":")
+    ref = Ref("git", name).short if kind == "git" else str(document["ref"])
+    asked = "--sentinel-repo=." if kind == "path" else f"--sentinel-ref={shlex.quote(ref)}"
+    target, bug = str(document["target"]), str(document["bug_id"])
+    if not bug:
+        law = f"laws/{target}/{document['boundary']['written']}::{document['law']}[{ref}]"
+        return f"pytest {shlex.quote(law)} {asked}"
+    if document["expect"] is not None and kind in ("git", "pypi"):
+        return f"pytest {shlex.quote(f'recipes/{target}/{bug}.yaml::{ref}')}"
+    return f"pytest --sentinel-target={shlex.quote(target)} --sentinel-bug={shlex.quote(bug)} {asked}"
