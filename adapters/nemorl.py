@@ -341,7 +341,7 @@ _LOSS_BINDINGS = (
         "preference_loss",
         call=_preference,
         imports=(_BATCHES,),
-        accepts={"loss_type": ("sigmoid",)},
+        fixed={"ld_alpha": None, "loss_type": "sigmoid"},
     ),
     Binding(
         f"{_LOSSES}.MseValueLossFn.__call__",
@@ -800,7 +800,10 @@ TARGET = Target(
     name="nemorl",
     repository="https://github.com/NVIDIA-NeMo/RL",
     roots=(PackageRoot("nemo_rl"), PackageRoot("nemo_reinforcer")),
-    moved={"nemo_rl": ("nemo_reinforcer",), _LOSSES: (f"{_ALGORITHMS}.loss_functions",)},
+    moved={
+        "nemo_rl": ("nemo_reinforcer",),
+        _LOSSES: (f"{_ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
+    },
     preload=("torch._dynamo", "pydantic", "transformers"),
     # A patch of tokenizers is for transformers before 5.12; pydantic wants the TypedDict of Python 3.12.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},

@@ -380,6 +380,7 @@ def _advantages(
         response_length=(mask != 0).sum(-1),
         truncated=None,
         info={"reward": rewards.clone(), "response_length": (mask != 0).sum(-1)},
+        to_device=lambda *_: None,
     )
     maker = _without(
         boundary,
@@ -514,8 +515,12 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
-    stacks = {"stack": False} if "stack" in boundary.parameters else {}
-    found = boundary.function(rows, side=inputs["side"], value=value, **stacks)
+    if value != 0 and "value" not in boundary.parameters:
+        raise AbsentError("not in this version: rows are padded with 0")
+    options = {"value": value, "stack": False}
+    found = boundary.function(
+        rows, side=inputs["side"], **{name: options[name] for name in options if name in boundary.parameters}
+    )
     return {"padded": found.reshape(len(rows), -1)[:-1]}
 
 
@@ -523,6 +528,7 @@ _ROWS = (
     Binding(
         "openrlhf.utils.utils.zero_pad_sequences",
         "column_padding",
+        formerly=(f"{_PPO}.replay_buffer.zero_pad_sequences",),
         call=_padded,
     ),
     Binding(
@@ -610,7 +616,7 @@ def _pairs(boundary: str, loss_type: str) -> Binding:
         call=_preference,
         imports=(_DPO.rpartition(".")[0],),
         stand_ins=(_MODEL, StandIn("self", "a trainer starts DeepSpeed; the step reads a token id")),
-        fixed={"loss_type": loss_type},
+        fixed={"loss_type": loss_type, "ld_alpha": None},
         accepts={"chosen_mask": ("full", "right"), "rejected_mask": ("full", "right")},
     )
 

@@ -194,6 +194,7 @@ _LOSSES = (
     Binding(
         f"{_BEFORE}.training.loss.grpo_loss",
         "policy_loss",
+        formerly=("prime_rl.trainer.loss.grpo_loss",),
         call=_from_logits,
         fixed={
             **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
@@ -475,7 +476,8 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     quiet = stand_in(**dict.fromkeys(("info", "debug", "warning"), lambda *_: None))
     config = stand_in(output_dir=".")
     task = stand_in(done=lambda: False, cancel=lambda: None)
-    info = boundary.module.InflightRolloutInfo(off_policy_steps=0, client_config=None)
+    made = boundary.module.InflightRolloutInfo
+    info = made(**{name: 0 if name == "off_policy_steps" else None for name in inspect.signature(made).parameters})
     scheduler = stand_in(
         config=config,
         step=0,
@@ -507,6 +509,7 @@ _ROLLOUTS = (
     Binding(
         "prime_rl.orchestrator.scheduler.Scheduler.update_policy",
         "call",
+        formerly=("prime_rl.orchestrator.scheduler.Scheduler.maybe_update_policy",),
         call=_updated,
         stand_ins=(StandIn("self", "a scheduler talks to engines; the update reads one rollout in flight"),),
     ),
@@ -524,6 +527,7 @@ TARGET = Target(
         PackageRoot("packages/prime-rl-configs/src/prime_rl", "packages/prime-rl-configs/src"),
         PackageRoot("src/zeroband", "src"),
     ),
+    moved={_LOSS: ("prime_rl.trainer.loss", f"{_BEFORE}.training.loss")},
     preload=("torch._dynamo", "jaxtyping", "beartype", "msgspec", "pydantic"),
     bindings=tuple(
         replace(binding, dtypes=("float32",)) for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_ROLLOUTS)
