@@ -19,7 +19,7 @@ from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISA
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import joined, operated, stand_in, swapped, taken
+from sentinel.worker.kit import joined, operated, stand_in, swapped, taken, two_token_logits
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 _ALGORITHMS = "nemo_rl.algorithms"
@@ -82,7 +82,7 @@ def _rows(mask: Any) -> Any:
 
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """A loss of a batch; until March 2026 it took the logits. Of a vocabulary of two tokens, one stands everywhere."""
+    """A loss of a batch; until March 2026 it took the logits."""
     import torch
 
     mask = data["token_mask"]
@@ -99,8 +99,7 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
     batch = boundary.imported[_BATCHES].BatchedDataDict(given)
     if "next_token_logprobs" in boundary.parameters:
         return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
-    logit = log_probs - torch.log(-torch.expm1(log_probs))
-    logits = torch.stack([torch.zeros_like(logit), logit], -1)
+    logits = two_token_logits(log_probs)
     with swapped(torch.Tensor, "cuda", lambda self: self):
         last = torch.zeros_like(logits[:, :1])
         return boundary.invoke({}, loss, next_token_logits=torch.cat([logits, last], 1), data=batch, **counts)
@@ -784,8 +783,32 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": loss(data=batch, **counts, **made)[0]}
 
 
+class _Words:
+    """A tokenizer and its template: a word is a token, and a message its words."""
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], **_: Any) -> str:
+        return " ".join(message["content"] for message in messages)
+
+    def __call__(self, text: str, **_: Any) -> dict[str, Any]:
+        import torch
+
+        return {"input_ids": torch.tensor([[int(word) for word in text.split()]])}
+
+
+def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens that generation goes on from."""
+    found = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
+    return {"returned": [token for message in found["message_log"] for token in message["token_ids"].tolist()]}
+
+
 _SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"
 _CALLS = (
+    Binding(
+        "nemo_rl.data.processors.helpsteer3_data_processor",
+        "call",
+        call=_prompted,
+        stand_ins=(StandIn("tokenizer", "a word is a token, which is its number"),),
+    ),
     Binding(
         f"{_ALGORITHMS}.loss.utils.prepare_loss_input",
         "call",

@@ -8,7 +8,7 @@ read.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,16 @@ from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISA
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, UnknownInputError
-from sentinel.worker.kit import coefficients, group_size, partitioned, stand_in, swapped, taken
+from sentinel.worker.kit import (
+    coefficients,
+    group_size,
+    partitioned,
+    ruled,
+    stand_in,
+    swapped,
+    taken,
+    two_token_logits,
+)
 
 _MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
 _MADE = f"{_MAIN}/trainer/ppo_utils/experience_maker.py"
@@ -312,6 +321,11 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": found, "entropy": None}
 
 
+def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    log_probs = boundary.module.log_probs_from_logits(inputs["logits"], inputs["token_ids"])
+    return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"])}
+
+
 class _Output(dict[str, Any]):
     """What a model of transformers returns: a mapping whose keys are attributes, too."""
 
@@ -325,6 +339,9 @@ class _Output(dict[str, Any]):
 _MODEL = StandIn("model", "a table of the scenario's logits; what a network computes is not what is looked at")
 _LOG_PROBS = (
     Binding(f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}),
+    Binding(
+        f"{_UTILS}.compute_entropy", "token_log_probs", call=_entropy, fixed={"temperature": 1.0, "with_entropy": True}
+    ),
     Binding(
         f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), fixed={"with_entropy": False}
     ),
@@ -567,7 +584,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _log_sum(trainer: Any, sides: Mapping[str, Any], of_prompt: float) -> Any:
     """The trainer's log-probs of both sides, behind a prompt of two tokens; each model has its own of the second.
 
-    A vocabulary has two tokens; the one that stands there has the scenario's log-prob.
+    The token that stands there has the scenario's log-prob.
     """
     import torch
 
@@ -580,7 +597,7 @@ def _log_sum(trainer: Any, sides: Mapping[str, Any], of_prompt: float) -> Any:
         ids.append(torch.ones_like(masks[-1]))
     longest = max(int(one.shape[1]) for one in tables)
     table = torch.cat([torch.nn.functional.pad(one, (0, longest - one.shape[1]), value=-1.0) for one in tables])
-    logits = torch.stack([torch.zeros_like(table), table - torch.log(-torch.expm1(table))], -1)
+    logits = two_token_logits(table)
     logits = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
 
     def model(*_: Any, return_logprobs: bool = False, **__: Any) -> Any:
@@ -630,6 +647,78 @@ _DATA = (
     ),
     _pairs(f"{_DPO}.concatenated_forward", "sigmoid"),
     _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
+)
+
+
+# -- agents, and rules that score them ---------------------------------------------------------------------------------
+
+
+class _Letters:
+    """A tokenizer: a letter is a token."""
+
+    def __call__(self, text: str, **_: Any) -> dict[str, Any]:
+        import torch
+
+        return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
+
+
+class _Speaker:
+    """An engine that says so many tokens in each turn, or as many of them as it may."""
+
+    def __init__(self, said: Sequence[int]) -> None:
+        self._said = iter(said)
+
+    async def generate(self, _: Any, params: Any, **__: Any) -> Any:
+        says = next(self._said)
+        ids = [1] * min(says, params.max_tokens)
+        reason = "length" if says > params.max_tokens else "stop"
+        return stand_in(outputs=[stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)])
+
+
+def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Behind a prompt of two tokens; what comes after the last turn is the environment's, and cut off here."""
+    import asyncio
+
+    import torch
+
+    said, heard = inputs["said"], iter(inputs["heard"])
+    left = [len(said)]
+
+    async def answer(_: Any, __: Any) -> dict[str, Any]:
+        left[0] -= 1
+        return {"rewards": torch.tensor(0.0), "environment_feedback": "y" * next(heard), "done": not left[0]}
+
+    if hasattr(boundary.module, "AgentInstanceBase") and boundary.owner.__name__ == "MultiTurnAgentExecutor":
+        bases = (boundary.module.AgentInstanceBase,)
+        agent = type("Agent", bases, {"__init__": lambda self: None, "step": answer})
+        executor = boundary.owner(agent)
+    elif len(said) > 1 or inputs["heard"][-1]:
+        raise AbsentError("it has one turn, and no environment")
+    else:
+        executor = boundary.owner()
+    params = stand_in(max_tokens=None, logprobs=None)
+    room = 2 + inputs["max_tokens"]
+    given = {"sampling_params": params, "max_length": room, "hf_tokenizer": _Letters(), "llm_engine": _Speaker(said)}
+    found = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", **given))
+    spans = found["action_ranges"]
+    spoken = {token for start, end in spans for token in range(start, end)}
+    mask = [int(token in spoken) for token in range(2, spans[-1][1])]
+    return {"loss_mask": mask, "cut": found.get("truncated", False)}
+
+
+_AGENT = "openrlhf.utils.agent"
+_RULES = "openrlhf.utils.math_utils"
+_ENGINE = (
+    StandIn("llm_engine", "answers as many tokens as the scenario says"),
+    StandIn("hf_tokenizer", "a letter is a token"),
+)
+_AGENTS = (
+    Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
+    Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
+    *(
+        Binding(f"{_RULES}.{name}", "rule_reward", call=ruled, accepts={"wording": ("bare",)})
+        for name in ("grade_answer", "grade_answer_mathd", "grade_answer_sympy")
+    ),
 )
 
 
@@ -696,7 +785,7 @@ TARGET = Target(
     preload=("torch._dynamo", "transformers"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for binding in (*_LOSSES, *_NUMBERS, *_LOG_PROBS, *_ADVANTAGES, *_SCALARS, *_ROWS, *_DATA, *_CALLS)
+        for binding in (*_LOSSES, *_NUMBERS, *_LOG_PROBS, *_ADVANTAGES, *_SCALARS, *_ROWS, *_DATA, *_AGENTS, *_CALLS)
     ),
     unbound=_UNBOUND,
 )

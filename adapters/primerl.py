@@ -15,9 +15,10 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.normalisation import REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
-from sentinel.targets import Binding, PackageRoot, StandIn, Target
+from sentinel.contracts.schedule import LEARNING_RATE
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import group_size, stand_in, swapped
+from sentinel.worker.kit import group_size, rates, stand_in, swapped, two_token_logits
 
 _MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
 _LOSS = "prime_rl.trainer.rl.loss"
@@ -134,8 +135,7 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
-    logit = log_probs - torch.log(-torch.expm1(log_probs))
-    logits = torch.stack([torch.zeros_like(logit), logit], -1)
+    logits = two_token_logits(log_probs)
     given = {
         "logits": torch.cat([logits, torch.zeros_like(logits[:, :1])], 1),
         "input_ids": torch.ones(mask.shape[0], mask.shape[1] + 1, dtype=torch.int64),
@@ -218,7 +218,18 @@ def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"])}
 
 
+def _mismatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What it calls the trainer's log-probs are those of the reference."""
+    return {"kl": boundary.function(inputs["ref_log_probs"], inputs["log_probs"])[2]}
+
+
 _LOG_PROBS = (
+    Binding(
+        f"{_LOSS}.compute_importance_ratio_and_mismatch_kl",
+        "kl_estimate",
+        call=_mismatch,
+        fixed={"response_mask": None, "kl_estimator": "k3"},
+    ),
     Binding(
         f"{_LOSS}.selective_log_softmax",
         "token_log_probs",
@@ -330,6 +341,24 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": found}
 
 
+def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Each group is scored by GRPO, and asks the gate, whose range is the default."""
+    import asyncio
+
+    algorithm = object.__new__(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm)
+    vars(algorithm).update(length_penalty=None)
+    gate = boundary.owner(stand_in(reject_min=0.0, reject_max=0.0))
+    rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
+    numbers: list[int] = []
+    for label in dict.fromkeys(labels):
+        rows = [row for row, other in enumerate(labels) if other == label]
+        episodes = _episodes([rewards[row] for row in rows])
+        asyncio.run(algorithm.score_group(episodes))
+        numbers += rows if boundary.function(gate, episodes) else []
+    numbers.sort()
+    return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
+
+
 _TRACES = StandIn("episodes", "verifiers' records of rollouts; an algorithm reads rewards and writes advantages")
 _ONE_TOKEN = {**REWARD_NORMALISATION.lacking("std_level", "leave_one_out"), "mean_level": "group"}
 _ADVANTAGES = (
@@ -355,6 +384,13 @@ _ADVANTAGES = (
         stand_ins=(_TRACES,),
         fixed={"estimator": "maxrl", "reward_layout": "outcome", **GROUP_ADVANTAGE.lacking(), "epsilon": 0.0},
         accepts={"response_mask": ("full",)},
+    ),
+    Binding(
+        "prime_rl.orchestrator.curriculum.gates.adv.AdvRangeGate.admit",
+        "group_filter",
+        call=_admitted,
+        imports=(f"{_ALGORITHMS}.grpo",),
+        stand_ins=(_TRACES,),
     ),
     Binding(
         f"{_ADVANTAGE}.compute_advantages",
@@ -434,6 +470,31 @@ _ROWS = (
         "truncation",
         call=_truncated,
         fixed={"side": "right", "padded": False},
+    ),
+)
+
+
+def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    lowest = inputs["peak"] * inputs["min_ratio"]
+    given = {"max_steps": inputs["training_steps"], "lr": inputs["peak"], "min_lr": lowest}
+    asked = {**given, "warmup_steps": inputs["warmup_steps"]} if inputs["schedule"] == "cosine" else {}
+    return rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **asked))
+
+
+_SCHEDULER = "prime_rl.trainer.scheduler"
+_SCHEDULES = (
+    Binding(
+        f"{_SCHEDULER}.setup_cosine_scheduler",
+        "learning_rate",
+        call=_rates,
+        fixed={**LEARNING_RATE.lacking("warmup_steps", "min_ratio"), "schedule": "cosine"},
+        dialects=(Dialect("warmup_from", "minimum", "it goes up from min_lr", f"{_MAIN}/trainer/scheduler.py#L76"),),
+    ),
+    Binding(
+        f"{_SCHEDULER}.setup_constant_scheduler",
+        "learning_rate",
+        call=_rates,
+        fixed={**LEARNING_RATE.lacking(), "schedule": "constant", "warmup_steps": 0},
     ),
 )
 
@@ -530,7 +591,8 @@ TARGET = Target(
     moved={_LOSS: ("prime_rl.trainer.loss", f"{_BEFORE}.training.loss")},
     preload=("torch._dynamo", "jaxtyping", "beartype", "msgspec", "pydantic"),
     bindings=tuple(
-        replace(binding, dtypes=("float32",)) for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_ROLLOUTS)
+        replace(binding, dtypes=("float32",))
+        for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS)
     ),
     unbound=_UNBOUND,
 )
