@@ -488,6 +488,7 @@ _SCHEDULES = (
         "learning_rate",
         call=_rates,
         fixed={**LEARNING_RATE.lacking("warmup_steps", "min_ratio"), "schedule": "cosine"},
+        accepts={"min_ratio": (0.1, 1.0)},  # a warm-up from nothing begins at 1e-8 of the peak
         dialects=(Dialect("warmup_from", "minimum", "it goes up from min_lr", f"{_MAIN}/trainer/scheduler.py#L76"),),
     ),
     Binding(
