@@ -89,6 +89,34 @@ def _aggregate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(names, token_level_loss=_MODES[inputs["loss_agg_mode"]])
 
 
+def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A row is a microbatch, and all of them are one step of the optimiser; the loss is their mean."""
+    aggregate = boundary.imported[_LOSS].aggregate_loss
+    losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
+    rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
+    found = boundary.function(range(rows), stand_in(), rows, lambda row: mask[row : row + 1])
+    parts = [aggregate(losses[row : row + 1], mask[row : row + 1], level, **info) for row, info in found]
+    return {"loss": sum(parts) / rows}
+
+
+def _of_a_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    mask = inputs["response_mask"].to(inputs["loss_mat"].dtype)
+    counts = boundary.invoke({}, strategy=stand_in(), loss_mask=mask)
+    aggregate = boundary.imported[_LOSS].aggregate_loss
+    return {"loss": aggregate(inputs["loss_mat"], mask, _MODES[inputs["loss_agg_mode"]], **counts)}
+
+
+def _normalised_by(function: str, call: Any) -> Binding:
+    return Binding(
+        f"openrlhf.utils.loss_utils.{function}",
+        "loss_aggregation",
+        call=call,
+        imports=(_LOSS,),
+        fixed=dict.fromkeys(("weights", *_COUNTS, "loss_scale_factor")),
+        accepts=_AGGREGATES,
+    )
+
+
 def _clip(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The clip range; until May 2025 it had one bound."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
@@ -157,6 +185,8 @@ _LOSSES = (
         fixed={"weights": None, "loss_scale_factor": None},
         accepts=_AGGREGATES,
     ),
+    _normalised_by("iter_grad_accum_global_norm", _of_a_step),
+    _normalised_by("get_loss_batch_info", _of_a_batch),
     Binding(
         f"{_LOSS}.PolicyLoss",
         "policy_loss",
@@ -541,7 +571,17 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"padded": found.reshape(len(rows), -1)[:-1]}
 
 
+def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    sampler = boundary.owner(range(inputs["size"]), 1, 0, shuffle=True, seed=inputs["seed"])
+    drawn = []
+    for epoch in range(inputs["epochs"]):
+        sampler.set_epoch(epoch)
+        drawn += list(boundary.function(sampler))
+    return {"drawn": drawn}
+
+
 _ROWS = (
+    Binding("openrlhf.utils.distributed_sampler.DistributedSampler.__iter__", "epoch_order", call=_drawn),
     Binding(
         "openrlhf.utils.utils.zero_pad_sequences",
         "column_padding",
@@ -772,9 +812,46 @@ _CALLS = (
     ),
 )
 
-_ENGINES = "it talks to Ray, vLLM or DeepSpeed; what it computes is bound"
 _UNBOUND: dict[str, str] = {
     f"{_LOSS}.PairWiseLoss.forward": "one log-sigmoid of a difference of two scores",
+    f"{_LOSS}.LogExpLoss.forward": "one logarithm of a difference of two scores, which recipes ask for as it is",
+    f"{_LOSS}.GPTLMLoss.forward": "the mean of a cross entropy; nothing calls it any more",
+    f"{_LOSS}.*": "options, which the losses that are bound are asked with",
+    f"{_UTILS}._logsumexp_by_chunk": "log_probs_from_logits, which is bound, asks it",
+    "openrlhf.models.actor.Actor.__init__": "it loads a model",
+    "openrlhf.models.model.*": "it puts a head on a model, and loads it",
+    "openrlhf.models.ring_attn_utils.*": "slices and gathers of the ranks of a ring; a recipe has their padding",
+    "openrlhf.cli.*": "it reads options, starts a trainer, or serves a reward model",
+    "openrlhf.datasets.prompts_dataset.*": "columns of text, in a template",
+    "openrlhf.datasets.reward_dataset.*": "pairs of texts as a tokenizer makes them, padded by what is bound",
+    f"{_SFT}.collate_fn": "zero_pad_sequences, which is bound, for each column",
+    f"{_DPO}.concatenated_inputs": "concatenated_forward, which is bound, asks it",
+    f"{_DPO}._get_batch_logps": "concatenated_forward, which is bound, asks it",
+    **dict.fromkeys(
+        (f"openrlhf.trainer.{name}_trainer.*" for name in ("dpo", "rm", "sft")),
+        "DeepSpeed's loop around a model, and around losses that are bound",
+    ),
+    "openrlhf.trainer.ppo_trainer.compute_eval_metrics": "means over an evaluation; nothing is trained on them",
+    "openrlhf.trainer.ppo_trainer.*": "it starts Ray's actors, asks them in turn, and saves",
+    "openrlhf.trainer.ppo_trainer_async.*": "queues between Ray's actors",
+    f"{_PPO}.length_penalty.apply_length_penalties": "it asks apply_overlong_penalty, which is bound, by the options",
+    f"{_MAKER}.__init__": "options",
+    f"{_MAKER}.make_experience": "it asks Ray's models; what it makes of their answers is bound",
+    f"{_MAKER}.make_experience_batch": "it asks three methods in turn",
+    f"{_PPO}.samples_generator.SamplesGenerator._process_response_into_experience": "recipes ask it as it is",
+    f"{_PPO}.samples_generator.*": "it hands prompts to vLLM's engines, and waits for them",
+    "openrlhf.trainer.ray.launcher.*": "a forward pass of a model on its device",
+    "openrlhf.trainer.ray.utils.*": "where Ray puts an actor",
+    "openrlhf.trainer.ray.vllm_engine.*": "an engine of vLLM",
+    f"{_AGENT}.*": "options of executors that are bound, and requests to a service or a user's function",
+    "openrlhf.utils.deepspeed.*": "DeepSpeed's own steps, gradients and checkpoints",
+    "openrlhf.utils.logging_utils.*": "it hands numbers to a service",
+    "openrlhf.utils.loss_utils._optimizer_step_loss_norm": "iter_grad_accum_global_norm, which is bound, asks it",
+    f"{_RULES}.*": "parts of the graders that are bound",
+    "openrlhf.utils.seqlen_balancing.*": "parts of get_seqlen_balanced_partitions, which is bound, counts and metrics",
+    "openrlhf.utils.distributed_sampler.*": "__iter__, which is bound, is asked after it",
+    "openrlhf.utils.utils.remove_pad_token": "a row without its padding",
+    "openrlhf.utils.vlm_utils.*": "images, as a processor makes them",
 }
 
 TARGET = Target(

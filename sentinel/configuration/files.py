@@ -61,7 +61,7 @@ def read_mapping(file: Path) -> dict[Any, Any]:
 
 def _of_toml(text: str, file: str) -> dict[Any, Any]:
     try:
-        data = tomllib.loads(text)
+        data: dict[Any, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise SentinelError(f"{file} is no TOML: {' '.join(str(error).split())}") from None
     _bounded(file, data)
