@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.normalisation import REWARD_NORMALISATION
-from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.contracts.policy_loss import POLICY_LOSS, policy_loss_as
 from sentinel.contracts.schedule import LEARNING_RATE
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
@@ -173,35 +172,20 @@ _LOSSES = (
         "policy_loss",
         call=_one_by_one,
         stand_ins=(_SETTINGS,),
-        fixed={
-            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
-            **aggregated("token-sum"),
-            "importance_weights": None,
-            "algorithm": "dppo_tv",
-        },
+        fixed=policy_loss_as("dppo_tv", "token-sum", "eps_clip_low", "eps_clip_high"),
     ),
     Binding(
         f"{_LOSS}.ce_loss_fn",
         "policy_loss",
         call=_supervised,
-        fixed={
-            **POLICY_LOSS.lacking(),
-            **aggregated("token-sum"),
-            "importance_weights": None,
-            "algorithm": "cross_entropy",
-        },
+        fixed=policy_loss_as("cross_entropy", "token-sum"),
     ),
     Binding(
         f"{_BEFORE}.training.loss.grpo_loss",
         "policy_loss",
         formerly=("prime_rl.trainer.loss.grpo_loss",),
         call=_from_logits,
-        fixed={
-            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
-            **aggregated("token-mean"),
-            "importance_weights": None,
-            "algorithm": "ppo",
-        },
+        fixed=policy_loss_as("ppo", "token-mean", "eps_clip_low", "eps_clip_high"),
     ),
 )
 
@@ -577,8 +561,62 @@ _ROLLOUTS = (
     ),
 )
 
+_ORCHESTRATOR = "prime_rl.orchestrator"
 _UNBOUND: dict[str, str] = {
     f"{_LOSS}.ipo_loss_fn": "its trust region is the same for every sign of an advantage, as in no paper",
+    f"{_LOSS}.ref_kl_loss_fn": "a reverse KL as an advantage, with constants of its own; a recipe asks it",
+    f"{_LOSS}.setup_rl_loss_fn": "it looks a loss up by its options",
+    f"{_LOSS}.shift_tensor_right": "a column before the others",
+    f"{_LOSS}._safe_mean": "metrics alone",
+    f"{_ALGORITHMS}.opd.*": "it asks a teacher's service; assign_reference_logprobs takes the answers",
+    f"{_ALGORITHMS}.opsd.*": "it asks a service of the policy; assign_reference_logprobs takes the answers",
+    f"{_ALGORITHMS}.routing.assign_advantages": "the algorithms that are bound write advantages with it",
+    f"{_ORCHESTRATOR}.trajectories.iter_trainable_branches": "trace_to_samples, which is bound, asks it",
+    f"{_ORCHESTRATOR}.trajectories._encode_routed_experts": "bytes of an array",
+    f"{_BATCH}._karmarkar_karp": "balanced_partition, which is bound, asks it",
+    f"{_BATCH}._partition_loads": "balanced_partition, which is bound, asks it",
+    f"{_BATCH}._refine_by_swapping": "balanced_partition, which is bound, asks it",
+    **dict.fromkeys(
+        (
+            f"{_BATCH}.{name}"
+            for name in (
+                *(f"_MicroBatchBin.{part}" for part in ("first_sample", "can_add", "add", "workload")),
+                "_MicroBatchBin.split_by_workload",
+                "_materialize_bin",
+                "_expand_bins_by_splitting",
+            )
+        ),
+        "packed_samples_into_micro_bs, which is bound, asks it",
+    ),
+    f"{_BATCH}._assert_token_arrays_aligned": "it refuses what does not fit",
+    f"{_SCHEDULER}.setup_linear_scheduler": "torch's own schedules, one after the other; the others are bound",
+    "prime_rl.evals.*": "an evaluation: nothing is trained on it",
+    "prime_rl.inference.*": "servers and workers of vLLM",
+    "prime_rl.monitors.*": "it hands numbers to a service or a file",
+    "prime_rl.utils.validation.*": "it hands options on, and refuses some",
+    "prime_rl.utils.metrics_server.*": "metrics alone",
+    "prime_rl.utils.client.*": "it asks a service",
+    "prime_rl.utils.cp.*": "slices of the ranks of context parallelism",
+    "prime_rl.utils.sequence.*": "where packed sequences begin, for attention's kernels",
+    f"{_ORCHESTRATOR}.concurrency.*": "how many rollouts are asked for at a time",
+    f"{_ORCHESTRATOR}.dispatcher.*": "which task an engine is asked next, and counts of that",
+    f"{_ORCHESTRATOR}.inference_metrics.*": "metrics alone",
+    f"{_ORCHESTRATOR}.metrics.*": "metrics alone",
+    f"{_ORCHESTRATOR}.orchestrator.*": "it asks engines and sends batches; what it asks of batches is bound",
+    f"{_ORCHESTRATOR}.patches.*": "it patches a client",
+    f"{_ORCHESTRATOR}.train_source.*": "metrics alone",
+    f"{_ORCHESTRATOR}.utils.*": "names",
+    "prime_rl.trainer.distributed.*": "dispatch of tokens to experts on other ranks",
+    "prime_rl.trainer.model.*": "it loads a model, and calls it",
+    "prime_rl.trainer.models.*": "models, layer by layer",
+    "prime_rl.trainer.optim.*": "optimisers on other devices",
+    "prime_rl.trainer.parallel_dims.*": "a mesh of devices",
+    "prime_rl.trainer.perf.*": "what is timed",
+    "prime_rl.trainer.rl.token_export.*": "tokens that are written to a file to be looked at",
+    "prime_rl.trainer.rl.train.*": "the loop of a training on its devices; compute_loss, which is bound, is its loss",
+    "prime_rl.trainer.sft.train.*": "the loop of a training on its devices",
+    "prime_rl.trainer.utils.*": "gradients of ranks, prints and metrics",
+    "prime_rl.transports.*": "batches and weights on their way, unchanged",
 }
 
 TARGET = Target(
