@@ -16,10 +16,10 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
-from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.contracts.policy_loss import POLICY_LOSS, policy_loss_as
 from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import joined, operated, stand_in, swapped, taken
+from sentinel.worker.kit import joined, operated, score_of, stand_in, swapped, taken, two_token_logits
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 _ALGORITHMS = "nemo_rl.algorithms"
@@ -82,25 +82,19 @@ def _rows(mask: Any) -> Any:
 
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """A loss of a batch; until March 2026 it took the logits. Of a vocabulary of two tokens, one stands everywhere."""
+    """A loss of a batch; until March 2026 it took the logits."""
     import torch
 
     mask = data["token_mask"]
-    sequences, tokens = inputs.get("global_batch_size"), inputs.get("batch_num_tokens")
-    counts = {
-        "global_valid_seqs": torch.tensor(float((_rows(mask[:, 1:]) * data["sample_mask"]).sum()))
-        if sequences is None
-        else torch.tensor(float(sequences)),
-        "global_valid_toks": torch.tensor(float((mask[:, 1:] * data["sample_mask"][:, None]).sum()))
-        if tokens is None
-        else torch.tensor(float(tokens)),
-    }
+    counted = mask[:, 1:] * data["sample_mask"][:, None]
+    sequences = inputs.get("global_batch_size") or _rows(counted).sum()
+    tokens = inputs.get("batch_num_tokens") or counted.sum()
+    counts = {"global_valid_seqs": torch.tensor(float(sequences)), "global_valid_toks": torch.tensor(float(tokens))}
     given = {"input_ids": torch.ones(mask.shape, dtype=torch.int64), **data}
     batch = boundary.imported[_BATCHES].BatchedDataDict(given)
     if "next_token_logprobs" in boundary.parameters:
         return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
-    logit = log_probs - torch.log(-torch.expm1(log_probs))
-    logits = torch.stack([torch.zeros_like(logit), logit], -1)
+    logits = two_token_logits(log_probs)
     with swapped(torch.Tensor, "cuda", lambda self: self):
         last = torch.zeros_like(logits[:, :1])
         return boundary.invoke({}, loss, next_token_logits=torch.cat([logits, last], 1), data=batch, **counts)
@@ -329,27 +323,21 @@ _LOSS_BINDINGS = (
         formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",),
         call=_supervised,
         imports=(_BATCHES,),
-        fixed={
-            **POLICY_LOSS.lacking(),
-            **aggregated("token-mean"),
-            "algorithm": "cross_entropy",
-            "importance_weights": None,
-        },
+        fixed=policy_loss_as("cross_entropy", "token-mean"),
     ),
     Binding(
         f"{_LOSSES}.DPOLossFn.__call__",
         "preference_loss",
         call=_preference,
         imports=(_BATCHES,),
-        fixed={"ld_alpha": None},
-        accepts={"loss_type": ("sigmoid",)},
+        fixed={"ld_alpha": None, "loss_type": "sigmoid"},
     ),
     Binding(
         f"{_LOSSES}.MseValueLossFn.__call__",
         "value_loss",
         call=_value,
         imports=(_BATCHES,),
-        fixed={**aggregated("token-mean")},
+        fixed=aggregated("token-mean"),
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/algorithms/loss/loss_functions.py"),
         ),
@@ -478,14 +466,8 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("a KL estimate is cut to [-10, 10]")
     estimator = _estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
     nothing = torch.zeros_like(advantages)
-    found = boundary.function(
-        estimator,
-        _prompts(range(len(mask))),
-        nothing[:, 0],
-        mask,
-        logprobs_policy=-advantages,
-        logprobs_reference=nothing,
-    )
+    penalty = {"logprobs_policy": -advantages, "logprobs_reference": nothing}
+    found = boundary.function(estimator, _prompts(range(len(mask))), nothing[:, 0], mask, **penalty)
     return {"normalised": found}
 
 
@@ -513,29 +495,14 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _OF_LOSS = StandIn("configurations", "the options that an estimator reads, as an object and as a dictionary")
+_AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
+_EVERY = ("every response to a prompt is valid; what is rejected is masked in the loss", f"{_AT}82")
+_NUMBER = ("a reward is one number a response", f"{_AT}80")
 _COUNTED = (
-    Dialect(
-        "rejected",
-        "counted",
-        "every response to a prompt is valid; what is rejected is masked in the loss",
-        f"{_MAIN}/algorithms/advantage_estimator.py#L82",
-    ),
-    Dialect(
-        "a_rejected_row_is_an_absent_row",
-        reason="every response to a prompt is valid; what is rejected is masked in the loss",
-        link=f"{_MAIN}/algorithms/advantage_estimator.py#L82",
-    ),
-    Dialect(
-        "masked_rewards",
-        "counted",
-        "a reward is one number a response",
-        f"{_MAIN}/algorithms/advantage_estimator.py#L80",
-    ),
-    Dialect(
-        "masked_values_have_no_influence",
-        reason="a reward is one number a response",
-        link=f"{_MAIN}/algorithms/advantage_estimator.py#L80",
-    ),
+    Dialect("rejected", "counted", *_EVERY),
+    Dialect("a_rejected_row_is_an_absent_row", None, *_EVERY),
+    Dialect("masked_rewards", "counted", *_NUMBER),
+    Dialect("masked_values_have_no_influence", None, *_NUMBER),
 )
 _RELATIVE: dict[str, Any] = {
     **REWARD_NORMALISATION.lacking("leave_one_out"),
@@ -572,13 +539,9 @@ _ADVANTAGES = (
         stand_ins=(_OF_LOSS,),
         fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
         dialects=(
-            Dialect(
-                "std", "biased", "the variance divides by the tokens", f"{_MAIN}/algorithms/advantage_estimator.py#L259"
-            ),
-            Dialect(
-                "epsilon_placement", "floor", "it is at least 1e-8", f"{_MAIN}/algorithms/advantage_estimator.py#L260"
-            ),
-            Dialect("masked_output", "any", "the loss has its mask", f"{_MAIN}/algorithms/advantage_estimator.py#L261"),
+            Dialect("std", "biased", "the variance divides by the tokens", f"{_AT}259"),
+            Dialect("epsilon_placement", "floor", "it is at least 1e-8", f"{_AT}260"),
+            Dialect("masked_output", "any", "the loss has its mask", f"{_AT}261"),
         ),
     ),
     Binding(
@@ -677,12 +640,7 @@ _MESSAGES = (
         "overlong_penalty",
         call=_overlong,
         dialects=(
-            Dialect(
-                "beyond_limit",
-                "linear",
-                "a response beyond the limit loses more with each token",
-                f"{_MAIN}/algorithms/reward_functions.py#L163",
-            ),
+            Dialect("beyond_limit", "linear", "more with each token", f"{_MAIN}/algorithms/reward_functions.py#L163"),
         ),
     ),
     Binding(
@@ -750,6 +708,30 @@ _ROWS = (
 )
 
 
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+
+def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    response, truth = inputs["response"], inputs["ground_truth"]
+    return {
+        "score": score_of(boundary.invoke({}, solution_str=response, response=response, ground_truth=truth, gt=truth))
+    }
+
+
+def _rule(name: str, **accepts: Any) -> Binding:
+    return Binding(f"nemo_rl.environments.{name}", "rule_reward", call=_verified, accepts=accepts)
+
+
+_LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
+_TAGS = ("I see. <answer> {answer} </answer>",)
+_RULES = (
+    _rule("dapo_math_verifier.compute_score", wording=_LINES),
+    _rule("dapo_math_verifier.is_correct_minerva", wording=_LINES),
+    # Letters and digits alone are compared.
+    _rule("rewards.exact_answer_alphanumeric_reward", wording=_TAGS, ground_truth=("42", "7", "100")),
+)
+
+
 # -- what is asked for by recipes alone -------------------------------------------------------------------------------
 
 
@@ -785,8 +767,32 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": loss(data=batch, **counts, **made)[0]}
 
 
+class _Words:
+    """A tokenizer and its template: a word is a token, and a message its words."""
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], **_: Any) -> str:
+        return " ".join(message["content"] for message in messages)
+
+    def __call__(self, text: str, **_: Any) -> dict[str, Any]:
+        import torch
+
+        return {"input_ids": torch.tensor([[int(word) for word in text.split()]])}
+
+
+def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokens that generation goes on from."""
+    found = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
+    return {"returned": [token for message in found["message_log"] for token in message["token_ids"].tolist()]}
+
+
 _SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"
 _CALLS = (
+    Binding(
+        "nemo_rl.data.processors.helpsteer3_data_processor",
+        "call",
+        call=_prompted,
+        stand_ins=(StandIn("tokenizer", "a word is a token, which is its number"),),
+    ),
     Binding(
         f"{_ALGORITHMS}.loss.utils.prepare_loss_input",
         "call",
@@ -795,19 +801,100 @@ _CALLS = (
     ),
 )
 
-_UNBOUND: dict[str, str] = {}
+
+def _for(reason: str, *paths: str) -> dict[str, str]:
+    return dict.fromkeys(paths, reason)
+
+
+_TRAINERS = ("dpo", "rm", "sft", "distillation", "xtoken_off_policy_distillation", "single_controller")
+_STEPS = ("setup", "validate", "grpo_train", "async_grpo_train", "ppo_train", "async_ppo_train")
+_UNBOUND: dict[str, str] = {
+    **_for(
+        "it starts Ray's workers and goes through the steps of a training; what it asks is bound",
+        *(f"{_ALGORITHMS}.{trainer}.*" for trainer in (*_TRAINERS, "single_controller_utils")),
+        *(f"{_ALGORITHMS}.{module}.{step}" for module in ("grpo", "ppo") for step in _STEPS),
+        f"{_ALGORITHMS}.grpo_sync.grpo_train_sync",
+        f"{_ALGORITHMS}.grpo_sync.validate_sync",
+    ),
+    **_for(
+        "metrics alone",
+        f"{_ALGORITHMS}.metric_utils.*",
+        f"{_ALGORITHMS}.ppo._compute_critic_metrics",
+        f"{_ALGORITHMS}.grpo_sync._compute_seq_logprob_error_metrics",
+        f"{_ESTIMATORS}.OPDAdvantageEstimator._compute_metrics",
+        f"{_GRPO}._log_mixed_rewards_and_advantages_information",
+        f"{_GRPO}.aggregate_rollout_metrics",
+        *(f"{_UTILS}.{name}" for name in ("print_performance_metrics", "log_generation_metrics")),
+        f"{_UTILS}.print_efficiency_summary",
+        "nemo_rl.environments.metrics.*",
+        "nemo_rl.experience.metric_utils.*",
+    ),
+    **_for(
+        "it looks a thing up by its options, or refuses some",
+        *(f"{_ALGORITHMS}.{module}._create_advantage_estimator" for module in ("grpo", "ppo")),
+        f"{_GRPO}._validate_use_kl_in_reward_compat",
+        f"{_GRPO}._raise_if_reward_penalties_enabled_without_nemo_gym",
+        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._resolve_lambda_value",
+        "nemo_rl.data.interfaces.*",
+        "nemo_rl.data.utils.*",
+    ),
+    **_for(
+        "the loss that asks it is bound",
+        *(f"{_LOSSES}.PreferenceLossFn.{name}" for name in ("split_output_tensor", "_preference_loss")),
+        f"{_LOSSES}.DPOLossFn._dpo_loss",
+    ),
+    **_for("when a training stops", f"{_GRPO}._validation_stop_value", f"{_GRPO}._validation_early_stop_message"),
+    f"{_GRPO}._save_async_replay_buffer_checkpoint": "a checkpoint",
+    f"{_GRPO}.refit_policy_generation": "it hands weights to engines",
+    f"{_ALGORITHMS}.opd.*": "which teacher answers, and how its batches are padded",
+    f"{_ALGORITHMS}.async_utils.trajectory_collector.*": "threads that ask engines, and when",
+    "nemo_rl.data.datasets.*": "columns of data sets, as messages",
+    "nemo_rl.data.packing.*": "packers behind get_packer, which is bound, and metrics",
+    "nemo_rl.data_plane.*": "fields on their way between workers, unchanged",
+    **_for("it needs the process group of its ranks", "nemo_rl.distributed.model_utils.*", "nemo_rl.models.dtensor.*"),
+    **_for("where Ray puts a worker", "nemo_rl.distributed.virtual_cluster.*", "nemo_rl.distributed.worker_groups.*"),
+    "nemo_rl.environments.code_environment.*": "it runs a response's program",
+    "nemo_rl.environments.dapo_math_verifier.*": "parts of the graders that are bound",
+    "nemo_rl.environments.games.*": "an example of a game",
+    "nemo_rl.environments.tools.*": "a search in documents",
+    "nemo_rl.environments.utils.*": "it deals rows out to workers",
+    **_for(
+        "images, sound and videos, as processors make them",
+        "nemo_rl.data.multimodal_utils.*",
+        "nemo_rl.environments.nemo_gym_video.*",
+        "nemo_rl.environments.nemotron_utils.*",
+    ),
+    "nemo_rl.environments.reward_model_environment.*": "a reward model on its own workers",
+    "nemo_rl.evals.*": "an evaluation: nothing is trained on it",
+    "nemo_rl.modelopt.*": "it calibrates a quantised model",
+    "nemo_rl.models.generation.*": "it asks an engine, starts its servers, and keeps them",
+    **_for(
+        "it loads a model, or is a layer of one",
+        *(f"nemo_rl.models.{name}.*" for name in ("huggingface", "megatron.setup", "megatron.draft")),
+        "nemo_rl.models.megatron.router_replay.*",
+    ),
+    **_for(
+        "workers hand batches to models on their devices, and to losses that are bound",
+        "nemo_rl.models.policy.*",
+        "nemo_rl.models.value.*",
+    ),
+    "nemo_rl.utils.*": "logs, timers and traces, and weights on their way to engines",
+}
 
 TARGET = Target(
     name="nemorl",
     repository="https://github.com/NVIDIA-NeMo/RL",
     roots=(PackageRoot("nemo_rl"), PackageRoot("nemo_reinforcer")),
-    moved={"nemo_rl": ("nemo_reinforcer",), _LOSSES: (f"{_ALGORITHMS}.loss_functions",)},
+    moved={
+        "nemo_rl": ("nemo_reinforcer",),
+        _LOSSES: (f"{_ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
+    },
     preload=("torch._dynamo", "pydantic", "transformers"),
     # A patch of tokenizers is for transformers before 5.12; pydantic wants the TypedDict of Python 3.12.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for binding in (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_CALLS)
+        for binding in (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
     ),
     unbound=_UNBOUND,
 )

@@ -8,7 +8,7 @@ read.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,16 @@ from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISA
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, UnknownInputError
-from sentinel.worker.kit import coefficients, group_size, partitioned, stand_in, swapped, taken
+from sentinel.worker.kit import (
+    coefficients,
+    group_size,
+    partitioned,
+    ruled,
+    stand_in,
+    swapped,
+    taken,
+    two_token_logits,
+)
 
 _MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
 _MADE = f"{_MAIN}/trainer/ppo_utils/experience_maker.py"
@@ -78,6 +87,34 @@ def _level(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _aggregate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     names = taken(inputs, "loss_mat", "response_mask", *_COUNTS)
     return boundary.invoke(names, token_level_loss=_MODES[inputs["loss_agg_mode"]])
+
+
+def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A row is a microbatch, and all of them are one step of the optimiser; the loss is their mean."""
+    aggregate = boundary.imported[_LOSS].aggregate_loss
+    losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
+    rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
+    found = boundary.function(range(rows), stand_in(), rows, lambda row: mask[row : row + 1])
+    parts = [aggregate(losses[row : row + 1], mask[row : row + 1], level, **info) for row, info in found]
+    return {"loss": sum(parts) / rows}
+
+
+def _of_a_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    mask = inputs["response_mask"].to(inputs["loss_mat"].dtype)
+    counts = boundary.invoke({}, strategy=stand_in(), loss_mask=mask)
+    aggregate = boundary.imported[_LOSS].aggregate_loss
+    return {"loss": aggregate(inputs["loss_mat"], mask, _MODES[inputs["loss_agg_mode"]], **counts)}
+
+
+def _normalised_by(function: str, call: Any) -> Binding:
+    return Binding(
+        f"openrlhf.utils.loss_utils.{function}",
+        "loss_aggregation",
+        call=call,
+        imports=(_LOSS,),
+        fixed=dict.fromkeys(("weights", *_COUNTS, "loss_scale_factor")),
+        accepts=_AGGREGATES,
+    )
 
 
 def _clip(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,6 +185,8 @@ _LOSSES = (
         fixed={"weights": None, "loss_scale_factor": None},
         accepts=_AGGREGATES,
     ),
+    _normalised_by("iter_grad_accum_global_norm", _of_a_step),
+    _normalised_by("get_loss_batch_info", _of_a_batch),
     Binding(
         f"{_LOSS}.PolicyLoss",
         "policy_loss",
@@ -312,6 +351,11 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": found, "entropy": None}
 
 
+def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    log_probs = boundary.module.log_probs_from_logits(inputs["logits"], inputs["token_ids"])
+    return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"])}
+
+
 class _Output(dict[str, Any]):
     """What a model of transformers returns: a mapping whose keys are attributes, too."""
 
@@ -325,6 +369,9 @@ class _Output(dict[str, Any]):
 _MODEL = StandIn("model", "a table of the scenario's logits; what a network computes is not what is looked at")
 _LOG_PROBS = (
     Binding(f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}),
+    Binding(
+        f"{_UTILS}.compute_entropy", "token_log_probs", call=_entropy, fixed={"temperature": 1.0, "with_entropy": True}
+    ),
     Binding(
         f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), fixed={"with_entropy": False}
     ),
@@ -380,6 +427,7 @@ def _advantages(
         response_length=(mask != 0).sum(-1),
         truncated=None,
         info={"reward": rewards.clone(), "response_length": (mask != 0).sum(-1)},
+        to_device=lambda *_: None,
     )
     maker = _without(
         boundary,
@@ -514,15 +562,30 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
-    stacks = {"stack": False} if "stack" in boundary.parameters else {}
-    found = boundary.function(rows, side=inputs["side"], value=value, **stacks)
+    if value != 0 and "value" not in boundary.parameters:
+        raise AbsentError("not in this version: rows are padded with 0")
+    options = {"value": value, "stack": False}
+    found = boundary.function(
+        rows, side=inputs["side"], **{name: options[name] for name in options if name in boundary.parameters}
+    )
     return {"padded": found.reshape(len(rows), -1)[:-1]}
 
 
+def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    sampler = boundary.owner(range(inputs["size"]), 1, 0, shuffle=True, seed=inputs["seed"])
+    drawn = []
+    for epoch in range(inputs["epochs"]):
+        sampler.set_epoch(epoch)
+        drawn += list(boundary.function(sampler))
+    return {"drawn": drawn}
+
+
 _ROWS = (
+    Binding("openrlhf.utils.distributed_sampler.DistributedSampler.__iter__", "epoch_order", call=_drawn),
     Binding(
         "openrlhf.utils.utils.zero_pad_sequences",
         "column_padding",
+        formerly=(f"{_PPO}.replay_buffer.zero_pad_sequences",),
         call=_padded,
     ),
     Binding(
@@ -561,7 +624,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _log_sum(trainer: Any, sides: Mapping[str, Any], of_prompt: float) -> Any:
     """The trainer's log-probs of both sides, behind a prompt of two tokens; each model has its own of the second.
 
-    A vocabulary has two tokens; the one that stands there has the scenario's log-prob.
+    The token that stands there has the scenario's log-prob.
     """
     import torch
 
@@ -574,7 +637,7 @@ def _log_sum(trainer: Any, sides: Mapping[str, Any], of_prompt: float) -> Any:
         ids.append(torch.ones_like(masks[-1]))
     longest = max(int(one.shape[1]) for one in tables)
     table = torch.cat([torch.nn.functional.pad(one, (0, longest - one.shape[1]), value=-1.0) for one in tables])
-    logits = torch.stack([torch.zeros_like(table), table - torch.log(-torch.expm1(table))], -1)
+    logits = two_token_logits(table)
     logits = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
 
     def model(*_: Any, return_logprobs: bool = False, **__: Any) -> Any:
@@ -624,6 +687,78 @@ _DATA = (
     ),
     _pairs(f"{_DPO}.concatenated_forward", "sigmoid"),
     _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
+)
+
+
+# -- agents, and rules that score them ---------------------------------------------------------------------------------
+
+
+class _Letters:
+    """A tokenizer: a letter is a token."""
+
+    def __call__(self, text: str, **_: Any) -> dict[str, Any]:
+        import torch
+
+        return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
+
+
+class _Speaker:
+    """An engine that says so many tokens in each turn, or as many of them as it may."""
+
+    def __init__(self, said: Sequence[int]) -> None:
+        self._said = iter(said)
+
+    async def generate(self, _: Any, params: Any, **__: Any) -> Any:
+        says = next(self._said)
+        ids = [1] * min(says, params.max_tokens)
+        reason = "length" if says > params.max_tokens else "stop"
+        return stand_in(outputs=[stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)])
+
+
+def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Behind a prompt of two tokens; what comes after the last turn is the environment's, and cut off here."""
+    import asyncio
+
+    import torch
+
+    said, heard = inputs["said"], iter(inputs["heard"])
+    left = [len(said)]
+
+    async def answer(_: Any, __: Any) -> dict[str, Any]:
+        left[0] -= 1
+        return {"rewards": torch.tensor(0.0), "environment_feedback": "y" * next(heard), "done": not left[0]}
+
+    if hasattr(boundary.module, "AgentInstanceBase") and boundary.owner.__name__ == "MultiTurnAgentExecutor":
+        bases = (boundary.module.AgentInstanceBase,)
+        agent = type("Agent", bases, {"__init__": lambda self: None, "step": answer})
+        executor = boundary.owner(agent)
+    elif len(said) > 1 or inputs["heard"][-1]:
+        raise AbsentError("it has one turn, and no environment")
+    else:
+        executor = boundary.owner()
+    params = stand_in(max_tokens=None, logprobs=None)
+    room = 2 + inputs["max_tokens"]
+    given = {"sampling_params": params, "max_length": room, "hf_tokenizer": _Letters(), "llm_engine": _Speaker(said)}
+    found = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", **given))
+    spans = found["action_ranges"]
+    spoken = {token for start, end in spans for token in range(start, end)}
+    mask = [int(token in spoken) for token in range(2, spans[-1][1])]
+    return {"loss_mask": mask, "cut": found.get("truncated", False)}
+
+
+_AGENT = "openrlhf.utils.agent"
+_RULES = "openrlhf.utils.math_utils"
+_ENGINE = (
+    StandIn("llm_engine", "answers as many tokens as the scenario says"),
+    StandIn("hf_tokenizer", "a letter is a token"),
+)
+_AGENTS = (
+    Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
+    Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
+    *(
+        Binding(f"{_RULES}.{name}", "rule_reward", call=ruled, accepts={"wording": ("bare",)})
+        for name in ("grade_answer", "grade_answer_mathd", "grade_answer_sympy")
+    ),
 )
 
 
@@ -677,9 +812,46 @@ _CALLS = (
     ),
 )
 
-_ENGINES = "it talks to Ray, vLLM or DeepSpeed; what it computes is bound"
 _UNBOUND: dict[str, str] = {
     f"{_LOSS}.PairWiseLoss.forward": "one log-sigmoid of a difference of two scores",
+    f"{_LOSS}.LogExpLoss.forward": "one logarithm of a difference of two scores, which recipes ask for as it is",
+    f"{_LOSS}.GPTLMLoss.forward": "the mean of a cross entropy; nothing calls it any more",
+    f"{_LOSS}.*": "options, which the losses that are bound are asked with",
+    f"{_UTILS}._logsumexp_by_chunk": "log_probs_from_logits, which is bound, asks it",
+    "openrlhf.models.actor.Actor.__init__": "it loads a model",
+    "openrlhf.models.model.*": "it puts a head on a model, and loads it",
+    "openrlhf.models.ring_attn_utils.*": "slices and gathers of the ranks of a ring; a recipe has their padding",
+    "openrlhf.cli.*": "it reads options, starts a trainer, or serves a reward model",
+    "openrlhf.datasets.prompts_dataset.*": "columns of text, in a template",
+    "openrlhf.datasets.reward_dataset.*": "pairs of texts as a tokenizer makes them, padded by what is bound",
+    f"{_SFT}.collate_fn": "zero_pad_sequences, which is bound, for each column",
+    f"{_DPO}.concatenated_inputs": "concatenated_forward, which is bound, asks it",
+    f"{_DPO}._get_batch_logps": "concatenated_forward, which is bound, asks it",
+    **dict.fromkeys(
+        (f"openrlhf.trainer.{name}_trainer.*" for name in ("dpo", "rm", "sft")),
+        "DeepSpeed's loop around a model, and around losses that are bound",
+    ),
+    "openrlhf.trainer.ppo_trainer.compute_eval_metrics": "means over an evaluation; nothing is trained on them",
+    "openrlhf.trainer.ppo_trainer.*": "it starts Ray's actors, asks them in turn, and saves",
+    "openrlhf.trainer.ppo_trainer_async.*": "queues between Ray's actors",
+    f"{_PPO}.length_penalty.apply_length_penalties": "it asks apply_overlong_penalty, which is bound, by the options",
+    f"{_MAKER}.__init__": "options",
+    f"{_MAKER}.make_experience": "it asks Ray's models; what it makes of their answers is bound",
+    f"{_MAKER}.make_experience_batch": "it asks three methods in turn",
+    f"{_PPO}.samples_generator.SamplesGenerator._process_response_into_experience": "recipes ask it as it is",
+    f"{_PPO}.samples_generator.*": "it hands prompts to vLLM's engines, and waits for them",
+    "openrlhf.trainer.ray.launcher.*": "a forward pass of a model on its device",
+    "openrlhf.trainer.ray.utils.*": "where Ray puts an actor",
+    "openrlhf.trainer.ray.vllm_engine.*": "an engine of vLLM",
+    f"{_AGENT}.*": "options of executors that are bound, and requests to a service or a user's function",
+    "openrlhf.utils.deepspeed.*": "DeepSpeed's own steps, gradients and checkpoints",
+    "openrlhf.utils.logging_utils.*": "it hands numbers to a service",
+    "openrlhf.utils.loss_utils._optimizer_step_loss_norm": "iter_grad_accum_global_norm, which is bound, asks it",
+    f"{_RULES}.*": "parts of the graders that are bound",
+    "openrlhf.utils.seqlen_balancing.*": "parts of get_seqlen_balanced_partitions, which is bound, counts and metrics",
+    "openrlhf.utils.distributed_sampler.*": "__iter__, which is bound, is asked after it",
+    "openrlhf.utils.utils.remove_pad_token": "a row without its padding",
+    "openrlhf.utils.vlm_utils.*": "images, as a processor makes them",
 }
 
 TARGET = Target(
@@ -690,7 +862,7 @@ TARGET = Target(
     preload=("torch._dynamo", "transformers"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for binding in (*_LOSSES, *_NUMBERS, *_LOG_PROBS, *_ADVANTAGES, *_SCALARS, *_ROWS, *_DATA, *_CALLS)
+        for binding in (*_LOSSES, *_NUMBERS, *_LOG_PROBS, *_ADVANTAGES, *_SCALARS, *_ROWS, *_DATA, *_AGENTS, *_CALLS)
     ),
     unbound=_UNBOUND,
 )

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.normalisation import REWARD_NORMALISATION
-from sentinel.contracts.policy_loss import POLICY_LOSS
-from sentinel.targets import Binding, PackageRoot, StandIn, Target
+from sentinel.contracts.policy_loss import POLICY_LOSS, policy_loss_as
+from sentinel.contracts.schedule import LEARNING_RATE
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import group_size, stand_in, swapped
+from sentinel.worker.kit import group_size, rates, stand_in, swapped, two_token_logits
 
 _MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
 _LOSS = "prime_rl.trainer.rl.loss"
@@ -134,8 +134,7 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
-    logit = log_probs - torch.log(-torch.expm1(log_probs))
-    logits = torch.stack([torch.zeros_like(logit), logit], -1)
+    logits = two_token_logits(log_probs)
     given = {
         "logits": torch.cat([logits, torch.zeros_like(logits[:, :1])], 1),
         "input_ids": torch.ones(mask.shape[0], mask.shape[1] + 1, dtype=torch.int64),
@@ -173,34 +172,20 @@ _LOSSES = (
         "policy_loss",
         call=_one_by_one,
         stand_ins=(_SETTINGS,),
-        fixed={
-            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
-            **aggregated("token-sum"),
-            "importance_weights": None,
-            "algorithm": "dppo_tv",
-        },
+        fixed=policy_loss_as("dppo_tv", "token-sum", "eps_clip_low", "eps_clip_high"),
     ),
     Binding(
         f"{_LOSS}.ce_loss_fn",
         "policy_loss",
         call=_supervised,
-        fixed={
-            **POLICY_LOSS.lacking(),
-            **aggregated("token-sum"),
-            "importance_weights": None,
-            "algorithm": "cross_entropy",
-        },
+        fixed=policy_loss_as("cross_entropy", "token-sum"),
     ),
     Binding(
         f"{_BEFORE}.training.loss.grpo_loss",
         "policy_loss",
+        formerly=("prime_rl.trainer.loss.grpo_loss",),
         call=_from_logits,
-        fixed={
-            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
-            **aggregated("token-mean"),
-            "importance_weights": None,
-            "algorithm": "ppo",
-        },
+        fixed=policy_loss_as("ppo", "token-mean", "eps_clip_low", "eps_clip_high"),
     ),
 )
 
@@ -217,7 +202,18 @@ def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"])}
 
 
+def _mismatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What it calls the trainer's log-probs are those of the reference."""
+    return {"kl": boundary.function(inputs["ref_log_probs"], inputs["log_probs"])[2]}
+
+
 _LOG_PROBS = (
+    Binding(
+        f"{_LOSS}.compute_importance_ratio_and_mismatch_kl",
+        "kl_estimate",
+        call=_mismatch,
+        fixed={"response_mask": None, "kl_estimator": "k3"},
+    ),
     Binding(
         f"{_LOSS}.selective_log_softmax",
         "token_log_probs",
@@ -329,6 +325,24 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": found}
 
 
+def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Each group is scored by GRPO, and asks the gate, whose range is the default."""
+    import asyncio
+
+    algorithm = object.__new__(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm)
+    vars(algorithm).update(length_penalty=None)
+    gate = boundary.owner(stand_in(reject_min=0.0, reject_max=0.0))
+    rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
+    numbers: list[int] = []
+    for label in dict.fromkeys(labels):
+        rows = [row for row, other in enumerate(labels) if other == label]
+        episodes = _episodes([rewards[row] for row in rows])
+        asyncio.run(algorithm.score_group(episodes))
+        numbers += rows if boundary.function(gate, episodes) else []
+    numbers.sort()
+    return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
+
+
 _TRACES = StandIn("episodes", "verifiers' records of rollouts; an algorithm reads rewards and writes advantages")
 _ONE_TOKEN = {**REWARD_NORMALISATION.lacking("std_level", "leave_one_out"), "mean_level": "group"}
 _ADVANTAGES = (
@@ -354,6 +368,13 @@ _ADVANTAGES = (
         stand_ins=(_TRACES,),
         fixed={"estimator": "maxrl", "reward_layout": "outcome", **GROUP_ADVANTAGE.lacking(), "epsilon": 0.0},
         accepts={"response_mask": ("full",)},
+    ),
+    Binding(
+        "prime_rl.orchestrator.curriculum.gates.adv.AdvRangeGate.admit",
+        "group_filter",
+        call=_admitted,
+        imports=(f"{_ALGORITHMS}.grpo",),
+        stand_ins=(_TRACES,),
     ),
     Binding(
         f"{_ADVANTAGE}.compute_advantages",
@@ -437,6 +458,32 @@ _ROWS = (
 )
 
 
+def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    lowest = inputs["peak"] * inputs["min_ratio"]
+    given = {"max_steps": inputs["training_steps"], "lr": inputs["peak"], "min_lr": lowest}
+    asked = {**given, "warmup_steps": inputs["warmup_steps"]} if inputs["schedule"] == "cosine" else {}
+    return rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **asked))
+
+
+_SCHEDULER = "prime_rl.trainer.scheduler"
+_SCHEDULES = (
+    Binding(
+        f"{_SCHEDULER}.setup_cosine_scheduler",
+        "learning_rate",
+        call=_rates,
+        fixed={**LEARNING_RATE.lacking("warmup_steps", "min_ratio"), "schedule": "cosine"},
+        accepts={"min_ratio": (0.1, 1.0)},  # a warm-up from nothing begins at 1e-8 of the peak
+        dialects=(Dialect("warmup_from", "minimum", "it goes up from min_lr", f"{_MAIN}/trainer/scheduler.py#L76"),),
+    ),
+    Binding(
+        f"{_SCHEDULER}.setup_constant_scheduler",
+        "learning_rate",
+        call=_rates,
+        fixed={**LEARNING_RATE.lacking(), "schedule": "constant", "warmup_steps": 0},
+    ),
+)
+
+
 # -- rollouts ---------------------------------------------------------------------------------------------------------
 
 
@@ -475,7 +522,8 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     quiet = stand_in(**dict.fromkeys(("info", "debug", "warning"), lambda *_: None))
     config = stand_in(output_dir=".")
     task = stand_in(done=lambda: False, cancel=lambda: None)
-    info = boundary.module.InflightRolloutInfo(off_policy_steps=0, client_config=None)
+    made = boundary.module.InflightRolloutInfo
+    info = made(**{name: 0 if name == "off_policy_steps" else None for name in inspect.signature(made).parameters})
     scheduler = stand_in(
         config=config,
         step=0,
@@ -507,13 +555,68 @@ _ROLLOUTS = (
     Binding(
         "prime_rl.orchestrator.scheduler.Scheduler.update_policy",
         "call",
+        formerly=("prime_rl.orchestrator.scheduler.Scheduler.maybe_update_policy",),
         call=_updated,
         stand_ins=(StandIn("self", "a scheduler talks to engines; the update reads one rollout in flight"),),
     ),
 )
 
+_ORCHESTRATOR = "prime_rl.orchestrator"
 _UNBOUND: dict[str, str] = {
     f"{_LOSS}.ipo_loss_fn": "its trust region is the same for every sign of an advantage, as in no paper",
+    f"{_LOSS}.ref_kl_loss_fn": "a reverse KL as an advantage, with constants of its own; a recipe asks it",
+    f"{_LOSS}.setup_rl_loss_fn": "it looks a loss up by its options",
+    f"{_LOSS}.shift_tensor_right": "a column before the others",
+    f"{_LOSS}._safe_mean": "metrics alone",
+    f"{_ALGORITHMS}.opd.*": "it asks a teacher's service; assign_reference_logprobs takes the answers",
+    f"{_ALGORITHMS}.opsd.*": "it asks a service of the policy; assign_reference_logprobs takes the answers",
+    f"{_ALGORITHMS}.routing.assign_advantages": "the algorithms that are bound write advantages with it",
+    f"{_ORCHESTRATOR}.trajectories.iter_trainable_branches": "trace_to_samples, which is bound, asks it",
+    f"{_ORCHESTRATOR}.trajectories._encode_routed_experts": "bytes of an array",
+    f"{_BATCH}._karmarkar_karp": "balanced_partition, which is bound, asks it",
+    f"{_BATCH}._partition_loads": "balanced_partition, which is bound, asks it",
+    f"{_BATCH}._refine_by_swapping": "balanced_partition, which is bound, asks it",
+    **dict.fromkeys(
+        (
+            f"{_BATCH}.{name}"
+            for name in (
+                *(f"_MicroBatchBin.{part}" for part in ("first_sample", "can_add", "add", "workload")),
+                "_MicroBatchBin.split_by_workload",
+                "_materialize_bin",
+                "_expand_bins_by_splitting",
+            )
+        ),
+        "packed_samples_into_micro_bs, which is bound, asks it",
+    ),
+    f"{_BATCH}._assert_token_arrays_aligned": "it refuses what does not fit",
+    f"{_SCHEDULER}.setup_linear_scheduler": "torch's own schedules, one after the other; the others are bound",
+    "prime_rl.evals.*": "an evaluation: nothing is trained on it",
+    "prime_rl.inference.*": "servers and workers of vLLM",
+    "prime_rl.monitors.*": "it hands numbers to a service or a file",
+    "prime_rl.utils.validation.*": "it hands options on, and refuses some",
+    "prime_rl.utils.metrics_server.*": "metrics alone",
+    "prime_rl.utils.client.*": "it asks a service",
+    "prime_rl.utils.cp.*": "slices of the ranks of context parallelism",
+    "prime_rl.utils.sequence.*": "where packed sequences begin, for attention's kernels",
+    f"{_ORCHESTRATOR}.concurrency.*": "how many rollouts are asked for at a time",
+    f"{_ORCHESTRATOR}.dispatcher.*": "which task an engine is asked next, and counts of that",
+    f"{_ORCHESTRATOR}.inference_metrics.*": "metrics alone",
+    f"{_ORCHESTRATOR}.metrics.*": "metrics alone",
+    f"{_ORCHESTRATOR}.orchestrator.*": "it asks engines and sends batches; what it asks of batches is bound",
+    f"{_ORCHESTRATOR}.patches.*": "it patches a client",
+    f"{_ORCHESTRATOR}.train_source.*": "metrics alone",
+    f"{_ORCHESTRATOR}.utils.*": "names",
+    "prime_rl.trainer.distributed.*": "dispatch of tokens to experts on other ranks",
+    "prime_rl.trainer.model.*": "it loads a model, and calls it",
+    "prime_rl.trainer.models.*": "models, layer by layer",
+    "prime_rl.trainer.optim.*": "optimisers on other devices",
+    "prime_rl.trainer.parallel_dims.*": "a mesh of devices",
+    "prime_rl.trainer.perf.*": "what is timed",
+    "prime_rl.trainer.rl.token_export.*": "tokens that are written to a file to be looked at",
+    "prime_rl.trainer.rl.train.*": "the loop of a training on its devices; compute_loss, which is bound, is its loss",
+    "prime_rl.trainer.sft.train.*": "the loop of a training on its devices",
+    "prime_rl.trainer.utils.*": "gradients of ranks, prints and metrics",
+    "prime_rl.transports.*": "batches and weights on their way, unchanged",
 }
 
 TARGET = Target(
@@ -524,9 +627,11 @@ TARGET = Target(
         PackageRoot("packages/prime-rl-configs/src/prime_rl", "packages/prime-rl-configs/src"),
         PackageRoot("src/zeroband", "src"),
     ),
+    moved={_LOSS: ("prime_rl.trainer.loss", f"{_BEFORE}.training.loss")},
     preload=("torch._dynamo", "jaxtyping", "beartype", "msgspec", "pydantic"),
     bindings=tuple(
-        replace(binding, dtypes=("float32",)) for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_ROLLOUTS)
+        replace(binding, dtypes=("float32",))
+        for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS)
     ),
     unbound=_UNBOUND,
 )

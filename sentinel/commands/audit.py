@@ -48,7 +48,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
     settings_options(parser, without="repo-url")  # a fork's history is not what is installed
     parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of what is installed")
-    parser.add_argument("--config", metavar="FILE", type=Path, help="the training configuration, YAML or JSON")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the training configuration: YAML, JSON or TOML")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="one setting of it; may be repeated"
     )

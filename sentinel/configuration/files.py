@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -9,6 +10,11 @@ from typing import Any
 
 from sentinel.errors import SentinelError
 from sentinel.recipes.affects import in_text
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 #: What of a configuration is read: the longest that people train with has some thousand settings.
 _MOST = 100_000
@@ -40,16 +46,26 @@ def settings_of(data: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def read_mapping(file: Path) -> dict[Any, Any]:
-    """A YAML or JSON file that holds a mapping of a size that a configuration can have.
+    """A YAML, JSON or TOML file that holds a mapping of a size that a configuration can have.
 
     :raises SentinelError: where it is not one.
     """
     try:
-        return mapping_of(file.read_text(encoding="utf-8"), str(file))
+        text = file.read_text(encoding="utf-8")
+        return _of_toml(text, str(file)) if file.suffix == ".toml" else mapping_of(text, str(file))
     except OSError as error:
         raise SentinelError(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise SentinelError(f"{file} is no YAML: {error}") from None
+
+
+def _of_toml(text: str, file: str) -> dict[Any, Any]:
+    try:
+        data: dict[Any, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SentinelError(f"{file} is no TOML: {' '.join(str(error).split())}") from None
+    _bounded(file, data)
+    return data
 
 
 def mapping_of(text: str, file: str) -> dict[Any, Any]:

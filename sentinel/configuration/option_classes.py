@@ -1,4 +1,5 @@
-"""Options that are declared as dataclasses, nested in each other, read off the code; nothing is imported.
+"""Options that are declared as dataclasses or pydantic's models, nested in each other, read off the code; nothing is
+imported.
 
 What a class computes (``__post_init__``, a default that is a function's result) is not read: such a default is unknown.
 """
@@ -121,10 +122,11 @@ class _Modules:
 
     def _field(self, name: str, item: _Field) -> Iterator[Named]:
         value, choices = item.value, _choices(item.annotation)
-        if isinstance(value, ast.Call) and _called(value) == "field":
+        if isinstance(value, ast.Call) and _called(value) in ("field", "Field"):
             keywords = {keyword.arg: keyword.value for keyword in value.keywords}
             choices = _declared_choices(keywords.get("metadata")) or choices
-            value = keywords.get("default", _made(keywords.get("default_factory")))
+            default = value.args[0] if value.args else keywords.get("default")
+            value = default if default is not None else _made(keywords.get("default_factory"))
         if isinstance(value, ast.Name) and value.id in item.module.values:
             value = item.module.values[value.id]
         call = _inner(value)

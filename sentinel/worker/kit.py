@@ -29,6 +29,13 @@ def group_size(inputs: Mapping[str, Any]) -> int:
     return len(inputs["group"]) // len(set(inputs["group"]))
 
 
+def two_token_logits(log_probs: Any) -> Any:
+    """Make logits of a vocabulary of two tokens, the second of which has these log-probs."""
+    import torch
+
+    return torch.stack([torch.zeros_like(log_probs), log_probs - torch.log(-torch.expm1(log_probs))], -1)
+
+
 # -- calls that several frameworks share -------------------------------------------------------------------------------
 
 

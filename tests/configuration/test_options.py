@@ -50,6 +50,8 @@ class Actor(Base):
     names: List[str] = field(default_factory=lambda: ["a", "b"])
     needed: str = field()
     told: int = computed()
+    bounded: float = Field(0.2, ge=0)
+    shaped: Norm = Field(default_factory=Norm)
 
 @dataclass
 class Train:
@@ -78,6 +80,8 @@ def test_classes_and_their_sections(tmp_path: Path) -> None:
         "actor.names": Option("a,b"),
         "actor.needed": Option(None),
         "actor.told": Option(None),
+        "actor.bounded": Option("0.2"),
+        "actor.shaped.eps": Option("1e-05"),
         "again": Option("null"),
     }
     assert {name: found.get(name) for name in expected} == expected

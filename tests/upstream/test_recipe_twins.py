@@ -15,6 +15,10 @@ HEAD = "git:fda3c7352e2afe9fb9686362530426945a2ee84e"
 MAIN = "git:a9564572eb8e91076be43c1bd5e4615e3de17265"
 VERL = "git:1dda039b9c6311889a9c9a26040677e1254814f9"
 
+OPENRLHF = "git:3c3be6234e0cb353e76bb8019947db9dfe99fca7"
+NEMORL = "git:7ea279abfbeb698b092856d0dab61e7cf39bc909"
+PRIMERL = "git:559b44772e471d1538537b8805cc77f3824a5e64"
+
 WORKERS = "skyrl/backends/skyrl_train/workers"
 CHECK = "skyrl/train/utils/utils.py"
 TURNS_LOGPROBS_ON = "if cfg.trainer.algorithm.use_rollout_kl_loss and"
@@ -25,6 +29,13 @@ _MASKED = (
     "torch.where(response_mask > 0, item, 0.0) for item in (log_prob, old_log_prob, advantages))"
 )
 _CLIP_COV = 'assert clip_cov_ratio > 0, "clip_ratio should be larger than 0."'
+_LOG_EXP = "torch.log(1 + torch.exp(reject_reward - chosen_reward)).mean()"
+_SPAN = "(ones_indices[-1] - ones_indices[0] + 1).item() if len(ones_indices) else 0"
+_PRIME_LOSS = "src/prime_rl/trainer/rl/loss.py"
+_IPO = "is_masked = abs_probs_diff > loss_config.ipo_threshold"
+_REF_KL = "is_masked = probs_diff < -0.2"
+_SELECTED = "\n    importance_ratio = torch.where(loss_mask & ~is_masked, importance_ratio, 0.0)"
+_IN_ORDER = "    if x2r < x1r or y2r < y1r:\n        return 0.0, False\n"
 _KL_COV = 'assert kl_cov_ratio > 0, "kl_cov_ratio should be larger than 0."'
 
 TWINS: Twins = {
@@ -56,6 +67,39 @@ TWINS: Twins = {
     "without the mask": (MAIN, ((f"{WORKERS}/worker_utils.py", 'data["router_padding_mask"] =', "unused ="),)),
     "clip_cov masked": (VERL, ((_CORE, _CLIP_COV, _CLIP_COV + _MASKED),)),
     "kl_cov masked": (VERL, ((_CORE, _KL_COV, _KL_COV + _MASKED),)),
+    "softplus": (
+        OPENRLHF,
+        (
+            (
+                "openrlhf/models/loss.py",
+                _LOG_EXP,
+                "F.softplus(reject_reward - chosen_reward + (0.0 if margin is None else margin)).mean()",
+            ),
+        ),
+    ),
+    "actions counted": (
+        OPENRLHF,
+        (("openrlhf/trainer/ppo_utils/samples_generator.py", _SPAN, "len(ones_indices)"),),
+    ),
+    "corners in order": (
+        NEMORL,
+        (("nemo_rl/environments/rewards.py", "    # compute iou function", f"{_IN_ORDER}    # compute iou function"),),
+    ),
+    "no answer": (
+        NEMORL,
+        (("nemo_rl/data/processors.py", "for completion_msg in preferred_completion:", "for completion_msg in ():"),),
+    ),
+    "last answer": (
+        NEMORL,
+        (
+            (
+                "nemo_rl/algorithms/reward_functions.py",
+                "for message in message_log:",
+                "for message in reversed(message_log):",
+            ),
+        ),
+    ),
+    "selected": (PRIMERL, ((_PRIME_LOSS, _IPO, _IPO + _SELECTED), (_PRIME_LOSS, _REF_KL, _REF_KL + _SELECTED))),
 }
 #: bug id -> the twin, the verdict at its pin, the verdict at the twin.
 BY_TWIN = {
@@ -68,6 +112,14 @@ BY_TWIN = {
     "SKYRL-PADDING-ROUTER-PADDING-MASK": ("without the mask", "fixed", "reproduced"),
     "VERL-CLIP-COV-MASKED-NAN-GRADIENT": ("clip_cov masked", "reproduced", "fixed"),
     "VERL-KL-COV-MASKED-NAN-GRADIENT": ("kl_cov masked", "reproduced", "fixed"),
+    "OPENRLHF-LOGEXP-IGNORES-MARGIN": ("softplus", "reproduced", "fixed"),
+    "OPENRLHF-LOGEXP-OVERFLOW": ("softplus", "reproduced", "fixed"),
+    "OPENRLHF-RESPONSE-LENGTH-SPANS-OBSERVATIONS": ("actions counted", "reproduced", "fixed"),
+    "NEMORL-GIOU-REVERSED-BOX": ("corners in order", "reproduced", "fixed"),
+    "NEMORL-HELPSTEER3-ANSWER-IN-PROMPT": ("no answer", "reproduced", "fixed"),
+    "NEMORL-OVERLONG-LENGTH-OF-THE-FIRST-ANSWER": ("last answer", "reproduced", "fixed"),
+    "PRIMERL-IPO-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
+    "PRIMERL-REF-KL-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
 }
 
 
