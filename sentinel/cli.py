@@ -30,6 +30,7 @@ from sentinel.commands import (
     show,
     sweep,
     verify,
+    watch,
 )
 from sentinel.commands.console import complain
 from sentinel.errors import SentinelError
@@ -37,7 +38,7 @@ from sentinel.errors import SentinelError
 #: As ``--help`` shows them. Their modules import next to nothing before a command runs.
 GROUPS = {
     "begin": (doctor, mirror, listing, show),
-    "check": (audit, verify),
+    "check": (audit, watch, verify),
     "search": (coverage, discover, diff, pulls, sweep, bisect, impact),
     "tell": (reporting, contribute, fix, recipe),
     "tidy": (cache,),
@@ -113,7 +114,7 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
 
 def _cut(words: list[str]) -> tuple[list[str], list[str]]:
     """The words, and the user's own command after ``--``: argparse finds none behind options."""
-    if words[:1] != ["audit"] or "--" not in words:
+    if words[:1] not in (["audit"], ["watch"]) or "--" not in words:
         return words, []
     place = words.index("--")
     return words[:place], words[place + 1 :]
