@@ -73,8 +73,8 @@ class Listener:
 
 @dataclass(frozen=True)
 class Reading:
-    """:ivar sources: canonical input -> the part of a call that shows it, and how: ``same``; one number a response where
-        the contract has one a token (``row``), or the sum of a response's (``sum``).
+    """:ivar sources: canonical input -> the part of a call that shows it, and how: ``same``; one number a response
+        where the contract has one a token (``row``), or the sum of a response's (``sum``).
     :ivar open: inputs that no part shows, each with what it may be.
     :ivar plan: what to copy.
     :ivar keys: what is observed of a result; empty while that is tried out.

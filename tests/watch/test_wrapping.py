@@ -89,7 +89,7 @@ def test_whoever_holds_a_function_calls_the_watched_one(module: Any, watcher: Wa
 
 def test_an_exception_is_the_callers_and_nothing_is_copied(module: Any, watcher: Watcher) -> None:
     watcher.watch(_plan("add", ("a",)))
-    with pytest.raises(ValueError, match="^a$"):
+    with pytest.raises(ValueError, match=r"^a$"):
         module.add(None)
     with pytest.raises(TypeError):
         module.add()
