@@ -47,9 +47,9 @@ class LocalBench(LawSession):
     """The boundary and the oracle in this very process."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
-        from sentinel.worker.session import _Sitting
+        from sentinel.worker.session import Sitting
 
-        self._measuring_here, self._consulting_here = _Sitting(roots, None), _Sitting((), None)
+        self._measuring_here, self._consulting_here = Sitting(roots, None), Sitting((), None)
 
     def close(self) -> None:
         pass

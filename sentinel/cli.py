@@ -31,6 +31,7 @@ from sentinel.commands import (
     show,
     sweep,
     verify,
+    watch,
 )
 from sentinel.commands.console import complain
 from sentinel.errors import SentinelError
@@ -38,7 +39,7 @@ from sentinel.errors import SentinelError
 #: As ``--help`` shows them. Their modules import next to nothing before a command runs.
 GROUPS = {
     "begin": (doctor, mirror, listing, show),
-    "check": (audit, verify),
+    "check": (audit, watch, verify),
     "search": (coverage, discover, diff, compare, pulls, sweep, bisect, impact),
     "tell": (reporting, contribute, fix, recipe),
     "tidy": (cache,),

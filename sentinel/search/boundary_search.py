@@ -320,7 +320,7 @@ class BoundarySearch:
         for ((law, _), example), trial in zip(looks, trials):
             if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
                 continue
-            if any(item.symptom == finding.symptom for item in self._genuine(law, trial)):
+            if any(item.symptom == finding.symptom for item in self.genuine(law, trial)):
                 names.append(example.name)
         return replace(finding, examples=tuple(names))
 
@@ -481,7 +481,7 @@ class BoundarySearch:
             return []
         return counting
 
-    def _genuine(self, law: Law, trial: Trial) -> list[Violation]:
+    def genuine(self, law: Law, trial: Trial) -> list[Violation]:
         """The violations that are no dialect and no rounding."""
         unmeant = self._unmeant(law, trial)
         return [] if self._rounded(law, trial, unmeant) else unmeant

@@ -89,7 +89,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Prepared:
     :raises DriftError: where it is not in this checkout.
     """
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
-    boundary = _find(binding, roots, frozenset(request["given"]), request["device"])
+    boundary = found(binding, roots, frozenset(request["given"]), request["device"])
     file, line, signature = boundaries.source_of(boundary.function)
     return Prepared(
         boundary,
@@ -134,7 +134,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
         return describe(error, provenance, roots)
 
 
-def _find(binding: Binding, roots: tuple[str, ...], given: frozenset[str], device: str) -> boundaries.Boundary:
+def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], device: str) -> boundaries.Boundary:
     for path in binding.paths:
         try:
             module, function, owner = boundaries.resolve(path, roots, near=False)

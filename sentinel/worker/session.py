@@ -29,7 +29,7 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sitting = _Sitting(roots, recorder)
+    sitting = Sitting(roots, recorder)
     while True:
         try:
             request = protocol.receive(channel)
@@ -42,7 +42,7 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
         channel.sendall(frame)
 
 
-class _Sitting:
+class Sitting:
     def __init__(self, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
         self._roots = roots
         self._recorder = recorder

@@ -1,0 +1,92 @@
+"""``sentinel watch``: the laws inside a training run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sentinel.commands.console import command, complain, counted, say
+
+if TYPE_CHECKING:
+    from sentinel.commands.console import Commands
+
+_EXAMPLE = """\
+  sentinel watch --target trl -- python train.py
+  sentinel watch --target verl --fail-after 1 -- torchrun --nproc-per-node 8 train.py
+  SENTINEL_WATCH=verl:events.jsonl python -m verl.trainer.main_ppo …   where the command is not yours to change
+
+The functions that an adapter binds are watched in every process of the command that imports the framework. A call in so
+many is copied, and checked in a process beside it; none is changed. What breaks a law is said at once, and goes to the
+events' file: a line of JSON each, and one that counts at the end.
+exit status: that of the command; 1 where --fail-after stopped it; 2 it could not be watched
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(
+        commands, "watch", _watch, "check the calls of a training run while it runs", _EXAMPLE, takes_words=True
+    )
+    parser.add_argument("--target", metavar="TARGET", required=True, help="the framework that the run trains with")
+    parser.add_argument("--events", metavar="FILE", type=Path, default=Path("sentinel-events.jsonl"),
+                        help="default: sentinel-events.jsonl; what is there already stays")  # fmt: skip
+    parser.add_argument("--every", metavar="N", type=int, default=100,
+                        help="copy at most one call in N of each function (default: 100)")  # fmt: skip
+    parser.add_argument("--fail-after", metavar="N", type=int, help="stop the run after N kinds of violation")
+    parser.usage = "sentinel watch --target TARGET [options] -- COMMAND ..."
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from sentinel.commands.known import known, target_named
+    from sentinel.errors import SentinelError
+
+    if not arguments.after:
+        raise SentinelError("say what to watch, after two dashes: sentinel watch --target trl -- python train.py")
+    target = target_named(known()[0], arguments.target)
+    if arguments.every < 1:
+        raise SentinelError("--every is a count of calls, 1 or more")
+    if not (Path(sysconfig.get_path("purelib")) / "sentinel_watch.pth").exists():
+        raise SentinelError(
+            "this installation lacks sentinel_watch.pth, with which a run begins; install Sentinel again"
+        )
+    events = arguments.events.absolute()
+    begin = events.stat().st_size if events.exists() else 0
+    environment = {
+        **os.environ,
+        "SENTINEL_WATCH": f"{target.name}:{events}",
+        "SENTINEL_WATCH_EVERY": str(arguments.every),
+    }
+    try:
+        run = subprocess.Popen(arguments.after, env=environment)
+    except OSError as error:
+        raise SentinelError(f"{arguments.after[0]}: {error.strerror}") from None
+    stopped = False
+    while True:
+        try:
+            status = run.wait(1.0 if arguments.fail_after else None)
+            break
+        except subprocess.TimeoutExpired:
+            if not stopped and _violations(events, begin) >= arguments.fail_after:
+                complain(f"{counted(arguments.fail_after, 'kind')} of violation: the run is stopped")
+                stopped = True
+                run.terminate()
+        except KeyboardInterrupt:  # the run has it too, and ends as it likes
+            continue
+    if not events.exists() or events.stat().st_size == begin:
+        complain(f"no process of this command imported {target.name}; nothing was watched")
+    else:
+        say(f"{counted(_violations(events, begin), 'kind')} of violation: {events}")
+    return 1 if stopped else status if status >= 0 else 128 - status
+
+
+def _violations(events: Path, begin: int) -> int:
+    """Events of that kind since this command began."""
+    if not events.exists():
+        return 0
+    with events.open(encoding="utf-8") as file:
+        file.seek(begin)
+        return sum(json.loads(line).get("event") == "violation" for line in file if line.endswith("\n"))

@@ -1,0 +1,317 @@
+"""The process beside a watched run: reads its calls as scenarios, and lets the laws look at them.
+
+It has the run's own copy of the framework, imports what the run has imported, and touches no accelerator. What it finds
+goes to the events' file and to standard error; that it ends, hangs or fails costs its checks and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sentinel.contracts.contract import Contract, DoesNotApply
+from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
+from sentinel.laws.law import Law, Violation
+from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.search.boundary_search import BoundarySearch
+from sentinel.search.checks import subjects
+from sentinel.search.examples import Example
+from sentinel.values.literals import Tensor, typed
+from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
+from sentinel.watch.values import unpacked
+from sentinel.worker import answers, boundaries, probe, tensors
+from sentinel.worker.answers import Failed, Sat
+from sentinel.worker.session import Sitting
+
+#: Rows and tokens of a call that the laws vary: differences show in few, and rounding hides them in many.
+MOST_ROWS, MOST_TOKENS = 8, 12
+#: Calls of one boundary that the laws vary; of the others the result alone is looked at.
+_VARIED = 20
+#: Bytes of the events' file before it begins again.
+_LARGEST = 16 << 20
+
+
+class OwnSession(LawSession):
+    """Calls the run's own copy of the boundary, in this process."""
+
+    def __init__(self, roots: tuple[str, ...]) -> None:
+        self._roots = roots
+        self._target_side, self._oracle_side = Sitting(roots, None), Sitting((), None)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def fresh(self) -> OwnSession:
+        return OwnSession(self._roots)
+
+    def _exchange(
+        self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
+    ) -> tuple[Sat, Sat]:
+        asked = {**request, "device": "cpu"}
+        answer = answers.of_session(self._target_side.answer({**asked, "calls": calls}), calls)
+        reference = answers.of_session(self._oracle_side.answer({**asked, "calls": consultations}), consultations)
+        for said in (answer, reference):
+            if isinstance(said, Failed):
+                raise Undecidable(said)
+        return answer, reference  # type: ignore[return-value]
+
+
+class Checker:
+    """:param connection: to the run."""
+
+    def __init__(self, connection: Connection, catalog: Catalog, target: str, events: Path) -> None:
+        self._connection, self._events = connection, events
+        self._target = catalog.targets[target]
+        self._subjects = subjects(catalog, target)[0]
+        self._roots = tuple(_roots(self._target.packages))
+        self._known = [
+            (recipe.bug_id, {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
+            for recipe in find_recipes(catalog, (target,), ())
+        ]
+        self._readings: dict[int, Reading] = {}
+        self._waiting: list[tuple[int, Subject]] = []
+        self._loaded: set[str] = set()
+        self._seen: set[str] = set()
+        self._varied: Counter[int] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._not: dict[str, Counter[str]] = {"watched": Counter(), "read": Counter(), "checked": Counter()}
+        self._kinds: dict[tuple[str, str, str], int] = {}
+
+    def serve(self) -> None:
+        """Answer the run until it ends, or goes away."""
+        while True:
+            if not self._waiting or self._connection.poll(0):
+                said = self._connection.recv()
+                if said[0] == "end":
+                    break
+                self._take(said)
+            else:
+                self._plan(*self._waiting.pop(0))
+        counts = self._summary(said[1])
+        self._write({"event": "end", **counts})
+        self._connection.send(("end", counts))
+
+    def _take(self, said: Sequence[Any]) -> None:
+        if said[0] == "modules":
+            self._loaded |= set(said[1])
+            for number, subject in enumerate(self._subjects):
+                here = any(_module(path, self._roots) in self._loaded for path in subject.binding.paths)
+                if here and subject.name not in self._seen:
+                    self._seen.add(subject.name)
+                    self._waiting.append((number, subject))
+        elif said[0] == "watched":
+            if said[2]:
+                self._readings.pop(said[1], None)
+                self._not["watched"][said[2]] += 1
+        else:
+            self._check(*said[1:])
+
+    def _plan(self, number: int, subject: Subject) -> None:
+        """Find out how a boundary's calls are read, and have the run copy them."""
+        try:
+            boundary = probe.found(subject.binding, self._roots, frozenset(subject.given), "cpu")
+            reading = reading_of(number, subject, boundary)
+        except BaseException as error:  # the run's modules may do anything when they are called
+            reason = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
+            self._not["watched"][reason[:120]] += 1
+            return
+        self._readings[number] = reading
+        self._connection.send(("plan", reading.plan))
+
+    def _check(self, number: int, call: int, parts: Mapping[Any, Any], result: Any) -> None:
+        reading = self._readings.get(number)
+        if reading is None:
+            return
+        self._counts["copied"] += 1
+        try:
+            inputs = reading.read({path: unpacked(part) for path, part in parts.items()})
+            observed = reading.observe(inputs, unpacked(result))
+        except Unreadable as error:
+            self._not["read"][f"{reading.subject.name}: {error}"] += 1
+            return
+        except Exception as error:
+            self._not["read"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
+            return
+        self._counts["read"] += 1
+        try:
+            for law, violation, scenario, where in self._violations(number, reading, inputs, observed):
+                self._tell(reading, law, violation, call, scenario, where)
+        except Exception as error:
+            self._not["checked"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
+
+    def _violations(
+        self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
+    ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
+        """First of the run's own result, then of the run's own copy of the function on a few of its rows."""
+        subject = reading.subject
+        search = BoundarySearch(OwnSession(self._roots), subject, 0)
+        for law in subject.laws:
+            if law.vary is None and not law.watches and observed:
+                with contextlib.suppress(DoesNotApply):
+                    case = case_of(reading, inputs, observed)
+                    trial = Trial({"": inputs}, case, tuple(law.violations(case)))
+                    yield from ((law, item, inputs, "run") for item in search.genuine(law, trial))
+                    self._counts["laws"] += 1
+        self._varied[number] += 1
+        small = cut(subject.contract, inputs) if self._varied[number] <= _VARIED else None
+        if small is None:
+            return
+        search.begin([Example({"": small})])
+        for law, outcome in search.outcomes.items():
+            self._counts["laws"] += outcome.spoken or bool(outcome.findings)
+            for finding in outcome.findings:
+                yield law, finding.violations[0], next(iter(finding.trial.variants.values())), "copy"
+
+    def _tell(
+        self, reading: Reading, law: Law, violation: Violation, call: int, scenario: Mapping[str, Any], where: str
+    ) -> None:
+        boundary = reading.boundary.path
+        kind = (boundary, law.name, violation.symptom)
+        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        if self._kinds[kind] > 1:
+            return
+        names = [bug for bug, paths, laws in self._known if law.name in laws and boundary in paths]
+        known = f" (compare {', '.join(names[:3])})" if names else ""
+        how = "" if where == "run" else ", the run's own function on a few rows of it"
+        _say(f"{law.name} does not hold: {boundary}, call {call}{how}: {violation.key}: {violation.detail}{known}")
+        self._write(
+            {
+                "event": "violation",
+                "law": law.name,
+                "rank": law.rank,
+                "statement": law.statement,
+                "boundary": boundary,
+                "contract": reading.subject.contract.name,
+                "symptom": violation.symptom,
+                "call": call,
+                "seen": where,
+                "key": violation.key,
+                "detail": violation.detail,
+                "known": names,
+                "inputs": typed(dict(scenario)) if _elements(scenario) <= 4096 else None,
+            }
+        )
+
+    def _summary(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        kinds = [{"boundary": b, "law": law, "symptom": s, "count": n} for (b, law, s), n in self._kinds.items()]
+        counts = {
+            "violations": kinds,
+            "boundaries": sorted(reading.boundary.path for reading in self._readings.values()),
+            "calls": sum(told["calls"].values()),
+            **{name: self._counts[name] for name in ("copied", "read", "laws")},
+            **{f"not_{name}": dict(why.most_common()) for name, why in self._not.items()},
+            "not_copied": {**told["failed"], **({"no room": told["lost"]} if told["lost"] else {})},
+            "held_back": told["held_back"],
+            "seconds": round(told["seconds"], 3),
+        }
+        _say(
+            f"{len(self._readings)} boundaries watched, {counts['copied']} calls copied in {counts['seconds']:.2f} s, "
+            f"{counts['read']} read, {counts['laws']} looks of laws at them: {len(kinds)} kinds of violation; "
+            f"{self._events}"
+        )
+        return counts
+
+    def _write(self, event: Mapping[str, Any]) -> None:
+        """A line at once, whoever else writes; a disk that is full ends the writing."""
+        line = json.dumps({"pid": os.getppid(), "time": round(time.time(), 3), **event}) + "\n"
+        with contextlib.suppress(OSError):
+            if self._events.exists() and self._events.stat().st_size > _LARGEST:
+                self._events.replace(self._events.with_suffix(".1"))
+            with self._events.open("a", encoding="utf-8") as file:
+                file.write(line)
+
+
+def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to choose."""
+    labels = inputs.get(contract.group)
+    by_row = [item for item in contract.inputs if item.kind in ("ragged", "any", "mapping") and inputs[item.name]]
+    sizes = {
+        dimension: size
+        for item in contract.inputs
+        if isinstance(inputs[item.name], Tensor) and len(item.shape) == len(inputs[item.name].shape)
+        for dimension, size in zip(item.shape, inputs[item.name].shape)
+    }
+    if _elements(inputs) <= MOST_ROWS * MOST_TOKENS:
+        return dict(inputs)
+    if by_row or "batch" not in sizes:
+        return dict(inputs) if _elements(inputs) <= 4096 else None
+    rows = list(range(min(sizes["batch"], MOST_ROWS)))
+    if isinstance(labels, list):
+        first = [row for row, label in enumerate(labels) if label in dict.fromkeys(labels[:MOST_ROWS])]
+        whole = [row for row in first if labels[row] == labels[0]]
+        rows = (first if len(first) <= 2 * MOST_ROWS else whole)[: 2 * MOST_ROWS]
+    kept = {"batch": rows, "tokens": _spread(sizes.get("tokens", 0))}
+    made = dict(inputs)
+    for item in contract.inputs:
+        value = inputs[item.name]
+        if isinstance(value, Tensor) and len(item.shape) == len(value.shape):
+            live = tensors.to_torch(value).detach()
+            for axis, dimension in enumerate(item.shape):
+                if dimension in kept:
+                    live = live.index_select(axis, torch.tensor(kept[dimension], dtype=torch.long))
+            made[item.name] = tensors.from_torch(live)
+        elif item.kind == "labels" and isinstance(value, list) and len(value) == sizes["batch"]:
+            made[item.name] = [value[row] for row in rows]
+    return made
+
+
+def _spread(size: int) -> list[int]:
+    """Places spread over a dimension, the first and the last among them."""
+    if size <= MOST_TOKENS:
+        return list(range(size))
+    return sorted({round(place * (size - 1) / (MOST_TOKENS - 1)) for place in range(MOST_TOKENS)})
+
+
+def _elements(inputs: Mapping[str, Any]) -> int:
+    return max((len(value.array().ravel()) for value in inputs.values() if isinstance(value, Tensor)), default=0)
+
+
+def _roots(packages: Sequence[str]) -> Iterator[str]:
+    """The folders that the target's packages are imported from here."""
+    for package in packages:
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(package)
+            for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+                yield str(Path(place).parent)
+
+
+def _module(path: str, roots: tuple[str, ...]) -> str | None:
+    return boundaries.module_of(path, roots)
+
+
+def _paths(catalog: Catalog, target: str, boundary: str) -> tuple[str, ...]:
+    binding = catalog.targets[target].binding(boundary)
+    return binding.paths if binding is not None else ()
+
+
+def _say(text: str) -> None:
+    from sentinel.reports.escaping import visible
+
+    print(f"sentinel watch: {visible(text)}", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """:param arguments: the number of the open connection, the target, and the events' file."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
+        Checker(Connection(int(arguments[0])), bundled_catalog(), arguments[1], Path(arguments[2])).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

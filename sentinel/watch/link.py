@@ -1,0 +1,131 @@
+"""The thread of a watched run that talks to the checker: it sends copies of calls, and is told what to copy."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sentinel.watch.values import packed
+from sentinel.watch.wrapping import Budget, Watcher
+
+#: Seconds that the end of a run waits for what was copied to be checked.
+PATIENCE = 20.0
+
+
+class Watching:
+    """A run that is watched. :meth:`stop` ends it, as leaving its ``with`` block and the end of the process do.
+
+    :ivar counts: what became of it, once it has ended: violations, calls that were checked, and why others were not.
+    :ivar watcher: the functions that are watched by now.
+    """
+
+    def __init__(self, target: str, packages: tuple[str, ...], events: Path, budget: Budget) -> None:
+        self.counts: dict[str, Any] = {}
+        self.watcher = Watcher(budget)
+        self._packages = packages
+        self._pid = os.getpid()
+        self._ending = threading.Event()
+        self._told: set[str] = set()
+        self._connection, theirs = Pipe()
+        command = [sys.executable, "-m", "sentinel.watch.checker", str(theirs.fileno()), target, str(events.absolute())]
+        environment = {name: value for name, value in os.environ.items() if name != "SENTINEL_WATCH"}
+        environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        self._checker = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        theirs.close()
+        self._thread = threading.Thread(target=self._talk, name="sentinel-watch", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    def __enter__(self) -> Watching:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Give every function its own code back, and wait a little for what was copied to be checked."""
+        if os.getpid() != self._pid or self._ending.is_set():
+            return
+        self.watcher.restore()
+        self._ending.set()
+        self._thread.join(PATIENCE)
+        self._connection.close()
+        try:
+            self._checker.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self._checker.kill()
+            self._checker.wait()
+
+    def _talk(self) -> None:
+        """Whatever happens to the checker ends this thread, and nothing else."""
+        try:
+            while not self._ending.is_set():
+                self._tell_modules()
+                self._hear(0.0)
+                try:
+                    self._send(self.watcher.copies.get(timeout=0.2))
+                except queue.Empty:
+                    continue
+            while not self.watcher.copies.empty():
+                self._send(self.watcher.copies.get_nowait())
+            watcher = self.watcher
+            told = {"lost": watcher.lost, "failed": watcher.failed, "held_back": watcher.budget.held_back}
+            self._connection.send(("end", {**told, "calls": watcher.calls, "seconds": watcher.budget.spent}))
+            self._hear(PATIENCE)
+        except (OSError, EOFError, ValueError):
+            self.watcher.restore()
+
+    def _send(self, copy: tuple[int, int, dict[Any, Any], Any]) -> None:
+        number, call, parts, result = copy
+        try:
+            plain = {path: packed(part) for path, part in parts.items()}, packed(result)
+        except Exception as error:  # a device that fails, a tensor of a kind that nobody knows
+            self.watcher.note(error)
+        else:
+            self._connection.send(("call", number, call, *plain))
+
+    def _tell_modules(self) -> None:
+        loaded = {name for name in list(sys.modules) if name.partition(".")[0] in self._packages} - self._told
+        if loaded:
+            self._told |= loaded
+            self._connection.send(("modules", sorted(loaded)))
+
+    def _hear(self, seconds: float) -> None:
+        """Take what the checker says, and where there is time for it, until it has said its last."""
+        until = time.monotonic() + seconds
+        while self._connection.poll(max(until - time.monotonic(), 0.0)):
+            kind, said = self._connection.recv()
+            if kind == "plan":
+                refused = self.watcher.watch(said)
+                self._connection.send(("watched", said.number, refused))
+            else:
+                self.counts = said
+                return
+
+
+def start(target: str, events: str | Path = "sentinel-events.jsonl", every: int = 100, share: float = 0.01) -> Watching:
+    """Watch the boundaries of a target in this process, as far as their modules are imported or will be.
+
+    :param target: as ``sentinel list targets`` names it.
+    :param events: a line of JSON for each kind of violation, and a last one that counts.
+    :param every: of so many calls of a boundary one is copied, at most.
+    :param share: of the run's time that goes into copies, at most.
+    """
+    from sentinel.recipes.catalog import bundled_catalog
+
+    packages = bundled_catalog().targets[target].packages
+    return Watching(target, packages, Path(events), Budget(share=share, every=every))

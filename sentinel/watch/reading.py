@@ -1,0 +1,548 @@
+"""How a call of a running training reads as a scenario of the contract: found out by calling, and proved at every call.
+
+An adapter says how a scenario becomes a call. The way back is found by looking at such calls: the part that equals an
+input in every one of them is where that input is read. A call of the run is a scenario if the adapter makes the very
+same call of that; if not, nothing is said of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import inspect
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from sentinel.contracts.choices import Choices
+from sentinel.contracts.contract import TOKENS, Contract, DoesNotApply, Input
+from sentinel.deciding.law_session import Subject
+from sentinel.laws.law import Case
+from sentinel.search.scenarios import draw, with_dialects
+from sentinel.values.literals import Tensor
+from sentinel.watch.values import Path, at
+from sentinel.watch.wrapping import Plan
+from sentinel.worker import probe, tensors
+from sentinel.worker.boundaries import Boundary
+
+#: Calls that are looked at to find a reading, and scenarios that are drawn for them at most.
+_CALLS, _DRAWN = 12, 400
+#: Combinations of choices that nothing in a call shows, which are tried at most.
+_COMBINATIONS = 256
+_DEEPEST = 3
+
+
+class Unreadable(Exception):
+    """Why calls of a boundary, or this call, cannot be read as scenarios."""
+
+
+class _Heard(BaseException):
+    """Ends a call whose arguments were heard."""
+
+
+class Listener:
+    """Stands in the place of a boundary's function, hears how it is called, and answers.
+
+    :ivar heard: the arguments of the last call, by name.
+    :param answers: what it answers; None: it ends the call with :class:`_Heard`.
+    """
+
+    def __init__(self, function: Any, answers: Any = None) -> None:
+        self._function, self._answers = function, answers
+        self.__signature__ = inspect.signature(function)
+        self.heard: dict[str, Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        bound = self.__signature__.bind(*args, **kwargs)
+        bound.apply_defaults()
+        self.heard = dict(bound.arguments)
+        if self._answers is None:
+            raise _Heard
+        return self._answers(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """:ivar sources: canonical input -> the part of a call that shows it, and how: ``same``; one number a response
+        where the contract has one a token (``row``), or the sum of a response's (``sum``).
+    :ivar open: inputs that no part shows, each with what it may be.
+    :ivar plan: what to copy.
+    :ivar keys: what is observed of a result; empty while that is tried out.
+    """
+
+    subject: Subject
+    boundary: Boundary
+    sources: Mapping[str, tuple[Path, str]]
+    open: Mapping[str, tuple[Any, ...]]
+    plan: Plan
+    keys: frozenset[str] = frozenset()
+
+    def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
+        """The scenario of which the adapter makes a call with these parts, as literals.
+
+        :raises Unreadable: where there is none.
+        """
+        fewest, why = len(self.plan.paths) + 1, "no scenario makes such a call"
+        for chosen in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
+            inputs = self._inputs(parts, dict(zip(self.open, chosen)))
+            try:
+                made = self._made(inputs)
+            except Exception:  # no scenario of this version
+                continue
+            other = [path for path in self.plan.paths if not _alike(parts[path], made[path])]
+            if not other:
+                return inputs
+            if len(other) < fewest:
+                fewest = len(other)
+                why = "; ".join(f"{written(p)} is {_brief(parts[p])}, not {_brief(made[p])}" for p in other[:3])
+        raise Unreadable(why)
+
+    def reads(self, parts: Mapping[Path, Any]) -> bool:
+        try:
+            return bool(self.read(parts))
+        except Unreadable:
+            return False
+
+    def observe(self, inputs: Mapping[str, Any], result: Any) -> dict[str, Any]:
+        """What the contract observes of a call that had this result: no gradients, which a result does not have."""
+        boundary = replace(self.boundary, function=Listener(self.boundary.function, lambda *_, **__: result))
+        observed = probe.observe(self.subject.contract, boundary, inputs, (), "cpu")
+        return self.of_results(observed)
+
+    def of_results(self, observed: Mapping[str, Any]) -> dict[str, Any]:
+        kept = [item.key for item in self.subject.contract.observes if item.role in ("output", "metric", "decision")]
+        return {key: observed[key] for key in kept if key in observed and key in (self.keys or kept)}
+
+    def _made(self, inputs: Mapping[str, Any]) -> dict[Path, Any]:
+        """The parts of the call that the adapter makes of a scenario."""
+        heard, answers = _heard(self.boundary, inputs)
+        return {path: at(heard, path, answers) for path in self.plan.paths}
+
+    def _inputs(self, parts: Mapping[Path, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+        contract, binding = self.subject.contract, self.subject.binding
+        read = {name: parts[path] for name, (path, _) in self.sources.items()}
+        wide = next((value for value in read.values() if isinstance(value, torch.Tensor) and value.dim() == 2), None)
+        inputs: dict[str, Any] = {}
+        for item in contract.inputs:
+            if item.name in read:
+                value = read[item.name]
+                if self.sources[item.name][1] != "same" and wide is not None:
+                    lengths = (read.get(contract.mask, wide) != 0).sum(-1).clamp(min=1)
+                    value = value / lengths if self.sources[item.name][1] == "sum" else value
+                    value = value[:, None].expand(-1, wide.shape[1])
+                inputs[item.name] = _literal(item, value)
+            elif item.name in chosen:
+                inputs[item.name] = chosen[item.name]
+            elif item.name == contract.mask and item.kind == "tensor" and wide is not None:
+                inputs[item.name] = tensors.from_torch(torch.ones(wide.shape, dtype=torch.int64))
+            else:
+                inputs[item.name] = item.default(inputs) if callable(item.default) else item.default
+        return with_dialects(contract, binding, inputs)
+
+
+def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
+    """Find how calls of a boundary are read, and try it out on the function that the run has.
+
+    :raises Unreadable: where it cannot be found, or does not give back what is observed.
+    """
+    calls = list(itertools.islice(_calls(subject, boundary), _CALLS))
+    if len(calls) < 2:
+        raise Unreadable("its adapter does not call it with scenarios alone")
+    names = _names(boundary.function)
+    seen = [dict(_parts(heard, answers, names)) for _, heard, answers in calls]
+    paths = tuple(sorted({path for parts in seen for path in parts}, key=lambda path: (len(path), repr(path))))
+    sources: dict[str, tuple[Path, str]] = {}
+    open_: dict[str, tuple[Any, ...]] = {}
+    per_token: list[str] = []
+    for item in subject.contract.inputs:
+        if item.dialect or item.name in subject.binding.fixed:
+            continue
+        values = [live[item.name] for live, _, _ in calls]
+        if all(_alike(values[0], value) for value in values[1:]):
+            continue
+        found = _source(values, seen, paths)
+        if found is not None:
+            sources[item.name] = found, "same"
+        elif item.choices and not item.domain:
+            open_[item.name] = item.choices
+        elif item.kind == "tensor" and item.name != subject.contract.mask and item.default is not None:
+            if item.shape != TOKENS:
+                raise Unreadable(f"no part of a call shows {item.name}")
+            per_token.append(item.name)
+    owner, name = boundary.module.__name__, boundary.path.removeprefix(f"{boundary.module.__name__}.")
+    asked = {step[1] for path in paths for step in path[1:] if step[0] == "()"}
+    answering = {method: (owner, f"{name.rpartition('.')[0]}.{method}") for method in sorted(asked)}
+    plan = Plan(number, boundary.path, (owner, name), paths, answering)
+    reading = Reading(subject, boundary, sources, open_, plan)
+    every = [{path: at(heard, path, answers) for path in paths} for _, heard, answers in calls]
+    reading = _by_row(reading, per_token, every) if per_token else reading
+    reading = replace(reading, keys=_tried_out(reading, calls))
+    idle = _idle(reading, [live for live, _, _ in calls])
+    return replace(reading, plan=replace(plan, paths=tuple(path for path in paths if path not in idle)))
+
+
+def _idle(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> set[Path]:
+    """Parts of a call that make no difference to what is observed: token ids that only a stand-in is given, say. They
+    are neither copied nor compared."""
+    shown = {path for path, _ in reading.sources.values()}
+    idle = {path for path in reading.plan.paths if path not in shown}
+    looked = 0
+    for live in scenarios:
+        inputs = {name: tensors.observe(value) for name, value in live.items()}
+        usual = _with(reading, inputs, None)
+        if usual is None or looked == 3:
+            continue
+        looked += 1
+        for path in sorted(idle, key=repr):
+            other = _with(reading, inputs, path)
+            if other is None or not all(_same_value(usual[key], other[key]) for key in reading.keys):
+                idle.discard(path)
+    return idle if looked else set()
+
+
+def _with(reading: Reading, inputs: Mapping[str, Any], path: Path | None) -> dict[str, Any] | None:
+    """What is observed where one part of the call is another one; None where the call refuses it, or nothing else can
+    be put there."""
+    function = reading.boundary.function
+    listener = Listener(function)
+
+    def called(*_: Any, **__: Any) -> Any:
+        arguments = listener.heard or {}
+        if path is not None:
+            _put(arguments, path)
+        bound = listener.__signature__.bind_partial()
+        bound.arguments.update(arguments)
+        return function(*bound.args, **bound.kwargs)
+
+    listener._answers = called
+    try:
+        boundary = replace(reading.boundary, function=listener)
+        return reading.of_results(probe.observe(reading.subject.contract, boundary, inputs, (), "cpu"))
+    except Exception:
+        return None
+
+
+def _another(value: Any) -> Any:
+    """Another value of the same kind.
+
+    :raises Unreadable: for what has no other that is known to be one.
+    """
+    if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
+        return torch.cat([value, 1 - value], 1)
+    if isinstance(value, (torch.Tensor, float)):
+        return value + 1
+    if isinstance(value, int):
+        return not value if isinstance(value, bool) else value + 1
+    raise Unreadable("nothing else is known to go there")
+
+
+def _put(arguments: dict[str, Any], path: Path) -> None:
+    """Put another value in the place of a part of a call, or into what a stand-in's method answers."""
+    asked = next((place for place, step in enumerate(path) if place and step[0] == "()"), None)
+    if asked is not None:
+        owner = at(arguments, path[:asked], {})
+        answer = getattr(owner, path[asked][1])()
+        answer = list(answer) if isinstance(answer, tuple) else answer
+        if len(path) > asked + 1:
+            answer[path[-1][1]] = _another(answer[path[-1][1]])
+        else:
+            answer = _another(answer)
+        answer = tuple(answer) if isinstance(answer, list) else answer
+        object.__setattr__(owner, path[asked][1], lambda *_, **__: answer)
+        return
+    value = _another(at(arguments, path, {}))
+    if len(path) == 1:
+        arguments[path[0]] = value
+        return
+    owner = at(arguments, path[:-1], {})
+    if path[-1][0] == "." or dataclasses.is_dataclass(owner):  # one that is frozen, or is read like a mapping
+        object.__setattr__(owner, path[-1][1], value)
+    else:
+        owner[path[-1][1]] = value
+
+
+def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
+    """The reading with inputs that a call has as one number a response.
+
+    :raises Unreadable: where no parts of a call are these numbers.
+    """
+    rows = [
+        path
+        for path in reading.plan.paths
+        if all(isinstance(parts[path], torch.Tensor) and parts[path].dim() == 1 for parts in calls)
+    ]
+    ways = itertools.product(itertools.product(rows, ("row", "sum")), repeat=len(names))
+    for way in itertools.islice(ways, _COMBINATIONS):
+        tried = replace(reading, sources={**reading.sources, **dict(zip(names, way))})
+        if tried.reads(calls[0]) + tried.reads(calls[1]) and sum(map(tried.reads, calls)) * 2 > len(calls):
+            return tried
+    raise Unreadable(f"no part of a call shows {' and '.join(names)}")
+
+
+def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
+    """Read scenarios off their calls; the keys of which a result alone says what the boundary does.
+
+    :raises Unreadable: where there is none, or what is read means something else.
+    """
+    keys = {item.key for item in reading.subject.contract.observes if item.role in ("output", "metric", "decision")}
+    contract, read = reading.subject.contract, 0
+    refused = "no scenario is read off its own call"
+    for live, heard, answers in calls:
+        parts = {path: at(heard, path, answers) for path in reading.plan.paths}
+        try:
+            inputs = reading.read(parts)
+        except Unreadable:
+            continue
+        written_ = {name: tensors.observe(value) for name, value in live.items()}
+        results: list[Any] = []
+
+        def answering(*args: Any, results: list[Any] = results, **kwargs: Any) -> Any:
+            results.append(reading.boundary.function(*args, **kwargs))
+            return results[-1]
+
+        listening = replace(reading.boundary, function=Listener(reading.boundary.function, answering))
+        try:
+            real = reading.of_results(probe.observe(contract, listening, inputs, (), "cpu"))
+        except Exception as error:  # it refuses this scenario
+            refused = f"it cannot be called here: {type(error).__name__}: {error}"
+            continue
+        replayed = reading.observe(inputs, results[-1]) if results else {}
+        keys = {key for key in keys & replayed.keys() if _same_value(real[key], replayed[key])}
+        if contract.oracle is not None and not _same_meaning(reading, written_, inputs):
+            raise Unreadable("two scenarios with another meaning make one call")
+        read += 1
+    if not read:
+        raise Unreadable(refused)
+    if not any(item.role != "metric" for item in reading.subject.contract.observes if item.key in keys):
+        raise Unreadable("what it does is more than what it returns")
+    return frozenset(keys)
+
+
+def _same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
+    """Whether the contract says the same of a scenario and of what was read off its call."""
+    contract = reading.subject.contract
+    try:
+        one, two = (reading.of_results(probe.consult(contract, _literals(contract, item))) for item in (drawn, inputs))
+    except DoesNotApply:
+        return True
+    return one.keys() == two.keys() and all(_same_value(one[key], two[key], drawn.get(contract.mask)) for key in one)
+
+
+def _literals(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {item.name: inputs[item.name] for item in contract.inputs}
+
+
+def _calls(subject: Subject, boundary: Boundary) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """Scenarios, each with the call that the adapter makes of it."""
+    for place in range(_DRAWN):
+        data = hashlib.shake_256(f"{subject.name} {place}".encode()).digest(4096)
+        try:
+            inputs = draw(subject.contract, subject.binding, Choices(data))
+            heard, answers = _heard(boundary, inputs)
+        except Unreadable:
+            raise
+        except Exception:  # the scenario is not one of this version's, or makes no sense
+            continue
+        yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, heard, answers
+
+
+def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments that an adapter calls with, and what the methods of its stand-ins answer."""
+    listener = Listener(boundary.function)
+    with contextlib.suppress(_Heard):
+        replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
+    if listener.heard is None:
+        raise Unreadable("its adapter does not call the function itself")
+    answers = {}
+    for stand_in in boundary.binding.stand_ins:
+        for value in listener.heard.values():
+            method = vars(value).get(stand_in.name) if hasattr(value, "__dict__") else None
+            if callable(method) and not isinstance(method, type):
+                try:
+                    answers[stand_in.name] = method()
+                except Exception:  # it wants to be asked something
+                    continue
+    return listener.heard, answers
+
+
+def _no_object(path: str) -> Any:
+    raise Unreadable(f"a scenario names {path}")
+
+
+# -- parts of a call ---------------------------------------------------------------------------------------------------
+
+
+def _parts(heard: Mapping[str, Any], answers: Mapping[str, Any], names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
+    for name, value in heard.items():
+        yield from _leaves((name,), value, names)
+    for name, value in answers.items():
+        owner = next(key for key, item in heard.items() if name in getattr(item, "__dict__", {}))
+        yield from _leaves((owner, ("()", name)), value, names)
+
+
+def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
+    """The plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
+    if value is None or isinstance(value, (bool, int, float, str, torch.Tensor, np.ndarray, np.generic)):
+        yield path, value
+    elif isinstance(value, (list, tuple, dict)) and not value:
+        yield path, value  # where further arguments would be
+    elif isinstance(value, (list, tuple)):
+        if all(item is None or isinstance(item, (bool, int, float, str, torch.Tensor)) for item in value):
+            if path[-1][0] == "()":
+                for place, item in enumerate(value):
+                    yield (*path, ("[]", place)), item
+            else:
+                yield path, value
+    elif len(path) <= _DEEPEST:
+        for step, item in _inside(value):
+            if step[1] in names:
+                yield from _leaves((*path, step), item, names)
+
+
+def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
+    kind = type(value)
+    if isinstance(value, Mapping) or (hasattr(kind, "keys") and hasattr(kind, "__getitem__")):
+        yield from ((("[]", key), value[key]) for key in list(value.keys()) if isinstance(key, str))
+    elif isinstance(value, (type, ModuleType, FunctionType)):
+        return
+    elif dataclasses.is_dataclass(value):
+        fields = [field.name for field in dataclasses.fields(value)]
+        yield from (((".", name), getattr(value, name, None)) for name in fields)
+    else:
+        yield from (((".", name), item) for name, item in getattr(value, "__dict__", {}).items())
+
+
+def _names(function: Any) -> frozenset[str]:
+    """The names and short strings in a function's code, and in that of functions of its package that it calls."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    waiting = [(inspect.unwrap(function), 0)]
+    package = str(getattr(function, "__module__", "")).partition(".")[0]
+    while waiting:
+        one, depth = waiting.pop()
+        one = getattr(one, "__func__", one)
+        if not isinstance(one, FunctionType) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        names = set(_of_code(one.__code__))
+        found |= names
+        called = (one.__globals__.get(name) for name in names) if depth < _DEEPEST else ()
+        waiting += [
+            (inspect.unwrap(other), depth + 1)
+            for other in called
+            if isinstance(other, FunctionType) and str(other.__module__).partition(".")[0] == package
+        ]
+    return frozenset(found)
+
+
+def _of_code(code: CodeType) -> Iterator[str]:
+    yield from (*code.co_names, *code.co_varnames, *code.co_freevars)
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, tuple):
+            yield from (item for item in constant if isinstance(item, str))
+        elif isinstance(constant, CodeType):
+            yield from _of_code(constant)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _source(values: list[Any], seen: list[dict[Path, Any]], paths: tuple[Path, ...]) -> Path | None:
+    """The part of a call that equals an input in all of them."""
+    for path in paths:
+        parts = [of_call.get(path) for of_call in seen]
+        if any(part is not None for part in parts) and all(map(_alike, values, parts)):
+            return path
+    return None
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and torch.allclose(
+            one.detach().double(), other.detach().double(), rtol=1e-6, atol=0.0, equal_nan=True
+        )
+    if isinstance(one, (np.ndarray, list, tuple)) and isinstance(other, (np.ndarray, list, tuple)):
+        if len(one) != len(other):
+            return False
+        if all(isinstance(item, str) for item in (*one, *other)):
+            return _as_labels(one) == _as_labels(other)
+        return all(_alike(x, y) for x, y in zip(one, other))
+    if isinstance(one, torch.Tensor) and one.numel() == 1 and isinstance(other, (int, float)):
+        return float(one) == other
+    if isinstance(other, torch.Tensor) and other.numel() == 1 and isinstance(one, (int, float)):
+        return float(other) == one
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, bool) != isinstance(other, bool):
+        return False
+    numbers = isinstance(one, (int, float, np.generic)) and isinstance(other, (int, float, np.generic))
+    plain = numbers or (type(one) is type(other) and isinstance(one, (str, bool, type(None))))
+    return one is other or bool(plain and one == other)
+
+
+def _as_labels(values: Any) -> list[int]:
+    """Which rows belong together, whatever the groups are called."""
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
+
+
+def _same_value(one: Any, other: Any, mask: Any = None) -> bool:
+    """:param mask: what else stands in a tensor of its shape means nothing."""
+
+    def live(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        array = value.array().astype(np.float64)
+        masked = isinstance(mask, Tensor) and value.shape == mask.shape
+        return torch.from_numpy(array[mask.array() != 0] if masked else array)
+
+    return _close(live(one), live(other)) or _alike(live(one), live(other))
+
+
+def _close(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape:
+        return torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)
+    return isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-6)
+
+
+def _literal(item: Input, value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and item.kind in ("number", "integer", "boolean"):
+        value = value.item()
+    if isinstance(value, torch.Tensor):
+        return tensors.from_torch(value)
+    if item.kind == "labels":
+        return [str(label) for label in value]
+    return tensors.observe(value)
+
+
+def written(path: Path) -> str:
+    """A path as one would write it in Python."""
+    return str(path[0]) + "".join(
+        f".{name}" if kind == "." else f".{name}()" if kind == "()" else f"[{name!r}]" for kind, name in path[1:]
+    )
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)}"
+    return repr(value)[:60]
+
+
+def case_of(reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]) -> Case:
+    """What laws of a single call look at: the call of the run itself."""
+    oracle = None
+    if reading.subject.contract.oracle is not None:
+        oracle = {"": reading.of_results(probe.consult(reading.subject.contract, inputs))}
+    return Case({"": inputs}, {"": observed}, oracle, reading.subject.contract)

@@ -1,0 +1,158 @@
+"""What is copied of a call: chosen parts of its arguments, and its result. It runs inside of a training run."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+#: The way to a part of a call: a parameter's name, then attributes ``(".", name)``, items ``("[]", key)``, and the
+#: answer of a method that the call asks ``("()", name)``.
+Path = tuple[Any, ...]
+
+#: Bytes of one call that are copied at most.
+LARGEST = 64 << 20
+#: Strings of a configuration are shorter; what people and models write does not leave the process.
+_LONGEST = 64
+_DEEPEST = 4
+
+
+class Copied(NamedTuple):
+    """A tensor or an array: dtype, shape and bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+    array: bool = False
+
+
+class Record(NamedTuple):
+    """An object that a call returned, by its attributes."""
+
+    attributes: dict[str, Any]
+
+
+class Opaque(NamedTuple):
+    """What is not copied, by the name of its type."""
+
+    type: str
+
+
+class NotCopied(Exception):
+    """A call of which too much would have to be copied, or something that has no plain values."""
+
+
+def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
+    """The part of a call that a path leads to; None where it leads nowhere, as where an option is left out.
+
+    :param answers: of methods that the call asked: by name.
+    """
+    found: Any = arguments.get(path[0])
+    for kind, name in path[1:]:
+        if kind == "()":
+            found = answers.get(name)
+            continue
+        try:
+            found = getattr(found, name) if kind == "." else found[name]
+        except Exception:  # whatever a stranger's object raises
+            return None
+    return found
+
+
+class Copier:
+    """Copies what one call has.
+
+    :param room: bytes that are left.
+    """
+
+    def __init__(self, room: int = LARGEST) -> None:
+        self.room = room
+        self._labels: dict[str, str] = {}
+
+    def copy(self, value: Any, depth: int = 0) -> Any:
+        """A copy, on the device where the value is: what waits for the device comes later, in another thread.
+
+        :raises NotCopied: for what is too large, or has no plain values.
+        """
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if isinstance(value, str):
+            return value if len(value) <= _LONGEST else Opaque("str")
+        torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+        if torch is not None and isinstance(value, torch.Tensor):
+            plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+            if not plain or value.is_nested or value.device.type == "meta":
+                raise NotCopied(f"a tensor without plain values ({type(value).__name__}, {value.device.type})")
+            self._take(value.numel() * value.element_size())
+            return value.detach().clone()
+        if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+            if value.dtype == object or value.dtype.kind in "US":
+                labels = [self._label(item) for item in value.ravel().tolist()]
+                return numpy.array(labels, dtype=object).reshape(value.shape)
+            self._take(value.nbytes)
+            return value.copy()
+        if depth > _DEEPEST:
+            return Opaque(type(value).__name__)
+        if isinstance(value, (list, tuple)):
+            if value and all(isinstance(item, str) for item in value):
+                return [self._label(item) for item in value]
+            copies = [self.copy(item, depth + 1) for item in value]
+            return tuple(copies) if isinstance(value, tuple) else copies
+        if isinstance(value, Mapping) or (hasattr(type(value), "keys") and hasattr(type(value), "__getitem__")):
+            return {str(key): self.copy(value[key], depth + 1) for key in list(value.keys())}
+        fields = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else ()
+        named = {**{name: getattr(value, name, None) for name in fields}, **getattr(value, "__dict__", {})}
+        if named and not callable(value):
+            return Record({name: self.copy(item, depth + 1) for name, item in named.items() if not callable(item)})
+        return Opaque(type(value).__name__)
+
+    def _take(self, count: int) -> None:
+        self.room -= count
+        if self.room < 0:
+            raise NotCopied(f"more than {LARGEST >> 20} MiB")
+
+    def _label(self, item: Any) -> Any:
+        """Labels say which rows belong together; what they are called is the user's own."""
+        return self._labels.setdefault(item, f"{len(self._labels)}") if isinstance(item, str) else item
+
+
+def packed(value: Any) -> Any:
+    """A copy as bytes and plain data; waits for the device that it is on."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        plain = value.cpu().contiguous()
+        dtype = str(plain.dtype).removeprefix("torch.")
+        plain = plain.view(torch.int16) if dtype == "bfloat16" else plain
+        return Copied(dtype, tuple(value.shape), plain.numpy().tobytes())
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        if value.dtype == object:
+            return [*value.ravel().tolist()]
+        return Copied(str(value.dtype), value.shape, value.tobytes(), array=True)
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value.item()
+    if type(value) in (list, tuple):
+        return type(value)(packed(item) for item in value)
+    if isinstance(value, Record):
+        return Record(packed(value.attributes))
+    return {key: packed(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def unpacked(value: Any) -> Any:
+    """What :func:`packed` made, as tensors and arrays."""
+    if isinstance(value, Copied):
+        import numpy
+        import torch
+
+        if value.array:
+            return numpy.frombuffer(bytearray(value.data), dtype=value.dtype).reshape(value.shape)
+        dtype = getattr(torch, value.dtype)
+        whole = torch.frombuffer(bytearray(value.data), dtype=dtype) if value.data else torch.empty(0, dtype=dtype)
+        return whole.reshape(value.shape)
+    if isinstance(value, Record):
+        from types import SimpleNamespace
+
+        return SimpleNamespace(**unpacked(value.attributes))
+    if type(value) in (list, tuple):
+        return type(value)(unpacked(item) for item in value)
+    return {key: unpacked(item) for key, item in value.items()} if isinstance(value, dict) else value

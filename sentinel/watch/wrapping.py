@@ -1,0 +1,246 @@
+"""Watches functions of a running training: a call in so many is copied for the checker, and no call is changed.
+
+The code of a watched function is replaced in place. Whoever holds the function already (a registry, another module that
+imported its name, a bound method) calls the watched one then, and the object stays the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from sentinel.watch.values import Copier, NotCopied, Path, at
+
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to copy of the calls of one boundary.
+
+    :ivar number: by which the checker knows it.
+    :ivar function: its module and qualified name.
+    :ivar paths: the parts of a call.
+    :ivar asked: methods whose answers are parts of a call: name -> module and qualified name.
+    """
+
+    number: int
+    boundary: str
+    function: tuple[str, str]
+    paths: tuple[Path, ...]
+    asked: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass
+class Budget:
+    """How much of a run's time goes into copies.
+
+    :ivar share: of the time since the start.
+    :ivar every: of so many calls of a boundary one is copied, at most.
+    """
+
+    share: float = 0.01
+    every: int = 100
+    spent: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
+    held_back: int = 0
+
+    def allows(self) -> bool:
+        allowed = self.spent <= self.share * (time.perf_counter() - self.began)
+        self.held_back += not allowed
+        return allowed
+
+
+class Watcher:
+    """The watched functions of this process, and the queue that copies of their calls go to.
+
+    :ivar on: whether calls are looked at: not in a process that this one forked.
+    :ivar lost: copies that had no room in the queue; :ivar failed: why calls could not be copied, and how often.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self.on = True
+        self.budget = budget
+        self.copies: queue.Queue[tuple[int, int, dict[Path, Any], Any]] = queue.Queue(maxsize=8)
+        self.calls: dict[int, int] = {}
+        self.lost = 0
+        self.failed: dict[str, int] = {}
+        self._local = threading.local()
+        self._changed: list[tuple[FunctionType, Any]] = []
+        os.register_at_fork(after_in_child=self.stop)
+
+    def stop(self) -> None:
+        self.on = False
+
+    def watch(self, plan: Plan) -> str:
+        """Watch a boundary; why it is not watched, where it cannot be."""
+        function = _function(*plan.function)
+        if function is None:
+            return f"{plan.boundary} is no plain function here"
+        signature = inspect.signature(function)
+        self._replace(function, partial(self._sampling, plan, signature))
+        for name, place in plan.asked.items():
+            method = _function(*place)
+            if method is None:
+                return f"{'.'.join(place)} is no plain function here"
+            self._replace(method, partial(self._listening, name))
+        return ""
+
+    def restore(self) -> None:
+        """Give every function its own code back."""
+        self.stop()
+        while self._changed:
+            function, code = self._changed.pop()
+            function.__code__ = code
+
+    def _replace(self, function: FunctionType, made: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        code = function.__code__
+        if any(function is other for other, _ in self._changed):
+            return
+        original = FunctionType(
+            code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        original.__kwdefaults__ = function.__kwdefaults__
+        name = f"__sentinel_watches_{code.co_name}_{code.co_firstlineno}__".replace("<", "").replace(">", "")
+        function.__globals__[name] = made(original)
+        if not hasattr(function, "__signature__"):
+            function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        self._changed.append((function, code))
+        function.__code__ = _code(name, code)
+
+    def _sampling(self, plan: Plan, signature: inspect.Signature, original: Callable[..., Any]) -> Callable[..., Any]:
+        compiling = _compiling()
+        counted, due = 0, 1
+
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            nonlocal counted, due
+            if compiling():
+                return original(*args, **kwargs)
+            counted += 1
+            if counted < due or not self.on:
+                return original(*args, **kwargs)
+            due = counted + self.budget.every
+            self.calls[plan.number] = counted
+            if counted > 1 and not self.budget.allows():
+                return original(*args, **kwargs)
+            return self._copied(plan, counted, signature, original, args, kwargs)
+
+        return called
+
+    def _copied(
+        self,
+        plan: Plan,
+        number: int,
+        signature: inspect.Signature,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call the original between two copies. Whatever goes wrong with these is no concern of the caller."""
+        began = time.perf_counter()
+        copier, parts, bound = Copier(), None, {}
+        try:
+            if not _capturing():
+                signed = signature.bind(*args, **kwargs)
+                signed.apply_defaults()
+                bound = signed.arguments
+                parts = {
+                    path: copier.copy(at(bound, path, {})) for path in plan.paths if all(s[0] != "()" for s in path[1:])
+                }
+        except Exception as error:
+            self.note(error)
+        answers: dict[str, Any] = {}
+        stack = self._local.__dict__.setdefault("stack", [])
+        stack.append((copier, answers))
+        self.budget.spent += time.perf_counter() - began
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            stack.pop()
+        if parts is None:
+            return result
+        began = time.perf_counter()
+        try:
+            for path in plan.paths:
+                if path not in parts:
+                    parts[path] = at(bound, path, answers)
+            self.copies.put_nowait((plan.number, number, parts, copier.copy(result)))
+        except queue.Full:
+            self.lost += 1
+        except Exception as error:
+            self.note(error)
+        self.budget.spent += time.perf_counter() - began
+        return result
+
+    def _listening(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        compiling = _compiling()
+
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            result = original(*args, **kwargs)
+            if compiling():
+                return result
+            stack = getattr(self._local, "stack", None)
+            if stack and self.on:
+                copier, answers = stack[-1]
+                try:
+                    answers.setdefault(name, copier.copy(result))
+                except Exception as error:
+                    self.note(error)
+            return result
+
+        return called
+
+    def note(self, error: Exception) -> None:
+        reason = str(error) if isinstance(error, NotCopied) else f"{type(error).__name__}: {error}"[:200]
+        self.failed[reason] = self.failed.get(reason, 0) + 1
+
+
+def _compiling() -> Callable[[], bool]:
+    """What tells that a compiler reads the code: it has to find a plain call."""
+    torch = sys.modules.get("torch")
+    return torch.compiler.is_compiling if torch is not None else bool
+
+
+def _capturing() -> bool:
+    """Whether a CUDA graph is recorded, into which no copy must go."""
+    torch = sys.modules.get("torch")
+    return bool(torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def _function(module: str, name: str) -> FunctionType | None:
+    """The function of that name in a loaded module, out of its static or class method; None for what has no code of its
+    own, or answers later."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        try:
+            found = inspect.getattr_static(found, part)
+        except AttributeError:
+            return None
+    found = getattr(found, "__func__", found)
+    return found if isinstance(found, FunctionType) and not found.__code__.co_flags & _GENERATORS else None
+
+
+def _code(name: str, like: Any) -> Any:
+    """Code that hands its arguments on to a global of that name; its free variables and its place are those of other
+    code."""
+    free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
+    lines = [
+        f"def outer({', '.join(free)}):",
+        "    def inner(*args, **kwargs):",
+        *[f"        if 0: {variable}" for variable in free],
+        f"        return {name}(args, kwargs)",
+        "    return inner",
+    ]
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    made = scope["outer"](*free).__code__
+    return made.replace(co_name=like.co_name, co_filename=like.co_filename, co_firstlineno=like.co_firstlineno)

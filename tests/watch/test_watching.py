@@ -1,0 +1,145 @@
+"""A run of the demo framework is watched: what breaks a law is said, what keeps it is not, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.demo_kit import FRAMEWORK
+
+#: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
+_RUN = """
+import json, sys, time
+sys.path[:0] = [{framework!r}]
+import torch
+import sentinel.watch
+watching = sentinel.watch.start("demo", {events!r}, every=1) if {watched} else None
+from demo_rl import advantages
+
+torch.manual_seed(0)
+weight = torch.zeros(4, 3, requires_grad=True)
+mask = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]])
+steps, until = 0, time.monotonic() + 120
+while steps < 50 or (watching and not watching.watcher.calls and time.monotonic() < until):
+    rewards = torch.rand(4, 3)
+    found, _ = advantages.group_advantage(rewards * mask + 0.1, mask, ["p", "p", "p", "p"])
+    if steps < 50:
+        (weight * found).sum().backward()
+    steps += 1
+if watching:
+    watching.stop()
+print(json.dumps({{"weight": weight.grad.flatten().tolist(), **(watching.counts if watching else {{}})}}))
+"""
+
+
+def _run(tmp_path: Path, kind: str, watched: bool = True) -> tuple[dict[str, Any], str]:
+    framework = tmp_path / kind
+    if not framework.exists():
+        framework.mkdir()
+        (framework / "demo_rl").symlink_to(FRAMEWORK / kind / "demo_rl")
+    script = tmp_path / "run.py"
+    script.write_text(
+        _RUN.format(framework=str(framework), events=str(tmp_path / f"{kind}.jsonl"), watched=watched), encoding="utf-8"
+    )
+    ran = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=240, check=True, cwd=tmp_path
+    )
+    return json.loads(ran.stdout), ran.stderr
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
+    folder = tmp_path_factory.mktemp("watched")
+    return *_run(folder, "broken"), folder
+
+
+def test_a_violation_is_said_and_written(broken: tuple[dict[str, Any], str, Path]) -> None:
+    counts, said, folder = broken
+    laws = {item["law"] for item in counts["violations"]}
+    assert "the_oracle_agrees" in laws
+    assert "does not hold: demo_rl.advantages.group_advantage, call " in said
+    *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {event["event"] for event in events} == {"violation"}
+    assert {event["boundary"] for event in events} == {"demo_rl.advantages.group_advantage"}
+    assert end["event"] == "end"
+    assert counts["read"] >= 1
+    first = next(event for event in events if event["law"] == "the_oracle_agrees")
+    assert first["rank"] == 1
+    assert first["inputs"]["group"] == ["0", "0", "0", "0"], "labels are the user's own"
+
+
+def test_no_parameter_changes(broken: tuple[dict[str, Any], str, Path]) -> None:
+    counts, _, folder = broken
+    assert _run(folder, "broken", watched=False)[0]["weight"] == counts["weight"]
+
+
+def test_what_keeps_the_laws_is_not_said(tmp_path: Path) -> None:
+    counts, said = _run(tmp_path, "fixed")
+    assert counts["read"] >= 1
+    assert counts["laws"] >= 1
+    assert counts["violations"] == []
+    assert "does not hold" not in said
+
+
+def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path: Path) -> None:
+    (tmp_path / "demo_rl").symlink_to(FRAMEWORK / "fixed" / "demo_rl")
+    script = (
+        "import sys, torch\nimport sentinel.watch\nsys.path[:0] = [sys.argv[1]]\n"
+        "watching = sentinel.watch.start('demo', 'events.jsonl', every=1)\n"
+        "watching._checker.kill()\nfrom demo_rl.advantages import group_advantage\n"
+        "ones = torch.ones(2, 2)\n"
+        "for _ in range(1000):\n    group_advantage(ones, ones.int(), ['p', 'p'])\n"
+        "watching.stop()\nprint('trained', watching.counts)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
+    assert ran.stdout == "trained {}\n"
+    assert ran.stderr == ""
+
+
+def _command(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [Path(sys.executable).parent / "sentinel", "watch", *arguments],
+        capture_output=True, text=True, timeout=240, cwd=tmp_path, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def test_the_command_stops_a_run(tmp_path: Path) -> None:
+    """Whatever the command starts begins to watch by itself: the script says nothing of Sentinel."""
+    script = (
+        "import sys, time, torch\nfrom demo_rl.advantages import group_advantage\n"
+        "mask, until = torch.tensor([[1, 1], [0, 0]]), time.monotonic() + 200\n"
+        "while time.monotonic() < until:\n    group_advantage(torch.rand(2, 2), mask, ['p', 'p'])\n"
+    )
+    words = ["--target", "demo", "--every", "1", "--fail-after", "1", "--", sys.executable, "-c", script]
+    ran = _command(tmp_path, *words, PYTHONPATH=str(FRAMEWORK / "broken"))
+    assert ran.returncode == 1, ran.stderr
+    assert "the run is stopped" in ran.stderr
+    assert "sentinel-events.jsonl" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--target", "demo"], "say what to watch, after two dashes"),
+        (["--target", "dmo", "--", "true"], "did you mean 'demo'?"),
+        (["--target", "demo", "--every", "0", "--", "true"], "1 or more"),
+        (["--target", "demo", "--", "no-such-program"], "no-such-program: No such file or directory"),
+    ],
+)
+def test_a_wrong_command_says_how_it_is_written(tmp_path: Path, words: list[str], said: str) -> None:
+    ran = _command(tmp_path, *words)
+    assert ran.returncode == 2
+    assert said in ran.stderr
+
+
+def test_a_command_that_imports_no_target_is_told_so(tmp_path: Path) -> None:
+    ran = _command(tmp_path, "--target", "demo", "--", sys.executable, "-c", "raise SystemExit(3)")
+    assert ran.returncode == 3
+    assert "no process of this command imported demo" in ran.stderr

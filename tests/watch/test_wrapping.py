@@ -1,0 +1,213 @@
+"""Watched functions stay what they are: same object, result, exception and signature, for whoever holds them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from sentinel.watch.wrapping import Budget, Plan, Watcher
+
+_SOURCE = """
+import functools
+
+def add(a, b=2, *, c=3):
+    if a is None:
+        raise ValueError("a")
+    return a + b + c
+
+def decorated(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+    return wrapper
+
+@decorated
+def double(a):
+    return a * 2
+
+REGISTRY = {"add": add}
+
+class Base:
+    scale = 1
+    def loss(self, x):
+        return x + self.scale
+
+class Trainer(Base):
+    def log_probs(self, x):
+        return x * 2, None
+    def loss(self, x):
+        return super().loss(self.log_probs(x)[0]) * 10
+    @staticmethod
+    def negative(x):
+        return -x
+
+def numbers():
+    yield 1
+"""
+
+
+@pytest.fixture
+def module() -> Iterator[Any]:
+    made = ModuleType("watched_module")
+    sys.modules["watched_module"] = made
+    exec(compile(_SOURCE, "watched_module.py", "exec"), made.__dict__)
+    yield made
+    del sys.modules["watched_module"]
+
+
+@pytest.fixture
+def watcher() -> Iterator[Watcher]:
+    made = Watcher(Budget(share=1.0, every=1))
+    yield made
+    made.restore()
+
+
+def _plan(name: str, *paths: tuple[Any, ...], **more: Any) -> Plan:
+    return Plan(7, f"watched_module.{name}", ("watched_module", name), paths, **more)
+
+
+def test_whoever_holds_a_function_calls_the_watched_one(module: Any, watcher: Watcher) -> None:
+    held, registered, signature = module.add, module.REGISTRY["add"], inspect.signature(module.add)
+    assert watcher.watch(_plan("add", ("a",), ("c",))) == ""
+    assert module.add is held
+    assert (held(1), registered(1, 5, c=1)) == (6, 7)
+    assert [watcher.copies.get_nowait() for _ in range(2)] == [
+        (7, 1, {("a",): 1, ("c",): 3}, 6),
+        (7, 2, {("a",): 1, ("c",): 1}, 7),
+    ]
+    assert inspect.signature(held) == signature
+
+
+def test_an_exception_is_the_callers_and_nothing_is_copied(module: Any, watcher: Watcher) -> None:
+    watcher.watch(_plan("add", ("a",)))
+    with pytest.raises(ValueError, match=r"^a$"):
+        module.add(None)
+    with pytest.raises(TypeError):
+        module.add()
+    assert watcher.copies.empty()
+
+
+def test_wrappers_methods_and_static_methods(module: Any, watcher: Watcher) -> None:
+    bound = module.Trainer().loss
+    for name, path in (("double", ("args",)), ("Trainer.loss", ("self", (".", "scale"))), ("Trainer.negative", ("x",))):
+        assert watcher.watch(_plan(name, path)) == ""
+    assert (module.double(4), bound(3), module.Trainer.negative(4)) == (8, 70, -4)
+    assert watcher.copies.qsize() == 3
+
+
+def test_what_a_call_asks_a_method_is_copied_with_it(module: Any, watcher: Watcher) -> None:
+    asked = {"log_probs": ("watched_module", "Trainer.log_probs")}
+    watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), asked=asked))
+    assert module.Trainer().loss(3) == 70
+    assert module.Trainer().log_probs(1) == (2, None)  # outside of a watched call nothing is kept
+    assert watcher.copies.get_nowait()[2] == {("self", ("()", "log_probs"), ("[]", 0)): 6}
+    assert watcher.copies.empty()
+
+
+def test_restored_functions_have_their_own_code(module: Any, watcher: Watcher) -> None:
+    code = module.add.__code__
+    watcher.watch(_plan("add", ("a",)))
+    assert module.add.__code__ is not code
+    watcher.restore()
+    assert module.add.__code__ is code
+    assert module.add(1) == 6
+    assert watcher.copies.empty()
+
+
+@pytest.mark.parametrize("name", ["numbers", "Trainer", "nothing", "Trainer.nothing"])
+def test_what_is_no_plain_function_is_said_not_to_be_watched(module: Any, watcher: Watcher, name: str) -> None:
+    assert "is no plain function here" in watcher.watch(_plan(name))
+
+
+def test_a_tensor_is_copied_as_it_was_before_the_call(module: Any, watcher: Watcher) -> None:
+    exec("def fill(x):\n    return x.mul_(0)\n", module.__dict__)
+    watcher.watch(_plan("fill", ("x",)))
+    values = torch.ones(2)
+    assert module.fill(values) is values
+    _, _, parts, result = watcher.copies.get_nowait()
+    assert parts["x",].tolist() == [1.0, 1.0]
+    assert result.tolist() == [0.0, 0.0]
+    assert result is not values
+
+
+def test_gradients_flow_as_before(module: Any, watcher: Watcher) -> None:
+    watcher.watch(_plan("double", ("args",)))
+    weight = torch.ones(3, requires_grad=True)
+    module.double(weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_calls_without_gradients(module: Any, watcher: Watcher, mode: Any) -> None:
+    watcher.watch(_plan("double", ("args",)))
+    with mode():
+        assert module.double(torch.ones(2, dtype=torch.bfloat16)).tolist() == [2.0, 2.0]
+    assert watcher.copies.qsize() == 1
+
+
+def test_what_cannot_be_copied_costs_its_copy_alone(module: Any, watcher: Watcher) -> None:
+    watcher.watch(_plan("double", ("args",)))
+    nested = torch.nested.nested_tensor([torch.ones(2)])
+    assert module.double(nested).is_nested
+    big = torch.empty(1 << 30, dtype=torch.int8, device="meta")
+    assert module.double(big).shape == big.shape
+    assert watcher.copies.empty()
+    assert len(watcher.failed) >= 1
+
+
+def test_a_full_queue_loses_copies_and_not_calls(module: Any, watcher: Watcher) -> None:
+    watcher.watch(_plan("double", ("args",)))
+    assert [module.double(n) for n in range(20)] == [2 * n for n in range(20)]
+    assert watcher.copies.full()
+    assert watcher.lost == 12
+
+
+def test_one_call_in_so_many_within_the_budget(module: Any) -> None:
+    watcher = Watcher(Budget(share=1.0, every=10))
+    watcher.watch(_plan("double", ("args",)))
+    for number in range(31):
+        module.double(number)
+    watcher.restore()
+    assert [watcher.copies.get_nowait()[1] for _ in range(watcher.copies.qsize())] == [1, 11, 21, 31]
+    none = Watcher(Budget(share=0.0, every=1))
+    none.watch(_plan("double", ("args",)))
+    for number in range(5):
+        module.double(number)
+    none.restore()
+    assert none.copies.qsize() == 1  # the first is always taken
+    assert none.budget.held_back == 4
+
+
+def test_a_forked_process_is_not_watched(module: Any, watcher: Watcher) -> None:
+    watcher.watch(_plan("double", ("args",)))
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write, f"{module.double(2)} {watcher.copies.qsize()}".encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(read, 99) == b"4 0"
+
+
+def test_functions_are_pickled_by_their_name(module: Any, watcher: Watcher) -> None:
+    watcher.watch(_plan("add", ("a",)))
+    module.add.__module__ = "watched_module"
+    assert pickle.loads(pickle.dumps(module.add)) is module.add
+    assert functools.partial(module.add, 1)() == 6
+
+
+def test_a_compiler_finds_a_plain_call(module: Any, watcher: Watcher) -> None:
+    watcher.watch(_plan("double", ("args",)))
+    compiled = torch.compile(module.double, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert watcher.copies.empty()
