@@ -40,6 +40,7 @@ _UNBOUND = {
 
 TARGET = Target(
     name="skyrl",
+    defaults=("skyrl.train.config.config.SkyRLTrainConfig",),
     batches={
         "TrainingInputBatch": "skyrl.backends.skyrl_train.training_batch.TrainingInputBatch",
         "TensorBatch": "skyrl.backends.skyrl_train.training_batch.TensorBatch",

@@ -7,7 +7,7 @@ is not guessed; it is the lexicon's backlog.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from sentinel.contracts.automatic import AUTOMATIC
 from sentinel.contracts.contract import REQUIRED, TOKENS, Input, Observed
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Law
-from sentinel.search.lexicon import OBJECTS, USUAL, Term, meaning
+from sentinel.search.lexicon import OBJECTS, PLAIN, USUAL, Term, meaning
 from sentinel.search.scenarios import MASK_STYLES
 from sentinel.search.signatures import Parameter, Signature
 from sentinel.targets import Binding, Target
@@ -45,6 +45,8 @@ _SCALAR = re.compile(
     r"(Optional\[)?(int|float|bool|str|Any|None|dict|Dict|[Ll]ist\[(dict|Dict|Message)).*|.*Literal\[.*|"
 )
 _CONFIGURATION = re.compile(r"(\w+_)?(config|cfg|args|conf|hps|arguments|options|gconfig|params)")
+
+_BATCH = re.compile(r"(\w+_)?batch|data|micro_?batch|mini_?batch|data_proto")
 
 #: Names that speak of the response alone, in a batch whose other columns have the prompt, too.
 _OF_RESPONSES = re.compile(r"response(s|_mask|_ids|_length|_len)?|prompts?|prompt_length")
@@ -79,7 +81,8 @@ class _Reading:
             return self._scalar(name, (False, True))
         term = meaning(name, self.target.spellings)
         if term is None:
-            return None
+            plain = (small for pattern, small in PLAIN.items() if re.fullmatch(pattern, annotation))
+            return next((self._scalar(name, small) for small in plain), None)
         if not term.form:
             fits = term.derived in OBJECTS or _SCALAR.fullmatch(annotation)
             return self._of_scalar(name, term, annotation) if fits else None
@@ -146,9 +149,26 @@ class _Reading:
         found = self.value(parameter.name, parameter.annotation, known.get("", ()))
         if found is None and settings and not parameter.whole:
             found = self._object(parameter, self._class(parameter.annotation), known)
+        if found is None and _BATCH.fullmatch(parameter.name):
+            return self._batch(parameter.annotation)
         if found is None and parameter.required:
-            self.missing.append(parameter.name)
+            return self._unknown(parameter.name)
         return found
+
+    def _batch(self, annotation: str) -> dict[str, Any] | None:
+        """A batch that is handed on, with what every batch has; None where its annotation says that it is another."""
+        plain = re.match(r"[dD]ict(\[str, (Any|torch.Tensor|Tensor)\])?$", annotation)
+        if not plain and (annotation not in ("", "Any") or not self.target.batches):
+            return self._unknown(annotation) if annotation else None
+        of = "" if plain else next(iter(self.target.batches.values()))
+        return {"of": of, "fields": self._usual(), "meta": {}}
+
+    def _usual(self) -> dict[str, Any]:
+        return {name: made for name in USUAL if (made := self.value(name)) is not None}
+
+    def _unknown(self, name: str) -> dict[str, Any]:
+        self.missing.append(name)
+        return {"unknown": name}
 
     def _class(self, annotation: str) -> str:
         """The dotted path of a class that an annotation names, where it is one of the module's own names."""
@@ -172,9 +192,9 @@ class _Reading:
             steps = steps[: made + 1]
             found = self.value(steps[-1][0], "bool" if path in parameter.flags else "", known.get(path, ()))
             if found is None:
-                if not any(default for _, default in steps) and of in ("", "self"):
-                    self.missing.append(f"{parameter.name}{path}")
-                continue
+                if any(default for _, default in steps):
+                    continue
+                found = self._unknown(f"{parameter.name}{path}")
             _put(tree, [step for step, _ in steps], found)
         if parameter.required or tree:
             return {"of": of, "attributes": _objects(tree)}
@@ -198,13 +218,13 @@ class _Reading:
                 continue
             found = self.value(match[2])
             if found is None and not match[3]:
-                self.missing.append(f"{parameter.name}{path}")
-            elif found is not None:
+                found = self._unknown(f"{parameter.name}{path}")
+            if found is not None:
                 (meta if match[1] == ".meta_info" else fields)[match[2]] = found
         if annotated:  # what it hands the batch on to may read what every batch has
-            fields = {name: made for name in USUAL if (made := self.value(name)) is not None} | fields
+            fields = self._usual() | fields
         elif not fields and not meta:
-            self.missing.append(parameter.name)
+            return self._unknown(parameter.name)
         return {"of": self.target.batches.get(of, ""), "fields": fields, "meta": meta}
 
 
@@ -223,7 +243,7 @@ def _put(tree: dict[str, Any], steps: Sequence[str], found: dict[str, Any]) -> N
 
 
 def _objects(tree: Mapping[str, Any]) -> dict[str, Any]:
-    leaf = ("input", "derived", "fields", "attributes")
+    leaf = ("input", "derived", "fields", "attributes", "unknown")
     return {
         name: part if any(key in part for key in leaf) else {"of": "", "attributes": _objects(part)}
         for name, part in tree.items()
@@ -234,43 +254,49 @@ def _objects(tree: Mapping[str, Any]) -> dict[str, Any]:
 class Understood:
     """A function, read with the lexicon.
 
-    :ivar missing: what it takes and nobody knows, each once; where there is any the function is not called.
+    :ivar missing: what it takes and the lexicon does not know, each once. A framework's own constructor or defaults may
+        know it; where they do not, a call that asks it anything is refused.
+    :ivar odd: why it is not called.
     :ivar how: how its arguments are made of the inputs.
     """
 
     inputs: tuple[Input, ...] = ()
     how: Mapping[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    odd: str = ""
 
 
 def understood(target: Target, path: str, signature: Signature, is_method: bool) -> Understood:
     """Read a function with the lexicon."""
     if signature.odd:
-        return Understood(missing=(signature.odd,))
-    first = signature.parameters[0].name if signature.parameters else ""
-    own = first if is_method and first == "self" else ""
-    if is_method and first in ("cls", "ctx"):
-        return Understood(missing=(first,))
+        return Understood(odd=signature.odd)
+    parameters, odd = signature.parameters, ("cls",) if is_method else ()
+    if parameters and parameters[0].name in odd:  # it comes with its class
+        parameters = parameters[1:]
+    own = parameters[0].name if is_method and parameters and parameters[0].name == "self" else ""
     reading = _Reading(target, path.rpartition(".")[0].rpartition(".")[0] if is_method else path.rpartition(".")[0])
-    parameters = {}
-    for parameter in signature.parameters:
-        spec = reading.parameter(parameter, bool(own) and parameter.name == own)
-        if spec is not None:
-            parameters[parameter.name] = spec
-    needs = [spec for spec in _leaves(parameters) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
+    made: dict[str, Any] = {}
+    for parameter in parameters:
+        if is_method and parameter.name == "ctx" and path.endswith((".forward", ".backward")):
+            made["ctx"] = {"of": "context", "attributes": {}}
+        elif (spec := reading.parameter(parameter, parameter.name == own)) is not None:
+            made[parameter.name] = spec
+    if own:
+        known = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
+        made[own]["built"] = {name: spec for name, spec in known if spec is not None}
+    needs = [spec for spec in _leaves(made) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
     if needs and "response_mask" not in reading.inputs:
         reading._need_mask()
-    if not reading.inputs and not reading.missing:
-        reading.missing.append("anything to draw")
     whole = any(map(_OF_RESPONSES.fullmatch, reading.names)) and reading.names & {"attention_mask", "input_ids"}
-    how = {"own": own, "prompt": 2 if whole else 0, "parameters": parameters, "gradients": reading.gradients}
+    how = {"own": own, "prompt": 2 if whole else 0, "parameters": made, "gradients": reading.gradients}
+    how |= {"defaults": list(target.defaults), "layout": ""}
     return Understood(tuple(reading.inputs.values()), how, tuple(dict.fromkeys(reading.missing)))
 
 
 def _leaves(parameters: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     for spec in parameters.values():
         yield spec
-        for part in ("fields", "meta", "attributes"):
+        for part in ("fields", "meta", "attributes", "built"):
             yield from _leaves(spec.get(part, {}))
 
 
@@ -285,6 +311,17 @@ def subject_of(path: str, function: Understood, adapter: str, laws: Mapping[str,
         group="group" if "group" in named else "",
     )
     return Subject(Binding(path, AUTOMATIC.name), contract, tuple(laws[name] for name in LAWS), adapter, path)
+
+
+def laid_out(subject: Subject) -> Iterator[Subject]:
+    """The subject, and where it takes tensors of rows and tokens the same with other layouts of them."""
+    how = subject.contract.input("how")
+    assert how is not None
+    several = any(item.shape[:2] == TOKENS for item in subject.contract.inputs)
+    for layout in ("", "row", "packed") if several else ("",):
+        with_layout = replace(how, default={**how.default, "layout": layout})
+        inputs = tuple(with_layout if item is how else item for item in subject.contract.inputs)
+        yield replace(subject, contract=replace(subject.contract, inputs=inputs))
 
 
 def with_keys(subject: Subject, answers: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Subject:

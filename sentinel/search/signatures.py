@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
@@ -43,10 +43,12 @@ class Parameter:
 class Signature:
     """:ivar parameters: with ``self`` where it is a method.
     :ivar odd: why nobody can call it by its signature alone; empty where somebody may.
+    :ivar built: what the constructor of its class takes.
     """
 
     parameters: tuple[Parameter, ...]
     odd: str = ""
+    built: tuple[Parameter, ...] = ()
 
 
 def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signature:
@@ -65,11 +67,12 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     uses.read(node)
     if own:
         uses.follow(own, methods or {})
-    odd = "it is a property" if _decorated(node, ("property", "setter", "cached_property")) else ""
+    odd = "it is a setter" if _decorated(node, ("setter", "cached_property")) else ""
     odd = "it is a kernel" if _decorated(node, ("jit", "autotune", "heuristics")) else odd
-    odd = "it is a generator" if _yields(node) else odd
     odd = "it is abstract" if _decorated(node, ("abstractmethod", "overload")) else odd
-    return Signature(tuple(_parameter(argument, argument.arg in required, uses) for argument in named), odd)
+    maker = (methods or {}).get("__init__")
+    built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
+    return Signature(tuple(_parameter(argument, argument.arg in required, uses) for argument in named), odd, built)
 
 
 def _parameter(argument: ast.arg, required: bool, uses: _Uses) -> Parameter:
@@ -88,15 +91,6 @@ def _is_static(node: _Def) -> bool:
 def _decorated(node: _Def, names: Collection[str]) -> bool:
     decorators = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
     return any(ast.unparse(each).rpartition(".")[2] in names for each in decorators)
-
-
-def _yields(node: _Def) -> bool:
-    inner = {each for part in _own(node) if part is not node and isinstance(part, _Def) for each in ast.walk(part)}
-    return any(isinstance(each, (ast.Yield, ast.YieldFrom)) and each not in inner for each in ast.walk(node))
-
-
-def _own(node: ast.AST) -> Iterator[ast.AST]:
-    return ast.walk(node)
 
 
 class _Uses:

@@ -191,6 +191,8 @@ class Target:
     :ivar spellings: its name of a parameter, key or attribute -> the name that the lexicon has.
     :ivar batches: name of a class that holds a batch, as annotations write it -> its dotted path; the first is meant
         where only its use shows that it is one.
+    :ivar defaults: where its configuration has its defaults, whole: dotted paths of dataclasses or of functions that
+        give what adds arguments to a parser, or YAML files below an import root.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path that ends
         in ``.*`` speaks of a whole module.
     """
@@ -209,6 +211,7 @@ class Target:
     registries: tuple[Registry, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     batches: Mapping[str, str] = field(default_factory=dict)
+    defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         bindings = tuple(replace(binding, moved=self.moved) for binding in self.bindings)

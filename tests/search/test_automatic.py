@@ -87,7 +87,7 @@ def test_a_method_is_read_with_what_it_calls_on_itself() -> None:
             "def f(rewards, config):\n    return rewards * config.unheard if config.unheard else rewards",
             ("config.unheard",),
         ),
-        ("def f(rewards):\n    yield rewards", ("it is a generator",)),
+        ("def f(rewards):\n    yield rewards", ()),  # what it gives is looked at
     ],
 )
 def test_evidence_is_use_then_annotation_then_name(text: str, missing: tuple[str, ...]) -> None:
@@ -101,9 +101,9 @@ def runner() -> Iterator[Runner]:
     made.close()
 
 
-def held(runner: Runner, tmp_path: Path, changed: str) -> dict[str, Held]:
+def held(runner: Runner, tmp_path: Path, changed: str, earlier: str = EARLIER) -> dict[str, Held]:
     refs = []
-    for name, text in (("then", EARLIER), ("now", changed)):
+    for name, text in (("then", earlier), ("now", changed)):
         tree = copy_demo(tmp_path / name)
         (tree / "demo_rl" / "statistics.py").write_text(text)
         refs.append(Ref("path", str(tree)))
@@ -113,13 +113,98 @@ def held(runner: Runner, tmp_path: Path, changed: str) -> dict[str, Held]:
 
 def test_what_has_not_changed_breaks_nothing_and_is_called(runner: Runner, tmp_path: Path) -> None:
     found = held(runner, tmp_path, EARLIER + "\n# a comment\n")
-    assert [name for name, one in found.items() if one.outcome] == ["reward_statistics", "LossMaskActor.loss_of"]
-    for one in found.values():
-        assert one.outcome is None or (one.outcome.answered == 40 and not one.outcome.broken)
+    answered = {name: one.outcome.answered for name, one in found.items() if one.outcome}
+    assert answered == {
+        "reward_statistics": 40,
+        "reward_clip": 0,
+        "LossMaskActor.loss_of": 40,
+        "LossMaskActor._scaled": 0,
+    }
+    assert not any(one.outcome and one.outcome.broken for one in found.values())
     outcome = found["reward_statistics"].outcome
     assert outcome is not None
     assert outcome.held["masked_values_have_no_influence"] >= 8
-    assert found["reward_clip"].why == "the lexicon does not know nobody_knows_this"
+    clip = found["reward_clip"].outcome
+    assert clip is not None
+    (why,) = clip.refused
+    assert "nobody_knows_this" in why  # what was missing
+
+
+#: What takes objects: a constructor of which not all can run, a configuration, and values that nobody knows.
+OBJECTS = """
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RewardConfig:
+    engine: object
+    scale: float = 3.0
+
+
+class RewardCollector:
+    def __init__(self, config: RewardConfig, engine, limit: int = 7):
+        self.limit = limit
+        self.rewards = []
+        self.stale = 0
+        self.client = engine.connect()
+        self.stale = self.client.stale
+
+    def add_rewards(self, rewards):
+        self.rewards.extend(rewards.tolist())
+
+    def reward_limit(self, rewards):
+        return rewards.clamp(max=self.limit)
+
+    def reward_age(self, rewards):
+        return rewards * self.stale
+
+    def reward_from(self, rewards, client=None):
+        try:
+            return rewards * self.client.reward_factor()
+        except Exception:
+            return rewards
+
+    def rewards_each(self, rewards):
+        yield from rewards
+
+
+def reward_scale(config: RewardConfig, rewards):
+    return rewards * config.scale
+
+
+def reward_if_known(rewards, nobody_knows_this):
+    return rewards if nobody_knows_this is not None else None
+
+
+def reward_time(rewards):
+    import time
+
+    return {"reward_seconds": time.perf_counter(), "reward": rewards}
+
+
+def packed_log_prob_sum(log_probs, response_mask):
+    assert log_probs.dim() == 1, "must be packed"
+    return (log_probs * response_mask).sum()
+"""
+
+
+def test_objects_are_the_frameworks_own_as_far_as_they_can_be_built(runner: Runner, tmp_path: Path) -> None:
+    found = held(runner, tmp_path, OBJECTS, OBJECTS)
+    outcomes = {name.rpartition(".")[2]: one.outcome for name, one in found.items() if one.outcome}
+    answered = {name: outcome.answered for name, outcome in outcomes.items() if outcome.answered}
+    assert answered.keys() == {
+        "add_rewards",  # what it changes is its answer
+        "reward_limit",  # the constructor says what the limit is
+        "rewards_each",
+        "reward_scale",  # the default of the dataclass
+        "reward_if_known",  # nobody asked anything of it but whether it is None
+        "reward_time",
+        "packed_log_prob_sum",
+    }
+    refused = {name: next(iter(outcome.refused)) for name, outcome in outcomes.items() if not outcome.answered}
+    assert "self.stale" in refused["reward_age"]  # it was 0, and then something that nobody knows
+    assert "self.client" in refused["reward_from"]  # though the code catches the refusal
+    assert not any(outcome.broken for outcome in outcomes.values())  # nor does a clock
 
 
 def test_a_law_that_was_kept_and_is_no_longer_is_of_rank_three(runner: Runner, tmp_path: Path) -> None:
