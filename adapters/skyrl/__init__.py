@@ -56,8 +56,8 @@ TARGET = Target(
     moved=MOVED,
     pypi="skyrl",
     registries=(
-        Registry("register_policy_loss", f"{PPO}.ppo_policy_loss"),
-        Registry("register_advantage_estimator", f"{PPO}.compute_grpo_outcome_advantage"),
+        Registry("register_policy_loss", f"{PPO}.ppo_policy_loss", "PolicyLossRegistry"),
+        Registry("register_advantage_estimator", f"{PPO}.compute_grpo_outcome_advantage", "AdvantageEstimatorRegistry"),
     ),
     # torch imports its compiler on the first call of a function decorated with torch.compile.
     preload=("torch._dynamo", "tensordict", "omegaconf", "loguru"),

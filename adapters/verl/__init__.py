@@ -626,8 +626,8 @@ TARGET = Target(
     pypi="verl",
     preload=("tensordict", "omegaconf"),
     registries=(
-        Registry("register_policy_loss", f"{_CORE}.compute_policy_loss_vanilla"),
-        Registry("register_adv_est", f"{_CORE}.compute_grpo_outcome_advantage"),
+        Registry("register_policy_loss", f"{_CORE}.compute_policy_loss_vanilla", "POLICY_LOSS_REGISTRY"),
+        Registry("register_adv_est", f"{_CORE}.compute_grpo_outcome_advantage", "ADV_ESTIMATOR_REGISTRY"),
     ),
     bindings=_as_verl_has_them(
         *_OUTCOMES,

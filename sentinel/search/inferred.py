@@ -27,8 +27,8 @@ ENOUGH = 8
 #: Scenarios that are asked first, to see whether a function answers, and in what form.
 _FIRST = 16
 
-#: Scenarios in which a function uses what nobody knows, before it is not asked again.
-_ALIKE = 4
+#: Scenarios that a function refuses for one reason, and answers no other, before it is not asked again.
+_ALIKE = 5
 
 #: What torch says of a mask that has another dtype than it must.
 _OF_DTYPE = re.compile(r"dtype|[Bb]ool|Long|Float|Int|types?\b|index")
@@ -90,7 +90,7 @@ def answers(session: LawSession, subject: Subject, seed: int = 0) -> tuple[list[
         refused[trial.refused or "it answers nothing"] += 1
         if trial.refusal == "crash":  # what hangs or dies once is not asked again
             return [], trial.refused
-        if trial.refusal in ("drift", "ghost") and refused[trial.refused] == _ALIKE:
+        if not trials and refused[trial.refused] == _ALIKE:
             break
     return trials, "" if trials else next((why for why, _ in refused.most_common(1)), "nothing could be drawn")
 

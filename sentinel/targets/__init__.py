@@ -140,17 +140,20 @@ class Binding:
 
 @dataclass(frozen=True)
 class Registry:
-    """A family of functions that the framework's modules register by a decorator: policy losses, estimators.
+    """A family of functions that the framework's modules register: policy losses, estimators.
 
     Whatever a revision registers there and no binding names is called as ``like`` is, and keeps the laws of that one's
     contract that need no oracle.
 
     :ivar decorator: its name, such as ``register_policy_loss``.
     :ivar like: the dotted path of a bound member.
+    :ivar table: where a module puts a function without the decorator: ``table.register("name", function)``, or
+        ``table["name"] = function``.
     """
 
     decorator: str
     like: str
+    table: str = ""
 
 
 def _as_another(boundary: str, like: Binding) -> Binding:
