@@ -160,22 +160,24 @@ def called(
 
     :param bound: the boundaries.
     """
-    from sentinel.search.inferred import ready  # Hypothesis takes its time
+    from sentinel.search.inferred import answers, ran_by, ready  # Hypothesis takes its time
 
     ran: dict[str, str] = {}
     for boundary in bound:
-        _note(ran, session, boundary)
+        with suppress(Undecidable):
+            trials, _ = answers(session, boundary, count=_FEW)
+            ran |= dict.fromkeys(ran_by(trials), boundary.boundary)
     now = {}
     for function, subject in unbound(adapter, found, laws):
         if subject is not None:
+            made, why = None, ""
             try:
-                made, why = ready(session, subject)
+                made, why, through = ready(session, subject)
+                ran = dict.fromkeys(through, function.path) | ran
             except Undecidable as error:
-                made, why = None, str(error)
+                why = str(error)
             state: State = "automatic" if made is not None else "never looked at"
             function = replace(function, state=state, by=(why,) if why else ())
-            if made is not None:
-                _note(ran, session, made)
         now[function.file, function.line] = function
     for place, function in now.items():
         if function.state == "never looked at" and function.path in ran:
@@ -183,13 +185,8 @@ def called(
     return replace(found, functions=tuple(now.get((one.file, one.line), one) for one in found.functions))
 
 
-def _note(ran: dict[str, str], session: LawSession, subject: Subject) -> None:
-    """Note the functions that run when a boundary is called on its first scenarios, and answers."""
-    from sentinel.search.inferred import ran_by
-
-    with suppress(Undecidable):
-        for path in ran_by(session, subject):
-            ran.setdefault(path, subject.boundary)
+#: Scenarios of a boundary, to see what runs when it is called.
+_FEW = 4
 
 
 class CheckoutTrees:

@@ -46,6 +46,7 @@ _SCALAR = re.compile(
 )
 _CONFIGURATION = re.compile(r"(\w+_)?(config|cfg|args|conf|hps|arguments|options|gconfig|params)")
 
+_WHOLE_CONFIGURATION = re.compile(r"(full_|trainer_)?(config|cfg|args)")
 _BATCH = re.compile(r"(\w+_)?batch|data|micro_?batch|mini_?batch|data_proto")
 
 #: Names that speak of the response alone, in a batch whose other columns have the prompt, too.
@@ -80,9 +81,9 @@ class _Reading:
         if re.fullmatch(r"bool|Optional\[bool\]|bool \| None", annotation):
             return self._scalar(name, (False, True))
         term = meaning(name, self.target.spellings)
-        if term is None:
-            plain = (small for pattern, small in PLAIN.items() if re.fullmatch(pattern, annotation))
-            return next((self._scalar(name, small) for small in plain), None)
+        plain = next((small for pattern, small in PLAIN.items() if re.fullmatch(pattern, annotation)), None)
+        if term is None or (plain and term.derived in OBJECTS):
+            return self._scalar(name, plain) if plain else None
         if not term.form:
             fits = term.derived in OBJECTS or _SCALAR.fullmatch(annotation)
             return self._of_scalar(name, term, annotation) if fits else None
@@ -144,10 +145,12 @@ class _Reading:
         if (keys and not _CONFIGURATION.fullmatch(parameter.name)) or annotated:
             return self._container(parameter, annotated)
         settings = [path for path in parameter.reads if path.startswith(".")]
-        if (settings and not parameter.annotation) or _CONFIGURATION.fullmatch(parameter.name):
+        if (settings and (not parameter.annotation or self._is_setting(parameter.name))) or _CONFIGURATION.fullmatch(
+            parameter.name
+        ):
             return self._object(parameter, self._class(parameter.annotation), known)
         found = self.value(parameter.name, parameter.annotation, known.get("", ()))
-        if found is None and settings and not parameter.whole:
+        if found is None and settings:
             found = self._object(parameter, self._class(parameter.annotation), known)
         if found is None and _BATCH.fullmatch(parameter.name):
             return self._batch(parameter.annotation)
@@ -197,8 +200,14 @@ class _Reading:
                 found = self._unknown(f"{parameter.name}{path}")
             _put(tree, [step for step, _ in steps], found)
         if parameter.required or tree:
-            return {"of": of, "attributes": _objects(tree)}
+            whole = bool(_WHOLE_CONFIGURATION.fullmatch(parameter.name))
+            return {"of": of, "attributes": _objects(tree), "whole": whole}
         return None
+
+    def _is_setting(self, name: str) -> bool:
+        """Whether a name means a number or a text, of which nothing can be read."""
+        term = meaning(name, self.target.spellings)
+        return term is not None and not term.form and not term.derived
 
     def _is_object(self, name: str) -> bool:
         term = meaning(name, self.target.spellings)

@@ -80,11 +80,11 @@ class Outcome:
     broken: list[Broken] = field(default_factory=list)
 
 
-def answers(session: LawSession, subject: Subject, seed: int = 0) -> tuple[list[Trial], str]:
+def answers(session: LawSession, subject: Subject, seed: int = 0, count: int = _FIRST) -> tuple[list[Trial], str]:
     """The first scenarios that a function answers; and why it answers none, where that is so."""
     trials, refused = [], Counter[str]()
-    for drawn in drawn_scenarios(subject, seed, 0, _FIRST):
-        [trial] = session.try_(subject, [(ANSWERS, {"": drawn.inputs})])
+    for drawn in drawn_scenarios(subject, seed, 0, count):
+        [trial] = session.try_(subject, [(ANSWERS, {"": drawn.inputs})], describe=True)
         if trial.case is not None and any(map(_says, trial.case.observation[""].values())):
             trials.append(trial)
         refused[trial.refused or "it answers nothing"] += 1
@@ -95,23 +95,15 @@ def answers(session: LawSession, subject: Subject, seed: int = 0) -> tuple[list[
     return trials, "" if trials else next((why for why, _ in refused.most_common(1)), "nothing could be drawn")
 
 
-def ran_by(session: LawSession, subject: Subject, seed: int = 0) -> set[str]:
-    """The target's functions that run when a boundary is called on its first scenarios, where it answers.
-
-    :raises Undecidable: where it cannot be called at all.
-    """
-    found: set[str] = set()
-    for drawn in drawn_scenarios(subject, seed, 0, ENOUGH):
-        [trial] = session.try_(subject, [(ANSWERS, {"": drawn.inputs})], describe=True)
-        if trial.case is not None and trial.answer is not None:
-            found |= {*trial.answer.functions}
-    return found
+def ran_by(trials: Sequence[Trial]) -> set[str]:
+    """The target's functions that ran when these were tried."""
+    return {path for trial in trials if trial.answer is not None for path in trial.answer.functions}
 
 
-def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject | None, str]:
+def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject | None, str, set[str]]:
     """The subject as the function answers it, with the keys of its answers: its mask as integers, flags or floats,
     whichever it takes first, and its tensors as rows, the first row, or rows one after the other. Or why it answers
-    none.
+    none. And what ran.
 
     :raises Undecidable: where it cannot be called at all.
     """
@@ -123,13 +115,13 @@ def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject
             found, refused = answers(session, tried, seed)
             if found:
                 cases = [trial.case for trial in found if trial.case is not None]
-                return with_keys(tried, [(case.inputs[""], case.observation[""]) for case in cases]), ""
+                return with_keys(tried, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(found)
             why = why or refused
             if not subject.contract.mask or not _OF_DTYPE.search(refused):
                 break
         if not _OF_SHAPE.search(refused):
             break
-    return None, why
+    return None, why, set()
 
 
 def _says(value: Any) -> bool:
@@ -143,7 +135,7 @@ def compared(then: LawSession, now: LawSession, subject: Subject, count: int, se
     :param then: where that one is called; ``now``: the later one.
     :raises Undecidable: where it cannot be called at all.
     """
-    made, why = ready(then, subject, seed)
+    made, why, _ = ready(then, subject, seed)
     if made is None:
         return Outcome(subject, refused=Counter([why]))
     subject = made

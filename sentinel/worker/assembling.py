@@ -238,7 +238,8 @@ class _Maker:
         if made is None:
             reads = list(_reads(known))
             unknown = [steps for steps, part in reads if "unknown" in part]
-            made = objects.configured(self._how["defaults"], [steps for steps, _ in reads], unknown)
+            if reads or spec.get("whole"):
+                made = objects.configured(self._how["defaults"], [steps for steps, _ in reads], unknown)
         made = objects.Settings() if made is None else made
         self._give(made, known, spec["of"])
         return objects.as_loaded(made)

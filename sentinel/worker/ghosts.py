@@ -172,7 +172,13 @@ def _inert_base(name: str) -> type:
         return Ghost(f"{name}.{attribute}")
 
     schema = classmethod(lambda *_: _any_schema())
-    members = {"__init__": initialise, "__getattr__": attribute, "__get_pydantic_core_schema__": schema}
+    takes_all = classmethod(lambda cls, **_: None)  # of ``class X(ghost.Base, table=True)``
+    members = {
+        "__init_subclass__": takes_all,
+        "__init__": initialise,
+        "__getattr__": attribute,
+        "__get_pydantic_core_schema__": schema,
+    }
     return type(name.rpartition(".")[2], (), members)
 
 

@@ -147,8 +147,10 @@ def alone() -> Any:
 
         # A contained process has no sockets; this backend leaves what it is given as it is, and gathers nothing.
         distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
-        distributed.all_gather = lambda parts, one, *_, **__: parts[0].copy_(one)
-        distributed.all_gather_into_tensor = lambda whole, one, *_, **__: whole.copy_(one)
+        distributed.all_gather = lambda tensor_list, tensor, *_, **__: tensor_list[0].copy_(tensor)
+        distributed.all_gather_into_tensor = lambda output_tensor, input_tensor, *_, **__: output_tensor.copy_(
+            input_tensor
+        )
     return distributed.group.WORLD
 
 
