@@ -322,6 +322,45 @@ def subject_of(path: str, function: Understood, adapter: str, laws: Mapping[str,
     return Subject(Binding(path, AUTOMATIC.name), contract, tuple(laws[name] for name in LAWS), adapter, path)
 
 
+def merged(one: Subject, other: Subject) -> Subject | None:
+    """The function as two revisions read it, in one world: what either reads is there. No law is asked of it, since it
+    does not take the same at both. None where it takes other parameters, or means other things by them.
+    """
+    hows = [dict(subject.contract.inputs[-1].default) for subject in (one, other)]
+    parameters = _joined(hows[0]["parameters"], hows[1]["parameters"])
+    if parameters is None or hows[0]["parameters"].keys() != hows[1]["parameters"].keys():
+        return None
+    inputs = {item.name: item for item in (*other.contract.inputs[:-1], *one.contract.inputs[:-1])}
+    if any(
+        (item.kind, item.domain) != (inputs[item.name].kind, inputs[item.name].domain)
+        for item in other.contract.inputs[:-1]
+    ):
+        return None
+    gradients = list(dict.fromkeys([*hows[0]["gradients"], *hows[1]["gradients"]]))
+    how = {**hows[0], "parameters": parameters, "gradients": gradients, "prompt": max(each["prompt"] for each in hows)}
+    taken = (*inputs.values(), replace(one.contract.inputs[-1], default=how))
+    mask, group = one.contract.mask or other.contract.mask, one.contract.group or other.contract.group
+    return replace(one, contract=replace(one.contract, inputs=taken, mask=mask, group=group), laws=())
+
+
+def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What two readings of a part say together; None where they say different things."""
+    found = {**other, **one}
+    for name in one.keys() & other.keys():
+        mine, theirs = one[name], other[name]
+        if mine == theirs:
+            continue
+        if not (isinstance(mine, Mapping) and isinstance(theirs, Mapping)):
+            return None
+        if "unknown" in mine or "unknown" in theirs:
+            found[name] = theirs if "unknown" in mine else mine
+        elif (both := _joined(mine, theirs)) is None:
+            return None
+        else:
+            found[name] = both
+    return found
+
+
 def laid_out(subject: Subject) -> Iterator[Subject]:
     """The subject, and where it takes tensors of rows and tokens the same with other layouts of them."""
     how = subject.contract.input("how")

@@ -226,3 +226,12 @@ def test_numbers_that_are_others_are_of_rank_four_alone(runner: Runner, tmp_path
     outcome = found["reward_statistics"].outcome
     assert outcome is not None
     assert not outcome.broken
+
+
+def test_a_function_that_reads_more_now_is_compared_in_one_world(runner: Runner, tmp_path: Path) -> None:
+    found = held(runner, tmp_path, EARLIER.replace("self.config.kl_coef", "(self.config.kl_coef + self.config.beta)"))
+    outcome = found["LossMaskActor.loss_of"].outcome
+    assert outcome is not None
+    assert {item.rank for item in outcome.broken} == {4}
+    found = held(runner, tmp_path / "more", EARLIER.replace("loss_of(self, data)", "loss_of(self, data, values)"))
+    assert found["LossMaskActor.loss_of"].why == "it takes other things now"
