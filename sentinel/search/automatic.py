@@ -47,10 +47,11 @@ _SCALAR = re.compile(
 _CONFIGURATION = re.compile(r"(\w+_)?(config|cfg|args|conf|hps|arguments|options|gconfig|params)")
 
 _WHOLE_CONFIGURATION = re.compile(r"(full_|trainer_)?(config|cfg|args)")
+_ROWS = re.compile(r"(\w+_)?samples|group")
 _BATCH = re.compile(r"(\w+_)?batch|data|micro_?batch|mini_?batch|data_proto")
 
 #: Names that speak of the response alone, in a batch whose other columns have the prompt, too.
-_OF_RESPONSES = re.compile(r"response(s|_mask|_ids|_length|_len)?|prompts?|prompt_length")
+_OF_RESPONSES = re.compile(r"response(s|_mask|_ids|_lengths?|_len)?|prompts?|prompt_length")
 
 
 @dataclass
@@ -142,6 +143,8 @@ class _Reading:
         annotated = next((name for name in self.target.batches if _names(parameter.annotation, name)), "")
         if own:
             return self._object(parameter, "self", known)
+        if (rows := self._rows(parameter)) is not None:
+            return rows
         if (keys and not _CONFIGURATION.fullmatch(parameter.name)) or annotated:
             return self._container(parameter, annotated)
         settings = [path for path in parameter.reads if path.startswith(".")]
@@ -168,6 +171,20 @@ class _Reading:
 
     def _usual(self) -> dict[str, Any]:
         return {name: made for name in USUAL if (made := self.value(name)) is not None}
+
+    def _rows(self, parameter: Parameter) -> dict[str, Any] | None:
+        """The rows of a batch as objects, or one, where an annotation or a name says that they are."""
+        annotation = parameter.annotation
+        named = [name for name in self.target.rows if re.search(rf"\b{name}\b", annotation)]
+        if not annotation and _ROWS.fullmatch(parameter.name):
+            annotation, named = "list", [*self.target.rows]
+        if not named:
+            return None
+        path, fields = self.target.rows[named[0]]
+        made = {field: spec for field, meant in fields.items() if (spec := self.value(meant)) is not None}
+        self._need_mask()
+        form = "".join(re.findall(r"[Ll]ist|[Ss]equence|[Ii]terable", annotation)[:2]).lower()
+        return {"rows": path, "fields": made, "nested": len(form) > len("sequence"), "one": not form}
 
     def _unknown(self, name: str) -> dict[str, Any]:
         self.missing.append(name)
@@ -254,7 +271,9 @@ def _put(tree: dict[str, Any], steps: Sequence[str], found: dict[str, Any]) -> N
 def _objects(tree: Mapping[str, Any]) -> dict[str, Any]:
     leaf = ("input", "derived", "fields", "attributes", "unknown")
     return {
-        name: part if any(key in part for key in leaf) else {"of": "", "attributes": _objects(part)}
+        name: part
+        if any(key in part for key in leaf)
+        else {"of": "", "attributes": _objects(part), "whole": bool(_WHOLE_CONFIGURATION.fullmatch(name))}
         for name, part in tree.items()
     }
 

@@ -194,6 +194,8 @@ class Target:
     :ivar spellings: its name of a parameter, key or attribute -> the name that the lexicon has.
     :ivar batches: name of a class that holds a batch, as annotations write it -> its dotted path; the first is meant
         where only its use shows that it is one.
+    :ivar rows: name of a class that holds one row, as annotations write it -> its dotted path, and what its fields
+        mean: each the name that the lexicon has for it of all rows.
     :ivar defaults: where its configuration has its defaults, whole: dotted paths of dataclasses or of functions that
         give what adds arguments to a parser, or YAML files below an import root.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path that ends
@@ -214,6 +216,7 @@ class Target:
     registries: tuple[Registry, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     batches: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
     defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -72,9 +72,9 @@ def _state(value: Any) -> Iterator[tuple[str, Any]]:
         try:
             for path, found in islice(parts_of(part, name), _MOST):
                 if type(found) in (int, float, bool, str):
-                    yield path, found
+                    yield path.lstrip("."), found
                 elif isinstance(found, torch.Tensor):
-                    yield path, found.detach().clone()
+                    yield path.lstrip("."), found.detach().clone()
         except Exception:  # something in it is unknown
             continue
         finally:
@@ -102,6 +102,8 @@ class _Maker:
             return self._formed(self._laid(self._drawn(spec), spec), spec.get("form", ""))
         if "derived" in spec:
             return self._formed(self._laid(self._derived(spec["derived"]), spec), spec.get("form", ""))
+        if "rows" in spec:
+            return self._rows(spec)
         if "fields" in spec:
             return self._container(spec)
         if "unknown" in spec:
@@ -203,6 +205,25 @@ class _Maker:
             self._training = {"model": model, "optimizer": optimizer, "scheduler": steps}
         return self._training[what]
 
+    def _rows(self, spec: Mapping[str, Any]) -> Any:
+        """Each row as an object, as long as it is."""
+        import torch
+
+        columns = {name: self.made(part) for name, part in spec["fields"].items()}
+        width, made, groups = self._mask().shape[1], [], list(self._inputs.get("group", ()))
+        for place, length in enumerate(self._derived("lengths").tolist()):
+            one = objects.default(spec["rows"])
+            for name, column in columns.items():
+                value = column[place].tolist() if isinstance(column, torch.Tensor) else column[place]
+                if isinstance(value, list):
+                    value = value[: length + len(value) - width]
+                object.__setattr__(one, name, groups.index(value) if value in groups else value)
+            made.append(one)
+        if spec["nested"]:
+            labels = dict.fromkeys(groups or range(len(made)))
+            return [[one for one, label in zip(made, groups or labels) if label == each] for each in labels]
+        return made[0] if spec["one"] else made
+
     def _container(self, spec: Mapping[str, Any]) -> Any:
         import torch
 
@@ -239,7 +260,8 @@ class _Maker:
             reads = list(_reads(known))
             unknown = [steps for steps, part in reads if "unknown" in part]
             if reads or spec.get("whole"):
-                made = objects.configured(self._how["defaults"], [steps for steps, _ in reads], unknown)
+                whole = spec.get("whole", False)
+                made = objects.configured(self._how["defaults"], [steps for steps, _ in reads], unknown, whole)
         made = objects.Settings() if made is None else made
         self._give(made, known, spec["of"])
         return objects.as_loaded(made)

@@ -392,15 +392,22 @@ def _at(node: Any, steps: Sequence[str]) -> Any:
     return node
 
 
-def configured(sources: Sequence[str], reads: Sequence[Sequence[str]], unknown: Sequence[Sequence[str]]) -> Any:
+def configured(
+    sources: Sequence[str], reads: Sequence[Sequence[str]], unknown: Sequence[Sequence[str]], whole: bool
+) -> Any:
     """The part of a framework's own defaults that has all that is read; None where there is none, or where several do
-    and say different things of what nobody else knows."""
+    and say different things of what nobody else knows.
+
+    :param whole: whether it is called the configuration: then the whole is meant where no part has all, and the whole
+        has something that nobody else knows.
+    """
     for source in sources:
         fit = [node for node in _nodes(source) if _has(node, reads)]
         said = {repr([_at(node, steps) for steps in unknown]) for node in fit}
         if fit and (len(said) == 1 or fit[0] is _nodes(source)[0]):
             return copy.deepcopy(fit[0])
-    return None
+    roots = [nodes[0] for source in sources if whole and (nodes := _nodes(source))]
+    return next((copy.deepcopy(root) for root in roots if any(_has(root, [steps]) for steps in unknown)), None)
 
 
 def _has(node: Any, reads: Sequence[Sequence[str]]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from demo_kit import copy_demo
 
 from sentinel.deciding.runner import Runner
 from sentinel.history.since import Held, held_to
-from sentinel.recipes.catalog import bundled_catalog
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.automatic import Understood, understood
 from sentinel.search.signatures import signature
 from sentinel.sources import open_checkout
@@ -101,13 +102,15 @@ def runner() -> Iterator[Runner]:
     made.close()
 
 
-def held(runner: Runner, tmp_path: Path, changed: str, earlier: str = EARLIER) -> dict[str, Held]:
+def held(
+    runner: Runner, tmp_path: Path, changed: str, earlier: str = EARLIER, catalog: Catalog = CATALOG
+) -> dict[str, Held]:
     refs = []
     for name, text in (("then", earlier), ("now", changed)):
         tree = copy_demo(tmp_path / name)
         (tree / "demo_rl" / "statistics.py").write_text(text)
         refs.append(Ref("path", str(tree)))
-    found = held_to(runner, CATALOG, "demo", (refs[0], refs[1]), ["*statistics*"], 40)
+    found = held_to(runner, catalog, "demo", (refs[0], refs[1]), ["*statistics*"], 40)
     return {one.function.name: one for one in found}
 
 
@@ -235,3 +238,47 @@ def test_a_function_that_reads_more_now_is_compared_in_one_world(runner: Runner,
     assert {item.rank for item in outcome.broken} == {4}
     found = held(runner, tmp_path / "more", EARLIER.replace("loss_of(self, data)", "loss_of(self, data, values)"))
     assert found["LossMaskActor.loss_of"].why == "it takes other things now"
+
+
+#: Rows as objects, and a configuration of which some is in no default.
+ROWS = """
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Options:
+    reward_bonus: float = 1.5
+
+
+@dataclass
+class Row:
+    tokens: list = field(default_factory=list)
+    response_length: int = 0
+    reward: float = None
+
+
+def reward_of_rows(samples: list[Row], args):
+    assert all(len(one.tokens) == one.response_length + 2 for one in samples)  # the prompt, and what was said
+    return [one.reward * args.reward_bonus for one in samples] if not args.unheard_flag else []
+
+
+def reward_of_row(one: Row):
+    return 2 * one.reward + 1
+"""
+
+
+def test_rows_and_configurations_are_made_as_the_adapter_says(runner: Runner, tmp_path: Path) -> None:
+    adapter = CATALOG.adapters["demo"]
+    module, fields = "demo_rl.statistics", {"tokens": "input_ids", "response_length": "response_lengths"}
+    target = replace(
+        adapter.target,
+        rows={"Row": (f"{module}.Row", {**fields, "reward": "rewards"})},
+        defaults=(f"{module}.Options",),
+    )
+    catalog = replace(CATALOG, adapters={**CATALOG.adapters, "demo": replace(adapter, target=target)})
+    found = held(runner, tmp_path, ROWS, ROWS, catalog)
+    for name in ("reward_of_rows", "reward_of_row"):
+        outcome = found[name].outcome
+        assert outcome is not None
+        assert outcome.answered == 40, outcome.refused
+        assert not outcome.broken
