@@ -179,8 +179,9 @@ def _for_others(run: Run, session: pytest.Session) -> None:
         from sentinel.reports.store import write_atomically
 
         repositories = {name: target.repository for name, target in run.catalog.targets.items()}
+        ranks = {name: law.rank for name, law in run.catalog.laws.items()}
         try:
-            write_atomically(file, sarif(results, repositories), "name another file with --sentinel-sarif")
+            write_atomically(file, sarif(results, repositories, ranks), "name another file with --sentinel-sarif")
         except SentinelError as error:
             run.could_not_write(session, error)
 
