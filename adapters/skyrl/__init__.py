@@ -45,7 +45,7 @@ TARGET = Target(
         "TrainingInputBatch": "skyrl.backends.skyrl_train.training_batch.TrainingInputBatch",
         "TensorBatch": "skyrl.backends.skyrl_train.training_batch.TensorBatch",
     },
-    spellings={"sequences": "input_ids", "base_action_log_probs": "ref_log_probs"},
+    spellings={"sequences": "input_ids", "base_action_log_probs": "ref_log_probs", "action_log_probs": "old_log_probs"},
     repository="https://github.com/NovaSky-AI/SkyRL",
     roots=(
         PackageRoot("skyrl"),

@@ -618,7 +618,8 @@ def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
 
 TARGET = Target(
     name="verl",
-    defaults=("verl/trainer/config/_generated_ppo_trainer.yaml",),
+    spellings={"old_log_prob": "old_log_probs"},
+    defaults=("verl/trainer/config/_generated_ppo_trainer.yaml", "verl/trainer/config/ppo_trainer.yaml"),
     batches={"DataProto": "verl.protocol.DataProto", "TensorDict": "tensordict.TensorDict"},
     repository="https://github.com/verl-project/verl",
     roots=(PackageRoot("verl"),),

@@ -170,7 +170,9 @@ class _Reading:
         return {"of": of, "fields": self._usual(), "meta": {}}
 
     def _usual(self) -> dict[str, Any]:
-        return {name: made for name in USUAL if (made := self.value(name)) is not None}
+        """What every batch has, under the framework's own names too."""
+        names = dict.fromkeys([*USUAL, *self.target.spellings])
+        return {name: made for name in names if (made := self.value(name)) is not None}
 
     def _rows(self, parameter: Parameter) -> dict[str, Any] | None:
         """The rows of a batch as objects, or one, where an annotation or a name says that they are."""

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import product
 from typing import Any
 
 from sentinel.worker import ghosts
@@ -329,10 +330,13 @@ def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: 
 @cache
 def _nodes(source: str) -> tuple[Any, ...]:
     """A framework's defaults and all parts of them, the whole first."""
+    used = len(ghosts.state().used)
     try:
         whole = _loaded(source) if source.endswith(".yaml") else _defaults(found(source))
     except (Exception, SystemExit):  # this version has none there
         return ()
+    finally:
+        del ghosts.state().used[used:]
     nodes: list[Any] = []
     left = [whole]
     while left and len(nodes) < 1000:
@@ -344,7 +348,9 @@ def _nodes(source: str) -> tuple[Any, ...]:
 
 def _defaults(made: Any) -> Any:
     if not isinstance(made, type):
-        made()(parser := argparse.ArgumentParser())
+        parser = argparse.ArgumentParser()
+        with suppress(Exception):  # some of them are a package's that is not installed
+            made()(parser)
         for action in parser._actions:
             action.required = False
         return _settings(vars(parser.parse_args([])))
@@ -395,14 +401,14 @@ def _at(node: Any, steps: Sequence[str]) -> Any:
 def configured(
     sources: Sequence[str], reads: Sequence[Sequence[str]], unknown: Sequence[Sequence[str]], whole: bool
 ) -> Any:
-    """The part of a framework's own defaults that has all that is read; None where there is none, or where several do
-    and say different things of what nobody else knows.
+    """The part of a framework's own defaults that has all that is read, or all of it that nobody else knows; None where
+    there is none, or where several do and say different things of that.
 
     :param whole: whether it is called the configuration: then the whole is meant where no part has all, and the whole
         has something that nobody else knows.
     """
-    for source in sources:
-        fit = [node for node in _nodes(source) if _has(node, reads)]
+    for source, wanted in product(sources, (reads, unknown)):
+        fit = [node for node in _nodes(source) if wanted and _has(node, wanted)]
         said = {repr([_at(node, steps) for steps in unknown]) for node in fit}
         if fit and (len(said) == 1 or fit[0] is _nodes(source)[0]):
             return copy.deepcopy(fit[0])
