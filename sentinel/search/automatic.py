@@ -161,6 +161,14 @@ class _Reading:
             return self._unknown(parameter.name)
         return found
 
+    def filling(self, parameters: Sequence[Parameter]) -> dict[str, Any]:
+        """How the arguments of a method that fills an object are made; empty where one of them is not known."""
+        lacked = len(self.missing)
+        made = {each.name: spec for each in parameters if (spec := self.parameter(each, own=False)) is not None}
+        known = len(self.missing) == lacked
+        del self.missing[lacked:]
+        return made if known else {}
+
     def _batch(self, annotation: str) -> dict[str, Any] | None:
         """A batch that is handed on, with what every batch has; None where its annotation says that it is another."""
         plain = re.match(r"[dD]ict(\[str, (Any|torch.Tensor|Tensor)\])?$", annotation)
@@ -314,18 +322,20 @@ def understood(target: Target, path: str, signature: Signature, is_method: bool)
     if own:
         known = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
         made[own]["built"] = {name: spec for name, spec in known if spec is not None}
+        made[own]["fills"] = {name: found for name, taken in signature.fills if (found := reading.filling(taken))}
     needs = [spec for spec in _leaves(made) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
     if needs and "response_mask" not in reading.inputs:
         reading._need_mask()
     whole = any(map(_OF_RESPONSES.fullmatch, reading.names)) and reading.names & {"attention_mask", "input_ids"}
     how = {"own": own, "prompt": 2 if whole else 0, "parameters": made, "gradients": reading.gradients}
-    how |= {"defaults": list(target.defaults), "layout": ""}
+    how |= {"defaults": list(target.defaults), "layout": "", "filled": False}
     return Understood(tuple(reading.inputs.values()), how, tuple(dict.fromkeys(reading.missing)))
 
 
 def _leaves(parameters: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     for spec in parameters.values():
         yield spec
+        yield from (leaf for taken in spec.get("fills", {}).values() for leaf in _leaves(taken))
         for part in ("fields", "meta", "attributes", "built"):
             yield from _leaves(spec.get(part, {}))
 
@@ -384,13 +394,22 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] 
 
 def laid_out(subject: Subject) -> Iterator[Subject]:
     """The subject, and where it takes tensors of rows and tokens the same with other layouts of them."""
-    how = subject.contract.input("how")
-    assert how is not None
     several = any(item.shape[:2] == TOKENS for item in subject.contract.inputs)
     for layout in ("", "row", "packed") if several else ("",):
-        with_layout = replace(how, default={**how.default, "layout": layout})
-        inputs = tuple(with_layout if item is how else item for item in subject.contract.inputs)
-        yield replace(subject, contract=replace(subject.contract, inputs=inputs))
+        yield _called_so(subject, layout=layout)
+
+
+def filled(subject: Subject) -> Subject | None:
+    """The subject, called on an object that others of its methods have filled; None where there are none."""
+    how = subject.contract.inputs[-1].default
+    fills = how["own"] and how["parameters"][how["own"]]["fills"]
+    return _called_so(subject, filled=True) if fills else None
+
+
+def _called_so(subject: Subject, **how: Any) -> Subject:
+    *inputs, last = subject.contract.inputs
+    last = replace(last, default={**last.default, **how})
+    return replace(subject, contract=replace(subject.contract, inputs=(*inputs, last)))
 
 
 def with_keys(subject: Subject, answers: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Subject:

@@ -16,7 +16,7 @@ from sentinel.contracts.contract import DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, widened
 from sentinel.laws.compare import same
 from sentinel.laws.law import Case, Law, Violation
-from sentinel.search.automatic import laid_out, with_keys
+from sentinel.search.automatic import filled, laid_out, with_keys
 from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
@@ -102,8 +102,8 @@ def ran_by(trials: Sequence[Trial]) -> set[str]:
 
 def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject | None, str, set[str]]:
     """The subject as the function answers it, with the keys of its answers: its mask as integers, flags or floats,
-    whichever it takes first, and its tensors as rows, the first row, or rows one after the other. Or why it answers
-    none. And what ran.
+    whichever it takes first, and its tensors as rows, the first row, or rows one after the other; where it
+    answers none of these, on an object that is filled before. Or why it answers none. And what ran.
 
     :raises Undecidable: where it cannot be called at all.
     """
@@ -121,6 +121,10 @@ def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject
                 break
         if not _OF_SHAPE.search(refused):
             break
+    again = filled(subject)
+    if again is not None and (found := answers(session, again, seed)[0]):
+        cases = [trial.case for trial in found if trial.case is not None]
+        return with_keys(again, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(found)
     return None, why, set()
 
 

@@ -10,11 +10,16 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 
 #: What every tensor or array has: to read it says nothing of what the tensor means.
 _OF_TENSORS = re.compile(r"\.(shape|device|dtype|ndim|T|data|is_nested|requires_grad|is_cuda|grad|values)$")
+
+#: Names of methods that put something into what they are called on; and how many are called, at most.
+_FILLS = re.compile(r"(add|append|put|push|update|record|register|submit|store|insert|enqueue)(_|$)|on_")
+_MOST_FILLS = 3
 
 #: Methods of one class that a method is followed into, at most.
 _MOST = 20
@@ -44,11 +49,13 @@ class Signature:
     """:ivar parameters: with ``self`` where it is a method.
     :ivar odd: why nobody can call it by its signature alone; empty where somebody may.
     :ivar built: what the constructor of its class takes.
+    :ivar fills: the other methods of its class that put something into it by their names, each with what it takes.
     """
 
     parameters: tuple[Parameter, ...]
     odd: str = ""
     built: tuple[Parameter, ...] = ()
+    fills: tuple[tuple[str, tuple[Parameter, ...]], ...] = ()
 
 
 def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signature:
@@ -72,7 +79,10 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     odd = "it is abstract" if _decorated(node, ("abstractmethod", "overload")) else odd
     maker = (methods or {}).get("__init__")
     built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
-    return Signature(tuple(_parameter(argument, argument.arg in required, uses) for argument in named), odd, built)
+    taken = tuple(_parameter(argument, argument.arg in required, uses) for argument in named)
+    others = ((name, each) for name, each in (methods or {}).items() if own and each is not node and _FILLS.match(name))
+    fills = tuple((name, signature(each).parameters[1:]) for name, each in islice(others, _MOST_FILLS))
+    return Signature(taken, odd, built, fills)
 
 
 def _parameter(argument: ast.arg, required: bool, uses: _Uses) -> Parameter:

@@ -34,22 +34,27 @@ def assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _called(boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
     maker = _Maker(boundary, inputs, how)
     made = {name: maker.made(spec) for name, spec in how["parameters"].items()}
+    for name, taken in how["parameters"][how["own"]]["fills"].items() if how["filled"] else ():
+        _complete(getattr(made[how["own"]], name)(**{each: maker.made(spec) for each, spec in taken.items()}))
     before = {name: dict(_state(value)) for name, value in made.items()}
     arguments = {**made}
     leading = [arguments.pop(how["own"])] if how["own"] else []
-    returned = boundary.function(*leading, **arguments)
-    if inspect.iscoroutine(returned):
-        returned = asyncio.run(returned)
-    elif inspect.isasyncgen(returned):
-        returned = asyncio.run(_gathered(returned))
-    elif inspect.isgenerator(returned):
-        returned = list(islice(returned, _MOST))
+    returned = _complete(boundary.function(*leading, **arguments))
     if objects.ASKED:
         raise DriftError(f"the code uses {objects.ASKED[0]}, which the lexicon does not know")
     if returned is not None:
         return {"returned": returned}
     after = {name: dict(_state(value)) for name, value in made.items()}
     return {"left": {name: _changed(before[name], after[name]) for name in made}}
+
+
+def _complete(returned: Any) -> Any:
+    """What a call comes to in the end."""
+    if inspect.iscoroutine(returned):
+        return asyncio.run(returned)
+    if inspect.isasyncgen(returned):
+        return asyncio.run(_gathered(returned))
+    return list(islice(returned, _MOST)) if inspect.isgenerator(returned) else returned
 
 
 async def _gathered(returned: AsyncIterator[Any]) -> list[Any]:

@@ -69,7 +69,8 @@ def test_a_method_is_read_with_what_it_calls_on_itself() -> None:
     assert found.missing == ()
     own = found.how["parameters"]["self"]
     assert own["of"] == "self"
-    assert own["attributes"] == {"config": {"of": "", "attributes": {"kl_coef": {"input": "kl_coef"}}}}
+    config = {"of": "", "attributes": {"kl_coef": {"input": "kl_coef"}}, "whole": True}
+    assert own["attributes"] == {"config": config}
     assert sorted(found.how["parameters"]["data"]["fields"]) == ["advantages", "response_mask"]
 
 
@@ -167,6 +168,9 @@ class RewardCollector:
         except Exception:
             return rewards
 
+    def mean_of_rewards(self):
+        return sum(self.rewards) / len(self.rewards) if self.rewards else None
+
     def rewards_each(self, rewards):
         yield from rewards
 
@@ -198,6 +202,7 @@ def test_objects_are_the_frameworks_own_as_far_as_they_can_be_built(runner: Runn
     assert answered.keys() == {
         "add_rewards",  # what it changes is its answer
         "reward_limit",  # the constructor says what the limit is
+        "mean_of_rewards",  # of those that another method has put there
         "rewards_each",
         "reward_scale",  # the default of the dataclass
         "reward_if_known",  # nobody asked anything of it but whether it is None
