@@ -50,7 +50,7 @@ TARGET = Target(
     # as demo_missing_tracker in demo_rl/losses.py, needs no mention: it becomes a ghost where it is not installed.
     # What the framework registers by a decorator needs no binding each: whatever a revision adds is called as ``like``
     # is, and must keep the laws of that one's contract that need no oracle.
-    registries=(Registry("register_aggregation", like="demo_rl.losses.agg_loss"),),
+    registries=(Registry("register_aggregation", like="demo_rl.losses.agg_loss", table="AGGREGATIONS"),),
     bindings=(
         Binding(
             # The dotted path today, as recipes write it, and the paths that it had before.

@@ -180,8 +180,9 @@ def _for_others(run: Run, session: pytest.Session) -> None:
 
         named = {str(document["target"]) for document, _ in results} & set(run.catalog.targets)
         repositories = {name: run.catalog.targets[name].repository for name in named}
+        ranks = {name: law.rank for name, law in run.catalog.laws.items()}
         try:
-            write_atomically(file, sarif(results, repositories), "name another file with --sentinel-sarif")
+            write_atomically(file, sarif(results, repositories, ranks), "name another file with --sentinel-sarif")
         except SentinelError as error:
             run.could_not_write(session, error)
 

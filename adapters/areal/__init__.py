@@ -432,6 +432,7 @@ TARGET = Target(
     name="areal",
     repository="https://github.com/areal-project/AReaL",
     roots=(PackageRoot("areal"),),
+    defaults=("areal.api.cli_args.GRPOConfig", "areal.api.cli_args.PPOConfig"),
     moved={"areal.trainer.ppo": ("areal.engine.ppo",)},
     pypi="areal",
     at_import={"areal.utils.fs.get_user_tmp": "areal"},  # until October 2025 it made a folder below /home

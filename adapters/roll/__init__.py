@@ -533,6 +533,11 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 TARGET = Target(
     name="roll",
+    defaults=(
+        "roll.pipeline.rlvr.rlvr_config.RLVRConfig",
+        "roll.pipeline.agentic.agentic_config.AgenticConfig",
+        "roll.pipeline.distill.distill_config.DistillConfig",
+    ),
     batches={"DataProto": "roll.distributed.scheduler.protocol.DataProto"},
     repository="https://github.com/alibaba/ROLL",
     roots=(PackageRoot("roll"),),

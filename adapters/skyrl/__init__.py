@@ -40,11 +40,12 @@ _UNBOUND = {
 
 TARGET = Target(
     name="skyrl",
+    defaults=("skyrl.train.config.config.SkyRLTrainConfig",),
     batches={
         "TrainingInputBatch": "skyrl.backends.skyrl_train.training_batch.TrainingInputBatch",
         "TensorBatch": "skyrl.backends.skyrl_train.training_batch.TensorBatch",
     },
-    spellings={"sequences": "input_ids", "base_action_log_probs": "ref_log_probs"},
+    spellings={"sequences": "input_ids", "base_action_log_probs": "ref_log_probs", "action_log_probs": "old_log_probs"},
     repository="https://github.com/NovaSky-AI/SkyRL",
     roots=(
         PackageRoot("skyrl"),
@@ -55,8 +56,8 @@ TARGET = Target(
     moved=MOVED,
     pypi="skyrl",
     registries=(
-        Registry("register_policy_loss", f"{PPO}.ppo_policy_loss"),
-        Registry("register_advantage_estimator", f"{PPO}.compute_grpo_outcome_advantage"),
+        Registry("register_policy_loss", f"{PPO}.ppo_policy_loss", "PolicyLossRegistry"),
+        Registry("register_advantage_estimator", f"{PPO}.compute_grpo_outcome_advantage", "AdvantageEstimatorRegistry"),
     ),
     # torch imports its compiler on the first call of a function decorated with torch.compile.
     preload=("torch._dynamo", "tensordict", "omegaconf", "loguru"),

@@ -618,6 +618,8 @@ def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
 
 TARGET = Target(
     name="verl",
+    spellings={"old_log_prob": "old_log_probs"},
+    defaults=("verl/trainer/config/_generated_ppo_trainer.yaml", "verl/trainer/config/ppo_trainer.yaml"),
     batches={"DataProto": "verl.protocol.DataProto", "TensorDict": "tensordict.TensorDict"},
     repository="https://github.com/verl-project/verl",
     roots=(PackageRoot("verl"),),
@@ -625,8 +627,8 @@ TARGET = Target(
     pypi="verl",
     preload=("tensordict", "omegaconf"),
     registries=(
-        Registry("register_policy_loss", f"{_CORE}.compute_policy_loss_vanilla"),
-        Registry("register_adv_est", f"{_CORE}.compute_grpo_outcome_advantage"),
+        Registry("register_policy_loss", f"{_CORE}.compute_policy_loss_vanilla", "POLICY_LOSS_REGISTRY"),
+        Registry("register_adv_est", f"{_CORE}.compute_grpo_outcome_advantage", "ADV_ESTIMATOR_REGISTRY"),
     ),
     bindings=_as_verl_has_them(
         *_OUTCOMES,

@@ -28,7 +28,8 @@ _EXAMPLE = """\
 
 A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
 rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
-nothing of it is imported or run, but for --call: then what the lexicon understands and answers is automatic.
+nothing of it is imported or run, but for --call: then what the lexicon understands and answers is automatic, and what
+runs when a boundary or one of these is called is within a call.
 exit status: 0; 1 where a file could not be read, so that the table is not whole; 2 where the ref, or the mirror, is not
 available
 """
@@ -105,12 +106,14 @@ def _plain(function: Looked) -> dict[str, Any]:
 def _called(target: Target, found: Coverage, settings: Settings, catalog: Catalog, ref: Ref) -> Coverage:
     from sentinel.deciding.runner import runner_of
     from sentinel.history.coverage import called
+    from sentinel.search.checks import subjects
 
     with progress() as tell:
         runner = runner_of(catalog, replace(settings, timeout=min(settings.timeout, PATIENCE)), tell)
         try:
-            session = runner.open_target(target.name, ref, []).law_session
-            return called(catalog.adapters[target.name], found, catalog.laws, session)
+            bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
+            session = runner.open_target(target.name, ref, [item.binding for item in bound]).law_session
+            return called(catalog.adapters[target.name], found, catalog.laws, session, bound)
         finally:
             runner.close()
 

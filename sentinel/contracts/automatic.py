@@ -16,7 +16,7 @@ _MOST = 60
 _GRADIENT = ("leaf Variable", "requires grad", "non-differentiable", "resize_")
 
 
-def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def parts_of(value: Any, path: str, depth: int = 2) -> Iterator[tuple[str, Any]]:
     """The parts of an answer, each with its path. What there is one of for each row becomes one array."""
     import torch
 
@@ -26,7 +26,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         value = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
         for key in list(value.keys()):
-            yield from _parts(value[key], f"{path}.{key}")
+            yield from parts_of(value[key], f"{path}.{key}", depth)
     elif isinstance(value, (list, tuple)) and value:
         if all(isinstance(item, torch.Tensor) for item in value) and len({item.shape for item in value}) == 1:
             value = torch.stack(list(value)) if isinstance(value, list) else value
@@ -36,9 +36,13 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield path, value
             return
         for place, item in enumerate(value):
-            yield from _parts(item, f"{path}.{place}")
+            yield from parts_of(item, f"{path}.{place}", depth)
     elif isinstance(value, torch.Tensor) and value.layout is not torch.strided:
-        yield from _parts(list(value.unbind()) if value.is_nested else value.to_dense(), path)
+        yield from parts_of(list(value.unbind()) if value.is_nested else value.to_dense(), path)
+    elif isinstance(value, set):
+        yield path, sorted(map(str, value))
+    elif hasattr(value, "__dict__") and vars(value) and not callable(value) and depth:
+        yield from parts_of(vars(value), path, depth - 1)
     else:
         yield path, value
 
@@ -53,7 +57,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
         if not leaves or not any(said in str(error) for said in _GRADIENT):
             raise
         leaves, answer = {}, call(**inputs)
-    found = dict(list(_parts(answer, "answer"))[:_MOST])
+    found = dict(list(parts_of(answer, "answer"))[:_MOST])
     return {**found, **_gradients(found, leaves)}
 
 

@@ -4,7 +4,8 @@ nobody has looked at it."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Literal
@@ -23,8 +24,8 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
-State = Literal["by contract", "automatic", "left out", "never looked at"]
-STATES: tuple[State, ...] = ("by contract", "automatic", "left out", "never looked at")
+State = Literal["by contract", "automatic", "within a call", "left out", "never looked at"]
+STATES: tuple[State, ...] = ("by contract", "automatic", "within a call", "left out", "never looked at")
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Looked:
     """One function that carries training signal.
 
     :ivar module: its dotted name.
-    :ivar by: the contracts that it is bound to; or the reason why it is left out, or not called.
+    :ivar by: the contracts that it is bound to; what ran it; or the reason why it is left out, or not called.
     """
 
     module: str
@@ -141,31 +142,51 @@ def _reason_against(target: Target, path: str) -> str:
 
 
 def unbound(adapter: Adapter, found: Coverage, laws: Mapping[str, Law]) -> Iterator[tuple[Looked, Subject | None]]:
-    """The functions that nobody has looked at, each as what the lexicon makes of it; where it does not know all that
-    the function takes, what it lacks stands in ``by``."""
+    """The functions that nobody has looked at, each as what the lexicon makes of it; where nobody can call it, why not
+    stands in ``by``."""
     for function in found.functions:
         if function.state == "never looked at":
             read = understood(adapter.target, function.path, function.signature, "." in function.name)
-            lacks = (f"the lexicon does not know {', '.join(read.missing)}",) if read.missing else ()
+            lacks = (read.odd,) if read.odd else ()
             subject = None if lacks else subject_of(function.path, read, str(adapter.file), laws)
             yield replace(function, by=lacks), subject
 
 
-def called(adapter: Adapter, found: Coverage, laws: Mapping[str, Law], session: LawSession) -> Coverage:
-    """The coverage in which what answers with no line of an adapter is automatic."""
-    from sentinel.search.inferred import ready  # Hypothesis takes its time
+def called(
+    adapter: Adapter, found: Coverage, laws: Mapping[str, Law], session: LawSession, bound: Iterable[Subject]
+) -> Coverage:
+    """The coverage in which what answers with no line of an adapter is automatic, and what runs when a boundary or one
+    of these is called is within a call.
 
+    :param bound: the boundaries.
+    """
+    from sentinel.search.inferred import answers, ran_by, ready  # Hypothesis takes its time
+
+    ran: dict[str, str] = {}
+    for boundary in bound:
+        with suppress(Undecidable):
+            trials, _ = answers(session, boundary, count=_FEW)
+            ran |= dict.fromkeys(ran_by(trials), boundary.boundary)
     now = {}
     for function, subject in unbound(adapter, found, laws):
         if subject is not None:
+            made, why = None, ""
             try:
-                made, why = ready(session, subject)
+                made, why, through = ready(session, subject)
+                ran = dict.fromkeys(through, function.path) | ran
             except Undecidable as error:
-                made, why = None, str(error)
+                why = str(error)
             state: State = "automatic" if made is not None else "never looked at"
             function = replace(function, state=state, by=(why,) if why else ())
         now[function.file, function.line] = function
+    for place, function in now.items():
+        if function.state == "never looked at" and function.path in ran:
+            now[place] = replace(function, state="within a call", by=(ran[function.path],))
     return replace(found, functions=tuple(now.get((one.file, one.line), one) for one in found.functions))
+
+
+#: Scenarios of a boundary, to see what runs when it is called.
+_FEW = 4
 
 
 class CheckoutTrees:

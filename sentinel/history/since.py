@@ -9,6 +9,7 @@ from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.runner import Runner
 from sentinel.history.coverage import CheckoutTrees, Looked, coverages, unbound
 from sentinel.recipes.catalog import Catalog
+from sentinel.search.automatic import merged
 from sentinel.search.checks import any_of
 from sentinel.search.inferred import Outcome, compared
 from sentinel.targets.refs import Ref
@@ -61,8 +62,11 @@ def compared_at(
         before, earlier = then[path]
         if subject is None or earlier is None:
             yield Held(function, why=(function.by or before.by)[0])
-        elif (earlier.contract.inputs, earlier.contract.mask) != (subject.contract.inputs, subject.contract.mask):
-            yield Held(function, why="it reads other things now")
+            continue
+        if (earlier.contract.inputs, earlier.contract.mask) != (subject.contract.inputs, subject.contract.mask):
+            subject = merged(earlier, subject)
+        if subject is None:
+            yield Held(function, why="it takes other things now")
         else:
             try:
                 yield Held(function, compared(sessions[0], sessions[1], subject, count, seed))

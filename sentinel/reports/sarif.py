@@ -32,11 +32,16 @@ _LEVELS = ("error", "warning", "note", "error")
 Document = Mapping[str, Any]
 
 
-def sarif(results: Iterable[tuple[Document, str]], repositories: Mapping[str, str] | None = None) -> str:
+def sarif(
+    results: Iterable[tuple[Document, str]],
+    repositories: Mapping[str, str] | None = None,
+    ranks: Mapping[str, int] | None = None,
+) -> str:
     """The text of a SARIF log: one SARIF run a target and ref, as one run can speak of one version of a file only.
 
     :param results: each evidence document with pytest's outcome of its item.
     :param repositories: target -> URL of its repository.
+    :param ranks: law -> the rank of what breaks it.
     """
     groups: dict[tuple[str, str], list[Document]] = {}
     for document, outcome in results:
@@ -44,14 +49,14 @@ def sarif(results: Iterable[tuple[Document, str]], repositories: Mapping[str, st
             continue  # a law that is broken by a bug of which another result tells
         groups.setdefault((str(document["target"]), str(document["ref"])), []).append(document)
     runs = [
-        _run(target, ref, found, (repositories or {}).get(target, ""))
+        _run(target, ref, found, (repositories or {}).get(target, ""), ranks or {})
         for (target, ref), found in sorted(groups.items())
     ]
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
     return json.dumps(shown(log, lines=True), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
 
-def _run(target: str, ref: str, documents: list[Document], repository: str) -> dict[str, Any]:
+def _run(target: str, ref: str, documents: list[Document], repository: str, ranks: Mapping[str, int]) -> dict[str, Any]:
     documents = sorted(documents, key=lambda document: (_rule_id(document), str(document["boundary"]["written"])))
     rules = {_rule_id(document): _rule(document, repository) for document in documents}
     order = {name: index for index, name in enumerate(rules)}
@@ -66,7 +71,7 @@ def _run(target: str, ref: str, documents: list[Document], repository: str) -> d
         },
         "automationDetails": {"id": f"sentinel/{message(target)}/{message(ref)}"},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(document, order) for document in documents],
+        "results": [_result(document, order, ranks) for document in documents],
     }
     if repository and commit:
         run["versionControlProvenance"] = [
@@ -103,7 +108,7 @@ def _laws(document: Document) -> list[str]:
     return [message(str(law))] if law else []
 
 
-def _result(document: Document, order: Mapping[str, int]) -> dict[str, Any]:
+def _result(document: Document, order: Mapping[str, int], ranks: Mapping[str, int]) -> dict[str, Any]:
     kind = _KINDS[document["verdict"]]
     rank = 1 if document["verdict"] == "changed" else brief(document).rank
     name = _rule_id(document)
@@ -117,6 +122,8 @@ def _result(document: Document, order: Mapping[str, int]) -> dict[str, Any]:
         "partialFingerprints": {"sentinel/v1": _fingerprint(name, boundary)},
         "properties": {"verdict": document["verdict"], "ref": message(str(document["ref"]))},
     }
+    if document["law"] in ranks:
+        result["properties"]["rank"] = ranks[document["law"]]
     if boundary["file"]:
         place: dict[str, Any] = {"artifactLocation": {"uri": quote(visible(boundary["file"])), "uriBaseId": ROOT}}
         if boundary["line"]:

@@ -7,7 +7,7 @@ is not guessed; it is the lexicon's backlog.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from sentinel.contracts.automatic import AUTOMATIC
 from sentinel.contracts.contract import REQUIRED, TOKENS, Input, Observed
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Law
-from sentinel.search.lexicon import OBJECTS, USUAL, Term, meaning
+from sentinel.search.lexicon import OBJECTS, PLAIN, USUAL, Term, meaning
 from sentinel.search.scenarios import MASK_STYLES
 from sentinel.search.signatures import Parameter, Signature
 from sentinel.targets import Binding, Target
@@ -46,8 +46,12 @@ _SCALAR = re.compile(
 )
 _CONFIGURATION = re.compile(r"(\w+_)?(config|cfg|args|conf|hps|arguments|options|gconfig|params)")
 
+_WHOLE_CONFIGURATION = re.compile(r"(full_|trainer_)?(config|cfg|args)")
+_ROWS = re.compile(r"(\w+_)?samples|group")
+_BATCH = re.compile(r"(\w+_)?batch|data|micro_?batch|mini_?batch|data_proto")
+
 #: Names that speak of the response alone, in a batch whose other columns have the prompt, too.
-_OF_RESPONSES = re.compile(r"response(s|_mask|_ids|_length|_len)?|prompts?|prompt_length")
+_OF_RESPONSES = re.compile(r"response(s|_mask|_ids|_lengths?|_len)?|prompts?|prompt_length")
 
 
 @dataclass
@@ -78,8 +82,9 @@ class _Reading:
         if re.fullmatch(r"bool|Optional\[bool\]|bool \| None", annotation):
             return self._scalar(name, (False, True))
         term = meaning(name, self.target.spellings)
-        if term is None:
-            return None
+        plain = next((small for pattern, small in PLAIN.items() if re.fullmatch(pattern, annotation)), None)
+        if term is None or (plain and term.derived in OBJECTS):
+            return self._scalar(name, plain) if plain else None
         if not term.form:
             fits = term.derived in OBJECTS or _SCALAR.fullmatch(annotation)
             return self._of_scalar(name, term, annotation) if fits else None
@@ -138,17 +143,62 @@ class _Reading:
         annotated = next((name for name in self.target.batches if _names(parameter.annotation, name)), "")
         if own:
             return self._object(parameter, "self", known)
+        if (rows := self._rows(parameter)) is not None:
+            return rows
         if (keys and not _CONFIGURATION.fullmatch(parameter.name)) or annotated:
             return self._container(parameter, annotated)
         settings = [path for path in parameter.reads if path.startswith(".")]
-        if (settings and not parameter.annotation) or _CONFIGURATION.fullmatch(parameter.name):
+        if (settings and (not parameter.annotation or self._is_setting(parameter.name))) or _CONFIGURATION.fullmatch(
+            parameter.name
+        ):
             return self._object(parameter, self._class(parameter.annotation), known)
         found = self.value(parameter.name, parameter.annotation, known.get("", ()))
-        if found is None and settings and not parameter.whole:
+        if found is None and settings:
             found = self._object(parameter, self._class(parameter.annotation), known)
+        if found is None and _BATCH.fullmatch(parameter.name):
+            return self._batch(parameter.annotation)
         if found is None and parameter.required:
-            self.missing.append(parameter.name)
+            return self._unknown(parameter.name)
         return found
+
+    def filling(self, parameters: Sequence[Parameter]) -> dict[str, Any]:
+        """How the arguments of a method that fills an object are made; empty where one of them is not known."""
+        lacked = len(self.missing)
+        made = {each.name: spec for each in parameters if (spec := self.parameter(each, own=False)) is not None}
+        known = len(self.missing) == lacked
+        del self.missing[lacked:]
+        return made if known else {}
+
+    def _batch(self, annotation: str) -> dict[str, Any] | None:
+        """A batch that is handed on, with what every batch has; None where its annotation says that it is another."""
+        plain = re.match(r"[dD]ict(\[str, (Any|torch.Tensor|Tensor)\])?$", annotation)
+        if not plain and (annotation not in ("", "Any") or not self.target.batches):
+            return self._unknown(annotation) if annotation else None
+        of = "" if plain else next(iter(self.target.batches.values()))
+        return {"of": of, "fields": self._usual(), "meta": {}}
+
+    def _usual(self) -> dict[str, Any]:
+        """What every batch has, under the framework's own names too."""
+        names = dict.fromkeys([*USUAL, *self.target.spellings])
+        return {name: made for name in names if (made := self.value(name)) is not None}
+
+    def _rows(self, parameter: Parameter) -> dict[str, Any] | None:
+        """The rows of a batch as objects, or one, where an annotation or a name says that they are."""
+        annotation = parameter.annotation
+        named = [name for name in self.target.rows if re.search(rf"\b{name}\b", annotation)]
+        if not annotation and _ROWS.fullmatch(parameter.name):
+            annotation, named = "list", [*self.target.rows]
+        if not named:
+            return None
+        path, fields = self.target.rows[named[0]]
+        made = {field: spec for field, meant in fields.items() if (spec := self.value(meant)) is not None}
+        self._need_mask()
+        form = "".join(re.findall(r"[Ll]ist|[Ss]equence|[Ii]terable", annotation)[:2]).lower()
+        return {"rows": path, "fields": made, "nested": len(form) > len("sequence"), "one": not form}
+
+    def _unknown(self, name: str) -> dict[str, Any]:
+        self.missing.append(name)
+        return {"unknown": name}
 
     def _class(self, annotation: str) -> str:
         """The dotted path of a class that an annotation names, where it is one of the module's own names."""
@@ -172,13 +222,19 @@ class _Reading:
             steps = steps[: made + 1]
             found = self.value(steps[-1][0], "bool" if path in parameter.flags else "", known.get(path, ()))
             if found is None:
-                if not any(default for _, default in steps) and of in ("", "self"):
-                    self.missing.append(f"{parameter.name}{path}")
-                continue
+                if any(default for _, default in steps):
+                    continue
+                found = self._unknown(f"{parameter.name}{path}")
             _put(tree, [step for step, _ in steps], found)
         if parameter.required or tree:
-            return {"of": of, "attributes": _objects(tree)}
+            whole = bool(_WHOLE_CONFIGURATION.fullmatch(parameter.name))
+            return {"of": of, "attributes": _objects(tree), "whole": whole}
         return None
+
+    def _is_setting(self, name: str) -> bool:
+        """Whether a name means a number or a text, of which nothing can be read."""
+        term = meaning(name, self.target.spellings)
+        return term is not None and not term.form and not term.derived
 
     def _is_object(self, name: str) -> bool:
         term = meaning(name, self.target.spellings)
@@ -198,13 +254,13 @@ class _Reading:
                 continue
             found = self.value(match[2])
             if found is None and not match[3]:
-                self.missing.append(f"{parameter.name}{path}")
-            elif found is not None:
+                found = self._unknown(f"{parameter.name}{path}")
+            if found is not None:
                 (meta if match[1] == ".meta_info" else fields)[match[2]] = found
         if annotated:  # what it hands the batch on to may read what every batch has
-            fields = {name: made for name in USUAL if (made := self.value(name)) is not None} | fields
+            fields = self._usual() | fields
         elif not fields and not meta:
-            self.missing.append(parameter.name)
+            return self._unknown(parameter.name)
         return {"of": self.target.batches.get(of, ""), "fields": fields, "meta": meta}
 
 
@@ -223,9 +279,11 @@ def _put(tree: dict[str, Any], steps: Sequence[str], found: dict[str, Any]) -> N
 
 
 def _objects(tree: Mapping[str, Any]) -> dict[str, Any]:
-    leaf = ("input", "derived", "fields", "attributes")
+    leaf = ("input", "derived", "fields", "attributes", "unknown")
     return {
-        name: part if any(key in part for key in leaf) else {"of": "", "attributes": _objects(part)}
+        name: part
+        if any(key in part for key in leaf)
+        else {"of": "", "attributes": _objects(part), "whole": bool(_WHOLE_CONFIGURATION.fullmatch(name))}
         for name, part in tree.items()
     }
 
@@ -234,43 +292,51 @@ def _objects(tree: Mapping[str, Any]) -> dict[str, Any]:
 class Understood:
     """A function, read with the lexicon.
 
-    :ivar missing: what it takes and nobody knows, each once; where there is any the function is not called.
+    :ivar missing: what it takes and the lexicon does not know, each once. A framework's own constructor or defaults may
+        know it; where they do not, a call that asks it anything is refused.
+    :ivar odd: why it is not called.
     :ivar how: how its arguments are made of the inputs.
     """
 
     inputs: tuple[Input, ...] = ()
     how: Mapping[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    odd: str = ""
 
 
 def understood(target: Target, path: str, signature: Signature, is_method: bool) -> Understood:
     """Read a function with the lexicon."""
     if signature.odd:
-        return Understood(missing=(signature.odd,))
-    first = signature.parameters[0].name if signature.parameters else ""
-    own = first if is_method and first == "self" else ""
-    if is_method and first in ("cls", "ctx"):
-        return Understood(missing=(first,))
+        return Understood(odd=signature.odd)
+    parameters, odd = signature.parameters, ("cls",) if is_method else ()
+    if parameters and parameters[0].name in odd:  # it comes with its class
+        parameters = parameters[1:]
+    own = parameters[0].name if is_method and parameters and parameters[0].name == "self" else ""
     reading = _Reading(target, path.rpartition(".")[0].rpartition(".")[0] if is_method else path.rpartition(".")[0])
-    parameters = {}
-    for parameter in signature.parameters:
-        spec = reading.parameter(parameter, bool(own) and parameter.name == own)
-        if spec is not None:
-            parameters[parameter.name] = spec
-    needs = [spec for spec in _leaves(parameters) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
+    made: dict[str, Any] = {}
+    for parameter in parameters:
+        if is_method and parameter.name == "ctx" and path.endswith((".forward", ".backward")):
+            made["ctx"] = {"of": "context", "attributes": {}}
+        elif (spec := reading.parameter(parameter, parameter.name == own)) is not None:
+            made[parameter.name] = spec
+    if own:
+        known = ((each.name, reading.parameter(each, own=False)) for each in signature.built)
+        made[own]["built"] = {name: spec for name, spec in known if spec is not None}
+        made[own]["fills"] = {name: found for name, taken in signature.fills if (found := reading.filling(taken))}
+    needs = [spec for spec in _leaves(made) if spec.get("derived") not in (None, "group", "vocabulary", *OBJECTS)]
     if needs and "response_mask" not in reading.inputs:
         reading._need_mask()
-    if not reading.inputs and not reading.missing:
-        reading.missing.append("anything to draw")
     whole = any(map(_OF_RESPONSES.fullmatch, reading.names)) and reading.names & {"attention_mask", "input_ids"}
-    how = {"own": own, "prompt": 2 if whole else 0, "parameters": parameters, "gradients": reading.gradients}
+    how = {"own": own, "prompt": 2 if whole else 0, "parameters": made, "gradients": reading.gradients}
+    how |= {"defaults": list(target.defaults), "layout": "", "filled": False}
     return Understood(tuple(reading.inputs.values()), how, tuple(dict.fromkeys(reading.missing)))
 
 
 def _leaves(parameters: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
     for spec in parameters.values():
         yield spec
-        for part in ("fields", "meta", "attributes"):
+        yield from (leaf for taken in spec.get("fills", {}).values() for leaf in _leaves(taken))
+        for part in ("fields", "meta", "attributes", "built"):
             yield from _leaves(spec.get(part, {}))
 
 
@@ -285,6 +351,65 @@ def subject_of(path: str, function: Understood, adapter: str, laws: Mapping[str,
         group="group" if "group" in named else "",
     )
     return Subject(Binding(path, AUTOMATIC.name), contract, tuple(laws[name] for name in LAWS), adapter, path)
+
+
+def merged(one: Subject, other: Subject) -> Subject | None:
+    """The function as two revisions read it, in one world: what either reads is there. No law is asked of it, since it
+    does not take the same at both. None where it takes other parameters, or means other things by them.
+    """
+    hows = [dict(subject.contract.inputs[-1].default) for subject in (one, other)]
+    parameters = _joined(hows[0]["parameters"], hows[1]["parameters"])
+    if parameters is None or hows[0]["parameters"].keys() != hows[1]["parameters"].keys():
+        return None
+    inputs = {item.name: item for item in (*other.contract.inputs[:-1], *one.contract.inputs[:-1])}
+    if any(
+        (item.kind, item.domain) != (inputs[item.name].kind, inputs[item.name].domain)
+        for item in other.contract.inputs[:-1]
+    ):
+        return None
+    gradients = list(dict.fromkeys([*hows[0]["gradients"], *hows[1]["gradients"]]))
+    how = {**hows[0], "parameters": parameters, "gradients": gradients, "prompt": max(each["prompt"] for each in hows)}
+    taken = (*inputs.values(), replace(one.contract.inputs[-1], default=how))
+    mask, group = one.contract.mask or other.contract.mask, one.contract.group or other.contract.group
+    return replace(one, contract=replace(one.contract, inputs=taken, mask=mask, group=group), laws=())
+
+
+def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What two readings of a part say together; None where they say different things."""
+    found = {**other, **one}
+    for name in one.keys() & other.keys():
+        mine, theirs = one[name], other[name]
+        if mine == theirs:
+            continue
+        if not (isinstance(mine, Mapping) and isinstance(theirs, Mapping)):
+            return None
+        if "unknown" in mine or "unknown" in theirs:
+            found[name] = theirs if "unknown" in mine else mine
+        elif (both := _joined(mine, theirs)) is None:
+            return None
+        else:
+            found[name] = both
+    return found
+
+
+def laid_out(subject: Subject) -> Iterator[Subject]:
+    """The subject, and where it takes tensors of rows and tokens the same with other layouts of them."""
+    several = any(item.shape[:2] == TOKENS for item in subject.contract.inputs)
+    for layout in ("", "row", "packed") if several else ("",):
+        yield _called_so(subject, layout=layout)
+
+
+def filled(subject: Subject) -> Subject | None:
+    """The subject, called on an object that others of its methods have filled; None where there are none."""
+    how = subject.contract.inputs[-1].default
+    fills = how["own"] and how["parameters"][how["own"]]["fills"]
+    return _called_so(subject, filled=True) if fills else None
+
+
+def _called_so(subject: Subject, **how: Any) -> Subject:
+    *inputs, last = subject.contract.inputs
+    last = replace(last, default={**last.default, **how})
+    return replace(subject, contract=replace(subject.contract, inputs=(*inputs, last)))
 
 
 def with_keys(subject: Subject, answers: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Subject:

@@ -16,7 +16,7 @@ from sentinel.contracts.contract import DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, widened
 from sentinel.laws.compare import same
 from sentinel.laws.law import Case, Law, Violation
-from sentinel.search.automatic import with_keys
+from sentinel.search.automatic import filled, laid_out, with_keys
 from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
@@ -27,8 +27,16 @@ ENOUGH = 8
 #: Scenarios that are asked first, to see whether a function answers, and in what form.
 _FIRST = 16
 
+#: Scenarios that a function refuses for one reason, and answers no other, before it is not asked again.
+_ALIKE = 5
+
 #: What torch says of a mask that has another dtype than it must.
 _OF_DTYPE = re.compile(r"dtype|[Bb]ool|Long|Float|Int|types?\b|index")
+
+#: What code raises of a tensor that has another shape than it must.
+_OF_SHAPE = re.compile(
+    r"raised (Index|Value|Assertion|Runtime|Type)Error.*(dim|shape|[12]D|size|unpack|scalar|Tensor|axis|ndim|must|$)"
+)
 
 #: The law that looks at an answer and asks nothing of it.
 ANSWERS = Law("it_answers", "a call gives an answer", lambda case: [])
@@ -72,37 +80,52 @@ class Outcome:
     broken: list[Broken] = field(default_factory=list)
 
 
-def answers(session: LawSession, subject: Subject, seed: int = 0) -> tuple[list[Trial], str]:
+def answers(session: LawSession, subject: Subject, seed: int = 0, count: int = _FIRST) -> tuple[list[Trial], str]:
     """The first scenarios that a function answers; and why it answers none, where that is so."""
     trials, refused = [], Counter[str]()
-    for drawn in drawn_scenarios(subject, seed, 0, _FIRST):
-        [trial] = session.try_(subject, [(ANSWERS, {"": drawn.inputs})])
+    for drawn in drawn_scenarios(subject, seed, 0, count):
+        [trial] = session.try_(subject, [(ANSWERS, {"": drawn.inputs})], describe=True)
         if trial.case is not None and any(map(_says, trial.case.observation[""].values())):
             trials.append(trial)
         refused[trial.refused or "it answers nothing"] += 1
         if trial.refusal == "crash":  # what hangs or dies once is not asked again
             return [], trial.refused
+        if not trials and refused[trial.refused] == _ALIKE:
+            break
     return trials, "" if trials else next((why for why, _ in refused.most_common(1)), "nothing could be drawn")
 
 
-def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject | None, str]:
+def ran_by(trials: Sequence[Trial]) -> set[str]:
+    """The target's functions that ran when these were tried."""
+    return {path for trial in trials if trial.answer is not None for path in trial.answer.functions}
+
+
+def ready(session: LawSession, subject: Subject, seed: int = 0) -> tuple[Subject | None, str, set[str]]:
     """The subject as the function answers it, with the keys of its answers: its mask as integers, flags or floats,
-    whichever it takes first. Or why it answers none.
+    whichever it takes first, and its tensors as rows, the first row, or rows one after the other; where it
+    answers none of these, on an object that is filled before. Or why it answers none. And what ran.
 
     :raises Undecidable: where it cannot be called at all.
     """
     why = ""
-    for dtype in ("int64", "bool", "float32"):
-        inputs = [replace(item, dtype=dtype) if item.domain == "mask" else item for item in subject.contract.inputs]
-        tried = replace(subject, contract=replace(subject.contract, inputs=tuple(inputs)))
-        found, refused = answers(session, tried, seed)
-        if found:
-            cases = [trial.case for trial in found if trial.case is not None]
-            return with_keys(tried, [(case.inputs[""], case.observation[""]) for case in cases]), ""
-        why = why or refused
-        if not subject.contract.mask or not _OF_DTYPE.search(refused):
+    for laid in laid_out(subject):
+        for dtype in ("int64", "bool", "float32"):
+            inputs = [replace(item, dtype=dtype) if item.domain == "mask" else item for item in laid.contract.inputs]
+            tried = replace(laid, contract=replace(laid.contract, inputs=tuple(inputs)))
+            found, refused = answers(session, tried, seed)
+            if found:
+                cases = [trial.case for trial in found if trial.case is not None]
+                return with_keys(tried, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(found)
+            why = why or refused
+            if not subject.contract.mask or not _OF_DTYPE.search(refused):
+                break
+        if not _OF_SHAPE.search(refused):
             break
-    return None, why
+    again = filled(subject)
+    if again is not None and (found := answers(session, again, seed)[0]):
+        cases = [trial.case for trial in found if trial.case is not None]
+        return with_keys(again, [(case.inputs[""], case.observation[""]) for case in cases]), "", ran_by(found)
+    return None, why, set()
 
 
 def _says(value: Any) -> bool:
@@ -116,7 +139,7 @@ def compared(then: LawSession, now: LawSession, subject: Subject, count: int, se
     :param then: where that one is called; ``now``: the later one.
     :raises Undecidable: where it cannot be called at all.
     """
-    made, why = ready(then, subject, seed)
+    made, why, _ = ready(then, subject, seed)
     if made is None:
         return Outcome(subject, refused=Counter([why]))
     subject = made
@@ -215,17 +238,18 @@ def _confirmed(then: LawSession, now: LawSession, item: Broken) -> bool:
     scenarios = [(dict(item.variants), "")]
     if item.violation.symptom == "value":
         scenarios += filter(None, [widened(item.subject.contract, item.variants)])
-    fresh = then.fresh(), now.fresh()
+    fresh = then.fresh(), now.fresh(), then.fresh()
     law = item.law or ANSWERS
     symptom = item.violation.symptom
     try:
         for variants, coarsest in scenarios:
             plan = [(law, variants)]
-            one, two = (session.try_(item.subject, plan, coarsest=coarsest)[0] for session in fresh)
-            if one.case is None or two.case is None:
+            one, two, again = (session.try_(item.subject, plan, coarsest=coarsest)[0] for session in fresh)
+            if one.case is None or two.case is None or again.case is None:
                 return False
             found = two.violations if item.law else _differences(one, two)
-            if not _has(found, item.key, symptom) or (item.law and _has(one.violations, item.key, symptom)):
+            kept = [*one.violations, *again.violations] if item.law else _differences(one, again)
+            if not _has(found, item.key, symptom) or _has(kept, item.key, symptom):  # a clock, an address
                 return False
     finally:
         for session in fresh:

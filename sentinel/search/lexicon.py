@@ -86,6 +86,9 @@ TERMS: tuple[Term, ...] = (
         _WHOSE + r"(vocab_parallel_|vp_|mtp_|main_|full_)?(logits|output_logits|next_token_logits)",
         "value",
     ),
+    _per((*TOKENS, "hidden"), "hidden_states", r"(last_|final_)?hidden(_states?)?|hidden_tensor", "value"),
+    _per(("vocabulary", "hidden"), "weight", r"(lm_head_|head_|vocab_)?weight", "value"),
+    _per(TOKENS, "tensor", r"x|tensor|t|input_?|arr|array|data_tensor", "value"),
     # ids
     _per(
         TOKENS,
@@ -153,6 +156,16 @@ TERMS: tuple[Term, ...] = (
         ),
         "process_group",
     ),
+    *(
+        Term(Input(name, "any", ""), re.compile(names), name)
+        for name, names in {
+            "model": r"_?(actor_|policy_|critic_|wrapped_|train_|base_|ref_|language_)?(model|module)",
+            "optimizer": r"_?(actor_|critic_|policy_)?(optimizer|optim)",
+            "scheduler": r"_?(actor_|critic_)?(lr_)?scheduler",
+            "device": r"_?(device|torch_device|target_device)",
+            "dtype": r"(torch_|model_|param_|params_|compute_|logits_)?dtype",
+        }.items()
+    ),
     # settings
     _any_of("gamma", r"gamma|discount(_factor)?", 1.0, 0.9),
     _any_of("lam", r"lam|lambd|lambda_|gae_lam(bda)?|lmbda", 0.95, 1.0, 0.5),
@@ -191,7 +204,7 @@ TERMS: tuple[Term, ...] = (
     ),
     _any_of(
         "some",
-        r"(num_|n_)?(micro|mini)_?batch(es|_size|_num)?(_per_(gpu|device|rank))?|num_(micro|mini)batches|num_(splits|chunks|groups|parts|partitions|generations)|chunk_size|n_batches|k|k_partitions|partitions?_num|rollout_n|n_samples(_per_prompt)?|group_size|num_return_sequences",
+        r"(num_|n_|ppo_)?(micro|mini)_?batch(es|_size|_num)?(_per_(gpu|device|rank))?|num_(micro|mini)batches|num_(splits|chunks|groups|parts|partitions|generations)|chunk_size|n_batches|k|k_partitions|partitions?_num|rollout_n|n_samples(_per_prompt)?|group_size|num_return_sequences",
         2,
         1,
         3,
@@ -299,11 +312,25 @@ TERMS: tuple[Term, ...] = (
         r"tools|images?|videos?|multi_modal_(inputs|data)|extra_info|processor|logger|timeout|video_fps|multimodal_\w+|image_data|mm_\w+|lora_\w+|tracker|routed_experts|prefix|suffix|non_tensor_\w+|device_mesh|reward_fn|callback",
         None,
     ),
+    _any_of("timing", r"(timing|timings|time|timing_raw|timing_dict|metric_timing)_?(raw|dict)?", {}),
     _any_of("name", r"name|key|prefix_name|metric_name|split|tag|partition_id|request_id|model_id", "train", "val"),
 )
 
+#: What an annotation says of a name that the table does not have: any small one.
+PLAIN: Mapping[str, tuple[Any, ...]] = {
+    "int": (2, 1, 3),
+    "float": (0.5, 1.0, 2.0),
+    "str": ("a", "b"),
+    "[Ll]ist\\[int\\]|Sequence\\[int\\]": ([3, 1, 2], [2]),
+    "[Ll]ist\\[float\\]|Sequence\\[float\\]": ([0.5, 2.0], [1.0]),
+    "[Ll]ist\\[str\\]|Sequence\\[str\\]": (["a", "b"], ["a"]),
+    "[Ll]ist\\[[Ll]ist\\[int\\]\\]": ([[3, 1], [2]], [[2]]),
+    "[Ll]ist\\[[Ll]ist\\[float\\]\\]": ([[0.5, 1.0], [2.0]], [[2.0]]),
+    "[Dd]ict\\[str, (int|float)\\]": ({"a": 1, "b": 2}, {}),
+}
+
 #: What is made in the worker, and is nobody's value.
-OBJECTS = ("tokenizer", "process_group")
+OBJECTS = ("tokenizer", "process_group", "model", "optimizer", "scheduler", "device", "dtype")
 
 #: What every batch has, whatever a body says that it reads.
 USUAL = (
@@ -311,9 +338,16 @@ USUAL = (
     "attention_mask",
     "prompts",
     "responses",
+    "position_ids",
     "response_mask",
     "old_log_probs",
+    "rollout_log_probs",
+    "ref_log_prob",
+    "values",
+    "returns",
     "advantages",
+    "token_level_scores",
+    "token_level_rewards",
     "rewards",
     "uid",
 )

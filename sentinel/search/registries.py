@@ -42,24 +42,32 @@ def of_every_member(laws: Iterable[Law]) -> list[Law]:
 
 
 def _entries(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str]]:
-    """Dotted paths of the functions below the registries' decorators; each file is read once."""
-    decorated = {registry: _below(registry.decorator) for registry in target.registries}
+    """Dotted paths of the functions that are registered in their own module; each file is read once."""
+    put = {registry: _put(registry) for registry in target.registries}
     for root in checkout.roots:
         folder = checkout.path / root
         for file in sorted(folder.rglob("*.py")):
             content = b"" if file.is_symlink() else read_source(str(file), _LARGEST)
-            there = [registry for registry in decorated if registry.decorator.encode() in content]
+            there = [each for each in put if any(name.encode() in content for name in _names(each))]
             # What cannot be imported is left out: it would go into the names of items, and so to terminals.
             parts = file.relative_to(folder).with_suffix("").parts
             if there and all(part.isidentifier() for part in parts):
                 module = target.module_of(file.relative_to(checkout.path).as_posix())
                 text = content.decode(errors="replace")
+                defined = set(re.findall(r"^def (\w+)\(", text, re.M))
                 for registry in there:
-                    yield from ((registry, f"{module}.{match[1]}") for match in decorated[registry].finditer(text))
+                    names = (match[1] or match[2] for match in put[registry].finditer(text))
+                    yield from ((registry, f"{module}.{name}") for name in names if name in defined)
 
 
-def _below(decorator: str) -> re.Pattern[str]:
-    """A decorator's call, up to twenty lines of what else stands over the function, and the function's name."""
-    return re.compile(
-        rf"^@(?:\w+\.)*{re.escape(decorator)}\(.*\n(?:(?!def |class |async ).*\n){{0,20}}?def (\w+)\(", re.M
-    )
+def _names(registry: Registry) -> list[str]:
+    return list(filter(None, (registry.decorator, registry.table)))
+
+
+def _put(registry: Registry) -> re.Pattern[str]:
+    """A decorator's call, up to twenty lines of what else stands over the function, and the function's name; or a
+    function that is put into the table by its name."""
+    decorated = rf"^@(?:\w+\.)*{re.escape(registry.decorator)}\(.*\n(?:(?!def |class |async ).*\n){{0,20}}?def (\w+)\("
+    into = r"(?:\.register\([^,()]+,\s*(?:\w+=)?|\[[^\]\n]+\]\s*=\s*)"
+    table = rf"^(?:\w+\.)*{re.escape(registry.table)}{into}(\w+)\s*[,)\n#]"
+    return re.compile(f"{decorated}|{table}" if registry.table else f"{decorated}|(?!)()", re.M)

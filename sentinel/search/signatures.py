@@ -8,13 +8,18 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 
 #: What every tensor or array has: to read it says nothing of what the tensor means.
 _OF_TENSORS = re.compile(r"\.(shape|device|dtype|ndim|T|data|is_nested|requires_grad|is_cuda|grad|values)$")
+
+#: Names of methods that put something into what they are called on; and how many are called, at most.
+_FILLS = re.compile(r"(add|append|put|push|update|record|register|submit|store|insert|enqueue)(_|$)|on_")
+_MOST_FILLS = 3
 
 #: Methods of one class that a method is followed into, at most.
 _MOST = 20
@@ -43,10 +48,14 @@ class Parameter:
 class Signature:
     """:ivar parameters: with ``self`` where it is a method.
     :ivar odd: why nobody can call it by its signature alone; empty where somebody may.
+    :ivar built: what the constructor of its class takes.
+    :ivar fills: the other methods of its class that put something into it by their names, each with what it takes.
     """
 
     parameters: tuple[Parameter, ...]
     odd: str = ""
+    built: tuple[Parameter, ...] = ()
+    fills: tuple[tuple[str, tuple[Parameter, ...]], ...] = ()
 
 
 def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signature:
@@ -65,11 +74,15 @@ def signature(node: _Def, methods: Mapping[str, _Def] | None = None) -> Signatur
     uses.read(node)
     if own:
         uses.follow(own, methods or {})
-    odd = "it is a property" if _decorated(node, ("property", "setter", "cached_property")) else ""
+    odd = "it is a setter" if _decorated(node, ("setter", "cached_property")) else ""
     odd = "it is a kernel" if _decorated(node, ("jit", "autotune", "heuristics")) else odd
-    odd = "it is a generator" if _yields(node) else odd
     odd = "it is abstract" if _decorated(node, ("abstractmethod", "overload")) else odd
-    return Signature(tuple(_parameter(argument, argument.arg in required, uses) for argument in named), odd)
+    maker = (methods or {}).get("__init__")
+    built = signature(maker).parameters[1:] if own and maker is not None and maker is not node else ()
+    taken = tuple(_parameter(argument, argument.arg in required, uses) for argument in named)
+    others = ((name, each) for name, each in (methods or {}).items() if own and each is not node and _FILLS.match(name))
+    fills = tuple((name, signature(each).parameters[1:]) for name, each in islice(others, _MOST_FILLS))
+    return Signature(taken, odd, built, fills)
 
 
 def _parameter(argument: ast.arg, required: bool, uses: _Uses) -> Parameter:
@@ -88,15 +101,6 @@ def _is_static(node: _Def) -> bool:
 def _decorated(node: _Def, names: Collection[str]) -> bool:
     decorators = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
     return any(ast.unparse(each).rpartition(".")[2] in names for each in decorators)
-
-
-def _yields(node: _Def) -> bool:
-    inner = {each for part in _own(node) if part is not node and isinstance(part, _Def) for each in ast.walk(part)}
-    return any(isinstance(each, (ast.Yield, ast.YieldFrom)) and each not in inner for each in ast.walk(node))
-
-
-def _own(node: ast.AST) -> Iterator[ast.AST]:
-    return ast.walk(node)
 
 
 class _Uses:

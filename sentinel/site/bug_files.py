@@ -35,7 +35,7 @@ def _about(bug: Bug, material: Material, told: Story | None) -> dict[str, Any]:
     return {
         "chips": chips(bug, material.branch(bug.target)),
         "paragraphs": _paragraphs(bug),
-        "laws": [(name, catalog.laws[name].statement if name in catalog.laws else "") for name in bug.laws],
+        "laws": [(name, catalog.laws.get(name)) for name in bug.laws],
         "facts": _facts(bug, repository),
         "affects": [str(affected(entry)) for entry in bug.document.get("affects") or ()],
         "source": _source_of(told, repository),

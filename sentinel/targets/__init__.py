@@ -140,17 +140,20 @@ class Binding:
 
 @dataclass(frozen=True)
 class Registry:
-    """A family of functions that the framework's modules register by a decorator: policy losses, estimators.
+    """A family of functions that the framework's modules register: policy losses, estimators.
 
     Whatever a revision registers there and no binding names is called as ``like`` is, and keeps the laws of that one's
     contract that need no oracle.
 
     :ivar decorator: its name, such as ``register_policy_loss``.
     :ivar like: the dotted path of a bound member.
+    :ivar table: where a module puts a function without the decorator: ``table.register("name", function)``, or
+        ``table["name"] = function``.
     """
 
     decorator: str
     like: str
+    table: str = ""
 
 
 def _as_another(boundary: str, like: Binding) -> Binding:
@@ -191,6 +194,10 @@ class Target:
     :ivar spellings: its name of a parameter, key or attribute -> the name that the lexicon has.
     :ivar batches: name of a class that holds a batch, as annotations write it -> its dotted path; the first is meant
         where only its use shows that it is one.
+    :ivar rows: name of a class that holds one row, as annotations write it -> its dotted path, and what its fields
+        mean: each the name that the lexicon has for it of all rows.
+    :ivar defaults: where its configuration has its defaults, whole: dotted paths of dataclasses or of functions that
+        give what adds arguments to a parser, or YAML files below an import root.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path that ends
         in ``.*`` speaks of a whole module.
     """
@@ -209,6 +216,8 @@ class Target:
     registries: tuple[Registry, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     batches: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
+    defaults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         bindings = tuple(replace(binding, moved=self.moved) for binding in self.bindings)

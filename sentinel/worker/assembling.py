@@ -3,144 +3,125 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
-import re
-import zlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from sentinel.worker.drift import StandInMissingError
+from sentinel.contracts.automatic import parts_of
+from sentinel.worker import ghosts, objects
+from sentinel.worker.drift import DriftError
 
-
-class Settings(dict[str, Any]):
-    """A configuration in the place of one that cannot be built: read by attribute or by key, and by nothing that was
-    not put in."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self:
-            return self[name]
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        raise StandInMissingError(f"the code reads a setting {name!r} that the lexicon does not know")
-
-    def __missing__(self, name: str) -> Any:
-        raise StandInMissingError(f"the code reads a setting {name!r} that the lexicon does not know")
+#: What a generator gives that is looked at, at most.
+_MOST = 60
 
 
 def assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the arguments and call: the answer, and what stands in the containers afterwards where there is none."""
+    """Make the arguments and call: the answer, or what the call has changed in what it was given where there is none.
+
+    :raises DriftError: where the code asked something of a value that nobody knows, whatever it made of the refusal.
+    """
     how = inputs["how"]
+    objects.ASKED.clear()
+    state = ghosts.state()
+    state.answer, answer = objects.answer, state.answer
+    try:
+        return _called(boundary, inputs, how)
+    finally:
+        state.answer = answer
+
+
+def _called(boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) -> dict[str, Any]:
     maker = _Maker(boundary, inputs, how)
     made = {name: maker.made(spec) for name, spec in how["parameters"].items()}
+    for name, taken in how["parameters"][how["own"]]["fills"].items() if how["filled"] else ():
+        _complete(getattr(made[how["own"]], name)(**{each: maker.made(spec) for each, spec in taken.items()}))
+    before = {name: dict(_state(value)) for name, value in made.items()}
     arguments = {**made}
     leading = [arguments.pop(how["own"])] if how["own"] else []
-    returned = boundary.function(*leading, **arguments)
-    if inspect.iscoroutine(returned):
-        returned = asyncio.run(returned)
+    returned = _complete(boundary.function(*leading, **arguments))
+    if objects.ASKED:
+        raise DriftError(f"the code uses {objects.ASKED[0]}, which the lexicon does not know")
     if returned is not None:
         return {"returned": returned}
-    return {"left": {name: made[name] for name, spec in how["parameters"].items() if "fields" in spec}}
+    after = {name: dict(_state(value)) for name, value in made.items()}
+    return {"left": {name: _changed(before[name], after[name]) for name in made}}
 
 
-class WordTokenizer:
-    """A tokenizer of words, in the place of one that would be downloaded: the same words are the same ids."""
-
-    vocab_size = 1000
-    pad_token, eos_token, bos_token, unk_token = "<pad>", "<eos>", "<bos>", "<unk>"
-    pad_token_id, eos_token_id, bos_token_id, unk_token_id = 0, 1, 2, 3
-    padding_side, chat_template, name_or_path, model_max_length = "right", None, "words", 512
-    additional_special_tokens, all_special_ids = (), (0, 1, 2, 3)
-
-    def __init__(self) -> None:
-        self._words: dict[int, str] = dict(enumerate((self.pad_token, self.eos_token, self.bos_token, self.unk_token)))
-
-    def __len__(self) -> int:
-        return self.vocab_size
-
-    def _id(self, word: str) -> int:
-        known = {other: number for number, other in self._words.items()}
-        number = known.get(word, 4 + zlib.crc32(word.encode()) % (self.vocab_size - 4))
-        self._words.setdefault(number, word)
-        return number
-
-    def tokenize(self, text: str) -> list[str]:
-        return re.findall(r"<\|?\w+\|?>|\s*[^\s<]+|\s+|<", text)
-
-    def encode(self, text: str, **_: Any) -> list[int]:
-        return [self._id(word) for word in self.tokenize(text)]
-
-    def decode(self, ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
-        numbers = [int(number) for number in (ids if hasattr(ids, "__iter__") else [ids])]
-        shown = [number for number in numbers if not (skip_special_tokens and number in self.all_special_ids)]
-        return "".join(self._words.get(number, f" w{number}") for number in shown)
-
-    def batch_decode(self, rows: Any, **more: Any) -> list[str]:
-        return [self.decode(row, **more) for row in rows]
-
-    def convert_tokens_to_ids(self, words: Any) -> Any:
-        return self._id(words) if isinstance(words, str) else [self._id(word) for word in words]
-
-    def __call__(self, text: Any, return_tensors: str = "", **_: Any) -> Any:
-        import torch
-
-        rows = [self.encode(one) for one in ([text] if isinstance(text, str) else text)]
-        width = max(map(len, rows), default=0)
-        made = {
-            "input_ids": [row + [0] * (width - len(row)) for row in rows] if return_tensors else rows,
-            "attention_mask": [[1] * len(row) + [0] * (width - len(row)) * bool(return_tensors) for row in rows],
-        }
-        if return_tensors:
-            return Settings({name: torch.tensor(value) for name, value in made.items()})
-        return Settings({name: value[0] for name, value in made.items()} if isinstance(text, str) else made)
-
-    def apply_chat_template(
-        self,
-        conversation: Any,
-        tools: Any = None,
-        tokenize: bool = True,
-        add_generation_prompt: bool = False,
-        **more: Any,
-    ) -> Any:
-        messages = conversation
-        if messages and isinstance(messages[0], (list, tuple)):
-            return [self.apply_chat_template(one, tools, tokenize, add_generation_prompt, **more) for one in messages]
-        text = "".join(f"<|{one['role']}|> {one['content']} {self.eos_token}" for one in messages)
-        text += "<|assistant|>" * add_generation_prompt
-        if not tokenize:
-            return text
-        as_tensors = more.get("return_tensors")
-        if more.get("return_dict"):
-            return self(text, return_tensors=as_tensors or "")
-        return self([text], return_tensors="pt")["input_ids"] if as_tensors else self.encode(text)
+def _complete(returned: Any) -> Any:
+    """What a call comes to in the end."""
+    if inspect.iscoroutine(returned):
+        return asyncio.run(returned)
+    if inspect.isasyncgen(returned):
+        return asyncio.run(_gathered(returned))
+    return list(islice(returned, _MOST)) if inspect.isgenerator(returned) else returned
 
 
-def _alone() -> Any:
-    """The process group of a world of one."""
-    from torch import distributed
+async def _gathered(returned: AsyncIterator[Any]) -> list[Any]:
+    found = []
+    async for each in returned:
+        found.append(each)
+        if len(found) == _MOST:
+            break
+    return found
 
-    if not distributed.is_initialized():
-        from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        # A contained process has no sockets; this backend leaves what it is given as it is, and gathers nothing.
-        distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
-        distributed.all_gather = lambda parts, one, *_, **__: parts[0].copy_(one)
-        distributed.all_gather_into_tensor = lambda whole, one, *_, **__: whole.copy_(one)
-    return distributed.group.WORLD
+def _state(value: Any) -> Iterator[tuple[str, Any]]:
+    """The numbers, texts and tensors of an object, each with its place."""
+    import torch
+
+    asked = len(objects.ASKED)
+    own = {} if type(value) is objects.Unknown else getattr(value, "__dict__", {})
+    inside = own and not isinstance(value, (Mapping, torch.Tensor)) and "batch" not in own
+    for name, part in list(own.items()) if inside else [("", value)]:
+        try:
+            for path, found in islice(parts_of(part, name), _MOST):
+                if type(found) in (int, float, bool, str):
+                    yield path.lstrip("."), found
+                elif isinstance(found, torch.Tensor):
+                    yield path.lstrip("."), found.detach().clone()
+        except Exception:  # something in it is unknown
+            continue
+        finally:
+            del objects.ASKED[asked:]
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    import torch
+
+    def same(one: Any, other: Any) -> bool:
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+            return one.shape == other.shape and one.dtype == other.dtype and bool(torch.equal(one, other))
+        return type(one) is type(other) and one == other
+
+    return {name: value for name, value in after.items() if name not in before or not same(before[name], value)}
 
 
 class _Maker:
     def __init__(self, boundary: Any, inputs: Mapping[str, Any], how: Mapping[str, Any]) -> None:
-        self._boundary, self._inputs, self._prompt = boundary, inputs, how["prompt"]
+        self._boundary, self._inputs, self._prompt, self._how = boundary, inputs, how["prompt"], how
+        self._training: dict[str, Any] = {}
 
     def made(self, spec: Mapping[str, Any]) -> Any:
         if "input" in spec:
-            return self._formed(self._drawn(spec), spec.get("form", ""))
+            return self._formed(self._laid(self._drawn(spec), spec), spec.get("form", ""))
         if "derived" in spec:
-            return self._formed(self._derived(spec["derived"]), spec.get("form", ""))
+            return self._formed(self._laid(self._derived(spec["derived"]), spec), spec.get("form", ""))
+        if "rows" in spec:
+            return self._rows(spec)
         if "fields" in spec:
             return self._container(spec)
+        if "unknown" in spec:
+            return objects.Unknown(spec["unknown"])
         return self._object(spec)
+
+    def _laid(self, value: Any, spec: Mapping[str, Any]) -> Any:
+        """A tensor of rows and tokens as this function takes it: all rows, the first alone, or one after the other."""
+        import torch
+
+        if not isinstance(value, torch.Tensor) or not spec.get("form") or value.dim() < 2 or not self._how["layout"]:
+            return value
+        return value[0] if self._how["layout"] == "row" else value.flatten(0, 1)
 
     def _formed(self, value: Any, form: str) -> Any:
         import numpy
@@ -168,7 +149,7 @@ class _Maker:
         value = self._inputs[spec["input"]]
         if spec.get("inside"):
             mask = self._mask()
-            return value if mask is None else torch.where(mask != 0, value, 0.0)
+            value = value if mask is None else torch.where(mask != 0, value, 0.0)
         logits = next((item for name, item in self._inputs.items() if name.endswith("logits")), None)
         if spec.get("ids") and logits is not None:
             value = value % logits.shape[-1]
@@ -193,12 +174,18 @@ class _Maker:
         if what == "group":
             return list(self._inputs["group"])
         if what == "tokenizer":
-            return WordTokenizer()
+            return objects.WordTokenizer()
         if what == "process_group":
-            return _alone()
+            return objects.alone()
+        if what == "device":
+            return torch.device("cpu")
+        if what == "dtype":
+            return torch.float32
+        if what in ("model", "optimizer", "scheduler"):
+            return self._trained(what)
         if what == "vocabulary":
             sizes = [value.shape[-1] for name, value in self._inputs.items() if name.endswith("logits")]
-            return sizes[0] if sizes else WordTokenizer.vocab_size
+            return sizes[0] if sizes else objects.WordTokenizer.vocab_size
         mask = self._mask()
         if what == "attention":
             return self._hull()
@@ -212,6 +199,36 @@ class _Maker:
             return len(mask)
         return int((mask != 0).sum()) if what == "valid" else mask.shape[1] + self._prompt
 
+    def _trained(self, what: str) -> Any:
+        """The model of this call, or what steps it: there is one of each."""
+        import torch
+
+        if not self._training:
+            model = objects.language_model(self._derived("vocabulary"))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            steps = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+            self._training = {"model": model, "optimizer": optimizer, "scheduler": steps}
+        return self._training[what]
+
+    def _rows(self, spec: Mapping[str, Any]) -> Any:
+        """Each row as an object, as long as it is."""
+        import torch
+
+        columns = {name: self.made(part) for name, part in spec["fields"].items()}
+        width, made, groups = self._mask().shape[1], [], list(self._inputs.get("group", ()))
+        for place, length in enumerate(self._derived("lengths").tolist()):
+            one = objects.default(spec["rows"])
+            for name, column in columns.items():
+                value = column[place].tolist() if isinstance(column, torch.Tensor) else column[place]
+                if isinstance(value, list):
+                    value = value[: length + len(value) - width]
+                object.__setattr__(one, name, groups.index(value) if value in groups else value)
+            made.append(one)
+        if spec["nested"]:
+            labels = dict.fromkeys(groups or range(len(made)))
+            return [[one for one, label in zip(made, groups or labels) if label == each] for each in labels]
+        return made[0] if spec["one"] else made
+
     def _container(self, spec: Mapping[str, Any]) -> Any:
         import torch
 
@@ -221,7 +238,7 @@ class _Maker:
         tensors = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
         others = {name: value for name, value in fields.items() if name not in tensors}
         meta = {name: self.made(part) for name, part in spec.get("meta", {}).items()}
-        made = _found(spec["of"])
+        made = objects.found(spec["of"])
         if hasattr(made, "from_dict") and "non_tensors" in inspect.signature(made.from_dict).parameters:
             arrays = {name: self._formed(value, "array") for name, value in others.items() if isinstance(value, list)}
             others = {name: value for name, value in others.items() if name not in arrays}
@@ -236,26 +253,65 @@ class _Maker:
 
     def _object(self, spec: Mapping[str, Any]) -> Any:
         """The framework's own object with its own defaults, where it can be made so; else one of what is read."""
-        attributes = {name: self.made(part) for name, part in spec["attributes"].items()}
         made: Any = None
+        known: Mapping[str, Any] = spec["attributes"]
+        if spec["of"] == "context":
+            return objects.Context()
         if spec["of"] == "self":
-            owner = self._boundary.owner
-            whole: Any = type(owner.__name__, (owner,), {"__module__": owner.__module__})
-            whole.__abstractmethods__ = frozenset()
-            made = whole.__new__(whole)
+            made = objects.built(self._boundary.owner, {name: self.made(part) for name, part in spec["built"].items()})
         elif spec["of"]:
-            try:
-                made = _found(spec["of"])()
-            except Exception:  # it has fields without defaults
-                made = None
+            made = objects.default(spec["of"])
         if made is None:
-            return Settings(attributes)
-        for name, value in attributes.items():
-            if spec["of"] == "self" or hasattr(made, name):
+            reads = list(_reads(known))
+            unknown = [steps for steps, part in reads if "unknown" in part]
+            if reads or spec.get("whole"):
+                whole = spec.get("whole", False)
+                made = objects.configured(self._how["defaults"], [steps for steps, _ in reads], unknown, whole)
+        made = objects.Settings() if made is None else made
+        self._give(made, known, spec["of"])
+        return objects.as_loaded(made)
+
+    def _give(self, made: Any, known: Mapping[str, Any], of: str) -> None:
+        """Put in what is known, where the object's own does not say that it is something else."""
+        for name, part in known.items():
+            there = made.get(name) if isinstance(made, dict) else getattr(made, name, None)
+            if "attributes" in part and not part["of"] and _takes(there):
+                self._give(there, part["attributes"], "")
+                continue
+            if "unknown" in part and (name in made if isinstance(made, dict) else hasattr(made, name)):
+                continue
+            value = self.made(part)
+            if there is not None and type(there) is not objects.Unknown and not _alike(there, value):
+                continue
+            if isinstance(made, dict):
+                made[name] = value
+            elif (
+                of in ("", "self")
+                or hasattr(made, name)
+                or any(name in _annotated(each) for each in type(made).__mro__)
+            ):
                 object.__setattr__(made, name, value)
-        return made
 
 
-def _found(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
+def _reads(attributes: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
+    """Where the parts of a configuration stand, each with how it is made."""
+    for name, part in attributes.items():
+        if "attributes" in part and not part["of"]:
+            yield from (([name, *steps], leaf) for steps, leaf in _reads(part["attributes"]))
+        else:
+            yield [name], part
+
+
+def _annotated(cls: type) -> Mapping[str, Any]:
+    annotations: Mapping[str, Any] = vars(cls).get("__annotations__", {})
+    return annotations
+
+
+def _takes(there: Any) -> bool:
+    plain = there is None or isinstance(there, (int, float, str, bool, list, tuple))
+    return type(there) is not objects.Unknown and not plain and (isinstance(there, dict) or hasattr(there, "__dict__"))
+
+
+def _alike(there: Any, value: Any) -> bool:
+    numbers = type(there) in (int, float) and type(value) in (int, float)
+    return numbers or isinstance(value, type(there)) or isinstance(there, type(value))

@@ -37,11 +37,13 @@ class GhostState:
     :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports a
         module of its own inside a probe: what runs then is import time.
     :ivar used: the ghosts used while probing, by dotted name.
+    :ivar answer: what a call of one answers while probing, in a tuple; None where it is refused.
     """
 
     def __init__(self) -> None:
         self.probing = False
         self.used: list[str] = []
+        self.answer: Callable[[str], tuple[Any] | None] = lambda name: None
 
     def use(self, name: str) -> None:
         if self.probing:
@@ -97,6 +99,8 @@ class Ghost:
         return False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _STATE.probing and (answer := _STATE.answer(self._ghost_name)) is not None:
+            return answer[0]
         _STATE.use(self._ghost_name)
         if len(args) == 1 and not kwargs and _decorable(args[0]):
             return args[0]  # a decorator: the target's own function or class must stay what it is
@@ -168,7 +172,13 @@ def _inert_base(name: str) -> type:
         return Ghost(f"{name}.{attribute}")
 
     schema = classmethod(lambda *_: _any_schema())
-    members = {"__init__": initialise, "__getattr__": attribute, "__get_pydantic_core_schema__": schema}
+    takes_all = classmethod(lambda cls, **_: None)  # of ``class X(ghost.Base, table=True)``
+    members = {
+        "__init_subclass__": takes_all,
+        "__init__": initialise,
+        "__getattr__": attribute,
+        "__get_pydantic_core_schema__": schema,
+    }
     return type(name.rpartition(".")[2], (), members)
 
 

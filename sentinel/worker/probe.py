@@ -140,6 +140,8 @@ def found(binding: Binding, roots: tuple[str, ...], given: frozenset[str], devic
             module, function, owner = boundaries.resolve(path, roots, near=False)
         except DriftError:
             continue
+        if isinstance(function, property):
+            function = function.fget
         if not callable(function):
             raise DriftError(f"{path} is not callable")
         imported = {}

@@ -105,12 +105,13 @@ class Sitting:
         state = ghosts.state()
         state.probing = True
         state.used.clear()
-        boundary = prepared.boundary if tracer is None else tracer.around(prepared.boundary)
+        boundary = prepared.boundary
+        make = self._call if tracer is None else tracer.around(self._call)
         watched = Watched(boundary) if call.get("watch") else None
         try:
-            answer = self._call(contract, prepared, watched or boundary, call, device)
+            answer = make(contract, prepared, watched or boundary, call, device)
             if watched is not None and "observation" in answer:
-                again = self._call(contract, prepared, boundary, call, device)
+                again = make(contract, prepared, boundary, call, device)
                 failed = "observation" not in again  # of no concern to laws that do not ask what a call leaves behind
                 answer["effects"] = again if failed else {**watched.effects(), "again": again["observation"]}
         finally:
@@ -165,12 +166,12 @@ class _Tracer:
         return sorted(paths)
 
     def around(self, call: Any) -> Any:
-        @functools.wraps(call)  # a contract may ask for the boundary's ``function``
-        def traced(**inputs: Any) -> Any:
+        @functools.wraps(call)
+        def traced(*arguments: Any) -> Any:
             old = sys.getprofile()
             sys.setprofile(self._note)
             try:
-                return call(**inputs)
+                return call(*arguments)
             finally:
                 sys.setprofile(old)
 

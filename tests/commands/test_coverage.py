@@ -42,9 +42,9 @@ def test_the_table_of_modules_and_the_total(run_sentinel: Any, work: Path) -> No
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
     assert answer.status == 0, answer.err
     lines = [line.split() for line in answer.out.splitlines()]
-    assert ["tiny.losses", "2", "1", "0", "0", "1"] in lines
-    assert ["tiny.rows", "1", "0", "0", "1", "0"] in lines
-    assert ["total", "3", "1", "0", "1", "1"] in lines
+    assert ["tiny.losses", "2", "1", "0", "0", "0", "1"] in lines
+    assert ["tiny.rows", "1", "0", "0", "0", "1", "0"] in lines
+    assert ["total", "3", "1", "0", "0", "1", "1"] in lines
     assert answer.out.endswith("3 functions of training signal, 1 never looked at (33%)\n")
     assert "masked_mean" not in answer.out
 
@@ -55,14 +55,26 @@ def test_what_nobody_bound_and_answers_is_automatic(run_sentinel: Any, work: Pat
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--call", "-v")
     assert answer.status == 0, answer.err
     assert "masked_mean tiny/losses.py:4 automatic" in " ".join(answer.out.split())
-    losses.write_text(LOSSES)
+    losses.write_text(LOSSES.replace("(x, mask)", "(unheard, mask)").replace("x *", "unheard *"))
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--call", "-v")
-    assert "tiny/losses.py:4 never looked at the lexicon does not know x" in " ".join(answer.out.split())
+    assert "tiny/losses.py:4 never looked at the code uses unheard, which" in " ".join(answer.out.split())
+    unheard = "def mean_of_mask(unheard, mask):\n    return (unheard * mask).mean()\n"
+    losses.write_text(
+        f"def masked_mean(rewards, mask):\n    return mean_of_mask(2 * rewards[:, None], mask)\n{unheard}"
+    )
+    answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--call", "-v")
+    assert "tiny/losses.py:3 within a call tiny.losses.masked_mean" in " ".join(answer.out.split())
 
 
 def test_for_programs(run_sentinel: Any, work: Path) -> None:
     found = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--json").json()
-    assert found["totals"] == {"by contract": 1, "automatic": 0, "left out": 1, "never looked at": 1}
+    assert found["totals"] == {
+        "by contract": 1,
+        "automatic": 0,
+        "within a call": 0,
+        "left out": 1,
+        "never looked at": 1,
+    }
     assert found["modules"]["tiny.rows"]["left out"] == 1
     assert found["functions"][0]["path"] == "tiny.losses.agg_loss"
     assert (found["target"], found["outside"], found["unread"]) == ("tiny", [], {})

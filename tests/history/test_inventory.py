@@ -149,7 +149,13 @@ def test_the_states_of_functions_over_a_history(history: History, tiny_catalog: 
             f"{package}.losses.masked_mean": ("never looked at", ()),
             f"{package}.rows.pack": ("left out", ("it moves rows",)),
         }
-    assert now.modules["tiny.rows"] == {"by contract": 0, "automatic": 0, "left out": 1, "never looked at": 0}
+    assert now.modules["tiny.rows"] == {
+        "by contract": 0,
+        "automatic": 0,
+        "within a call": 0,
+        "left out": 1,
+        "never looked at": 0,
+    }
     assert sum(now.totals.values()) == 3
     assert (now.outside, dict(now.unread)) == ((), {})
     # What is bound and speaks of nothing is not counted, and what cannot be read is not passed over in silence.

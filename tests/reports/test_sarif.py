@@ -61,6 +61,12 @@ def test_it_stands_on_the_boundarys_lines_of_the_commit(decide: Any) -> None:
     assert run["tool"]["driver"]["rules"][0]["helpUri"].endswith("/pull/444")
 
 
+def test_a_broken_law_has_its_rank(decide: Any) -> None:
+    document = {**evidence(decide("reproduced")), "bug_id": None, "law": "padding_is_invisible"}
+    (run,) = json.loads(sarif([(document, "failed")], ranks={"padding_is_invisible": 2}))["runs"]
+    assert run["results"][0]["properties"]["rank"] == 2
+
+
 def test_older_evidence_does_not_say_where_the_boundary_ends(decide: Any) -> None:
     document = evidence(decide("reproduced"))
     del document["boundary"]["end_line"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from demo_kit import copy_demo
 
 from sentinel.deciding.runner import Runner
 from sentinel.history.since import Held, held_to
-from sentinel.recipes.catalog import bundled_catalog
+from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.automatic import Understood, understood
 from sentinel.search.signatures import signature
 from sentinel.sources import open_checkout
@@ -68,7 +69,8 @@ def test_a_method_is_read_with_what_it_calls_on_itself() -> None:
     assert found.missing == ()
     own = found.how["parameters"]["self"]
     assert own["of"] == "self"
-    assert own["attributes"] == {"config": {"of": "", "attributes": {"kl_coef": {"input": "kl_coef"}}}}
+    config = {"of": "", "attributes": {"kl_coef": {"input": "kl_coef"}}, "whole": True}
+    assert own["attributes"] == {"config": config}
     assert sorted(found.how["parameters"]["data"]["fields"]) == ["advantages", "response_mask"]
 
 
@@ -87,7 +89,7 @@ def test_a_method_is_read_with_what_it_calls_on_itself() -> None:
             "def f(rewards, config):\n    return rewards * config.unheard if config.unheard else rewards",
             ("config.unheard",),
         ),
-        ("def f(rewards):\n    yield rewards", ("it is a generator",)),
+        ("def f(rewards):\n    yield rewards", ()),  # what it gives is looked at
     ],
 )
 def test_evidence_is_use_then_annotation_then_name(text: str, missing: tuple[str, ...]) -> None:
@@ -101,25 +103,116 @@ def runner() -> Iterator[Runner]:
     made.close()
 
 
-def held(runner: Runner, tmp_path: Path, changed: str) -> dict[str, Held]:
+def held(
+    runner: Runner, tmp_path: Path, changed: str, earlier: str = EARLIER, catalog: Catalog = CATALOG
+) -> dict[str, Held]:
     refs = []
-    for name, text in (("then", EARLIER), ("now", changed)):
+    for name, text in (("then", earlier), ("now", changed)):
         tree = copy_demo(tmp_path / name)
         (tree / "demo_rl" / "statistics.py").write_text(text)
         refs.append(Ref("path", str(tree)))
-    found = held_to(runner, CATALOG, "demo", (refs[0], refs[1]), ["*statistics*"], 40)
+    found = held_to(runner, catalog, "demo", (refs[0], refs[1]), ["*statistics*"], 40)
     return {one.function.name: one for one in found}
 
 
 def test_what_has_not_changed_breaks_nothing_and_is_called(runner: Runner, tmp_path: Path) -> None:
     found = held(runner, tmp_path, EARLIER + "\n# a comment\n")
-    assert [name for name, one in found.items() if one.outcome] == ["reward_statistics", "LossMaskActor.loss_of"]
-    for one in found.values():
-        assert one.outcome is None or (one.outcome.answered == 40 and not one.outcome.broken)
+    answered = {name: one.outcome.answered for name, one in found.items() if one.outcome}
+    assert answered == {
+        "reward_statistics": 40,
+        "reward_clip": 0,
+        "LossMaskActor.loss_of": 40,
+        "LossMaskActor._scaled": 0,
+    }
+    assert not any(one.outcome and one.outcome.broken for one in found.values())
     outcome = found["reward_statistics"].outcome
     assert outcome is not None
     assert outcome.held["masked_values_have_no_influence"] >= 8
-    assert found["reward_clip"].why == "the lexicon does not know nobody_knows_this"
+    clip = found["reward_clip"].outcome
+    assert clip is not None
+    (why,) = clip.refused
+    assert "nobody_knows_this" in why  # what was missing
+
+
+#: What takes objects: a constructor of which not all can run, a configuration, and values that nobody knows.
+OBJECTS = """
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RewardConfig:
+    engine: object
+    scale: float = 3.0
+
+
+class RewardCollector:
+    def __init__(self, config: RewardConfig, engine, limit: int = 7):
+        self.limit = limit
+        self.rewards = []
+        self.stale = 0
+        self.client = engine.connect()
+        self.stale = self.client.stale
+
+    def add_rewards(self, rewards):
+        self.rewards.extend(rewards.tolist())
+
+    def reward_limit(self, rewards):
+        return rewards.clamp(max=self.limit)
+
+    def reward_age(self, rewards):
+        return rewards * self.stale
+
+    def reward_from(self, rewards, client=None):
+        try:
+            return rewards * self.client.reward_factor()
+        except Exception:
+            return rewards
+
+    def mean_of_rewards(self):
+        return sum(self.rewards) / len(self.rewards) if self.rewards else None
+
+    def rewards_each(self, rewards):
+        yield from rewards
+
+
+def reward_scale(config: RewardConfig, rewards):
+    return rewards * config.scale
+
+
+def reward_if_known(rewards, nobody_knows_this):
+    return rewards if nobody_knows_this is not None else None
+
+
+def reward_time(rewards):
+    import time
+
+    return {"reward_seconds": time.perf_counter(), "reward": rewards}
+
+
+def packed_log_prob_sum(log_probs, response_mask):
+    assert log_probs.dim() == 1, "must be packed"
+    return (log_probs * response_mask).sum()
+"""
+
+
+def test_objects_are_the_frameworks_own_as_far_as_they_can_be_built(runner: Runner, tmp_path: Path) -> None:
+    found = held(runner, tmp_path, OBJECTS, OBJECTS)
+    outcomes = {name.rpartition(".")[2]: one.outcome for name, one in found.items() if one.outcome}
+    answered = {name: outcome.answered for name, outcome in outcomes.items() if outcome.answered}
+    assert answered.keys() == {
+        "add_rewards",  # what it changes is its answer
+        "reward_limit",  # the constructor says what the limit is
+        "mean_of_rewards",  # of those that another method has put there
+        "rewards_each",
+        "reward_scale",  # the default of the dataclass
+        "reward_if_known",  # nobody asked anything of it but whether it is None
+        "reward_time",
+        "packed_log_prob_sum",
+    }
+    refused = {name: next(iter(outcome.refused)) for name, outcome in outcomes.items() if not outcome.answered}
+    assert "self.stale" in refused["reward_age"]  # it was 0, and then something that nobody knows
+    assert "self.client" in refused["reward_from"]  # though the code catches the refusal
+    assert not any(outcome.broken for outcome in outcomes.values())  # nor does a clock
 
 
 def test_a_law_that_was_kept_and_is_no_longer_is_of_rank_three(runner: Runner, tmp_path: Path) -> None:
@@ -141,3 +234,56 @@ def test_numbers_that_are_others_are_of_rank_four_alone(runner: Runner, tmp_path
     outcome = found["reward_statistics"].outcome
     assert outcome is not None
     assert not outcome.broken
+
+
+def test_a_function_that_reads_more_now_is_compared_in_one_world(runner: Runner, tmp_path: Path) -> None:
+    found = held(runner, tmp_path, EARLIER.replace("self.config.kl_coef", "(self.config.kl_coef + self.config.beta)"))
+    outcome = found["LossMaskActor.loss_of"].outcome
+    assert outcome is not None
+    assert {item.rank for item in outcome.broken} == {4}
+    found = held(runner, tmp_path / "more", EARLIER.replace("loss_of(self, data)", "loss_of(self, data, values)"))
+    assert found["LossMaskActor.loss_of"].why == "it takes other things now"
+
+
+#: Rows as objects, and a configuration of which some is in no default.
+ROWS = """
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Options:
+    reward_bonus: float = 1.5
+
+
+@dataclass
+class Row:
+    tokens: list = field(default_factory=list)
+    response_length: int = 0
+    reward: float = None
+
+
+def reward_of_rows(samples: list[Row], args):
+    assert all(len(one.tokens) == one.response_length + 2 for one in samples)  # the prompt, and what was said
+    return [one.reward * args.reward_bonus for one in samples] if not args.unheard_flag else []
+
+
+def reward_of_row(one: Row):
+    return 2 * one.reward + 1
+"""
+
+
+def test_rows_and_configurations_are_made_as_the_adapter_says(runner: Runner, tmp_path: Path) -> None:
+    adapter = CATALOG.adapters["demo"]
+    module, fields = "demo_rl.statistics", {"tokens": "input_ids", "response_length": "response_lengths"}
+    target = replace(
+        adapter.target,
+        rows={"Row": (f"{module}.Row", {**fields, "reward": "rewards"})},
+        defaults=(f"{module}.Options",),
+    )
+    catalog = replace(CATALOG, adapters={**CATALOG.adapters, "demo": replace(adapter, target=target)})
+    found = held(runner, tmp_path, ROWS, ROWS, catalog)
+    for name in ("reward_of_rows", "reward_of_row"):
+        outcome = found[name].outcome
+        assert outcome is not None
+        assert outcome.answered == 40, outcome.refused
+        assert not outcome.broken

@@ -42,6 +42,10 @@ def opened(tree: Path) -> Checkout:
         ),
         ("new/__init__.py", "@register_aggregation('a')\ndef one(x): ...\n", ["demo_rl.new.one"]),
         ("new.py", "@register_aggregation('a')\nclass One: ...\n\n\ndef one(x): ...\n", []),
+        ("new.py", "def one(x): ...\n\nAGGREGATIONS.register('a', one)\n", ["demo_rl.new.one"]),
+        ("new.py", "def one(x): ...\n\nlosses.AGGREGATIONS['a'] = one  # ours\n", ["demo_rl.new.one"]),
+        ("new.py", "def put(name, one):\n    AGGREGATIONS[name] = one\n", []),  # that is what a decorator does
+        ("new.py", "from x import one\nAGGREGATIONS['a'] = one\n", []),
         ("new.py", "@register_estimator('a')\ndef one(x): ...\n", []),
         ("new.py", "# @register_aggregation('a')\ndef one(x): ...\n", []),
         ("new.py", "    @register_aggregation('a')\n    def one(self): ...\n", []),

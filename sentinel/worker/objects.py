@@ -1,0 +1,423 @@
+"""The kit of objects that functions of the training signal take: small, whole, and made of nothing that is downloaded.
+
+A framework's own classes are built by their own constructors, as far as these go. What is not known stands there as
+:class:`Unknown`: it may be handed on and put away, and whoever asks it anything is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import dataclasses
+import importlib
+import inspect
+import os
+import re
+import sys
+import textwrap
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import product
+from typing import Any
+
+from sentinel.worker import ghosts
+from sentinel.worker.drift import DriftError, StandInMissingError
+
+#: What was asked of unknown values since the last call began: the code may have caught the refusal.
+ASKED: list[str] = []
+
+
+class Unknown:
+    """A value that nobody knows. It is not None, and nothing else can be said of it."""
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_name", name)
+
+
+def _refuse(self: Any, *_: Any, **__: Any) -> Any:
+    name = object.__getattribute__(self, "_name")
+    ASKED.append(name)
+    raise DriftError(f"the code uses {name}, which the lexicon does not know")
+
+
+_ASKED = """
+    getattribute setattr delattr call bool len iter next contains hash eq ne lt le gt ge getitem setitem
+    add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul and or xor
+    neg pos abs invert int float index str repr format enter exit aenter aexit await aiter reduce_ex
+"""
+for _name in _ASKED.split():
+    setattr(Unknown, f"__{_name}__", _refuse)
+
+
+class Settings(dict[str, Any]):
+    """A configuration in the place of one that cannot be built: read by attribute or by key, and by nothing that was
+    not put in."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        raise StandInMissingError(f"the code reads a setting {name!r} that the lexicon does not know")
+
+    def __missing__(self, name: str) -> Any:
+        raise StandInMissingError(f"the code reads a setting {name!r} that the lexicon does not know")
+
+
+class WordTokenizer:
+    """A tokenizer of words, in the place of one that would be downloaded: the same words are the same ids."""
+
+    vocab_size = 1000
+    pad_token, eos_token, bos_token, unk_token = "<pad>", "<eos>", "<bos>", "<unk>"
+    pad_token_id, eos_token_id, bos_token_id, unk_token_id = 0, 1, 2, 3
+    padding_side, chat_template, name_or_path, model_max_length = "right", None, "words", 512
+    additional_special_tokens, all_special_ids = (), (0, 1, 2, 3)
+
+    def __init__(self) -> None:
+        self._words: dict[int, str] = dict(enumerate((self.pad_token, self.eos_token, self.bos_token, self.unk_token)))
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def _id(self, word: str) -> int:
+        known = {other: number for number, other in self._words.items()}
+        number = known.get(word, 4 + zlib.crc32(word.encode()) % (self.vocab_size - 4))
+        self._words.setdefault(number, word)
+        return number
+
+    def tokenize(self, text: str) -> list[str]:
+        return re.findall(r"<\|?\w+\|?>|\s*[^\s<]+|\s+|<", text)
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [self._id(word) for word in self.tokenize(text)]
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False, **_: Any) -> str:
+        numbers = [int(number) for number in (ids if hasattr(ids, "__iter__") else [ids])]
+        shown = [number for number in numbers if not (skip_special_tokens and number in self.all_special_ids)]
+        return "".join(self._words.get(number, f" w{number}") for number in shown)
+
+    def batch_decode(self, rows: Any, **more: Any) -> list[str]:
+        return [self.decode(row, **more) for row in rows]
+
+    def convert_tokens_to_ids(self, words: Any) -> Any:
+        return self._id(words) if isinstance(words, str) else [self._id(word) for word in words]
+
+    def __call__(self, text: Any, return_tensors: str = "", **_: Any) -> Any:
+        import torch
+
+        rows = [self.encode(one) for one in ([text] if isinstance(text, str) else text)]
+        width = max(map(len, rows), default=0)
+        made = {
+            "input_ids": [row + [0] * (width - len(row)) for row in rows] if return_tensors else rows,
+            "attention_mask": [[1] * len(row) + [0] * (width - len(row)) * bool(return_tensors) for row in rows],
+        }
+        if return_tensors:
+            return Settings({name: torch.tensor(value) for name, value in made.items()})
+        return Settings({name: value[0] for name, value in made.items()} if isinstance(text, str) else made)
+
+    def apply_chat_template(
+        self,
+        conversation: Any,
+        tools: Any = None,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        **more: Any,
+    ) -> Any:
+        messages = conversation
+        if messages and isinstance(messages[0], (list, tuple)):
+            return [self.apply_chat_template(one, tools, tokenize, add_generation_prompt, **more) for one in messages]
+        text = "".join(f"<|{one['role']}|> {one['content']} {self.eos_token}" for one in messages)
+        text += "<|assistant|>" * add_generation_prompt
+        if not tokenize:
+            return text
+        as_tensors = more.get("return_tensors")
+        if more.get("return_dict"):
+            return self(text, return_tensors=as_tensors or "")
+        return self([text], return_tensors="pt")["input_ids"] if as_tensors else self.encode(text)
+
+
+def alone() -> Any:
+    """The process group of a world of one."""
+    from torch import distributed
+
+    if not distributed.is_initialized():
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        # A contained process has no sockets; this backend leaves what it is given as it is, and gathers nothing.
+        distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+        distributed.all_gather = lambda tensor_list, tensor, *_, **__: tensor_list[0].copy_(tensor)
+        distributed.all_gather_into_tensor = lambda output_tensor, input_tensor, *_, **__: output_tensor.copy_(
+            input_tensor
+        )
+    return distributed.group.WORLD
+
+
+#: What is not installed, and what it answers in a world of one process without a network.
+WORLD: tuple[tuple[str, Any], ...] = (
+    (r"megatron\..*\.get_virtual_\w+", None),
+    (r"megatron\..*\.get_\w*(world_size|_size)", 1),
+    (r"megatron\..*\.get_\w*rank", 0),
+    (r"megatron\..*\.get_\w*group", alone),
+    (r"megatron\..*\.is_pipeline_(first|last)_stage", True),
+    (r"transformers\.(\w+\.)*AutoTokenizer\.from_pretrained", WordTokenizer),
+)
+
+
+def answer(name: str) -> tuple[Any] | None:
+    """What a package that is not installed answers where there is one process; None where that is not known."""
+    for pattern, value in WORLD:
+        if re.fullmatch(pattern, name):
+            return (value() if callable(value) else value,)
+    return None
+
+
+class Context:
+    """What torch hands a function of its own as ``ctx``."""
+
+    saved_tensors: tuple[Any, ...] = ()
+    needs_input_grad = (True,) * 64
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *_: Any) -> None: ...
+
+    def mark_dirty(self, *_: Any) -> None: ...
+
+    def set_materialize_grads(self, _: bool) -> None: ...
+
+
+def language_model(vocabulary: int) -> Any:
+    """A causal language model of two layers whose weights are always the same."""
+    import torch
+
+    class LanguageModel(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = torch.nn.Embedding(vocabulary, 4), torch.nn.Linear(4, vocabulary, bias=False)
+            with torch.no_grad():
+                for weight in self.parameters():
+                    weight.copy_(torch.arange(weight.numel()).reshape(weight.shape).mul(0.7).sin())
+
+        def forward(self, input_ids: Any, attention_mask: Any = None, **_: Any) -> Any:
+            hidden = self.embedding(input_ids % vocabulary)
+            seen = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).long()
+            before = (hidden * seen[..., None]).cumsum(-2) / seen.cumsum(-1).clamp(min=1)[..., None]
+            hidden = torch.tanh(hidden + before)
+            return Settings(logits=self.head(hidden), last_hidden_state=hidden, hidden_states=(hidden,))
+
+    return LanguageModel()
+
+
+# -- the framework's own objects ---------------------------------------------------------------------------------------
+
+
+def found(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def default(path: str) -> Any:
+    """An instance of a class with its own defaults; None where an annotation names no class that is there."""
+    try:
+        of = found(path)
+    except (ImportError, AttributeError):
+        return None
+    if not isinstance(of, type) or of.__module__ in ("builtins", "typing"):
+        return None
+    try:
+        return of()
+    except Exception:  # it has fields without defaults
+        return built(of, {})
+
+
+def built(owner: type, arguments: Mapping[str, Any]) -> Any:
+    """An instance of a class: of its constructor, every statement that can run has run.
+
+    What a statement that fails would have made, or has made already, is unknown.
+    """
+    if hasattr(owner, "model_construct"):  # pydantic's way without looking at what is given
+        return owner.model_construct(**arguments)
+    whole: Any = type(owner.__name__, (owner,), {"__module__": owner.__module__})
+    whole.__abstractmethods__ = frozenset()
+    made = whole.__new__(whole)
+    if dataclasses.is_dataclass(owner):
+        _give_fields(made, arguments)
+    else:
+        _construct(owner, made, (), arguments)
+    return made
+
+
+def _give_fields(made: Any, arguments: Mapping[str, Any]) -> None:
+    for field in dataclasses.fields(made):
+        if field.name in arguments:
+            object.__setattr__(made, field.name, arguments[field.name])
+        elif field.default is not dataclasses.MISSING:
+            object.__setattr__(made, field.name, field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            try:
+                value = field.default_factory()
+            except Exception:
+                value = Unknown(f"{type(made).__name__}.{field.name}")
+            object.__setattr__(made, field.name, value)
+
+
+def _construct(owner: type, made: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Run the constructor of a class, or of the next above it that has one, statement by statement."""
+    cls = next(each for each in owner.__mro__ if "__init__" in vars(each))
+    function = inspect.unwrap(vars(cls)["__init__"])
+    top = owner.__module__.partition(".")[0]
+    if cls.__module__.partition(".")[0] != top or not hasattr(function, "__code__"):
+        if cls is not object:
+            vars(cls)["__init__"](made, *positional, **named)
+        return
+    taken = inspect.signature(function).parameters
+    given = {name: value for name, value in named.items() if name in taken}
+    bound = inspect.signature(function).bind_partial(made, *positional, **given)
+    bound.apply_defaults()
+    space = {**function.__globals__, **inspect.getclosurevars(function).nonlocals, **bound.arguments}
+    for name, parameter in taken.items():
+        if name not in space or (name not in bound.arguments and parameter.default is parameter.empty):
+            space[name] = Unknown(name)
+            annotation = str(parameter.annotation).strip("'")
+            made_of = function.__globals__.get(annotation)
+            if isinstance(made_of, type) and dataclasses.is_dataclass(made_of):
+                space[name] = default(f"{function.__module__}.{annotation}")
+    own = next(iter(taken))
+    space["super"] = lambda *_: _Above(cls, made)
+    file = function.__code__.co_filename
+    for statement in ast.parse(textwrap.dedent(inspect.getsource(function))).body[0].body:  # type: ignore[attr-defined]
+        _run(statement, file, space, own, made)
+
+
+class _Above:
+    """What ``super()`` is in a constructor."""
+
+    def __init__(self, cls: type, made: Any) -> None:
+        self._cls, self._made = cls, made
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "__init__":
+            return getattr(super(self._cls, self._made), name)
+        line = type(self._made).__mro__
+        above = next(each for each in line[line.index(self._cls) + 1 :] if "__init__" in vars(each))
+        return lambda *positional, **named: _construct(above, self._made, positional, named)
+
+
+def _run(statement: ast.stmt, file: str, space: dict[str, Any], own: str, made: Any) -> None:
+    before, used, asked = dict(vars(made)), len(ghosts.state().used), len(ASKED)
+    with suppress(Exception, SystemExit):
+        exec(compile(ast.Module([statement], []), file, "exec"), space)
+        if len(ghosts.state().used) == used and len(ASKED) == asked:
+            return
+    del ghosts.state().used[used:], ASKED[asked:]
+    lost = {name for name, value in vars(made).items() if name not in before or before[name] is not value}
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            space[node.id] = Unknown(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == own:
+            lost.add(node.attr)
+    for name in lost:
+        object.__setattr__(made, name, Unknown(f"self.{name}"))
+
+
+# -- the framework's own configuration ---------------------------------------------------------------------------------
+
+
+@cache
+def _nodes(source: str) -> tuple[Any, ...]:
+    """A framework's defaults and all parts of them, the whole first."""
+    used = len(ghosts.state().used)
+    try:
+        whole = _loaded(source) if source.endswith(".yaml") else _defaults(found(source))
+    except (Exception, SystemExit):  # this version has none there
+        return ()
+    finally:
+        del ghosts.state().used[used:]
+    nodes: list[Any] = []
+    left = [whole]
+    while left and len(nodes) < 1000:
+        node = left.pop(0)
+        nodes.append(node)
+        left += [part for part in _parts(node).values() if isinstance(part, dict) or dataclasses.is_dataclass(part)]
+    return tuple(nodes)
+
+
+def _defaults(made: Any) -> Any:
+    if not isinstance(made, type):
+        parser = argparse.ArgumentParser()
+        with suppress(Exception):  # some of them are a package's that is not installed
+            made()(parser)
+        for action in parser._actions:
+            action.required = False
+        return _settings(vars(parser.parse_args([])))
+    try:
+        return made()
+    except Exception:  # it has fields without defaults
+        whole: Any = object.__new__(made)
+        _give_fields(whole, {})
+        return whole
+
+
+def _loaded(file: str) -> Any:
+    import yaml
+
+    place = next(path for root in sys.path if os.path.isfile(path := os.path.join(root, file)))
+    with open(place, encoding="utf-8") as handle:
+        return _settings(yaml.safe_load(handle))
+
+
+def _settings(value: Any, kind: Any = Settings) -> Any:
+    return kind({name: _settings(part, kind) for name, part in value.items()}) if isinstance(value, dict) else value
+
+
+def _parts(node: Any) -> Mapping[str, Any]:
+    return node if isinstance(node, dict) else vars(node)
+
+
+def as_loaded(made: Any) -> Any:
+    """A configuration as a framework that loads its own has it."""
+    if not (type(made) is Settings and made and "omegaconf" in sys.modules):
+        return made
+    try:
+        from omegaconf import OmegaConf
+
+        return OmegaConf.create(_settings(made, dict))
+    except Exception:  # not all of it can be written to a file
+        return made
+
+
+def _at(node: Any, steps: Sequence[str]) -> Any:
+    for step in steps:
+        if not hasattr(node, "__dict__"):
+            raise KeyError(step)
+        node = _parts(node)[step]
+    return node
+
+
+def configured(
+    sources: Sequence[str], reads: Sequence[Sequence[str]], unknown: Sequence[Sequence[str]], whole: bool
+) -> Any:
+    """The part of a framework's own defaults that has all that is read, or all of it that nobody else knows; None where
+    there is none, or where several do and say different things of that.
+
+    :param whole: whether it is called the configuration: then the whole is meant where no part has all, and the whole
+        has something that nobody else knows.
+    """
+    for source, wanted in product(sources, (reads, unknown)):
+        fit = [node for node in _nodes(source) if wanted and _has(node, wanted)]
+        said = {repr([_at(node, steps) for steps in unknown]) for node in fit}
+        if fit and (len(said) == 1 or fit[0] is _nodes(source)[0]):
+            return copy.deepcopy(fit[0])
+    roots = [nodes[0] for source in sources if whole and (nodes := _nodes(source))]
+    return next((copy.deepcopy(root) for root in roots if any(_has(root, [steps]) for steps in unknown)), None)
+
+
+def _has(node: Any, reads: Sequence[Sequence[str]]) -> bool:
+    try:
+        return all(steps and [_at(node, steps)] for steps in reads)
+    except (KeyError, AttributeError):
+        return False
