@@ -14,6 +14,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     return {returned}
 """
 MENDED = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
+FEW = ("--examples", "10")
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def tree(tmp_path: Path) -> Any:
 
 
 def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sentinel: Any, tiny: Any) -> None:
-    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--json")
+    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--json", *FEW)
     assert answer.status == 1
     [found] = answer.json()["boundaries"]
     assert (found["state"], found["judgement"]) == ("differs", "better")
@@ -46,7 +47,7 @@ def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sen
 
 
 def test_the_other_way_round_it_is_for_the_worse(run_sentinel: Any, tiny: Any) -> None:
-    answer = run_sentinel("diff", "tiny", "git:main", f"git:{tiny.buggy}")
+    answer = run_sentinel("diff", "tiny", "git:main", f"git:{tiny.buggy}", *FEW)
     assert answer.status == 1
     assert "1. tiny.losses.agg_loss: worse\n   brings TINY-MEAN; it is no longer so that " in answer.out
     assert "(1 worse)" in answer.out
@@ -99,20 +100,21 @@ def test_what_is_gone_is_looked_for_under_another_name(run_sentinel: Any, tree: 
 
 def test_another_signature_is_said_so(run_sentinel: Any, tree: Any) -> None:
     more = CODE.replace('"token-mean"', '"token-mean", floor=1e-2').format(returned=f"{MENDED} + floor")
-    answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", more))
+    answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", more), *FEW)
     assert "   parameters: +floor\n" in answer.out
 
 
 def test_what_raises_now_is_a_difference(run_sentinel: Any, tree: Any) -> None:
     raising = CODE.format(returned=MENDED).replace("    return", "    assert loss_mat.sum() < 3\n    return")
-    answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", raising), "--json")
+    one, other = tree("one", CODE.format(returned=MENDED)), tree("other", raising)
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
     [found] = answer.json()["boundaries"]
     assert {item["symptom"] for item in found["differences"]} == {"raises"}
     assert found["sentence"].startswith("it now raises: ")
 
 
 def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel: Any, tiny: Any) -> None:
-    text = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--markdown").out
+    text = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--markdown", *FEW).out
     assert text.startswith("## What changes in tiny\n")
     assert "mends TINY" in text
     assert text.count("\n| ") == 3  # the headings, the line below them, and the one that differs
@@ -144,7 +146,7 @@ def test_ctrl_c_shows_what_was_compared_until_then(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sentinel.diff.since.bisect", stopped)
-    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main")
+    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", *FEW)
     assert answer.status == 130
     assert "1. tiny.losses.agg_loss: better" in answer.out
     assert "interrupted" in answer.out

@@ -108,8 +108,12 @@ OLD = math.log(0.25)
         ("cispo", HALF, -1.0, {}, 0.8 * HALF, 0.8),
         ("cispo_unified", TWICE, 1.0, {}, 0.0, 0.0),
         ("cispo_unified", TWICE, -1.0, {}, 1.2 * TWICE, 1.2),
+        ("cispo_unified", HALF, -1.0, {}, 0.0, 0.0),
+        ("cispo_unified", HALF, 1.0, {}, -0.8 * HALF, -0.8),
         ("icepop", TWICE, 1.0, {}, 0.0, 0.0),
         ("icepop", TWICE, 1.0, {"eps_clip_high": 1.5}, -2 * TWICE, -2.0),
+        ("icepop", HALF, -1.0, {}, 0.0, 0.0),
+        ("icepop", HALF, -1.0, {"eps_clip_low": 0.6}, 0.5 * HALF, 0.5),
         ("importance_sampling", TWICE, 3.0, {}, -6.0, -6.0),
         ("reinforce", TWICE, 3.0, {}, -3 * TWICE, -3.0),
         ("gpg", TWICE, 3.0, {}, -3 * TWICE, -3.0),
@@ -126,6 +130,9 @@ OLD = math.log(0.25)
         ("dppo_tv", TWICE, 1.0, {"eps_clip_high": 0.3, "ratio_cap": 1.5}, -1.5, -1.5),
         ("dppo_tv", TWICE, 1.0, {"eps_clip_high": 0.3, "surrogate": "log_prob"}, -2 * TWICE, -2.0),
         ("dppo_tv", TWICE, -1.0, {}, 2.0, 2.0),  # the way back is open
+        ("dppo_tv", HALF, 1.0, {}, -0.5, -0.5),
+        ("dppo_tv", HALF, -1.0, {}, 0.5, 0.5),  # |1/8 - 1/4| = 0.125
+        ("dppo_tv", HALF, -1.0, {"eps_clip_low": 0.1}, 0.0, 0.0),
         # 1/4 log(1/2) + 3/4 log((3/4) / (1/2)) = 0.13081
         ("dppo_kl", TWICE, 1.0, {"eps_clip_high": 0.13}, 0.0, 0.0),
         ("dppo_kl", TWICE, 1.0, {"eps_clip_high": 0.131}, -2.0, -2.0),
@@ -146,17 +153,12 @@ def test_losses_of_one_token_by_hand(
     gradient: float,
     oracle: Oracle,
 ) -> None:
-    seen = oracle(
-        "policy_loss",
-        algorithm=algorithm,
-        log_probs=[[log_prob]],
-        old_log_probs=[[OLD]],
-        advantages=[[advantage]],
-        response_mask=[[1.0]],
-        **given,
-    )
-    assert (seen["loss"], seen["per_token_gradient"]) == (near(loss), near([[gradient]]))
-    assert seen["per_token_loss"] == near([[loss]])
+    """And three times as much of an advantage that is three times as large, but for those that add something to it."""
+    token = {"log_probs": [[log_prob]], "old_log_probs": [[OLD]], "response_mask": [[1.0]]}
+    for times in (1, *([] if algorithm in ("cross_entropy", "dro", "kimi") else [3])):
+        seen = oracle("policy_loss", algorithm=algorithm, **token, advantages=[[times * advantage]], **given)
+        assert (seen["loss"], seen["per_token_gradient"]) == (near(times * loss), near([[times * gradient]]))
+        assert seen["per_token_loss"] == near([[times * loss]])
 
 
 #: A ratio of 2 and one of 1/2, so 1 as a whole; the third token, 4 times as probable, does not count.
