@@ -409,6 +409,21 @@ def test_drawn_steps_are_sensible(data: st.DataObject, oracle: Oracle) -> None:
 # -- scenarios ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("contract", "fixed"),
+    [
+        *(("group_advantage", {"estimator": name}) for name in sorted({row[0] for row in BY_HAND})),
+        ("group_advantage", {"estimator": "optimal_token_baseline", "epsilon": None, "norm_by_std": None}),
+        *((name, {}) for name in ("discounted_return", "generalised_advantage", "advantage_normalisation")),
+    ],
+)
+def test_the_reference_answers_what_a_search_draws(contract: str, fixed: Inputs, oracle: Oracle) -> None:
+    for seed in range(4):
+        inputs = drawn(contract, Choices(random.Random(seed).randbytes(4096)), fixed)
+        rows = next(iter(oracle(contract, inputs).values()))
+        assert all(math.isfinite(x) for row in rows for x in row)
+
+
 def test_outcome_rewards_stand_on_the_last_token_that_counts() -> None:
     """The plainest scenario is one token; a bigger one shows where rewards stand, in each style."""
     from sentinel.contracts.normalisation import REWARD_STYLES, place_rewards

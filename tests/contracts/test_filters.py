@@ -9,6 +9,7 @@ import pytest
 import torch
 from contract_kit import measured
 
+from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values.literals import Tensor, tensor
@@ -67,31 +68,12 @@ def test_filters_that_are_broken(twin: Any, given: dict[str, Any], seen: dict[st
     assert measured("group_filter", **given) != seen
 
 
-class _Always:
-    """Choices that are always this one, or the highest there is."""
-
-    def __init__(self, chosen: int) -> None:
-        self._chosen = chosen
-
-    def integer(self, low: int, high: int) -> int:
-        return min(max(self._chosen, low), high)
-
-    def one_of(self, choices: Any) -> Any:
-        return choices[0]
-
-    def integers(self, count: int, low: int, high: int) -> list[int]:
-        return [low] * count
-
-    def permutation(self, count: int) -> list[int]:
-        return list(range(count))
-
-
 @pytest.mark.parametrize(("chosen", "rewards"), [(0, [1.0, 2.0, 3.0, 3.0]), (2, [1.0, 2.0, 3.0, 4.0])])
 def test_a_search_makes_groups_that_are_alike(chosen: int, rewards: list[float]) -> None:
     arrange = bundled_catalog().contracts["group_filter"].arrange
     assert arrange is not None
     drawn = {"rewards": tensor([1.0, 2.0, 3.0, 4.0], "float64"), "group": list("ppqq"), "group_layout": "any"}
-    made = arrange(drawn, _Always(chosen))["rewards"]
+    made = arrange(drawn, Choices(bytes([chosen])))["rewards"]
     assert isinstance(made, Tensor)
     assert made.nested() == rewards
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -295,25 +295,6 @@ def test_gmpo_clips_each_token_and_weighs_the_response_by_their_geometric_mean(o
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-class First:
-    """Chooses the first of everything, and the integers it is told to."""
-
-    def __init__(self, *integers: int) -> None:
-        self._integers = list(integers)
-
-    def integer(self, low: int, high: int) -> int:
-        return self._integers.pop(0) if self._integers else low
-
-    def one_of(self, choices: Sequence[Any]) -> Any:
-        return choices[0]
-
-    def integers(self, count: int, low: int, high: int) -> list[int]:
-        return [low] * count
-
-    def permutation(self, count: int) -> list[int]:
-        return list(range(count))
-
-
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
 @pytest.mark.parametrize("cut", [1, 2])
 def test_losses_of_parts_add_up(mode: str, cut: int, oracle: Oracle) -> None:
@@ -332,7 +313,7 @@ def test_losses_of_parts_add_up(mode: str, cut: int, oracle: Oracle) -> None:
         dp_size=2,
     )
     assert contract.parts is not None
-    parts = contract.parts(whole, First(cut))
+    parts = contract.parts(whole, Choices(bytes([cut - 1])))
     assert [part["log_probs"].shape[0] for part in parts] == [cut, 3 - cut]
     together = oracle("policy_loss", **plain(whole))
     apart = [oracle("policy_loss", **plain(part)) for part in parts]
@@ -353,7 +334,7 @@ def test_what_cannot_be_cut_says_so() -> None:
     ranked = {**rows, "algorithm": "clip_cov", "batch_num_tokens": 4}
     for inputs, reason in ((rows, "batch_num_tokens"), (one, "one row"), (ranked, "whole batch")):
         with pytest.raises(DoesNotApply, match=reason):
-            contract.parts(inputs, First())
+            contract.parts(inputs, Choices(b""))
 
 
 def test_a_drawn_ratio_becomes_log_probs() -> None:
@@ -366,7 +347,7 @@ def test_a_drawn_ratio_becomes_log_probs() -> None:
         "batch_num_tokens": 3,
         "global_batch_size": 0,
     }
-    inputs = contract.arrange(scenario("policy_loss", algorithm="gspo", **drawn), First())
+    inputs = contract.arrange(scenario("policy_loss", algorithm="gspo", **drawn), Choices(b""))
     assert inputs["log_probs"].nested() == [[-1.0, -2.25, -0.5]] * 2
     assert inputs["old_log_probs"].nested() == [[-1.5, -2.0, -110.5]] * 2
     assert (inputs["batch_num_tokens"], inputs["global_batch_size"]) == (4 + 3, 2)

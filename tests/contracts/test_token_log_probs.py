@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from contract_kit import Oracle
 
-from sentinel.contracts.contract import Choose
+from sentinel.contracts.choices import Choices
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values.literals import tensor
 
@@ -107,16 +107,8 @@ def test_what_a_scenario_leaves_out_is_coded_by_position() -> None:
     assert filled["response_mask"].nested() == [[1.0] * 3] * 2
 
 
-class _Last:
-    """Choices that are always the largest."""
-
-    def integers(self, count: int, low: int, high: int) -> list[int]:
-        return [high] * count
-
-
 def test_drawn_tokens_are_in_the_vocabulary() -> None:
     contract = bundled_catalog().contracts["token_log_probs"]
-    choose: Choose = _Last()  # type: ignore[assignment]
     assert contract.arrange is not None
-    drawn = contract.arrange(_filled({"logits": [[[0.0, 1.0, 2.0]] * 2]}), choose)
+    drawn = contract.arrange(_filled({"logits": [[[0.0, 1.0, 2.0]] * 2]}), Choices(b"\2\2"))
     assert (drawn["token_ids"].nested(), drawn["token_ids"].dtype) == ([[2, 2]], "int64")
