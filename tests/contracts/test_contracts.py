@@ -36,18 +36,13 @@ def test_what_a_contract_declares_is_whole(contract: Contract) -> None:
     for alias, name in contract.aliases.items():
         assert alias not in names
         assert name in names or name in contract.keys
-
-
-def test_what_a_boundary_lacks_is_every_other_knob_at_its_default(contract: Contract) -> None:
+    masks = {item.name for item in contract.inputs if item.domain == "mask"}
+    assert contract.mask in masks or not masks
+    assert contract.open_keys or any(item.default is REQUIRED for item in contract.inputs)
     knobs = {item.name: item.default for item in contract.inputs if item.knob}
     assert contract.lacking() == knobs
     for name in knobs:
         assert contract.lacking(name) == {other: value for other, value in knobs.items() if other != name}
-
-
-def test_a_contract_without_a_mask_of_tokens_names_none(contract: Contract) -> None:
-    masks = {item.name for item in contract.inputs if item.domain == "mask"}
-    assert contract.mask in masks or not masks
 
 
 def test_contracts_are_read_without_torch() -> None:
@@ -63,11 +58,7 @@ def test_every_binding_names_a_contract_and_its_inputs() -> None:
             contract = catalog.contracts[binding.contract]
             assert all(contract.input(name) for name in binding.arguments), binding.boundary
             assert binding.boundary.partition(".")[0] in target.packages
-            assert not set(binding.outputs) - set(_outputs(contract)) or binding.call, binding.boundary
-
-
-def _outputs(contract: Contract) -> tuple[str, ...]:
-    return contract.keys
+            assert not set(binding.outputs) - set(contract.keys) or binding.call, binding.boundary
 
 
 # -- loss aggregation --------------------------------------------------------------------------------------------------
@@ -263,11 +254,6 @@ def test_a_law_that_needs_an_oracle_says_where_there_is_none(decide: Decide, bro
     decision = decide({**recipe, **generic, "invariant": "the_oracle_agrees"}, broken_tree)
     assert decision.verdict.name == "inconclusive"
     assert "has no oracle" in decision.verdict.reason
-
-
-def test_required_inputs_are_the_ones_without_a_default(contract: Contract) -> None:
-    assert repr(REQUIRED) == "REQUIRED"
-    assert contract.open_keys or any(item.default is REQUIRED for item in contract.inputs)
 
 
 def test_an_invariant_of_another_package_decides(decide: Decide, broken_tree: Path) -> None:
