@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,8 +15,13 @@ import pytest
 
 import sentinel.recipes.catalog
 from sentinel.cli import main
+from sentinel.deciding.runner import Job, Runner
+from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.worker.client import Zygote
+from sentinel.reports import store
+from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
+from sentinel.worker.client import Options, Zygote
 
 BUGGY = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
@@ -163,6 +169,30 @@ def catalog(tiny_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     return tiny_catalog
 
 
+@pytest.fixture(scope="session")
+def _tiny_home(tiny: Tiny, tiny_catalog: Catalog, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("tiny-home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+        MirrorStore(Home(home)).add(tiny_catalog.targets["tiny"], str(tiny.upstream))
+    return home
+
+
 @pytest.fixture
-def mirrored(run_sentinel: Sentinel, tiny: Tiny) -> None:
-    assert run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream).status == 0
+def mirrored(_tiny_home: Path, tmp_path: Path) -> None:
+    """The test's own ``SENTINEL_HOME`` has the mirror of ``tiny``."""
+    shutil.copytree(_tiny_home, tmp_path / "home")
+
+
+@pytest.fixture(scope="session")
+def evidence(tiny: Tiny, tiny_catalog: Catalog, _tiny_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report folder with the evidence of both commits, of ``git:main``, and of a pull request that nobody has."""
+    folder = tmp_path_factory.mktemp("evidence")
+    recipe, mirrors = load_recipe(tiny.recipe, tiny_catalog), MirrorStore(Home(_tiny_home))
+    runner = Runner(tiny_catalog, lambda t, ref, pull: open_checkout(t, ref, store=mirrors, pull=pull), Options())
+    try:
+        for ref, expect in ((tiny.buggy, "reproduced"), (tiny.fixed, "fixed"), ("main", None), ("pull/9/head", None)):
+            store.write(folder, runner.decide(Job(recipe, Ref("git", ref), expect)))
+    finally:
+        runner.close()
+    return folder

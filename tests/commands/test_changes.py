@@ -16,22 +16,13 @@ GATE = ("--across-refs", "--no-bisect", "--worse")
 
 
 @pytest.fixture
-def overnight(run_sentinel: Any, tiny: Any, catalog: Any) -> list[str]:
+def overnight(evidence: Path, tiny: Any) -> list[str]:
     """``recorded/`` says that main has the bug; tonight it has not."""
-    from sentinel.deciding.runner import Job, Runner
-    from sentinel.recipes import find_recipes
-    from sentinel.reports import store
-    from sentinel.sources import open_checkout
-    from sentinel.targets.refs import Ref
-    from sentinel.worker.client import Options
-
-    runner = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref), Options(timeout=30))
-    recipe = find_recipes(catalog, ("tiny",))[0]
-    for folder, ref in (("recorded", tiny.buggy), ("tonight", tiny.fixed)):
-        file = store.write(Path(folder), runner.decide(Job(recipe, Ref("git", ref))))
-        document = {**json.loads(file.read_text()), "ref": "git:main"}
-        file.rename(file.with_name("git-main.json")).write_text(json.dumps(document))
-    runner.close()
+    for folder, sha in (("recorded", tiny.buggy), ("tonight", tiny.fixed)):
+        document = json.loads((evidence / "tiny" / "TINY-MEAN" / f"git-{sha[:12]}.json").read_text())
+        file = Path(folder, "tiny", "TINY-MEAN", "git-main.json")
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({**document, "ref": "git:main", "expect": None}))
     return ["report", "changes", "--from", "tonight", "--baseline", "recorded"]
 
 

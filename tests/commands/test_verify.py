@@ -13,27 +13,11 @@ from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import adopt_pins, load_recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports import store
-from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 Change = Callable[[dict[str, Any]], Any]
-
-
-@pytest.fixture(scope="session")
-def evidence(tiny: Any, tiny_catalog: Catalog, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report folder with the evidence of both commits, of ``git:main``, and of a pull request that nobody has."""
-    folder = tmp_path_factory.mktemp("evidence")
-    recipe = load_recipe(tiny.recipe, tiny_catalog)
-    mirrors = MirrorStore(Home(folder / "home"))
-    mirrors.add(tiny_catalog.targets["tiny"], str(tiny.upstream))
-    runner = Runner(tiny_catalog, lambda t, ref, pull: open_checkout(t, ref, store=mirrors, pull=pull), Options())
-    try:
-        for ref, expect in ((tiny.buggy, "reproduced"), (tiny.fixed, "fixed"), ("main", None), ("pull/9/head", None)):
-            store.write(folder / "reports", runner.decide(Job(recipe, Ref("git", ref), expect)))
-    finally:
-        runner.close()
-    return folder / "reports"
 
 
 @pytest.fixture
