@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_kit import git
 
 import sentinel.recipes.catalog
 from sentinel.cli import main
@@ -130,29 +131,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     (upstream / "tiny").mkdir(parents=True)
     (upstream / "tiny" / "__init__.py").touch()
     commits = []
-    _git(upstream, "init", "-q", "-b", "main")
+    run = partial(git, upstream, date="2026-01-01T00:00:00Z")
+    run("init", "-q", "-b", "main")
     for text in (BUGGY, FIXED):
         (upstream / "tiny" / "losses.py").write_text(text)
-        _git(upstream, "add", ".")
-        _git(upstream, "commit", "-qm", "a change")
-        commits.append(_git(upstream, "rev-parse", "HEAD"))
+        run("add", ".")
+        run("commit", "-qm", "a change")
+        commits.append(run("rev-parse", "HEAD"))
     (folder / "adapters").mkdir()
     (folder / "adapters" / "tiny.py").write_text(ADAPTER.format(repository=f"file://{upstream}"))
     recipe = folder / "recipes" / "tiny" / "TINY-MEAN.yaml"
     recipe.parent.mkdir(parents=True)
     recipe.write_text(RECIPE.format(buggy=commits[0], fixed=commits[1]))
     return Tiny(upstream, commits[0], commits[1], recipe)
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z",
-        "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
-    }
-    command = ["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@example.org", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_kit import git
 
 FIX = """\
 fix_version: 1
@@ -26,11 +26,6 @@ edits:
   - {{file: tests/test_losses.py, new: "def test_mean():\\n    assert True\\n"}}
 """
 RIGHT = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@example.org", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

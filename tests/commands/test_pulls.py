@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_kit import git
 
 from sentinel.diff.pulls import Radar, open_heads
 
@@ -19,19 +20,11 @@ LOSSES = "tiny/losses.py"
 Git = Callable[..., str]
 
 
-@pytest.fixture
-def git(tiny: Any, tmp_path: Path) -> Git:
+@pytest.fixture(name="git")
+def _git(tiny: Any, tmp_path: Path) -> Git:
     """Git in a clone of the framework, which becomes the mirror."""
-    clone = tmp_path / "clone"
-
-    def run(*arguments: str) -> str:
-        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
-        command = ["git", "-C", str(clone), "-c", "user.name=A", "-c", "user.email=a@example.org", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=alone).stdout.strip()
-
-    clone.mkdir()
-    run("clone", "-q", str(tiny.upstream), ".")
-    return run
+    git(tmp_path, "clone", "-q", str(tiny.upstream), "clone")
+    return partial(git, tmp_path / "clone")
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_kit import git
 
 from sentinel.recipes.catalog import Catalog
 from sentinel.sources import MirrorStore, open_checkout
@@ -90,13 +90,12 @@ def test_cache_list_and_prune(run_sentinel: Any, tiny: Any, mirrored: None, cata
 def test_a_mirror_of_something_else_is_refused(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(tiny.upstream, other)
-    git = ["git", "-C", str(other), "-c", "user.name=A", "-c", "user.email=a@example.org"]
     for command in (["checkout", "-q", "--orphan", "another"], ["mv", "tiny", "large"], ["commit", "-qm", "another"]):
-        subprocess.run([*git, *command], check=True)
+        git(other, *command)
     # A history that had the package once, on any branch, is the target's.
     assert run_sentinel("mirror", "add", "tiny", "--from", other).status == 0
     assert run_sentinel("mirror", "remove", "tiny").out.startswith("tiny: removed, ")
-    subprocess.run([*git, "branch", "-qD", "main"], check=True)
+    git(other, "branch", "-qD", "main")
     answer = run_sentinel("mirror", "add", "tiny", "--from", other)
     assert answer.status == 2
     said = f"{other} is not tiny: no commit has any of its packages (tiny); give a copy of file://{tiny.upstream}"

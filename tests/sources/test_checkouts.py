@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from demo_kit import git
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import Home, MirrorStore, checkouts, gitbinary, open_checkout
@@ -150,10 +151,8 @@ def test_files_left_behind_by_tools_do_not_count(store: MirrorStore, target: Tar
 def test_two_processes_make_one_checkout(store: MirrorStore, target: Target, upstream: Path, tmp_path: Path) -> None:
     for number in range(200):
         (upstream / "fake" / f"module_{number}.py").write_text(f"N = {number}\n")
-    subprocess.check_call(["git", "-C", str(upstream), "add", "."])
-    subprocess.check_call(
-        ["git", "-C", str(upstream), "-c", "user.name=A", "-c", "user.email=a@b", "commit", "-qm", "many"]
-    )
+    git(upstream, "add", ".")
+    git(upstream, "commit", "-qm", "many")
     store.add(target, str(upstream))
     code = (
         "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
