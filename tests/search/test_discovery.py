@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from sentinel.deciding.runner import Runner
 from sentinel.laws.law import Law
 from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import Catalog
+from sentinel.search.decisions import stale_dialects
 from sentinel.search.discovery import Discovery, Memory, Progress, grouped
 from sentinel.search.saving import recipe_document, save, tried_document
 from sentinel.search.scenarios import narrowed
@@ -102,28 +105,27 @@ def test_what_is_fixed_is_forgotten(open_toys: OpenToys, tmp_path: Path) -> None
     assert memory.of("toys", found["unmasked"], law) == []
 
 
-@pytest.mark.parametrize(
-    "now",
-    [
-        {"accepts": {"response_mask": ("full",)}},
-        {"fixed": {"scale": 3.0}},
-        {"accepts": {"scale": (3.0,)}},
-        {"dtypes": ("bfloat16",)},
-        {"dialects": (Dialect("shifted", True, "it counts from 1", "https://example.invalid"),)},
-    ],
-    ids=str,
-)
-def test_what_the_adapter_no_longer_accepts_is_forgotten(
-    now: dict[str, Any], open_toys: OpenToys, tmp_path: Path
-) -> None:
-    memory = Memory(tmp_path / "found")
+#: What an adapter may say of the boundary by now, so that it takes the scenario no longer.
+NARROWER: list[dict[str, Any]] = [
+    {"accepts": {"response_mask": ("full",)}},
+    {"fixed": {"scale": 3.0}},
+    {"accepts": {"scale": (3.0,)}},
+    {"dtypes": ("bfloat16",)},
+    {"dialects": (Dialect("shifted", True, "it counts from 1", "https://example.invalid"),)},
+]
+
+
+def test_what_the_adapter_no_longer_accepts_is_forgotten(open_toys: OpenToys, tmp_path: Path) -> None:
     open_target, found = open_toys("unmasked")
-    discover(open_target, found, memory).run(examples=30)
+    discover(open_target, found, Memory(tmp_path / "found")).run(examples=30)
     subject = found["unmasked"]
-    binding = replace(subject.binding, **now)
-    narrower = replace(subject, binding=binding, contract=narrowed(TOY, binding))
-    assert discover(open_target, {"unmasked": narrower}, memory).run(examples=0).findings == []
-    assert memory.of("toys", subject, subject.laws[0]) == []
+    for number, now in enumerate(NARROWER):
+        memory = Memory(shutil.copytree(tmp_path / "found", tmp_path / f"{number}"))
+        assert memory.of("toys", subject, subject.laws[0])
+        binding = replace(subject.binding, **now)
+        narrower = replace(subject, binding=binding, contract=narrowed(TOY, binding))
+        assert discover(open_target, {"unmasked": narrower}, memory).run(examples=0).findings == [], now
+        assert memory.of("toys", subject, subject.laws[0]) == [], now
 
 
 def test_where_every_call_is_refused_nothing_was_searched(open_toys: OpenToys) -> None:
@@ -153,9 +155,10 @@ def test_a_boundary_that_breaks_because_it_calls_another_is_named_beside_it(open
     assert one.also == ("pkg.toys.calls_unmasked",)
 
 
-def test_a_stale_dialect_is_told(open_toys: OpenToys) -> None:
+def test_a_stale_dialect_is_told(open_toys: OpenToys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.search.discovery.stale_dialects", partial(stale_dialects, chances=30))
     open_target, found = open_toys("meant", "stale")
-    progress = discover(open_target, found).run(examples=450)
+    progress = discover(open_target, found).run(examples=80)
     assert [subject.boundary for subject, _ in progress.stale] == ["pkg.toys.stale"]
 
 

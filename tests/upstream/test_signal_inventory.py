@@ -22,7 +22,7 @@ from sentinel.sources.gitbinary import GitError
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 
 TARGETS = [
-    pytest.param(name, marks=() if name in ("roll", "slime") else pytest.mark.nightly)
+    pytest.param(name, marks=() if name == "slime" else pytest.mark.nightly)
     for name in bundled_catalog().targets
     if name != "demo"
 ]
