@@ -29,6 +29,13 @@ def refs(demo_repository: Repository) -> dict[str, str]:
     return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
 
 
+@pytest.fixture
+def known(pytester: pytest.Pytester, refs: dict[str, str]) -> tuple[str, ...]:
+    """Arguments of a run at the broken revision, with a recipe in ``mine`` that knows one of its bugs."""
+    write_recipe(pytester.path / "mine", REJECTED_ROW)
+    return ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
+
+
 def test_a_working_tree_is_searched_by_default_and_the_fixed_one_keeps_every_law(
     pytester: pytest.Pytester, fixed_tree: Path
 ) -> None:
@@ -60,24 +67,18 @@ def test_a_broken_law_fails_and_shows_how(pytester: pytest.Pytester, refs: dict[
     )
 
 
-def test_a_broken_law_that_a_recipe_explains_says_which(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
-    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
-    write_recipe(pytester.path / "mine", REJECTED_ROW, pins=pins)
-    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
-    result = run(pytester, *base, "-k", "group_advantage and rejected_row_is")
+def test_a_broken_law_that_a_recipe_explains_says_which(pytester: pytest.Pytester, known: tuple[str, ...]) -> None:
+    result = run(pytester, *known, "-k", "group_advantage and rejected_row_is")
     result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW)*"])
 
 
 @pytest.mark.parametrize("selected", [True, False])
 def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(
-    selected: bool, pytester: pytest.Pytester, refs: dict[str, str]
+    selected: bool, pytester: pytest.Pytester, known: tuple[str, ...]
 ) -> None:
     """Without its recipe's item in the run, the law's own says it: a broken law never passes in silence."""
-    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
-    write_recipe(pytester.path / "mine", REJECTED_ROW, pins=pins)
-    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}", "-rs")
     law = "a_rejected_row_is and group_advantage"
-    result = run(pytester, *base, "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
+    result = run(pytester, *known, "-rs", "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
     result.assert_outcomes(failed=1, skipped=int(selected))
     if selected:
         result.stdout.fnmatch_lines(["demo: 0 laws hold, 1 broken by bugs that fail already"])
@@ -86,7 +87,7 @@ def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(
 
 
 def test_what_no_recipe_explains_fails_beside_what_one_does(
-    pytester: pytest.Pytester, refs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, known: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A law may be broken in two ways, and a recipe know one of them."""
     from sentinel.search.survey import Survey
@@ -99,46 +100,31 @@ def test_what_no_recipe_explains_fails_beside_what_one_does(
         trial=SimpleNamespace(answer={}),
     )
     monkeypatch.setattr(Survey, "findings", lambda self, job: [*found(self, job), stranger])
-    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
-    write_recipe(pytester.path / "mine", REJECTED_ROW, pins=pins)
-    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
-    result = run(pytester, *base, "-k", "a_rejected_row_is and group_advantage or DEMO-REJECTED-ROW")
+    result = run(pytester, *known, "-k", "a_rejected_row_is and group_advantage or DEMO-REJECTED-ROW")
     result.assert_outcomes(failed=2)
 
 
 def test_a_recipe_whose_scenario_breaks_its_law_in_other_numbers_explains_too(
-    pytester: pytest.Pytester, refs: dict[str, str]
+    pytester: pytest.Pytester, known: tuple[str, ...]
 ) -> None:
-    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
     values = {
         "expected_unpatched": {"reward_9.advantages": [[0, 0], [8, 8], [8, 8]]},
         "expected_fixed": {"reward_9.advantages": [[0, 0], [7, 7], [7, 7]]},
     }
-    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **values}, pins=pins)
-    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
-    result = run(pytester, *base, "-rs", "-k", "group_advantage and rejected_row_is or ROW")
+    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **values})
+    result = run(pytester, *known, "-rs", "-k", "group_advantage and rejected_row_is or ROW")
     result.stdout.fnmatch_lines(["*DEMO-REJECTED-ROW at git:*: changed*"])
     result.stdout.fnmatch_lines(["SKIPPED*reproduced; known, and failed already: DEMO-REJECTED-ROW"])
 
 
 def test_a_recipe_that_explains_several_laws_is_decided_once(
-    pytester: pytest.Pytester, refs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, known: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sentinel.deciding.runner import Runner
 
     decided: list[str] = []
     monkeypatch.setattr(Runner, "_decide", _counting(Runner._decide, decided))
-    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
-    write_recipe(pytester.path / "recipes" / "DEMO-REJECTED-ROW.yaml", REJECTED_ROW, pins=pins)
-    result = run(
-        pytester,
-        "--sentinel-target=demo",
-        "--sentinel-recipes=recipes",
-        f"--sentinel-ref={refs['broken']}",
-        "-v",
-        "-rs",
-        "--sentinel-laws=quick",
-    )
+    result = run(pytester, *known, "-v", "-rs", "--sentinel-laws=quick")
     assert re.search(r"SKIPPED \[[2-9]\].*known, and failed already: DEMO-REJECTED-ROW", str(result.stdout))
     assert decided.count("DEMO-REJECTED-ROW") == 1
     last_recipe = max(
