@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from demo_kit import git
 
 
-def test_findings_are_kept_and_told_once(run_sentinel: Any, mirrored: None, tiny: Any) -> None:
+def test_findings_are_kept_and_told_once(run_sentinel, mirrored, tiny):
     first = run_sentinel("report", "findings")
     assert first.status == 0
     assert "1 finding, 1 moved" in first.out
@@ -21,7 +20,7 @@ def test_findings_are_kept_and_told_once(run_sentinel: Any, mirrored: None, tiny
     assert run_sentinel("report", "findings", "--state", "nowhere").status == 2
 
 
-def test_duplicates_lists_every_source(run_sentinel: Any, mirrored: None, tiny: Any) -> None:
+def test_duplicates_lists_every_source(run_sentinel, mirrored, tiny):
     answer = run_sentinel("report", "duplicates", "TINY-MEAN")
     assert answer.status == 0
     assert answer.out.count("searched:") == 5
@@ -31,7 +30,7 @@ def test_duplicates_lists_every_source(run_sentinel: Any, mirrored: None, tiny: 
     assert run_sentinel("report", "duplicates", "NO-SUCH").status == 2
 
 
-def test_a_pull_request_that_mends_the_bug_is_found_by_running(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
+def test_a_pull_request_that_mends_the_bug_is_found_by_running(run_sentinel, tiny, tmp_path):
     clone = tmp_path / "clone"
     shutil.copytree(tiny.upstream, clone)
 

@@ -59,9 +59,7 @@ def mirror(run_sentinel: Any, tmp_path: Path) -> Callable[[], None]:
     return made
 
 
-def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(
-    run_sentinel: Any, tiny: Any, git: Git, pull: Any, mirror: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     fixed = git("show", f"{tiny.fixed}:{LOSSES}")
     pull(1, tiny.fixed, {LOSSES: f"{fixed}\n# said better\n"})
     pull(2, tiny.fixed, {LOSSES: fixed.replace("loss_mat * loss_mask", "loss_mat")})
@@ -100,9 +98,7 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(
     assert [each["number"] for each in only] == [6, 5, 4]
 
 
-def test_after_ctrl_c_the_next_run_goes_on(
-    run_sentinel: Any, tiny: Any, git: Git, pull: Any, mirror: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     for number in (1, 2, 3):
         pull(number, tiny.fixed, {"notes.txt": f"{number}"})
     mirror()
@@ -128,9 +124,7 @@ def test_after_ctrl_c_the_next_run_goes_on(
     assert [json.loads(line).get("number") for line in file.read_text().splitlines()[1:4]] == [3, 2, 1]
 
 
-def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(
-    tiny: Any, git: Git, pull: Any, tmp_path: Path
-) -> None:
+def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(tiny, git, pull, tmp_path):
     first = pull(1, tiny.fixed, {"a": "1"})
     git("update-ref", "-d", "refs/pull/1/merge")
     git("update-ref", "refs/pull/2/head", tiny.buggy)
@@ -138,9 +132,7 @@ def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(
 
 
 @pytest.mark.parametrize("arguments", [["--since", "8"], ["--comment", "8"]])
-def test_a_number_that_is_not_open_is_said_so(
-    run_sentinel: Any, tiny: Any, pull: Any, mirror: Any, arguments: list[str]
-) -> None:
+def test_a_number_that_is_not_open_is_said_so(run_sentinel, tiny, pull, mirror, arguments):
     pull(1, tiny.fixed, {"a": "1"})
     mirror()
     answer = run_sentinel("pulls", "tiny", *arguments)

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from contract_kit import Oracle, scenario
+from contract_kit import scenario
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -94,7 +94,7 @@ BY_HAND: list[tuple[str, dict[str, Any], list[float]]] = [
 
 
 @pytest.mark.parametrize(("estimator", "more", "first"), BY_HAND)
-def test_group_advantages_by_hand(estimator: str, more: dict[str, Any], first: list[float], oracle: Oracle) -> None:
+def test_group_advantages_by_hand(estimator, more, first, oracle):
     inputs = {**SIX_ROWS, **more}
     if more.get("rejected") == "counted" and "masked_rewards" not in more:
         # Without its reward the rejected row has the score 0, as in the table's column R = 0.
@@ -107,7 +107,7 @@ def test_group_advantages_by_hand(estimator: str, more: dict[str, Any], first: l
     assert seen["returns"] == near(rows)
 
 
-def test_remax_by_hand(oracle: Oracle) -> None:
+def test_remax_by_hand(oracle):
     inputs = scenario(
         "group_advantage",
         token_level_rewards=[[1.0, 0, 2.0], [9.0, 5.0, 9.0]],
@@ -132,7 +132,7 @@ TOKEN_BASELINE: dict[str, Any] = {
 }
 
 
-def test_token_baselines_by_hand(oracle: Oracle) -> None:
+def test_token_baselines_by_hand(oracle):
     """Weights 1/2, 3/4, 5/4 and 1/4, 1/2: the baselines are (3/2 + 2/4) / (3/4) and (9/4 + 1/2) / (5/4)."""
     seen = oracle("group_advantage", scenario("group_advantage", **TOKEN_BASELINE, group_of_one="score"))
     first, second = 2 / 0.75, 2.75 / 1.25
@@ -142,14 +142,14 @@ def test_token_baselines_by_hand(oracle: Oracle) -> None:
     assert zero["advantages"] == near([[3 - first, 3 - second, 0.0], [0, 2 - first, 1 - second], [0.0] * 3, [0.0] * 3])
 
 
-def test_a_token_baseline_without_probabilities_has_no_oracle(oracle: Oracle) -> None:
+def test_a_token_baseline_without_probabilities_has_no_oracle(oracle):
     blind = {**TOKEN_BASELINE, "sum_squared_probs": None}
     with pytest.raises(DoesNotApply, match="probabilities"):
         oracle("group_advantage", scenario("group_advantage", **blind))
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "opo", "gpg", "passk", "maxrl", "gdpo"])
-def test_a_group_of_one_has_nothing_to_compare_with(estimator: str, oracle: Oracle) -> None:
+def test_a_group_of_one_has_nothing_to_compare_with(estimator, oracle):
     alone = {"token_level_rewards": [[5.0]], "response_mask": [[1.0]], "group": ["p"], "whiten": False}
     zero = scenario("group_advantage", **alone, estimator=estimator)
     assert oracle("group_advantage", zero)["advantages"] == [[0.0]]
@@ -158,7 +158,7 @@ def test_a_group_of_one_has_nothing_to_compare_with(estimator: str, oracle: Orac
     assert oracle("group_advantage", score)["advantages"] == [[expected]]
 
 
-def test_an_unknown_estimator_has_no_oracle(oracle: Oracle) -> None:
+def test_an_unknown_estimator_has_no_oracle(oracle):
     for estimator in (None, "foo"):
         with pytest.raises(DoesNotApply):
             oracle("group_advantage", scenario("group_advantage", **SIX_ROWS, estimator=estimator))
@@ -190,12 +190,12 @@ THREE_STEPS: dict[str, Any] = {
         ),
     ],
 )
-def test_returns_by_hand(more: dict[str, Any], returns: Rows, oracle: Oracle) -> None:
+def test_returns_by_hand(more, returns, oracle):
     seen = oracle("discounted_return", scenario("discounted_return", **THREE_STEPS, **more))
     assert seen == {"returns": near(returns), "advantages": near(returns)}
 
 
-def test_whitened_returns(oracle: Oracle) -> None:
+def test_whitened_returns(oracle):
     seen = oracle("discounted_return", scenario("discounted_return", **THREE_STEPS, whiten=True))
     assert seen["returns"] == near([[7, 0, 6, 4], [8, 8, 8, 8]])
     assert seen["advantages"] == near(white(seen["returns"], THREE_STEPS["response_mask"]))
@@ -206,7 +206,7 @@ def test_whitened_returns(oracle: Oracle) -> None:
 # -- generalised advantages --------------------------------------------------------------------------------------------
 
 
-def test_counted_steps_are_all_steps(oracle: Oracle) -> None:
+def test_counted_steps_are_all_steps(oracle):
     """The TD errors are 0.5, -1 and 1 with the masked step; each step ahead counts a quarter."""
     inputs = scenario(
         "generalised_advantage",
@@ -247,20 +247,20 @@ FIVE = {"rewards": [1.0, 0.0, 2.0, 1.0, 3.0], "group": ["p", "p", "p", "q", "q"]
         ),
     ],
 )
-def test_normalised_rewards_by_hand(more: dict[str, Any], expected: list[float], oracle: Oracle) -> None:
+def test_normalised_rewards_by_hand(more, expected, oracle):
     seen = oracle("reward_normalisation", scenario("reward_normalisation", **{**FIVE, **more}))
     assert seen["normalised"] == near(expected)
 
 
 @pytest.mark.parametrize(("group_of_one", "expected"), [("zero", 0.0), ("score", 2.0)])
 @pytest.mark.parametrize("leave_one_out", [False, True])
-def test_one_reward_alone(group_of_one: str, expected: float, leave_one_out: bool, oracle: Oracle) -> None:
+def test_one_reward_alone(group_of_one, expected, leave_one_out, oracle):
     more = {"group_of_one": group_of_one, "leave_one_out": leave_one_out, "epsilon": 1.0}
     inputs = scenario("reward_normalisation", rewards=[4.0], group=["p"], **more)
     assert oracle("reward_normalisation", inputs)["normalised"] == [expected]
 
 
-def test_advantages_are_normalised_as_the_numbers_that_count(oracle: Oracle) -> None:
+def test_advantages_are_normalised_as_the_numbers_that_count(oracle):
     """1, 3 and 8 in one group, 5 in another; what does not count is 0 and has no part in the mean."""
     inputs = scenario(
         "advantage_normalisation",
@@ -276,7 +276,7 @@ def test_advantages_are_normalised_as_the_numbers_that_count(oracle: Oracle) -> 
 @pytest.mark.parametrize("layout", ["equal", "consecutive"])
 @EXAMPLES
 @given(data=st.data())
-def test_groups_are_laid_out(layout: str, data: st.DataObject) -> None:
+def test_groups_are_laid_out(layout, data):
     labels = drawn("reward_normalisation", Draws(data.draw), {"group_layout": layout})["group"]
     starts = [i for i, label in enumerate(labels) if i == 0 or labels[i - 1] != label]
     assert len(starts) == len(set(labels))
@@ -284,7 +284,7 @@ def test_groups_are_laid_out(layout: str, data: st.DataObject) -> None:
         assert len({labels.count(label) for label in labels}) == 1
 
 
-def test_equal_groups_are_often_several_of_several() -> None:
+def test_equal_groups_are_often_several_of_several():
     layouts = [
         drawn("reward_normalisation", Choices(random.Random(seed).randbytes(4096)), {"group_layout": "equal"})["group"]
         for seed in range(100)
@@ -336,7 +336,7 @@ THIRTEEN = math.sqrt(13)  # 1, 3 and 8: mean 4, variance (9 + 1 + 16) / 2
         ({"statistic": "whiten", "epsilon": 3.0, "axis": "token"}, "whitened", [[-0.75, 0, -0.25, 1], [0] * 4]),
     ],
 )
-def test_masked_statistics_by_hand(more: dict[str, Any], key: str, expected: Any, oracle: Oracle) -> None:
+def test_masked_statistics_by_hand(more, key, expected, oracle):
     seen = oracle("masked_statistics", scenario("masked_statistics", **{**TWO_ROWS, **more}))
     assert seen.pop(key) == near(expected)
     assert set(seen.values()) == {None}
@@ -383,7 +383,7 @@ STEP: dict[str, Any] = {
         ),
     ],
 )
-def test_the_advantage_step_by_hand(more: dict[str, Any], advantages: Rows, oracle: Oracle) -> None:
+def test_the_advantage_step_by_hand(more, advantages, oracle):
     seen = oracle("advantage_step", scenario("advantage_step", **STEP, **more))
     assert seen["advantages"] == near(advantages)
     assert seen["loss_mask"] == [[1, 1, 0, 0], [0, 1, 1, 0], [0] * 4, [0, 1, 0, 0]]
@@ -391,7 +391,7 @@ def test_the_advantage_step_by_hand(more: dict[str, Any], advantages: Rows, orac
 
 @EXAMPLES
 @given(data=st.data())
-def test_drawn_steps_are_sensible(data: st.DataObject, oracle: Oracle) -> None:
+def test_drawn_steps_are_sensible(data, oracle):
     try:
         inputs = drawn("advantage_step", Draws(data.draw), {})
     except DoesNotApply:
@@ -418,14 +418,14 @@ def test_drawn_steps_are_sensible(data: st.DataObject, oracle: Oracle) -> None:
         *((name, {}) for name in ("discounted_return", "generalised_advantage", "advantage_normalisation")),
     ],
 )
-def test_the_reference_answers_what_a_search_draws(contract: str, fixed: Inputs, oracle: Oracle) -> None:
+def test_the_reference_answers_what_a_search_draws(contract, fixed, oracle):
     for seed in range(4):
         inputs = drawn(contract, Choices(random.Random(seed).randbytes(4096)), fixed)
         rows = next(iter(oracle(contract, inputs).values()))
         assert all(math.isfinite(x) for row in rows for x in row)
 
 
-def test_outcome_rewards_stand_on_the_last_token_that_counts() -> None:
+def test_outcome_rewards_stand_on_the_last_token_that_counts():
     """The plainest scenario is one token; a bigger one shows where rewards stand, in each style."""
     from sentinel.contracts.normalisation import REWARD_STYLES, place_rewards
 

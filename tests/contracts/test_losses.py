@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract_kit import Oracle, scenario
+from contract_kit import scenario
 from demo_kit import Decide, Lab
 
 from sentinel.contracts.choices import Choices
@@ -59,25 +59,25 @@ THREE_ROWS: dict[str, Any] = {
         ("seq-mean-token-mean", {"weights": [2.0, 0.5, 9.0]}, (2 * 2 + 0.5 * 4) / 2),
     ],
 )
-def test_aggregation_by_hand(mode: str, given: Mapping[str, Any], loss: float, oracle: Oracle) -> None:
+def test_aggregation_by_hand(mode, given, loss, oracle):
     seen = oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode=mode, **given)
     assert seen["loss"] == near(loss)
     assert seen["theta_gradient"] == near(loss)
     assert seen["masked_token_gradient_abs_sum"] == 0
 
 
-def test_gradients_of_the_aggregation_are_the_weights_of_the_tokens(oracle: Oracle) -> None:
+def test_gradients_of_the_aggregation_are_the_weights_of_the_tokens(oracle):
     seen = oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode="seq-mean-token-mean")
     assert seen["per_token_gradient"] == near([[1 / 6, 1 / 6, 1 / 6], [0, 1 / 2, 0], [0, 0, 0]])
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
-def test_an_empty_batch_has_no_loss(mode: str, oracle: Oracle) -> None:
+def test_an_empty_batch_has_no_loss(mode, oracle):
     seen = oracle("loss_aggregation", loss_mat=[[math.nan]], response_mask=[[0.0]], loss_agg_mode=mode)
     assert (seen["loss"], seen["per_token_gradient"]) == (0, [[0]])
 
 
-def test_a_mode_that_nobody_has_defined_has_no_reference(oracle: Oracle) -> None:
+def test_a_mode_that_nobody_has_defined_has_no_reference(oracle):
     with pytest.raises(DoesNotApply, match="token-median"):
         oracle("loss_aggregation", **THREE_ROWS, loss_agg_mode="token-median")
 
@@ -144,15 +144,7 @@ OLD = math.log(0.25)
         ("topr", HALF, -1.0, {"scores": [1.0]}, HALF, 1.0),
     ],
 )
-def test_losses_of_one_token_by_hand(
-    algorithm: str,
-    log_prob: float,
-    advantage: float,
-    given: Mapping[str, Any],
-    loss: float,
-    gradient: float,
-    oracle: Oracle,
-) -> None:
+def test_losses_of_one_token_by_hand(algorithm, log_prob, advantage, given, loss, gradient, oracle):
     """And three times as much of an advantage that is three times as large, but for those that add something to it."""
     token = {"log_probs": [[log_prob]], "old_log_probs": [[OLD]], "response_mask": [[1.0]]}
     for times in (1, *([] if algorithm in ("cross_entropy", "dro", "kimi") else [3])):
@@ -169,7 +161,7 @@ TWO_TOKENS: dict[str, Any] = {
 }
 
 
-def test_gspo_clips_responses_and_ppo_tokens(oracle: Oracle) -> None:
+def test_gspo_clips_responses_and_ppo_tokens(oracle):
     inputs = {**TWO_TOKENS, "advantages": [[1.0, 1.0, math.nan]]}
     responses = oracle("policy_loss", algorithm="gspo", **inputs)
     assert (responses["loss"], responses["clip_fraction"]) == (near(-1.0), 0)
@@ -180,7 +172,7 @@ def test_gspo_clips_responses_and_ppo_tokens(oracle: Oracle) -> None:
     assert tokens["approx_kl"] == near(0.0)
 
 
-def test_ratios_of_runs_of_tokens(oracle: Oracle) -> None:
+def test_ratios_of_runs_of_tokens(oracle):
     """Ratios 2 and 8, a masked token, 1/2: the runs' geometric means are 4 and 1/2."""
     seen = oracle(
         "policy_loss",
@@ -196,7 +188,7 @@ def test_ratios_of_runs_of_tokens(oracle: Oracle) -> None:
     assert seen["per_token_gradient"] == near([[-4, -4, 0, -0.5]])
 
 
-def test_metrics_count_valid_tokens(oracle: Oracle) -> None:
+def test_metrics_count_valid_tokens(oracle):
     """Ratios 2, 2, 1, 1: with A > 0 clipped, with A < 0 cut by the dual clip, and two that nothing cuts."""
     seen = oracle(
         "policy_loss",
@@ -221,7 +213,7 @@ FOUR_TOKENS: dict[str, Any] = {
 }
 
 
-def test_clip_cov_leaves_out_what_ppo_does_not_clip_and_the_covariance_names(oracle: Oracle) -> None:
+def test_clip_cov_leaves_out_what_ppo_does_not_clip_and_the_covariance_names(oracle):
     """PPO clips tokens 0 and 2, at -1.2 A; of the others only token 3 has a covariance between the bounds."""
     bounds = {"cov_low": 0.5, "cov_high": 1.5}
     seen = oracle("policy_loss", algorithm="clip_cov", **FOUR_TOKENS, cov_share=1.0, **bounds)
@@ -232,7 +224,7 @@ def test_clip_cov_leaves_out_what_ppo_does_not_clip_and_the_covariance_names(ora
     assert one["loss"] == seen["loss"]  # one token at the least
 
 
-def test_kl_cov_pulls_the_tokens_of_the_largest_covariance_back(oracle: Oracle) -> None:
+def test_kl_cov_pulls_the_tokens_of_the_largest_covariance_back(oracle):
     for share, penalised in ((0.01, [0.5, 0, 0, 0, 0]), (0.5, [0.5, 0, 0, 0.5, 0]), (1.0, [0.5, 0.5, 0.5, 0.5, 0])):
         seen = oracle("policy_loss", algorithm="kl_cov", **FOUR_TOKENS, cov_share=share, cov_kl_coef=0.5)
         assert seen["loss"] == near(LN2 * sum(penalised))
@@ -250,20 +242,18 @@ def test_kl_cov_pulls_the_tokens_of_the_largest_covariance_back(oracle: Oracle) 
         ("kl_cov", {"cov_share": 0.5, "advantages": [[1.0] * 5]}, "at the bound itself"),
     ],
 )
-def test_what_chance_or_rounding_decides_has_no_reference(
-    algorithm: str, given: Mapping[str, Any], why: str, oracle: Oracle
-) -> None:
+def test_what_chance_or_rounding_decides_has_no_reference(algorithm, given, why, oracle):
     with pytest.raises(DoesNotApply, match=why):
         oracle("policy_loss", algorithm=algorithm, **{**FOUR_TOKENS, **given})
 
 
 @pytest.mark.parametrize("algorithm", ["clip_cov", "kl_cov"])
-def test_a_batch_without_tokens_has_no_covariance(algorithm: str, oracle: Oracle) -> None:
+def test_a_batch_without_tokens_has_no_covariance(algorithm, oracle):
     empty = {**FOUR_TOKENS, "response_mask": [[0.0] * 5]}
     assert oracle("policy_loss", algorithm=algorithm, **empty, cov_share=0.3)["loss"] == 0
 
 
-def test_a_sum_for_boundaries_that_only_sum(oracle: Oracle) -> None:
+def test_a_sum_for_boundaries_that_only_sum(oracle):
     inputs = {**TWO_TOKENS, "advantages": [[1.0] * 3], "algorithm": "importance_sampling"}
     assert oracle("policy_loss", **inputs, reduction="sum", dp_size=2)["loss"] == near(-2.5)
 
@@ -278,13 +268,13 @@ CROSSING: dict[str, Any] = {
 }
 
 
-def test_gspo_token_is_gspo_where_a_response_has_one_advantage(oracle: Oracle) -> None:
+def test_gspo_token_is_gspo_where_a_response_has_one_advantage(oracle):
     tokens, whole = (oracle("policy_loss", algorithm=name, **CROSSING) for name in ("gspo_token", "gspo"))
     for key in ("loss", "per_token_gradient", "clip_fraction"):
         assert tokens[key] == near(whole[key]), key
 
 
-def test_gmpo_clips_each_token_and_weighs_the_response_by_their_geometric_mean(oracle: Oracle) -> None:
+def test_gmpo_clips_each_token_and_weighs_the_response_by_their_geometric_mean(oracle):
     """Log-ratios 1 and 0.05 where A = 1: the first is cut at 0.2. 1 and -1 where A = -2: the second is, at -0.2."""
     seen = oracle("policy_loss", algorithm="gmpo", **CROSSING)
     first, second = math.exp((0.2 + 0.05) / 2), 2 * math.exp((1 - 0.2) / 2)
@@ -297,7 +287,7 @@ def test_gmpo_clips_each_token_and_weighs_the_response_by_their_geometric_mean(o
 
 @pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
 @pytest.mark.parametrize("cut", [1, 2])
-def test_losses_of_parts_add_up(mode: str, cut: int, oracle: Oracle) -> None:
+def test_losses_of_parts_add_up(mode, cut, oracle):
     contract = bundled_catalog().contracts["policy_loss"]
     whole = scenario(
         "policy_loss",
@@ -326,7 +316,7 @@ def plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value.nested() if isinstance(value, Tensor) else value for key, value in inputs.items()}
 
 
-def test_what_cannot_be_cut_says_so() -> None:
+def test_what_cannot_be_cut_says_so():
     contract = bundled_catalog().contracts["policy_loss"]
     assert contract.parts is not None
     rows = scenario("policy_loss", algorithm="ppo", **{**CROSSING, "loss_agg_mode": "token-mean"})
@@ -337,7 +327,7 @@ def test_what_cannot_be_cut_says_so() -> None:
             contract.parts(inputs, Choices(b""))
 
 
-def test_a_drawn_ratio_becomes_log_probs() -> None:
+def test_a_drawn_ratio_becomes_log_probs():
     contract = bundled_catalog().contracts["policy_loss"]
     assert contract.arrange is not None
     drawn = {
@@ -377,15 +367,13 @@ VALUES: dict[str, Any] = {
         ({"loss_agg_mode": "token-sum"}, 0.04 + 0.5625, [0.4, -1.5, 0], 0),
     ],
 )
-def test_value_losses_by_hand(
-    given: Mapping[str, Any], loss: float, gradient: list[float], clipped: float, oracle: Oracle
-) -> None:
+def test_value_losses_by_hand(given, loss, gradient, clipped, oracle):
     seen = oracle("value_loss", **VALUES, **given)
     assert (seen["loss"], seen["per_token_gradient"]) == (near(loss), near([gradient]))
     assert seen["clip_fraction"] == clipped
 
 
-def test_a_clip_fraction_over_sequences(oracle: Oracle) -> None:
+def test_a_clip_fraction_over_sequences(oracle):
     """One of three tokens of the first row, the only token of the second, and a row without any."""
     inputs = {
         "vpreds": [[1.0, 0.0, 0.0], [1.0, 9.0, 9.0], [9.0] * 3],
@@ -447,9 +435,7 @@ ROOT = math.sqrt(2)
         ({"normalise": True, "level": "sequence"}, [[4 / 3, 4 / 3], [2 / 3, 0]], [[1, 1], [1, 0]], 0),
     ],
 )
-def test_importance_weights_by_hand(
-    given: Mapping[str, Any], weights: Grid, kept: Grid, clipped: float, oracle: Oracle
-) -> None:
+def test_importance_weights_by_hand(given, weights, kept, clipped, oracle):
     seen = oracle("importance_weight", **WEIGHTS, **given)
     assert (seen["weights"], seen["kept"]) == (near(weights), near(kept))
     assert seen["sequence_kept"] == (None if given.get("level", "token") == "token" else seen["kept"])
@@ -457,7 +443,7 @@ def test_importance_weights_by_hand(
     assert seen["weight_gradient"] == [[0, 0], [0, 0]]
 
 
-def test_weights_that_are_not_stopped_have_a_gradient_between_the_thresholds(oracle: Oracle) -> None:
+def test_weights_that_are_not_stopped_have_a_gradient_between_the_thresholds(oracle):
     seen = oracle("importance_weight", **WEIGHTS, detached=False)
     assert seen["weight_gradient"] == near([[0, 0.5], [1, 0]])
 
@@ -473,14 +459,14 @@ REJECTION: dict[str, Any] = {
 }
 
 
-def test_sequences_are_rejected_as_a_whole(oracle: Oracle) -> None:
+def test_sequences_are_rejected_as_a_whole(oracle):
     seen = oracle("sequence_rejection", **REJECTION, opsm_delta=0.4)
     assert seen["opsm_mask"] == [[0] * 3, [1] * 3, [1] * 3]
     assert (seen["opsm_clipfrac"], seen["leaked_token_count"]) == (1, 0)
     assert oracle("sequence_rejection", **REJECTION, opsm_delta=0.6)["opsm_clipfrac"] == 0
 
 
-def test_many_a_threshold_lies_between_a_mean_and_a_sum() -> None:
+def test_many_a_threshold_lies_between_a_mean_and_a_sum():
     contract, apart = bundled_catalog().contracts["sequence_rejection"], 0
     for seed in range(60):
         inputs = draw(contract, Binding("", contract.name), Choices(random.Random(seed).randbytes(4096)))
@@ -495,7 +481,7 @@ def test_many_a_threshold_lies_between_a_mean_and_a_sum() -> None:
     assert apart >= 4
 
 
-def test_a_sequence_with_advantages_of_both_signs_has_no_decision(oracle: Oracle) -> None:
+def test_a_sequence_with_advantages_of_both_signs_has_no_decision(oracle):
     mixed = {**REJECTION, "advantages": [[-1.0, 1.0, 0.0]] * 3}
     with pytest.raises(DoesNotApply, match="both signs"):
         oracle("sequence_rejection", **mixed, opsm_delta=0.4)
@@ -551,14 +537,12 @@ def decide_tokens(module: str, decide: Decide, lab: Lab, folder: Path) -> Decisi
 
 
 @pytest.mark.parametrize(("choice", "verdict"), [("maximum", "fixed"), ("minimum", "reproduced")])
-def test_a_boundary_may_return_tokens(choice: str, verdict: str, decide: Decide, lab: Lab, tmp_path: Path) -> None:
+def test_a_boundary_may_return_tokens(choice, verdict, decide, lab, tmp_path):
     decision = decide_tokens(MOD.replace("{choice}", choice), decide, lab, tmp_path)
     assert decision.verdict.name == verdict, decision.verdict.reason
 
 
-def test_a_loss_that_does_not_depend_on_the_policy_has_the_gradient_zero(
-    decide: Decide, lab: Lab, tmp_path: Path
-) -> None:
+def test_a_loss_that_does_not_depend_on_the_policy_has_the_gradient_zero(decide, lab, tmp_path):
     constant = MOD.replace("torch.{choice}(plain, bounded)", "bounded.detach()")
     decision = decide_tokens(constant, decide, lab, tmp_path)
     assert decision.verdict.name == "reproduced"
@@ -569,7 +553,7 @@ def test_a_loss_that_does_not_depend_on_the_policy_has_the_gradient_zero(
 
 
 @pytest.mark.parametrize(("contract", "key"), [("policy_loss", "loss"), ("importance_weight", "weights")])
-def test_a_ratio_in_single_precision_is_off_by_its_rounding(contract: str, key: str, oracle: Oracle) -> None:
+def test_a_ratio_in_single_precision_is_off_by_its_rounding(contract, key, oracle):
     policy = {"log_probs": [[-1.0]], "old_log_probs": [[-1.1]], "advantages": [[-1.0]]}
     weight = {"old_log_probs": [[-1.0]], "rollout_log_probs": [[-1.1]]}
     inputs = {**(policy if key == "loss" else weight), "response_mask": [[1.0]]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -50,16 +50,14 @@ def near(grid: Grid) -> list[Any]:
         ("token-sum", [[-1.0, -1.0, 0, 0], [2.0] * 4], -2.0 + 8.0),
     ],
 )
-def test_however_the_batch_is_cut(
-    mode: str, gradient: Grid, pg_loss: float, cut: Mapping[str, Any], oracle: Oracle
-) -> None:
+def test_however_the_batch_is_cut(mode, gradient, pg_loss, cut, oracle):
     seen = oracle(**UNEVEN, loss_agg_mode=mode, **cut)
     assert seen["gradient"] == near(gradient)
     assert seen["pg_loss"] == pytest.approx(pg_loss)
     assert seen["kl_loss"] is None
 
 
-def test_each_mini_batch_is_a_step_of_its_own(oracle: Oracle) -> None:
+def test_each_mini_batch_is_a_step_of_its_own(oracle):
     seen = oracle(**UNEVEN, mini_batch_size=1)
     assert seen["gradient"] == near([[-1 / 2, -1 / 2, 0, 0], [2 / 4] * 4])
     assert seen["pg_loss"] == pytest.approx((-1 + 2) / 2)
@@ -84,7 +82,7 @@ ESTIMATES: dict[str, tuple[Callable[[float], float], Callable[[float], float]]] 
 
 
 @pytest.mark.parametrize("estimator", ESTIMATES)
-def test_clipped_and_kept_near_the_reference(estimator: str, oracle: Oracle) -> None:
+def test_clipped_and_kept_near_the_reference(estimator, oracle):
     """Ratios e^0.5, which is clipped, e^-0.25 and e^0.1; the fourth token does not count."""
     estimate, slope = ESTIMATES[estimator]
     losses, slopes = [-1.2, -math.exp(-0.25) / 2, 2 * math.exp(0.1)], [0.0, -math.exp(-0.25) / 2, 2 * math.exp(0.1)]
@@ -98,10 +96,10 @@ def test_clipped_and_kept_near_the_reference(estimator: str, oracle: Oracle) -> 
     )
 
 
-def test_without_a_reference_there_is_no_kl_term(oracle: Oracle) -> None:
+def test_without_a_reference_there_is_no_kl_term(oracle):
     assert oracle(**UNEVEN, kl_coef=0.5) == oracle(**UNEVEN)
 
 
-def test_the_only_step_on_a_batch_may_take_the_ratio_to_be_one(oracle: Oracle) -> None:
+def test_the_only_step_on_a_batch_may_take_the_ratio_to_be_one(oracle):
     old = {**CLIPPED, "old_log_probs": CLIPPED["log_probs"]}
     assert oracle(**CLIPPED, old_policy="current") == oracle(**old)

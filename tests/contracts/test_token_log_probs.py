@@ -32,7 +32,7 @@ def near(value: Any) -> Any:
     return [near(row) for row in value] if isinstance(value[0], list) else pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def test_log_probs_by_hand(oracle: Oracle) -> None:
+def test_log_probs_by_hand(oracle):
     seen = oracle(**TWO_TOKENS)
     assert seen["log_probs"] == near([[math.log(3 / 4), math.log(1 / 3), 0.0]])
     first = -(math.log(1 / 4) / 4 + math.log(3 / 4) * 3 / 4)
@@ -42,26 +42,26 @@ def test_log_probs_by_hand(oracle: Oracle) -> None:
     assert seen["logits_gradient"][0][:2] == near([[-1 / 4, 1 / 4], [-2 / 3, 2 / 3]])
 
 
-def test_a_temperature_of_a_half_squares_the_odds(oracle: Oracle) -> None:
+def test_a_temperature_of_a_half_squares_the_odds(oracle):
     seen = oracle(**TWO_TOKENS, temperature=0.5)
     assert seen["log_probs"] == near([[math.log(9 / 10), math.log(1 / 5), 0.0]])
 
 
-def test_a_greedy_rollout_has_the_log_probs_of_the_distribution(oracle: Oracle) -> None:
+def test_a_greedy_rollout_has_the_log_probs_of_the_distribution(oracle):
     assert oracle(**TWO_TOKENS, temperature=0.0)["log_probs"] == near(oracle(**TWO_TOKENS)["log_probs"])
 
 
-def test_an_entropy_may_be_of_the_model_itself(oracle: Oracle) -> None:
+def test_an_entropy_may_be_of_the_model_itself(oracle):
     cold = oracle(**TWO_TOKENS, temperature=0.5, entropy_of="model")
     assert cold["entropy"] == near(oracle(**TWO_TOKENS)["entropy"])
     assert cold["entropy"] != near(oracle(**TWO_TOKENS, temperature=0.5)["entropy"])
 
 
-def test_no_entropy_where_none_is_asked_for(oracle: Oracle) -> None:
+def test_no_entropy_where_none_is_asked_for(oracle):
     assert oracle(**TWO_TOKENS, with_entropy=False)["entropy"] is None
 
 
-def test_every_position_has_its_own_distribution_and_its_own_token(oracle: Oracle) -> None:
+def test_every_position_has_its_own_distribution_and_its_own_token(oracle):
     logits = [[[0.5, -1.0, 2.0], [1.5, 0.25, -0.5]], [[-2.0, 1.0, 0.0], [0.0, 0.125, 3.0]]]
     tokens = [[2, 0], [1, 2]]
     seen = oracle(logits=logits, token_ids=tokens, temperature=2.0)["log_probs"]
@@ -73,13 +73,13 @@ def test_every_position_has_its_own_distribution_and_its_own_token(oracle: Oracl
     )
 
 
-def test_what_a_scenario_leaves_out_is_coded_by_position() -> None:
+def test_what_a_scenario_leaves_out_is_coded_by_position():
     filled = scenario("token_log_probs", logits=[[[0.0, 1.0]] * 3] * 2)
     assert filled["token_ids"].nested() == [[0, 1, 0]] * 2
     assert filled["response_mask"].nested() == [[1.0] * 3] * 2
 
 
-def test_drawn_tokens_are_in_the_vocabulary() -> None:
+def test_drawn_tokens_are_in_the_vocabulary():
     contract = bundled_catalog().contracts["token_log_probs"]
     assert contract.arrange is not None
     drawn = contract.arrange(scenario("token_log_probs", logits=[[[0.0, 1.0, 2.0]] * 2]), Choices(b"\2\2"))

@@ -106,7 +106,7 @@ def knows(recipe: Recipe, ref: Ref, option: Option, value: str) -> bool:
 
 
 @pytest.mark.parametrize("bug", NAMING)
-def test_the_settings_are_options_of_the_code_that_has_the_bug(bug: str) -> None:
+def test_the_settings_are_options_of_the_code_that_has_the_bug(bug):
     recipe = RECIPES[bug]
     if not any(options(recipe.target, ref) for ref in refs(recipe)):
         pytest.skip(f"no commit of {bug} is in the mirror store")
@@ -127,7 +127,7 @@ def test_the_settings_are_options_of_the_code_that_has_the_bug(bug: str) -> None
         ("SLIME-LOW-VAR-KL-NAN-GRADIENT", "kl_loss_type", "k4", "knows no 'k4'"),
     ],
 )
-def test_a_wrong_setting_is_found(bug: str, name: str, condition: Any, said: str) -> None:
+def test_a_wrong_setting_is_found(bug, name, condition, said):
     recipe = RECIPES[bug]
     if not any(options(recipe.target, ref) for ref in refs(recipe)):
         pytest.skip(f"no commit of {bug} is in the mirror store")

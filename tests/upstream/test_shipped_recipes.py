@@ -79,7 +79,7 @@ def kind(pin: Job) -> tuple[str, str, str | None]:
 
 
 @pytest.mark.parametrize("pin", first_of(BY_CHECKOUT, kind))
-def test_a_pin_gives_its_verdict_and_evidence_that_proves_it(pin: Job, decided: Decisions) -> None:
+def test_a_pin_gives_its_verdict_and_evidence_that_proves_it(pin, decided):
     decision = decided(pin)
     verdict = decision.verdict
     assert (verdict.name, verdict.kind) == (pin.expect, "not-in-this-version" if pin.expect == "unavailable" else "")
@@ -104,7 +104,7 @@ def test_a_pin_gives_its_verdict_and_evidence_that_proves_it(pin: Job, decided: 
     assert document["boundary"]["blob"] == measured.provenance.blob
 
 
-def test_every_committed_evidence_is_of_a_pin_or_a_watched_ref() -> None:
+def test_every_committed_evidence_is_of_a_pin_or_a_watched_ref():
     known = {
         (recipe.target, recipe.bug_id, f"{ref.key('')}.json")
         for recipe in RECIPES.values()
@@ -123,7 +123,7 @@ OPPOSITES = {name for name, recipe in RECIPES.items() if {"reproduced", "fixed"}
 NOT_FIXED = sorted(set(RECIPES) - set(OPPOSITES) - set(BY_TWIN))
 
 
-def test_every_shipped_recipe_is_shown_to_be_able_to_fail() -> None:
+def test_every_shipped_recipe_is_shown_to_be_able_to_fail():
     """A new recipe needs a pin of each verdict, a twin in a test beside this one, or a contract with an oracle."""
     contracts = bundled_catalog().contracts
     assert [name for name in NOT_FIXED if contracts[RECIPES[name].contract].oracle is None] == []
@@ -131,7 +131,7 @@ def test_every_shipped_recipe_is_shown_to_be_able_to_fail() -> None:
 
 
 @pytest.mark.parametrize("bug_id", NOT_FIXED)
-def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id: str, consulted: Consulted) -> None:
+def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id, consulted):
     """The reference's own answers give the verdict that the framework does not give yet."""
     recipe = RECIPES[bug_id]
     measured = consulted(recipe)
@@ -148,7 +148,7 @@ def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id: str, consulted: Co
 # -- nothing varies from run to run -----------------------------------------------------------------------------------
 
 
-def test_a_second_run_writes_the_same_bytes(decided: Decisions) -> None:
+def test_a_second_run_writes_the_same_bytes(decided):
     """In processes of its own, in the other order: of each target one pin of each verdict; ghosts apart."""
     chosen = {(pin.recipe.target, pin.expect): pin for pin in reversed(BY_CHECKOUT) if pin.ref.kind == "git"}
     there = [pin for pin in chosen.values() if MIRRORS.get(pin.recipe.target)]

@@ -30,7 +30,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_boundary_of_a_known_bug_is_in_the_inventory(name: str) -> None:
+def test_every_boundary_of_a_known_bug_is_in_the_inventory(name):
     target = bundled_catalog().targets[name]
     try:
         mirror = MIRRORS.path(name)
@@ -65,7 +65,7 @@ def test_every_boundary_of_a_known_bug_is_in_the_inventory(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_table_of_the_page_is_what_the_code_says(name: str) -> None:
+def test_the_table_of_the_page_is_what_the_code_says(name):
     target = bundled_catalog().targets[name]
     shape = rf"^\| {name} \| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \| (\d+) \((\d+)%\) \|$"
     rows = re.findall(shape, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
