@@ -17,7 +17,6 @@ FIELDS = {
 
 
 def observed(made: Mapping[str, Any] | None = None, **fields: Any) -> Mapping[str, Any]:
-    assert BATCH_SURGERY.oracle is not None
     inputs = {"fields": FIELDS, "optional_fields": {"values": None, **fields}, "max_tokens_per_microbatch": 3}
     answer = dict(BATCH_SURGERY.oracle(inputs))
     answer["made_rows"] = {**answer["made_rows"], **(made or {})}

@@ -69,7 +69,6 @@ def test_filters_that_are_broken(twin, given, seen):
 @pytest.mark.parametrize(("chosen", "rewards"), [(0, [1.0, 2.0, 3.0, 3.0]), (2, [1.0, 2.0, 3.0, 4.0])])
 def test_a_search_makes_groups_that_are_alike(chosen, rewards):
     arrange = bundled_catalog().contracts["group_filter"].arrange
-    assert arrange is not None
     drawn = {"rewards": tensor([1.0, 2.0, 3.0, 4.0], "float64"), "group": list("ppqq"), "group_layout": "any"}
     made = arrange(drawn, Choices(bytes([chosen])))["rewards"]
     assert isinstance(made, Tensor)

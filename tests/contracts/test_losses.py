@@ -302,7 +302,6 @@ def test_losses_of_parts_add_up(mode, cut, oracle):
         global_batch_size=5,
         dp_size=2,
     )
-    assert contract.parts is not None
     parts = contract.parts(whole, Choices(bytes([cut - 1])))
     assert [part["log_probs"].shape[0] for part in parts] == [cut, 3 - cut]
     together = oracle("policy_loss", **plain(whole))
@@ -329,7 +328,6 @@ def test_what_cannot_be_cut_says_so():
 
 def test_a_drawn_ratio_becomes_log_probs():
     contract = bundled_catalog().contracts["policy_loss"]
-    assert contract.arrange is not None
     drawn = {
         **CROSSING,
         "log_probs": [[-1.0, -2.0, -0.5]] * 2,
@@ -546,7 +544,6 @@ def test_a_loss_that_does_not_depend_on_the_policy_has_the_gradient_zero(decide,
     constant = MOD.replace("torch.{choice}(plain, bounded)", "bounded.detach()")
     decision = decide_tokens(constant, decide, lab, tmp_path)
     assert decision.verdict.name == "reproduced"
-    assert decision.measurement is not None
     seen = decision.measurement.observation[""]
     assert seen["per_token_gradient"].nested() == [[0, 0, 0, 0]]
     assert seen["clip_fraction"] == near(2 / 3)

@@ -35,6 +35,5 @@ def test_packings_by_hand(parts, budget, times, excess):
 
 
 def test_each_row_on_its_own_is_a_packing():
-    assert MICROBATCH_PACKING.oracle is not None
     parts = MICROBATCH_PACKING.oracle({"attention_mask": torch.tensor(MASK)})["parts"]
     assert observed(parts, 4) == {"times": [1, 1, 1], "excess": 0, "microbatches": 3}

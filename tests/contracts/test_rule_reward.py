@@ -22,7 +22,6 @@ def measured(grader: Grader, **inputs: Any) -> Mapping[str, Any]:
 
 
 def by_definition(response: str, ground_truth: str) -> float:
-    assert CONTRACT.oracle is not None
     return float(CONTRACT.oracle({"response": response, "ground_truth": ground_truth})["score"])
 
 

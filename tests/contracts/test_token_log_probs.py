@@ -81,6 +81,5 @@ def test_what_a_scenario_leaves_out_is_coded_by_position():
 
 def test_drawn_tokens_are_in_the_vocabulary():
     contract = bundled_catalog().contracts["token_log_probs"]
-    assert contract.arrange is not None
     drawn = contract.arrange(scenario("token_log_probs", logits=[[[0.0, 1.0, 2.0]] * 2]), Choices(b"\2\2"))
     assert (drawn["token_ids"].nested(), drawn["token_ids"].dtype) == ([[2, 2]], "int64")

@@ -42,12 +42,10 @@ def test_it_is_a_statement_about_the_code(written):
 
 def test_its_digests_agree_until_something_is_changed(written):
     found = attested(written)
-    assert found is not None
     assert found.problems == ()
     evidence = written.parent / "evidence-base.json"
     evidence.write_text(json.dumps({**EVIDENCE, "verdict": "fixed", "checkout": {"commit": "b" * 40}}))
     changed = attested(written)
-    assert changed is not None
     assert len(changed.problems) == 3
 
 
@@ -55,7 +53,6 @@ def test_an_envelope_is_opened_and_its_signatures_are_not_judged(written):
     payload = base64.b64encode(written.read_bytes()).decode()
     written.write_text(json.dumps({"payloadType": ENVELOPE, "payload": payload, "signatures": [{"sig": "x"}]}))
     found = attested(written)
-    assert found is not None
     assert (found.signed, found.problems) == (True, ())
 
 

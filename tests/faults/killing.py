@@ -260,7 +260,6 @@ class _Tracer:
 
     def _fail(self, pid: int, effect: str) -> None:
         """Let a call go to a number that no call has, and say on its way out what it is to say; or let it do half."""
-        assert self._error is not None
         if pid in self._failing:
             self._failing.discard(pid)
             self._ptrace(_SET_REGISTER, pid, _ANSWER, ctypes.c_void_p(-self._error.number))

@@ -162,7 +162,6 @@ def of_another_controller(ask: Ask, moment: Moment | None = None) -> tuple[Follo
         before, runner = held(), runner_of()
         runner.start(["demo"])
         process = runner._processes.zygote("demo")._process
-        assert process is not None
         os.write(tell, b"%d" % process.pid)
         os.read(wait, 1)
         answers = [answer(ask, runner, "values") for _ in range(3)]

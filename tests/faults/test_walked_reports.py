@@ -246,7 +246,6 @@ def swept(
     for name in ("early", "broken", "fixed"):
         for document in (MASKED_TOKENS, REJECTED_ROW):
             made = decide(document, f"git:{demo_repository.commits[name]}", trace=True)
-            assert made.checkout is not None
             every[document["bug_id"], _code(made.checkout.path)] = made
     monkeypatch.setattr(Known, "decided", every)
     return home

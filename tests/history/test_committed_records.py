@@ -112,6 +112,5 @@ def test_a_record_of_a_stranger_is_refused_or_shown(source, tmp_path):
         if document["releases"]:
             rendering.releases(document)
         life = life_of(Bug("roll", "X", None, histories=(document,)))
-        assert life is not None
         assert str(draw([life], "life") if life.drawable else "").count("<svg") == life.drawable
     assert refused > 100

@@ -219,7 +219,6 @@ agg_loss.__wrapped__ = real
 @pytest.mark.parametrize("lines", NOT_COMPARED.values(), ids=NOT_COMPARED)
 def test_nothing_compared_is_not_the_same(lines, judged):
     decision = judged(lines)
-    assert decision.measurement is not None
     assert decision.measurement.provenance.code == ""
 
 
@@ -353,7 +352,6 @@ def test_who_will_not_end_with_its_parent(offered, tmp_path):
         lab = Lab(zygote, tmp_path / "lab", sandbox="strict")
         process = lab.open(lab.write({"mod.py": f"{lines}def f():\n    return os.getpid()\n"}))
         assert returned(lab.probe(process, "pkg.mod.f")) > 1
-        assert process._leader is not None
         os.kill(zygote.hello()["pid"], signal.SIGKILL)  # this process has its end of the target's socket still
         assert gone(process._leader.pid)
     finally:

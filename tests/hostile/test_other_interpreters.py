@@ -148,7 +148,6 @@ def test_under_basic_it_is_not(started):
 def test_nothing_that_it_leaves_behind_outlives_the_worker(wall, started):
     zygote = started("strict")
     process, scratch = zygote._process, zygote._scratch
-    assert process is not None
     assert scratch is not None
     inside = _below(process.pid)
     assert len(inside) >= 3  # the first of the namespace, the worker, its daemon
@@ -161,7 +160,6 @@ def test_a_worker_that_is_killed_is_replaced(wall, started, tmp_path):
     zygote = started("strict")
     lab = Lab(zygote, tmp_path / "lab", sandbox="strict")
     first = zygote._process
-    assert first is not None
     assert returned(lab.call({"mod.py": "def f():\n    return 7\n"}, "pkg.mod.f")) == 7
     for pid in reversed(_below(first.pid)):  # the first of them ends when the others have
         with contextlib.suppress(ProcessLookupError):

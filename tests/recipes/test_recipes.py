@@ -35,8 +35,6 @@ from sentinel.values.literals import New, tensor
 from sentinel.values.tolerance import Tolerance
 
 _spec = importlib.util.spec_from_file_location("recipe_catalog", Path(__file__).with_name("recipe_catalog.py"))
-assert _spec is not None
-assert _spec.loader is not None
 toys: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(toys)
 

@@ -162,7 +162,6 @@ def test_two_processes_make_one_checkout(store, target, upstream, tmp_path):
     command = [sys.executable, "-c", code, str(store.home.path), target.repository]
     running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     for process in running:  # All are waiting at the same line by now, or soon.
-        assert process.stdin is not None
         process.stdin.close()
         process.stdin = None
     said = {process.communicate()[0] for process in running}

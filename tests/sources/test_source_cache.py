@@ -66,7 +66,6 @@ def test_what_another_process_uses_is_kept(home, target, made):
     )
     command = [sys.executable, "-c", code, str(home.path), target.repository]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         tree = other.stdout.readline().strip()
         assert tree == made[1].tree
         assert [entry.name for entry in cache.prune(home)] == [made[0].tree]

@@ -71,7 +71,6 @@ def test_its_search_path_is_found_in_the_copy(name, tmp_path, monkeypatch):
     checkout = copy(*VERL)
     file = checkout.path / "verl" / "experimental" / name
     data, run = of(file, checkout)
-    assert run.options is not None
     assert run.options.name == ("PPO on Megatron" if "megatron" in name else "PPO")
     assert flattened(settings_of(read_mapping(file))).items() <= flattened(data).items()
     found = [run.setting(option) for option in run.options.options]

@@ -94,7 +94,6 @@ def test_a_pin_gives_its_verdict_and_evidence_that_proves_it(pin, decided):
     if measured is None:
         assert pin.expect == "unavailable"
         return
-    assert decision.checkout is not None
     if pin.ref.kind == "git":
         assert decision.checkout.commit == pin.ref.name
         assert measured.provenance.blob == _blob(pin.recipe.target, pin.ref.name, measured.provenance.file)

@@ -138,7 +138,6 @@ def test_a_checkout_is_read_only(decide, broken_tree):
         },
         broken_tree,
     )
-    assert decision.checkout is not None
     for path in (decision.checkout.path, *decision.checkout.path.rglob("*")):
         assert not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH), path
     if os.geteuid() != 0:  # nothing is read-only to root

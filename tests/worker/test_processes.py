@@ -32,7 +32,6 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         [sys.executable, "-c", LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
-    assert process.stdout is not None
     assert process.stdout.read(1) == b"x"
     yield process
     Leader(process.pid).kill()
@@ -41,7 +40,6 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
 
 def ended(process: subprocess.Popen[bytes]) -> bool:
     """Whether nobody has the other end of its output: neither the leader nor its child."""
-    assert process.stdout is not None
     return bool(select.select([process.stdout], [], [], 20)[0]) and process.stdout.read() == b""
 
 
@@ -64,7 +62,6 @@ def test_who_has_the_number_after_the_end_is_not_ended_by_a_second_call(leader):
 
 def test_a_group_ends_whose_leader_is_gone(leader):
     handle = Leader(leader.pid)
-    assert leader.stdin is not None
     leader.stdin.close()
     leader.wait()
     leader.stdin = None
@@ -78,7 +75,6 @@ def test_who_does_not_come_from_here_is_left_alone():
     parent = subprocess.Popen(
         [sys.executable, "-c", lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
-    assert parent.stdout is not None
     orphan = int(parent.stdout.readline())
     parent.wait()
     Leader(orphan).kill()
