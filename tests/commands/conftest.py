@@ -172,7 +172,7 @@ def _tiny_home(tiny: Tiny, tiny_catalog: Catalog, tmp_path_factory: pytest.TempP
 @pytest.fixture
 def mirrored(_tiny_home: Path, tmp_path: Path) -> None:
     """The test's own ``SENTINEL_HOME`` has the mirror of ``tiny``."""
-    shutil.copytree(_tiny_home, tmp_path / "home")
+    shutil.copytree(_tiny_home / "mirrors", tmp_path / "home" / "mirrors")  # what others opened stays theirs
 
 
 @pytest.fixture(scope="session")
