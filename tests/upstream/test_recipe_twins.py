@@ -54,7 +54,8 @@ TWINS: Twins = {
         ),
     ),
     "without the mask": (MAIN, ((f"{WORKERS}/worker_utils.py", 'data["router_padding_mask"] =', "unused ="),)),
-    "masked": (VERL, ((_CORE, _CLIP_COV, _CLIP_COV + _MASKED), (_CORE, _KL_COV, _KL_COV + _MASKED))),
+    "clip_cov masked": (VERL, ((_CORE, _CLIP_COV, _CLIP_COV + _MASKED),)),
+    "kl_cov masked": (VERL, ((_CORE, _KL_COV, _KL_COV + _MASKED),)),
 }
 #: bug id -> the twin, the verdict at its pin, the verdict at the twin.
 BY_TWIN = {
@@ -65,8 +66,8 @@ BY_TWIN = {
     "SKYRL-ROLLOUT-KL-ZERO-DEVICE": ("repaired", "reproduced", "fixed"),
     "SKYRL-ROLLOUT-KL-ESTIMATOR-UNCHECKED": ("repaired", "reproduced", "fixed"),
     "SKYRL-PADDING-ROUTER-PADDING-MASK": ("without the mask", "fixed", "reproduced"),
-    "VERL-CLIP-COV-MASKED-NAN-GRADIENT": ("masked", "reproduced", "fixed"),
-    "VERL-KL-COV-MASKED-NAN-GRADIENT": ("masked", "reproduced", "fixed"),
+    "VERL-CLIP-COV-MASKED-NAN-GRADIENT": ("clip_cov masked", "reproduced", "fixed"),
+    "VERL-KL-COV-MASKED-NAN-GRADIENT": ("kl_cov masked", "reproduced", "fixed"),
 }
 
 
