@@ -308,6 +308,7 @@ THIRTEEN = math.sqrt(13)  # 1, 3 and 8: mean 4, variance (9 + 1 + 16) / 2
         ({"statistic": "mean"}, "statistic", 4.0),
         ({"statistic": "mean", "count_epsilon": 1.0}, "statistic", 3.0),
         ({"statistic": "var"}, "statistic", 13.0),
+        ({"statistic": "var", "response_mask": [[1.0, 0, 1, 0], [0.0] * 4]}, "statistic", 2.0),
         # A mean of 3 with one token more: (4 + 0 + 25) / 4, times 3 / 2.
         ({"statistic": "var", "count_epsilon": 1.0}, "statistic", 29 / 4 * 3 / 2),
         # The count is a sum of a mask in single precision, which 1e-8 is too small for.
