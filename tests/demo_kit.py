@@ -47,6 +47,16 @@ def copy_demo(folder: Path, *revisions: str) -> Path:
     return folder
 
 
+def git(folder: Path, *arguments: str, date: str = "2026-08-21T00:00:00Z") -> str:
+    """Run git as nobody has configured it, as the same author at the same time on every machine; what it prints."""
+    who = {"NAME": "Demo", "EMAIL": "demo@example.invalid", "DATE": date}
+    environment = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
+    alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
+    command = ["git", "-C", str(folder), *arguments]
+    finished = subprocess.run(command, env={**alone, **environment}, check=True, capture_output=True, text=True)
+    return finished.stdout.strip()
+
+
 @dataclass(frozen=True)
 class Repository:
     """:ivar commits: revision -> full sha; the same on every machine, as author and dates are fixed."""
@@ -55,12 +65,7 @@ class Repository:
     commits: dict[str, str] = field(default_factory=dict)
 
     def git(self, *arguments: str) -> str:
-        who = {"NAME": "Demo", "EMAIL": "demo@example.invalid", "DATE": "2026-08-21T00:00:00Z"}
-        environment = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
-        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
-        command = ["git", "-C", str(self.path), *arguments]
-        finished = subprocess.run(command, env={**alone, **environment}, check=True, capture_output=True, text=True)
-        return finished.stdout.strip()
+        return git(self.path, *arguments)
 
     def commit(self, name: str, files: Mapping[str, str | None] | Path) -> str:
         """Commit a tree laid over the last one, or changed files (None: removed), and name the revision."""

@@ -43,7 +43,7 @@ def _package(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
-def test_imports_run_one_way() -> None:
+def test_imports_run_one_way():
     order = _order()
     floors = {name: number for number, name in enumerate(order)}
     modules = _modules()
@@ -57,13 +57,13 @@ def test_imports_run_one_way() -> None:
     assert wrong == []
 
 
-def test_the_page_names_every_package_and_no_other() -> None:
+def test_the_page_names_every_package_and_no_other():
     packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
     assert packages - {"_bundled"} == set(_order()) - LOOSE
     assert {file.stem for file in PACKAGE.glob("*.py")} == LOOSE
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_circle():
     modules = _modules()
     graph = {
         module: {other for other, _ in _imports(module, modules)} & modules.keys() - {module} for module in modules

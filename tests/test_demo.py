@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository
+from demo_kit import MASKED_TOKENS, REJECTED_ROW
 
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.settings import settle
@@ -30,23 +30,19 @@ MIXED_SIGNS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("recipe", [MASKED_TOKENS, REJECTED_ROW, MIXED_SIGNS], ids=lambda recipe: recipe["bug_id"])
-def test_each_bug_is_in_the_broken_revision_and_not_in_the_fixed_one(
-    recipe: dict[str, Any], decide: Decide, broken_tree: Path, fixed_tree: Path
-) -> None:
+def test_each_bug_is_in_the_broken_revision_and_not_in_the_fixed_one(recipe, decide, broken_tree, fixed_tree):
     assert decide(recipe, broken_tree).verdict.name == "reproduced"
     assert decide(recipe, fixed_tree).verdict.name == "fixed"
 
 
-def test_the_evidence_names_ghosts_and_stand_ins(decide: Decide, broken_tree: Path) -> None:
+def test_the_evidence_names_ghosts_and_stand_ins(decide, broken_tree):
     masked, mixed = decide(MASKED_TOKENS, broken_tree), decide(MIXED_SIGNS, broken_tree)
-    assert masked.measurement is not None
-    assert mixed.measurement is not None
     assert masked.measurement.ghosts == ("demo_missing_tracker",)
     assert [item.name for item in mixed.measurement.stand_ins] == ["options"]
     assert mixed.measurement.ghosts == ()
 
 
-def test_it_is_not_among_all_targets() -> None:
+def test_it_is_not_among_all_targets():
     known = list(bundled_catalog().adapters)
     assert "demo" in known
     assert "demo" not in settle({"target": ["all"]}, {}, known, Path()).targets
@@ -63,8 +59,6 @@ def test_it_is_not_among_all_targets() -> None:
         ("syntax", "inconclusive", "import"),
     ],
 )
-def test_its_history(
-    revision: str, verdict: str, kind: str, decide: Decide, demo_repository: Repository, demo_home: Path
-) -> None:
+def test_its_history(revision, verdict, kind, decide, demo_repository, demo_home):
     decision = decide(MASKED_TOKENS, f"git:{demo_repository.commits[revision]}")
     assert (decision.verdict.name, decision.verdict.kind) == (verdict, kind), decision.verdict.reason

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from demo_kit import Repository
 
@@ -20,16 +18,14 @@ def refs(demo_repository: Repository) -> dict[str, str]:
     return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
 
 
-def test_what_is_for_the_better_passes(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
+def test_what_is_for_the_better_passes(pytester, refs):
     result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v")
     pair = f"{refs['broken'][:11]}..{refs['fixed'][:11]}"
     result.stdout.fnmatch_lines([f"*diff/demo/demo_rl.losses.agg_loss?{pair}? PASSED*"])
     assert result.ret == 0
 
 
-def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(
-    pytester: pytest.Pytester, refs: dict[str, str], broken_tree: Path
-) -> None:
+def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, refs, broken_tree):
     result = run(pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "agg_loss")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -45,7 +41,7 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(
     meant.assert_outcomes(passed=1)
 
 
-def test_what_reaches_no_changed_code_has_no_item(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
+def test_what_reaches_no_changed_code_has_no_item(pytester, refs):
     result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "--collect-only", "-q")
     result.stdout.no_fnmatch_line("diff/*")
 
@@ -58,7 +54,7 @@ def test_what_reaches_no_changed_code_has_no_item(pytester: pytest.Pytester, ref
         (["main", "--sentinel-ref=git:main"], "*not a ref: 'main'*"),
     ],
 )
-def test_wrong_input_is_named(pytester: pytest.Pytester, arguments: list[str], said: str) -> None:
+def test_wrong_input_is_named(pytester, arguments, said):
     result = run(pytester, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([said])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import REJECTED_ROW, Repository, copy_demo, write_recipe
+from demo_kit import REJECTED_ROW, copy_demo, write_recipe
 
 from sentinel.cli import main
 from sentinel.deciding.runner import Job, Runner
@@ -32,7 +32,7 @@ def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     return run
 
 
-def test_the_same_seed_finds_the_same(said: Any, broken_tree: Path) -> None:
+def test_the_same_seed_finds_the_same(said, broken_tree):
     command = ("discover", "demo", "--ref", f"path:{broken_tree}", "--examples", "60", "--seed", "3", "--json")
     first, second = said(*command), said(*command)
     assert first[0] == second[0] == 1
@@ -44,9 +44,7 @@ def test_the_same_seed_finds_the_same(said: Any, broken_tree: Path) -> None:
     assert documents[0]["not_searched"] == []
 
 
-def test_a_saved_finding_runs_at_once(
-    said: Any, demo_home: Path, demo_repository: Repository, pytester: pytest.Pytester
-) -> None:
+def test_a_saved_finding_runs_at_once(said, demo_home, demo_repository, pytester):
     ref = f"git:{demo_repository.commits['broken']}"
     law = ("--boundary", "group_advantage", "--law", "a_rejected_row*")
     status, _, _ = said("discover", "demo", "--ref", ref, *law, "--examples", "60", "--seed", "1", "--save", "found")
@@ -64,7 +62,7 @@ def test_a_saved_finding_runs_at_once(
     result.assert_outcomes(passed=len(files))
 
 
-def test_where_nothing_is_decided_there_is_no_all_clear(said: Any, tmp_path: Path) -> None:
+def test_where_nothing_is_decided_there_is_no_all_clear(said, tmp_path):
     tree = copy_demo(tmp_path / "tree", "fixed")
     code = "import a_rare_package.parts\n\n\ndef agg_loss(loss_mat, loss_mask, loss_agg_mode='token-mean'):\n"
     code += "    return a_rare_package.parts.mean(loss_mat, loss_mask)\n"
@@ -77,7 +75,7 @@ def test_where_nothing_is_decided_there_is_no_all_clear(said: Any, tmp_path: Pat
     assert "install a_rare_package in the environment of the probes" in out
 
 
-def test_ranks_are_chosen_and_the_lower_ones_only_where_they_are_asked_for(said: Any, tmp_path: Path) -> None:
+def test_ranks_are_chosen_and_the_lower_ones_only_where_they_are_asked_for(said, tmp_path):
     refs = []
     for name, factor in (("then", "response_mask"), ("now", "1")):
         tree = copy_demo(tmp_path / name, "fixed")
@@ -95,9 +93,7 @@ def test_ranks_are_chosen_and_the_lower_ones_only_where_they_are_asked_for(said:
     assert (status, "mean_reward" in out) == (0, False)
 
 
-def test_an_interrupt_while_findings_are_compared_loses_none(
-    said: Any, broken_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_findings_are_compared_loses_none(said, broken_tree, tmp_path, monkeypatch):
     write_recipe(tmp_path / "mine", REJECTED_ROW)
 
     def interrupted(runner: Runner, job: Job) -> None:
@@ -127,7 +123,7 @@ def test_an_interrupt_while_findings_are_compared_loses_none(
         (["demo", "--rank", "3"], "name it with --since REF"),
     ],
 )
-def test_a_wrong_word_says_what_is_right(arguments: list[str], sentence: str, said: Any) -> None:
+def test_a_wrong_word_says_what_is_right(arguments, sentence, said):
     status, _, err = said("discover", *arguments)
     assert status == 2
     assert sentence in err

@@ -15,7 +15,7 @@ from sentinel.cli import _parser
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_pages_build_without_a_dead_link(tmp_path: Path) -> None:
+def test_the_pages_build_without_a_dead_link(tmp_path):
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -24,7 +24,7 @@ def test_the_pages_build_without_a_dead_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
-def test_every_link_of_a_page_at_the_top_leads_somewhere(page: str) -> None:
+def test_every_link_of_a_page_at_the_top_leads_somewhere(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
         if target.startswith(("http:", "https:")):
             continue
@@ -40,7 +40,7 @@ COMMAND = re.compile(r"(?:^\s*(?:\$ |run: )?|`|; )sentinel ([a-z]+)(?: ([a-z]+)\
 
 
 @pytest.mark.parametrize("pages", ["*.md", "docs/*.md", ".github/workflows/*.yml", "action.yml", "sentinel/**/*.py"])
-def test_every_command_that_is_named_is_one_of_today(pages: str) -> None:
+def test_every_command_that_is_named_is_one_of_today(pages):
     def kinds(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
         return next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,16 +28,21 @@ def refs(demo_repository: Repository) -> dict[str, str]:
     return {name: f"git:{sha}" for name, sha in demo_repository.commits.items()}
 
 
-def test_a_working_tree_is_searched_by_default_and_the_fixed_one_keeps_every_law(
-    pytester: pytest.Pytester, fixed_tree: Path
-) -> None:
+@pytest.fixture
+def known(pytester: pytest.Pytester, refs: dict[str, str]) -> tuple[str, ...]:
+    """Arguments of a run at the broken revision, with a recipe in ``mine`` that knows one of its bugs."""
+    write_recipe(pytester.path / "mine", REJECTED_ROW)
+    return ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
+
+
+def test_a_working_tree_is_searched_by_default_and_the_fixed_one_keeps_every_law(pytester, fixed_tree):
     result = run(pytester, "--sentinel-target=demo", f"--sentinel-repo={fixed_tree}")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["demo: * laws hold*"])
     assert len(result.parseoutcomes()) == 2  # passed and skipped
 
 
-def test_laws_are_off_where_they_are_told_to_be_and_for_pins(pytester: pytest.Pytester, fixed_tree: Path) -> None:
+def test_laws_are_off_where_they_are_told_to_be_and_for_pins(pytester, fixed_tree):
     off = run(pytester, "--sentinel-target=demo", f"--sentinel-repo={fixed_tree}", "--sentinel-laws=off")
     off.stderr.fnmatch_lines(["*there is no recipe of demo; give a folder of them with --sentinel-recipes=DIR, or *"])
     pins = run(pytester, "--sentinel-target=demo", "--collect-only", "-q")
@@ -47,7 +51,7 @@ def test_laws_are_off_where_they_are_told_to_be_and_for_pins(pytester: pytest.Py
     wrong.stderr.fnmatch_lines(["*unknown level of laws 'quik' — did you mean 'quick'?*"])
 
 
-def test_a_broken_law_fails_and_shows_how(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
+def test_a_broken_law_fails_and_shows_how(pytester, refs):
     item = f"{AGG_LOSS}::masked_values_have_no_influence[{refs['broken'][:11]}]"
     result = run(pytester, item)
     result.assert_outcomes(failed=1)
@@ -60,24 +64,16 @@ def test_a_broken_law_fails_and_shows_how(pytester: pytest.Pytester, refs: dict[
     )
 
 
-def test_a_broken_law_that_a_recipe_explains_says_which(pytester: pytest.Pytester, refs: dict[str, str]) -> None:
-    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
-    write_recipe(pytester.path / "mine", REJECTED_ROW, pins=pins)
-    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
-    result = run(pytester, *base, "-k", "group_advantage and rejected_row_is")
+def test_a_broken_law_that_a_recipe_explains_says_which(pytester, known):
+    result = run(pytester, *known, "-k", "group_advantage and rejected_row_is")
     result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW)*"])
 
 
 @pytest.mark.parametrize("selected", [True, False])
-def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(
-    selected: bool, pytester: pytest.Pytester, refs: dict[str, str]
-) -> None:
+def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(selected, pytester, known):
     """Without its recipe's item in the run, the law's own says it: a broken law never passes in silence."""
-    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
-    write_recipe(pytester.path / "mine", REJECTED_ROW, pins=pins)
-    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}", "-rs")
     law = "a_rejected_row_is and group_advantage"
-    result = run(pytester, *base, "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
+    result = run(pytester, *known, "-rs", "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
     result.assert_outcomes(failed=1, skipped=int(selected))
     if selected:
         result.stdout.fnmatch_lines(["demo: 0 laws hold, 1 broken by bugs that fail already"])
@@ -85,9 +81,7 @@ def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(
     assert evidence["verdict"] == "reproduced"
 
 
-def test_what_no_recipe_explains_fails_beside_what_one_does(
-    pytester: pytest.Pytester, refs: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_no_recipe_explains_fails_beside_what_one_does(pytester, known, monkeypatch):
     """A law may be broken in two ways, and a recipe know one of them."""
     from sentinel.search.survey import Survey
 
@@ -99,46 +93,27 @@ def test_what_no_recipe_explains_fails_beside_what_one_does(
         trial=SimpleNamespace(answer={}),
     )
     monkeypatch.setattr(Survey, "findings", lambda self, job: [*found(self, job), stranger])
-    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
-    write_recipe(pytester.path / "mine", REJECTED_ROW, pins=pins)
-    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
-    result = run(pytester, *base, "-k", "a_rejected_row_is and group_advantage or DEMO-REJECTED-ROW")
+    result = run(pytester, *known, "-k", "a_rejected_row_is and group_advantage or DEMO-REJECTED-ROW")
     result.assert_outcomes(failed=2)
 
 
-def test_a_recipe_whose_scenario_breaks_its_law_in_other_numbers_explains_too(
-    pytester: pytest.Pytester, refs: dict[str, str]
-) -> None:
-    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
+def test_a_recipe_whose_scenario_breaks_its_law_in_other_numbers_explains_too(pytester, known):
     values = {
         "expected_unpatched": {"reward_9.advantages": [[0, 0], [8, 8], [8, 8]]},
         "expected_fixed": {"reward_9.advantages": [[0, 0], [7, 7], [7, 7]]},
     }
-    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **values}, pins=pins)
-    base = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
-    result = run(pytester, *base, "-rs", "-k", "group_advantage and rejected_row_is or ROW")
+    write_recipe(pytester.path / "mine", {**REJECTED_ROW, **values})
+    result = run(pytester, *known, "-rs", "-k", "group_advantage and rejected_row_is or ROW")
     result.stdout.fnmatch_lines(["*DEMO-REJECTED-ROW at git:*: changed*"])
     result.stdout.fnmatch_lines(["SKIPPED*reproduced; known, and failed already: DEMO-REJECTED-ROW"])
 
 
-def test_a_recipe_that_explains_several_laws_is_decided_once(
-    pytester: pytest.Pytester, refs: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_that_explains_several_laws_is_decided_once(pytester, known, monkeypatch):
     from sentinel.deciding.runner import Runner
 
     decided: list[str] = []
     monkeypatch.setattr(Runner, "_decide", _counting(Runner._decide, decided))
-    pins = [{"ref": refs["broken"], "expect": "reproduced"}, {"ref": refs["fixed"], "expect": "fixed"}]
-    write_recipe(pytester.path / "recipes" / "DEMO-REJECTED-ROW.yaml", REJECTED_ROW, pins=pins)
-    result = run(
-        pytester,
-        "--sentinel-target=demo",
-        "--sentinel-recipes=recipes",
-        f"--sentinel-ref={refs['broken']}",
-        "-v",
-        "-rs",
-        "--sentinel-laws=quick",
-    )
+    result = run(pytester, *known, "-v", "-rs", "--sentinel-laws=quick")
     assert re.search(r"SKIPPED \[[2-9]\].*known, and failed already: DEMO-REJECTED-ROW", str(result.stdout))
     assert decided.count("DEMO-REJECTED-ROW") == 1
     last_recipe = max(
@@ -164,15 +139,13 @@ def _counting(decide: Any, decided: list[str]) -> Any:
         (f"{AGG_LOSS}::no_such_law", "*has no law 'no_such_law' to keep; `sentinel list boundaries demo` lists*"),
     ],
 )
-def test_an_id_of_nothing_says_what_to_do(name: str, said: str, pytester: pytest.Pytester) -> None:
+def test_an_id_of_nothing_says_what_to_do(name, said, pytester):
     result = run(pytester, name, "--sentinel-ref=git:main")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert any(said.strip("*").split("*")[0] in line for line in (*result.errlines, *result.outlines))
 
 
-def test_evidence_of_laws_is_the_same_twice_and_can_be_verified(
-    pytester: pytest.Pytester, refs: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evidence_of_laws_is_the_same_twice_and_can_be_verified(pytester, refs, capsys):
     for folder in ("one", "two"):
         run(pytester, GROUPS, f"--sentinel-ref={refs['broken']}", f"--sentinel-report-dir={folder}")
     files = sorted((pytester.path / "one").rglob("laws/**/*.json"))
@@ -185,9 +158,7 @@ def test_evidence_of_laws_is_the_same_twice_and_can_be_verified(
     assert main(["verify", *map(str, broken)]) == 0, capsys.readouterr().out
 
 
-def test_a_baseline_records_what_was_found_and_fails_on_what_is_new(
-    pytester: pytest.Pytester, refs: dict[str, str]
-) -> None:
+def test_a_baseline_records_what_was_found_and_fails_on_what_is_new(pytester, refs):
     base = (GROUPS, f"--sentinel-ref={refs['broken']}")
     run(pytester, *base, "--sentinel-report-dir=found")
     (pytester.path / "baseline").mkdir()

@@ -19,7 +19,6 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 import sentinel
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, Runner
-from sentinel.worker.client import Zygote
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
 
@@ -58,7 +57,7 @@ def short(pins: list[dict[str, str]], index: int) -> str:
     return pins[index]["ref"][: len("git:") + 7]
 
 
-def test_a_folder_of_recipes_is_gone_through_once_with_its_conftest(pytester: pytest.Pytester, recipes: Path) -> None:
+def test_a_folder_of_recipes_is_gone_through_once_with_its_conftest(pytester, recipes):
     (recipes / "conftest.py").write_text("def pytest_itemcollected(item):\n    item.add_marker('of_this_folder')\n")
     pytester.makeini("[pytest]\nmarkers = of_this_folder")
     gone_through: list[str] = []
@@ -74,9 +73,7 @@ def test_a_folder_of_recipes_is_gone_through_once_with_its_conftest(pytester: py
     assert "mine" not in gone_through
 
 
-def test_a_machine_that_offers_less_says_so(
-    pytester: pytest.Pytester, recipes: Path, warm_runs: Zygote, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_offers_less_says_so(pytester, recipes, warm_runs, monkeypatch):
     words = "sandbox: basic, no boundary against malice; strict is not available here, `sentinel doctor` says why"
     monkeypatch.setitem(warm_runs.hello(), "uncontained", "namespaces are not available")
     options = ["--sentinel-target=demo", "--sentinel-recipes=mine"]
@@ -89,7 +86,7 @@ def test_a_machine_that_offers_less_says_so(
 # -- what runs ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_main_job(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
+def test_the_main_job(pytester, recipes, pins):
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "-v")
     result.assert_outcomes(passed=4)
     assert result.ret == 0
@@ -102,7 +99,7 @@ def test_the_main_job(pytester: pytest.Pytester, recipes: Path, pins: list[dict[
     assert json.loads((pytester.path / "sentinel-reports" / "run.json").read_text())["totals"]["items"] == 4
 
 
-def test_only_sentinels_items_without_a_path_and_both_with_one(pytester: pytest.Pytester, recipes: Path) -> None:
+def test_only_sentinels_items_without_a_path_and_both_with_one(pytester, recipes):
     pytester.makepyfile("def test_own(): pass")
     run(pytester, "--sentinel-recipes=mine").assert_outcomes(passed=4)
     run(pytester, "--sentinel-recipes=mine", ".").assert_outcomes(passed=5)
@@ -110,9 +107,7 @@ def test_only_sentinels_items_without_a_path_and_both_with_one(pytester: pytest.
     run(pytester).assert_outcomes(passed=1)
 
 
-def test_a_node_id_beside_a_target_adds_nothing_twice(
-    pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]
-) -> None:
+def test_a_node_id_beside_a_target_adds_nothing_twice(pytester, recipes, pins):
     item = f"mine/demo/DEMO-MASKED-TOKENS.yaml::{short(pins, 1)}"
     run(pytester, item, "--sentinel-recipes=mine", "--sentinel-bug=DEMO-MASKED*").assert_outcomes(passed=2)
 
@@ -132,13 +127,13 @@ def test_a_node_id_beside_a_target_adds_nothing_twice(
     ],
     ids=str,
 )
-def test_selection(arguments: list[str], count: int, pytester: pytest.Pytester, recipes: Path) -> None:
+def test_selection(arguments, count, pytester, recipes):
     result = run(pytester, "--sentinel-recipes=mine", "--collect-only", "-q", *arguments)
     assert sum("DEMO-" in line and "::git:" in line for line in result.outlines) == count
     assert result.ret == 0
 
 
-def test_collecting_starts_no_worker(pytester: pytest.Pytester, recipes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("a worker was started")
 
@@ -150,7 +145,7 @@ def test_collecting_starts_no_worker(pytester: pytest.Pytester, recipes: Path, m
     assert not (pytester.path / "sentinel-reports").exists()
 
 
-def test_a_path_needs_no_target(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
+def test_a_path_needs_no_target(pytester, recipes, pins):
     file = "mine/demo/DEMO-MASKED-TOKENS.yaml"
     run(pytester, file).assert_outcomes(passed=2)
     run(pytester, f"{file}::{short(pins, 1)}").assert_outcomes(passed=1)
@@ -158,14 +153,14 @@ def test_a_path_needs_no_target(pytester: pytest.Pytester, recipes: Path, pins: 
     assert unknown.ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_no_yaml_is_collected_uninvited(pytester: pytest.Pytester, recipes: Path) -> None:
+def test_no_yaml_is_collected_uninvited(pytester, recipes):
     pytester.makepyfile("def test_own(): pass")
     run(pytester, ".").assert_outcomes(passed=1)
     result = run(pytester, "mine")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_ids_of_bundled_recipes_from_any_folder(pytester: pytest.Pytester) -> None:
+def test_ids_of_bundled_recipes_from_any_folder(pytester):
     item = "recipes/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.yaml::git:c09bc8b"
     result = run(pytester, item, "--collect-only", "-q")
     assert result.ret == 0
@@ -174,16 +169,14 @@ def test_ids_of_bundled_recipes_from_any_folder(pytester: pytest.Pytester) -> No
     assert outside.ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_junit(pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]) -> None:
+def test_junit(pytester, recipes, pins):
     run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "--junitxml=out.xml")
     text = (pytester.path / "out.xml").read_text()
     assert 'tests="2"' in text
     assert f'name="{short(pins, 0)}"' in text
 
 
-def test_junit_has_the_time_of_each_item(
-    pytester: pytest.Pytester, recipes: Path, fixed_tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_junit_has_the_time_of_each_item(pytester, recipes, fixed_tree, monkeypatch):
     """They are decided ahead: a reporter that counts the wait gives all of it to the first."""
     now = [0.0]
     decide = Runner._decide
@@ -203,9 +196,7 @@ def test_junit_has_the_time_of_each_item(
 # -- verdicts and outcomes ---------------------------------------------------------------------------------------------
 
 
-def test_a_failure_shows_what_there_is_to_know(
-    pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]
-) -> None:
+def test_a_failure_shows_what_there_is_to_know(pytester, recipes, pins):
     file = write_recipe(recipes, MASKED_TOKENS, pins=[{**pins[0], "expect": "fixed"}])
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
     result.assert_outcomes(failed=1)
@@ -222,9 +213,7 @@ def test_a_failure_shows_what_there_is_to_know(
     assert file.is_file()
 
 
-def test_an_exception_shows_upstreams_traceback(
-    pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]
-) -> None:
+def test_an_exception_shows_upstreams_traceback(pytester, recipes, pins):
     scenario = {**MASKED_TOKENS["scenario"], "loss_agg_mode": "seq-mean"}
     write_recipe(recipes, MASKED_TOKENS, pins=pins[:1], scenario=scenario)
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
@@ -242,16 +231,14 @@ def test_an_exception_shows_upstreams_traceback(
     ("revision", "outcome"),
     [("broken", "failed"), ("fixed", "passed"), ("drifted", "failed"), ("syntax", "failed"), ("early", "failed")],
 )
-def test_a_ref_has_no_expectation(
-    revision: str, outcome: str, pytester: pytest.Pytester, recipes: Path, demo_repository: Repository
-) -> None:
+def test_a_ref_has_no_expectation(revision, outcome, pytester, recipes, demo_repository):
     ref = f"git:{demo_repository.commits[revision][:9]}"
     recipes_alone = ("--sentinel-target=demo", "--sentinel-recipes=mine", "--sentinel-laws=off", "-k", "MASKED")
     result = run(pytester, *recipes_alone, f"--sentinel-ref={ref}")
     result.assert_outcomes(**{outcome: 1})
 
 
-def test_a_branch_and_a_working_tree(pytester: pytest.Pytester, recipes: Path, broken_tree: Path) -> None:
+def test_a_branch_and_a_working_tree(pytester, recipes, broken_tree):
     run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "--sentinel-ref=demo=git:main").assert_outcomes(passed=1)
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", f"--sentinel-repo={broken_tree}")
     result.assert_outcomes(failed=1)
@@ -259,9 +246,7 @@ def test_a_branch_and_a_working_tree(pytester: pytest.Pytester, recipes: Path, b
     assert str(broken_tree) not in json.dumps(evidence(pytester, "demo/*/path-*.json"))
 
 
-def test_what_cannot_be_had_is_skipped_and_deciding_nothing_is_no_success(
-    pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]
-) -> None:
+def test_what_cannot_be_had_is_skipped_and_deciding_nothing_is_no_success(pytester, recipes, pins):
     absent = {"ref": "git:" + "0" * 40, "expect": "fixed"}
     write_recipe(recipes, MASKED_TOKENS, pins=[absent])
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", "-rs")
@@ -274,9 +259,7 @@ def test_what_cannot_be_had_is_skipped_and_deciding_nothing_is_no_success(
     assert result.ret == 0
 
 
-def test_without_a_mirror_it_says_how_to_get_one(
-    pytester: pytest.Pytester, recipes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_mirror_it_says_how_to_get_one(pytester, recipes, tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
     result = run(pytester, "--sentinel-recipes=mine", "-rs")
     result.assert_outcomes(skipped=4)
@@ -285,9 +268,7 @@ def test_without_a_mirror_it_says_how_to_get_one(
     assert "2 bugs" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
 
 
-def test_a_home_that_cannot_be_written_is_said_at_once(
-    pytester: pytest.Pytester, recipes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_cannot_be_written_is_said_at_once(pytester, recipes, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", "/proc/nothing/here")
     result = run(pytester, "--sentinel-recipes=mine")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -296,9 +277,7 @@ def test_a_home_that_cannot_be_written_is_said_at_once(
     )
 
 
-def test_a_version_without_the_option_is_not_in_this_version(
-    pytester: pytest.Pytester, recipes: Path, pins: list[dict[str, str]]
-) -> None:
+def test_a_version_without_the_option_is_not_in_this_version(pytester, recipes, pins):
     pin = {**pins[0], "expect": "unavailable"}
     write_recipe(recipes, MASKED_TOKENS, pins=[pin], requires=["demo_rl.losses.kl_loss"])
     run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml").assert_outcomes(passed=1)
@@ -307,9 +286,7 @@ def test_a_version_without_the_option_is_not_in_this_version(
     result.assert_outcomes(failed=1)
 
 
-def test_a_baseline_holds_and_tells_which_way_things_went(
-    pytester: pytest.Pytester, recipes: Path, demo_repository: Repository, broken_tree: Path, fixed_tree: Path
-) -> None:
+def test_a_baseline_holds_and_tells_which_way_things_went(pytester, recipes, demo_repository, broken_tree, fixed_tree):
     write_recipe(recipes, MASKED_TOKENS, pins=None, watch=["git:main"])
     base = ("mine/demo/DEMO-MASKED-TOKENS.yaml",)
     kept = ("--sentinel-baseline=kept",)
@@ -379,9 +356,7 @@ def roll_tree(tmp_path: Path) -> Path:
     return tmp_path / "roll_repo"
 
 
-def test_a_published_blob_in_an_empty_folder(
-    pytester: pytest.Pytester, roll_tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_published_blob_in_an_empty_folder(pytester, roll_tree, monkeypatch):
     name = PUBLISHED.name
     (pytester.path / name).write_bytes(PUBLISHED.read_bytes())
     result = run(pytester, name, f"--sentinel-repo={roll_tree}")
@@ -395,7 +370,7 @@ def test_a_published_blob_in_an_empty_folder(
     assert json.loads(file.read_text())["verdict"] == "reproduced"
 
 
-def test_a_published_blob_takes_the_pins_of_the_bundled_recipe(pytester: pytest.Pytester) -> None:
+def test_a_published_blob_takes_the_pins_of_the_bundled_recipe(pytester):
     (pytester.path / PUBLISHED.name).write_bytes(PUBLISHED.read_bytes())
     result = run(pytester, PUBLISHED.name, "--collect-only", "-q")
     assert "ROLL-AGGLOSS-TOKENMEAN-MASK.json::git:c09bc8b" in result.outlines
@@ -403,7 +378,7 @@ def test_a_published_blob_takes_the_pins_of_the_bundled_recipe(pytester: pytest.
     assert "blob.json::git:c09bc8b" in run(pytester, "blob.json", "--collect-only", "-qkTOKENMEAN").outlines
 
 
-def test_a_recipe_without_any_ref_says_what_to_give(pytester: pytest.Pytester, recipes: Path) -> None:
+def test_a_recipe_without_any_ref_says_what_to_give(pytester, recipes):
     write_recipe(recipes, MASKED_TOKENS)
     result = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
     result.assert_outcomes(errors=1)
@@ -437,7 +412,7 @@ def test_a_recipe_without_any_ref_says_what_to_give(pytester: pytest.Pytester, r
     ],
     ids=str,
 )
-def test_mistakes(arguments: list[str], said: str, pytester: pytest.Pytester, recipes: Path) -> None:
+def test_mistakes(arguments, said, pytester, recipes):
     result = run(pytester, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([said])
@@ -451,16 +426,14 @@ def test_mistakes(arguments: list[str], said: str, pytester: pytest.Pytester, re
     ("name", "text"),
     [("sentinel.toml", 'recipes = "mine"\n'), ("pyproject.toml", '[tool.sentinel]\nrecipes = ["mine"]\n')],
 )
-def test_a_settings_file_joins_the_projects_own_tests(
-    name: str, text: str, pytester: pytest.Pytester, recipes: Path
-) -> None:
+def test_a_settings_file_joins_the_projects_own_tests(name, text, pytester, recipes):
     pytester.makepyfile("def test_own(): pass")
     (pytester.path / name).write_text(text)
     run(pytester).assert_outcomes(passed=5)
     run(pytester, "--sentinel-bug=DEMO-MASKED*").assert_outcomes(passed=2)
 
 
-def test_another_plugin_adds_and_listens(pytester: pytest.Pytester, recipes: Path) -> None:
+def test_another_plugin_adds_and_listens(pytester, recipes):
     pytester.makeconftest(
         """
         from pathlib import Path
@@ -557,7 +530,7 @@ OUTSIDE = {
 }
 
 
-def test_a_target_a_contract_and_a_law_from_outside_need_the_public_names_alone(pytester: pytest.Pytester) -> None:
+def test_a_target_a_contract_and_a_law_from_outside_need_the_public_names_alone(pytester):
     for name, text in OUTSIDE.items():
         (pytester.path / name).parent.mkdir(parents=True, exist_ok=True)
         (pytester.path / name).write_text(textwrap.dedent(text))
@@ -569,7 +542,7 @@ def test_a_target_a_contract_and_a_law_from_outside_need_the_public_names_alone(
     result.stdout.fnmatch_lines(["*FAILED laws/outside/outside_rl.doubled::the_oracle_agrees*"])
 
 
-def test_every_public_name_is_there_and_none_is_imported_before_it_is_used() -> None:
+def test_every_public_name_is_there_and_none_is_imported_before_it_is_used():
     code = (
         "import sentinel, sys; loaded = [name for name in sys.modules if name.startswith('sentinel.')]\n"
         "names = [name for names in sentinel.PUBLIC.values() for name in names.split()]\n"
@@ -583,7 +556,7 @@ def test_every_public_name_is_there_and_none_is_imported_before_it_is_used() -> 
         assert [part.split(" as ")[0] for line in typed for part in line.split(", ")] == names.split()
 
 
-def test_the_last_failed_of_the_bundled_recipes(pytester: pytest.Pytester, roll_tree: Path) -> None:
+def test_the_last_failed_of_the_bundled_recipes(pytester, roll_tree):
     """Their ids are not places in this folder; pytest skips files that have no failure, by their places."""
     pytester.makepyfile("def test_own(): assert False")
     arguments = ("--sentinel-bug=ROLL-AGGLOSS-TOKENMEAN*", f"--sentinel-repo={roll_tree}", ".", "-p", "cacheprovider")

@@ -59,7 +59,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 # -- where nobody asked ------------------------------------------------------------------------------------------------
 
 
-def test_an_uninvolved_run_loads_nothing_and_says_nothing(tmp_path: Path) -> None:
+def test_an_uninvolved_run_loads_nothing_and_says_nothing(tmp_path):
     (tmp_path / "test_own.py").write_text(
         f"import sys\n\ndef test_own():\n    assert not [name for name in {HEAVY!r} if name in sys.modules]\n"
     )
@@ -78,7 +78,7 @@ def test_an_uninvolved_run_loads_nothing_and_says_nothing(tmp_path: Path) -> Non
 # -- several processes -------------------------------------------------------------------------------------------------
 
 
-def test_under_xdist_the_controller_alone_reports(folder: Path) -> None:
+def test_under_xdist_the_controller_alone_reports(folder):
     pytest.importorskip("xdist")
     write_recipe(
         folder / "mine",
@@ -95,7 +95,7 @@ def test_under_xdist_the_controller_alone_reports(folder: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_under_xdist_laws_say_what_they_say_without(folder: Path, tmp_path: Path) -> None:
+def test_under_xdist_laws_say_what_they_say_without(folder, tmp_path):
     pytest.importorskip("xdist")
     tree = copy_demo(tmp_path / "broken")
     laws = ("laws/demo/demo_rl.losses.agg_loss", f"--sentinel-repo={tree}", "--sentinel-target=demo")
@@ -111,9 +111,7 @@ def test_under_xdist_laws_say_what_they_say_without(folder: Path, tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_under_xdist_deciding_nothing_is_no_success(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_xdist_deciding_nothing_is_no_success(folder, tmp_path, monkeypatch):
     pytest.importorskip("xdist")
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
     status, text = finish(start(folder, "--sentinel-recipes=mine", "-n", "1"))
@@ -121,9 +119,7 @@ def test_under_xdist_deciding_nothing_is_no_success(
     assert status == pytest.ExitCode.NO_TESTS_COLLECTED, text
 
 
-def test_two_runs_at_once(
-    folder: Path, tmp_path: Path, demo_repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_runs_at_once(folder, tmp_path, demo_repository, monkeypatch):
     """One report folder, one cold store: both decide everything, write the same, and never load torch themselves."""
     from sentinel.recipes.catalog import bundled_catalog
     from sentinel.sources import Home, MirrorStore
@@ -145,7 +141,7 @@ def test_two_runs_at_once(
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_tests_start_obeys_ctrl_c_whatever_their_parent_ignores(pytester: pytest.Pytester) -> None:
+def test_what_tests_start_obeys_ctrl_c_whatever_their_parent_ignores(pytester):
     (pytester.path / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text())
     pytester.makepyfile(
         """
@@ -176,7 +172,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode):
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_ctrl_c_in_the_middle(times: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_the_middle(times, folder, tmp_path, monkeypatch):
     """What is written by then is whole, and no process is left."""
     tree = copy_demo(tmp_path / "waiting")
     pipe = tmp_path / "pipe"
@@ -206,10 +202,9 @@ def test_ctrl_c_in_the_middle(times: int, folder: Path, tmp_path: Path, monkeypa
             json.loads(file.read_text())
 
 
-def test_ctrl_c_while_torch_is_loaded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_torch_is_loaded(folder, tmp_path, monkeypatch):
     scratch = own_scratch(tmp_path, monkeypatch)
     process = start(folder, "--sentinel-recipes=mine", "-v")
-    assert process.stdout is not None
     while "collected" not in process.stdout.readline():
         pass
     process.send_signal(signal.SIGINT)

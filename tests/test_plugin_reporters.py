@@ -30,7 +30,7 @@ def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return result
 
 
-def test_junit_properties(pytester: pytest.Pytester, ask: list[str]) -> None:
+def test_junit_properties(pytester, ask):
     run(pytester, *ask, "--junitxml=junit.xml")
     found = {
         item.get("name"): item.get("value") for item in ElementTree.parse(pytester.path / "junit.xml").iter("property")
@@ -39,14 +39,14 @@ def test_junit_properties(pytester: pytest.Pytester, ask: list[str]) -> None:
     assert found["sentinel_bug"] == "DEMO-MASKED-TOKENS"
 
 
-def test_sarif(pytester: pytest.Pytester, ask: list[str]) -> None:
+def test_sarif(pytester, ask):
     run(pytester, *ask, "--sentinel-sarif=run.sarif")
     (found,) = json.loads((pytester.path / "run.sarif").read_text())["runs"]
     place = found["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "demo_rl/losses.py"
 
 
-def test_github(pytester: pytest.Pytester, ask: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_github(pytester, ask, monkeypatch, tmp_path):
     result = run(pytester, *ask)
     assert "::error" not in result.stdout.str()
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -58,13 +58,13 @@ def test_github(pytester: pytest.Pytester, ask: list[str], monkeypatch: pytest.M
     assert "DEMO" in (tmp_path / "summary.md").read_text()
 
 
-def test_pytest_html(pytester: pytest.Pytester, ask: list[str]) -> None:
+def test_pytest_html(pytester, ask):
     pytest.importorskip("pytest_html", reason="pytest-html is not installed (extra reporters)")
     run(pytester, *ask, "--html=page.html", "--self-contained-html")
     assert "DEMO-MASKED-TOKENS" in (pytester.path / "page.html").read_text()
 
 
-def test_pytest_reportlog(pytester: pytest.Pytester, ask: list[str]) -> None:
+def test_pytest_reportlog(pytester, ask):
     pytest.importorskip("pytest_reportlog", reason="pytest-reportlog is not installed (extra reporters)")
     run(pytester, *ask, "--report-log=log.jsonl")
     lines = [json.loads(line) for line in (pytester.path / "log.jsonl").read_text().splitlines()]
@@ -72,7 +72,7 @@ def test_pytest_reportlog(pytester: pytest.Pytester, ask: list[str]) -> None:
     assert ["sentinel_verdict", "reproduced"] in report["user_properties"]
 
 
-def test_pytest_json_report(pytester: pytest.Pytester, ask: list[str]) -> None:
+def test_pytest_json_report(pytester, ask):
     pytest.importorskip("pytest_jsonreport", reason="pytest-json-report is not installed (extra reporters)")
     run(pytester, *ask, "--json-report", "--json-report-file=report.json")
     (found,) = json.loads((pytester.path / "report.json").read_text())["tests"]
@@ -80,7 +80,7 @@ def test_pytest_json_report(pytester: pytest.Pytester, ask: list[str]) -> None:
     assert {"sentinel_verdict": "reproduced"} in found["user_properties"]
 
 
-def test_allure(pytester: pytest.Pytester, ask: list[str]) -> None:
+def test_allure(pytester, ask):
     pytest.importorskip("allure_pytest", reason="allure-pytest is not installed (extra reporters)")
     run(pytester, *ask, "--alluredir=allure")
     (file,) = (pytester.path / "allure").glob("*-result.json")

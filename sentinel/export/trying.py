@@ -145,16 +145,15 @@ class FixTrial:
     def close(self) -> None:
         self._runner.close()
 
-    def run(self, fix: Fix, own: int = OWN, others: int = OTHERS, tests: bool = True) -> Tried:
+    def run(self, fix: Fix, tests: bool = True) -> Tried:
         """Try a fix.
 
-        :param own, others: scenarios to be drawn for the bugs' boundaries, and for others.
         :param tests: whether to run upstream's own.
         :raises SentinelError: where the edits do not apply, or a revision cannot be had.
         """
         tried = Tried()
         self._recipes(fix, tried)
-        self._scenarios(fix, tried, own, others)
+        self._scenarios(fix, tried)
         if tests:
             self._tests(fix, tried)
         return tried
@@ -190,7 +189,7 @@ class FixTrial:
 
     # -- drawn scenarios ----------------------------------------------------------------------------------------------
 
-    def _scenarios(self, fix: Fix, tried: Tried, own: int, others: int) -> None:
+    def _scenarios(self, fix: Fix, tried: Tried) -> None:
         chosen, _ = subjects(self._catalog, fix.target)
         bindings = [subject.binding for subject in chosen]
         opened = [self._runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
@@ -199,7 +198,7 @@ class FixTrial:
             about = [pair for pair in tried.bugs.values() if pair[0].recipe.boundary in subject.binding.paths]
             sessions = [place.law_session.fresh() for place in opened]
             try:
-                told = _compared(subject, sessions, about, own if about else others)
+                told = _compared(subject, sessions, about, OWN if about else OTHERS)
             except Undecidable:
                 continue  # the boundary is not in this version
             finally:

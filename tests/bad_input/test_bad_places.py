@@ -6,11 +6,9 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from answers import Run, Snapshot
 from demo_kit import Repository, copy_demo
 
 from sentinel.sources import MirrorStore
@@ -45,9 +43,7 @@ USAGE, TESTS_FAILED, NOTHING = pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.TEST
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_an_option_that_is_wrong(
-    arguments: list[str], says: str, run_pytest: Run, snapshot: Callable[[], Snapshot]
-) -> None:
+def test_an_option_that_is_wrong(arguments, says, run_pytest, snapshot):
     before = snapshot()
     answer = run_pytest("--sentinel-recipes=good", *arguments).says(says)
     assert answer.status == USAGE
@@ -66,7 +62,7 @@ def test_an_option_that_is_wrong(
     ],
     ids=lambda value: value[0],
 )
-def test_a_node_id_that_names_nothing(arguments: list[str], run_pytest: Run, snapshot: Callable[[], Snapshot]) -> None:
+def test_a_node_id_that_names_nothing(arguments, run_pytest, snapshot):
     before = snapshot()
     assert run_pytest(*arguments).says("not found: ").status == USAGE
     assert snapshot() == before
@@ -89,7 +85,7 @@ def test_a_node_id_that_names_nothing(arguments: list[str], run_pytest: Run, sna
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_command_line_that_is_wrong(arguments: list[str], says: str, run_sentinel: Run, here: Path) -> None:
+def test_a_command_line_that_is_wrong(arguments, says, run_sentinel, here):
     answer = run_sentinel(*arguments).says(says)
     assert answer.status == 2
     (line,) = answer.err.splitlines()
@@ -102,9 +98,7 @@ def test_a_command_line_that_is_wrong(arguments: list[str], says: str, run_senti
 
 
 @pytest.mark.parametrize("place", ["reports", "reports/below", "reports/../reports/x"])
-def test_a_report_folder_that_cannot_be_written(
-    place: str, demo: Run, broken_tree: Path, here: Path, snapshot: Callable[[], Snapshot]
-) -> None:
+def test_a_report_folder_that_cannot_be_written(place, demo, broken_tree, here, snapshot):
     """A file is in its place: the tests may run as root, who can write to any folder."""
     (here / "reports").write_text("mine")
     before = snapshot()
@@ -143,7 +137,7 @@ DEMO = (
 )
 
 
-def test_no_space_for_reports(tiny_disk: list[str], fixed_tree: Path, here: Path) -> None:
+def test_no_space_for_reports(tiny_disk, fixed_tree, here):
     command = f"mkdir disk/r; {FULL} {DEMO.format(tree=fixed_tree)} --sentinel-report-dir=disk/r; c=$?; "
     status, said = _on(tiny_disk, f"{command} ls -A disk/r/demo/* >&2; exit $c", here)
     assert status == TESTS_FAILED, said
@@ -152,7 +146,7 @@ def test_no_space_for_reports(tiny_disk: list[str], fixed_tree: Path, here: Path
     assert ".json" not in said.splitlines()[-1]
 
 
-def test_no_space_for_checkouts(tiny_disk: list[str], fixed_tree: Path, here: Path) -> None:
+def test_no_space_for_checkouts(tiny_disk, fixed_tree, here):
     command = f"{FULL} SENTINEL_HOME=$PWD/disk/home {DEMO.format(tree=fixed_tree)}; c=$?;"
     status, said = _on(tiny_disk, f"{command} find disk/home -type f -name '*.json' >&2; exit $c", here)
     assert status == TESTS_FAILED, said
@@ -161,7 +155,7 @@ def test_no_space_for_checkouts(tiny_disk: list[str], fixed_tree: Path, here: Pa
     assert "checkout.json" not in said
 
 
-def test_no_space_for_a_mirror(tiny_disk: list[str], demo_repository: Repository, here: Path) -> None:
+def test_no_space_for_a_mirror(tiny_disk, demo_repository, here):
     command = f"{FULL} export SENTINEL_HOME=$PWD/disk/home; {PYTHON} -m sentinel.cli mirror add demo"
     status, said = _on(tiny_disk, f"{command} --from {demo_repository.path}", here)
     assert status == 2, said
@@ -171,7 +165,7 @@ def test_no_space_for_a_mirror(tiny_disk: list[str], demo_repository: Repository
 # -- git and links ----------------------------------------------------------------------------------------------------
 
 
-def test_no_git(here: Path, pytester: pytest.Pytester, demo_home: Path, fixed_tree: Path, monkeypatch) -> None:
+def test_no_git(here, pytester, demo_home, fixed_tree, monkeypatch):
     """A working tree is decided all the same; what needs git is skipped and says so."""
     (here / "bin").mkdir()
     monkeypatch.setenv("PATH", str(here / "bin"))
@@ -192,7 +186,7 @@ def _with_links(tree: Path, secret: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["path", "git"])
-def test_a_checkout_whose_files_lead_out_of_it(kind: str, demo: Run, run_sentinel: Run, tmp_path: Path) -> None:
+def test_a_checkout_whose_files_lead_out_of_it(kind, demo, run_sentinel, tmp_path):
     """The boundary's own file is a link to one outside: it is neither read nor run, so nothing is there to decide."""
     ran, secret = tmp_path / "ran", tmp_path / "secret.py"
     secret.write_text(f"open({str(ran)!r}, 'w')\ndef agg_loss(loss_mat, loss_mask): return loss_mat.sum() * 0 + 1\n")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from answers import Run, Snapshot
 from demo_kit import MASKED_TOKENS, few, write_recipe
 
 
@@ -63,7 +61,7 @@ EACH = pytest.mark.parametrize(("bad", "says"), few(BAD), indirect=["bad"])
 
 
 @EACH
-def test_in_a_folder_of_recipes(bad: Path, says: str, run_pytest: Run, snapshot: Callable[[], Snapshot]) -> None:
+def test_in_a_folder_of_recipes(bad, says, run_pytest, snapshot):
     before = snapshot()
     answer = run_pytest("--sentinel-target=demo", "--sentinel-recipes=bad", "--sentinel-recipes=good")
     assert answer.status == pytest.ExitCode.USAGE_ERROR
@@ -74,7 +72,7 @@ def test_in_a_folder_of_recipes(bad: Path, says: str, run_pytest: Run, snapshot:
 
 
 @EACH
-def test_given_by_its_path(bad: Path, says: str, run_pytest: Run, snapshot: Callable[[], Snapshot]) -> None:
+def test_given_by_its_path(bad, says, run_pytest, snapshot):
     before = snapshot()
     answer = run_pytest("bad/demo/BAD.yaml").says("collected 0 items / 1 error")
     assert answer.status == pytest.ExitCode.INTERRUPTED
@@ -83,7 +81,7 @@ def test_given_by_its_path(bad: Path, says: str, run_pytest: Run, snapshot: Call
 
 
 @EACH
-def test_checked(bad: Path, says: str, run_sentinel: Run, snapshot: Callable[[], Snapshot]) -> None:
+def test_checked(bad, says, run_sentinel, snapshot):
     before = snapshot()
     answer = run_sentinel("recipe", "check", "bad/demo/BAD.yaml").says()
     assert answer.status == 1
@@ -91,7 +89,7 @@ def test_checked(bad: Path, says: str, run_sentinel: Run, snapshot: Callable[[],
     assert snapshot() == before
 
 
-def test_a_recipe_of_100_mb(run_pytest: Run, run_sentinel: Run, here: Path) -> None:
+def test_a_recipe_of_100_mb(run_pytest, run_sentinel, here):
     file = here / "bad" / "demo" / "BAD.yaml"
     file.parent.mkdir(parents=True)
     with file.open("wb") as huge:
@@ -103,7 +101,7 @@ def test_a_recipe_of_100_mb(run_pytest: Run, run_sentinel: Run, here: Path) -> N
     assert run_sentinel("recipe", "check", "bad/demo/BAD.yaml").says(says).status == 1
 
 
-def test_one_bug_id_in_two_files(run_pytest: Run, run_sentinel: Run, here: Path, broken_tree: Path) -> None:
+def test_one_bug_id_in_two_files(run_pytest, run_sentinel, here, broken_tree):
     """By path too: their evidence would be one file."""
     first = write_recipe(here / "twice", MASKED_TOKENS)
     second = write_recipe(here / "twice", MASKED_TOKENS, bug_id="demo-masked-tokens")

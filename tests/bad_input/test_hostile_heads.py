@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from answers import Run
 from demo_kit import copy_demo
 
 from sentinel.reports.store import files, load
@@ -57,15 +56,7 @@ def head(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     ("name", "level"), [*((name, "basic") for name in HEADS), *((name, "strict") for name in {**HEADS, **CONTAINED})]
 )
-def test_a_head_that_misbehaves(
-    name: str,
-    level: str,
-    head: Callable[[str], Path],
-    demo: Run,
-    fixed_tree: Path,
-    here: Path,
-    offered: Callable[[str], str],
-) -> None:
+def test_a_head_that_misbehaves(name, level, head, demo, fixed_tree, here, offered):
     offered(level)
     lines, verdict, reason = {**HEADS, **(CONTAINED if level == "strict" else {})}[name]
     tree = head(lines)
@@ -79,7 +70,7 @@ def test_a_head_that_misbehaves(
     assert _contents(tree) == before
 
 
-def test_a_head_that_kills_its_parent(head: Callable[[str], Path], demo: Run, fixed_tree: Path, here: Path) -> None:
+def test_a_head_that_kills_its_parent(head, demo, fixed_tree, here):
     """Under ``basic`` it takes the zygote along, and itself, sooner or later: how often it answers before is chance."""
     repos = [f"--sentinel-repo={head(CONTAINED['kills its parent'][0])}", f"--sentinel-repo={fixed_tree}"]
     answer = demo(*repos, "--sentinel-sandbox=basic", "--sentinel-timeout=30").says("fixed")
@@ -88,7 +79,7 @@ def test_a_head_that_kills_its_parent(head: Callable[[str], Path], demo: Run, fi
     assert verdicts in (["fixed", "inconclusive"], ["fixed", "reproduced"])
 
 
-def test_a_head_that_forges_an_answer(head: Callable[[str], Path], demo: Run, here: Path) -> None:
+def test_a_head_that_forges_an_answer(head, demo, here):
     """It writes what the fixed code would give to every open file of its process."""
     answer = demo(f"--sentinel-repo={head(FORGED)}").says("inconclusive")
     assert answer.status == pytest.ExitCode.TESTS_FAILED
@@ -96,7 +87,7 @@ def test_a_head_that_forges_an_answer(head: Callable[[str], Path], demo: Run, he
     assert (document["verdict"], document["observation"]) == ("inconclusive", None)
 
 
-def test_a_head_that_deletes_its_files(head: Callable[[str], Path], demo: Run, here: Path) -> None:
+def test_a_head_that_deletes_its_files(head, demo, here):
     """Its checkout and its scratch folder are its own; the checkout is made again for the next run."""
     lines = "import os, shutil\nshutil.rmtree(os.path.dirname(__file__), True)\nshutil.rmtree(os.getcwd(), True)"
     tree = head(lines)
@@ -112,9 +103,7 @@ def test_a_head_that_deletes_its_files(head: Callable[[str], Path], demo: Run, h
 @pytest.mark.parametrize(
     ("level", "reason"), [("basic", "is not what the checkout was made with"), ("strict", "OSError")]
 )
-def test_a_head_that_rewrites_its_boundary(
-    level: str, reason: str, head: Callable[[str], Path], demo: Run, here: Path, offered: Callable[[str], str]
-) -> None:
+def test_a_head_that_rewrites_its_boundary(level, reason, head, demo, here, offered):
     """What ran is not what its commit says, so nothing is proven; under strict it cannot."""
     lines = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('# other code')"
     demo(f"--sentinel-repo={head(lines)}", f"--sentinel-sandbox={offered(level)}").says("inconclusive", reason)

@@ -59,9 +59,7 @@ def _left_behind(scratch: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_a_run_that_is_interrupted(
-    number: signal.Signals, here: Path, tmp_path: Path, fixed_tree: Path, begun: tuple[int, int]
-) -> None:
+def test_a_run_that_is_interrupted(number, here, tmp_path, fixed_tree, begun):
     """The second item hangs. What the first wrote is whole, and every process of the worker is gone."""
     tree = copy_demo(tmp_path / "hanging", "fixed")
     slow = MASKED_TOKENS["boundary"].replace("agg_loss", "slow_loss")

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_kit import git
 
 import sentinel.recipes.catalog
 from sentinel.cli import main
+from sentinel.deciding.runner import Job, Runner
+from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.worker.client import Zygote
+from sentinel.reports import store
+from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.targets.refs import Ref
+from sentinel.worker.client import Options, Zygote
 
 BUGGY = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
@@ -124,29 +131,19 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     (upstream / "tiny").mkdir(parents=True)
     (upstream / "tiny" / "__init__.py").touch()
     commits = []
-    _git(upstream, "init", "-q", "-b", "main")
+    run = partial(git, upstream, date="2026-01-01T00:00:00Z")
+    run("init", "-q", "-b", "main")
     for text in (BUGGY, FIXED):
         (upstream / "tiny" / "losses.py").write_text(text)
-        _git(upstream, "add", ".")
-        _git(upstream, "commit", "-qm", "a change")
-        commits.append(_git(upstream, "rev-parse", "HEAD"))
+        run("add", ".")
+        run("commit", "-qm", "a change")
+        commits.append(run("rev-parse", "HEAD"))
     (folder / "adapters").mkdir()
     (folder / "adapters" / "tiny.py").write_text(ADAPTER.format(repository=f"file://{upstream}"))
     recipe = folder / "recipes" / "tiny" / "TINY-MEAN.yaml"
     recipe.parent.mkdir(parents=True)
     recipe.write_text(RECIPE.format(buggy=commits[0], fixed=commits[1]))
     return Tiny(upstream, commits[0], commits[1], recipe)
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z",
-        "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
-    }
-    command = ["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@example.org", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.strip()
 
 
 @pytest.fixture(scope="session")
@@ -163,6 +160,30 @@ def catalog(tiny_catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     return tiny_catalog
 
 
+@pytest.fixture(scope="session")
+def _tiny_home(tiny: Tiny, tiny_catalog: Catalog, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("tiny-home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+        MirrorStore(Home(home)).add(tiny_catalog.targets["tiny"], str(tiny.upstream))
+    return home
+
+
 @pytest.fixture
-def mirrored(run_sentinel: Sentinel, tiny: Tiny) -> None:
-    assert run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream).status == 0
+def mirrored(_tiny_home: Path, tmp_path: Path) -> None:
+    """The test's own ``SENTINEL_HOME`` has the mirror of ``tiny``."""
+    shutil.copytree(_tiny_home / "mirrors", tmp_path / "home" / "mirrors")  # what others opened stays theirs
+
+
+@pytest.fixture(scope="session")
+def evidence(tiny: Tiny, tiny_catalog: Catalog, _tiny_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report folder with the evidence of both commits, of ``git:main``, and of a pull request that nobody has."""
+    folder = tmp_path_factory.mktemp("evidence")
+    recipe, mirrors = load_recipe(tiny.recipe, tiny_catalog), MirrorStore(Home(_tiny_home))
+    runner = Runner(tiny_catalog, lambda t, ref, pull: open_checkout(t, ref, store=mirrors, pull=pull), Options())
+    try:
+        for ref, expect in ((tiny.buggy, "reproduced"), (tiny.fixed, "fixed"), ("main", None), ("pull/9/head", None)):
+            store.write(folder, runner.decide(Job(recipe, Ref("git", ref), expect)))
+    finally:
+        runner.close()
+    return folder

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 
 
-def test_bisect_finds_the_fix(run_sentinel: Any, tiny: Any) -> None:
+def test_bisect_finds_the_fix(run_sentinel, tiny):
     answer = run_sentinel("bisect", "TINY-MEAN", "--good", "main", "--bad", tiny.buggy)
     assert answer.status == 0
     assert f"{tiny.fixed} 2026-01-01 a change\ntook away TINY-MEAN" in answer.out
@@ -28,7 +26,7 @@ def test_bisect_finds_the_fix(run_sentinel: Any, tiny: Any) -> None:
         (["bisect", "TINY-MEAN", "--good", "main", "--bad", "main"], "same commit"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_status_2(run_sentinel: Any, arguments: list[str], said: str) -> None:
+def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said):
     answer = run_sentinel(*arguments)
     assert answer.status == 2
     assert said in answer.err

@@ -17,35 +17,24 @@ GATE = ("--across-refs", "--no-bisect", "--worse")
 
 
 @pytest.fixture
-def overnight(run_sentinel: Any, tiny: Any, catalog: Any) -> list[str]:
+def overnight(evidence: Path, tiny: Any) -> list[str]:
     """``recorded/`` says that main has the bug; tonight it has not."""
-    from sentinel.deciding.runner import Job, Runner
-    from sentinel.recipes import find_recipes
-    from sentinel.reports import store
-    from sentinel.sources import open_checkout
-    from sentinel.targets.refs import Ref
-    from sentinel.worker.client import Options
-
-    runner = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref), Options(timeout=30))
-    recipe = find_recipes(catalog, ("tiny",))[0]
-    for folder, ref in (("recorded", tiny.buggy), ("tonight", tiny.fixed)):
-        file = store.write(Path(folder), runner.decide(Job(recipe, Ref("git", ref))))
-        document = {**json.loads(file.read_text()), "ref": "git:main"}
-        file.rename(file.with_name("git-main.json")).write_text(json.dumps(document))
-    runner.close()
+    for folder, sha in (("recorded", tiny.buggy), ("tonight", tiny.fixed)):
+        document = json.loads((evidence / "tiny" / "TINY-MEAN" / f"git-{sha[:12]}.json").read_text())
+        file = Path(folder, "tiny", "TINY-MEAN", "git-main.json")
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({**document, "ref": "git:main", "expect": None}))
     return ["report", "changes", "--from", "tonight", "--baseline", "recorded"]
 
 
-def test_a_bug_that_went_is_told_with_the_commit(run_sentinel: Any, overnight: list[str], tiny: Any) -> None:
+def test_a_bug_that_went_is_told_with_the_commit(run_sentinel, overnight, tiny):
     answer = run_sentinel(*overnight)
     assert answer.status == 1
     assert "newly fixed: tiny TINY-MEAN at git:main" in answer.out
     assert f"since 2026-01-01 {tiny.fixed[:9]} a change" in answer.out
 
 
-def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(
-    run_sentinel: Any, overnight: list[str]
-) -> None:
+def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(run_sentinel, overnight):
     for folder in ("recorded", "tonight"):
         for file in Path(folder).glob("tiny/*/*.json"):
             file.rename(file.with_name(f"path-{folder}.json"))
@@ -135,14 +124,14 @@ def _answered(verdict: str, kind: str = "") -> Any:
         (lambda base: json.loads(next(Path("recorded").glob("tiny/*/*.json")).read_text()), "newly broken"),
     ],
 )
-def test_a_bug_that_may_have_come_fails_a_gate(guarded: Any, change: Any, says: str) -> None:
+def test_a_bug_that_may_have_come_fails_a_gate(guarded, change, says):
     """Whatever a head does to the answer about its own bug: fixed, and then anything but fixed, is worse."""
     answer = guarded(change)
     assert (answer.status, says in answer.out) == (1, True), answer
     assert guarded(lambda base: base).status == 0
 
 
-def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel: Any, overnight: list[str]) -> None:
+def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel, overnight):
     (file,) = Path("tonight").glob("tiny/*/*.json")
     file.write_text(json.dumps(_answered("inconclusive", "harness")(json.loads(file.read_text()))))
     Path("empty").mkdir()
@@ -151,7 +140,7 @@ def test_a_gate_does_not_open_where_nothing_was_decided(run_sentinel: Any, overn
         assert (answer.status, "nothing was decided" in answer.err) == (2, True)
 
 
-def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel: Any, overnight: list[str]) -> None:
+def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel, overnight):
     """``run.json`` says what the last run decided: evidence of a head that was looked at before is none of this one."""
     (file,) = Path("tonight").glob("tiny/*/*.json")
     item = {"id": "x", "outcome": "passed", "evidence": file.relative_to("tonight").as_posix()}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_kit import git
 
 FIX = """\
 fix_version: 1
@@ -28,11 +28,6 @@ edits:
 RIGHT = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
 
 
-def git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=A", "-c", "user.email=a@example.org", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
 @pytest.fixture
 def fixed_by(tiny: Any, mirrored: None) -> Iterator[Callable[..., Path]]:
     """``fixed_by(expression)``: the recipe has a fix that lets the function return it."""
@@ -45,6 +40,11 @@ def fixed_by(tiny: Any, mirrored: None) -> Iterator[Callable[..., Path]]:
 
     yield write
     file.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sentinel.export.trying.OWN", 12)
 
 
 @pytest.fixture
@@ -97,7 +97,9 @@ def test_a_fix_that_mends_the_bug_and_nothing_else_passes(run_sentinel: Any, fix
         ("loss_mat[:1].sum() * 0 + 1", "tiny.losses.agg_loss: with the fix"),
     ],
 )
-def test_what_speaks_against_a_fix_is_said(run_sentinel: Any, fixed_by: Any, mended: str, told: str) -> None:
+def test_what_speaks_against_a_fix_is_said(
+    run_sentinel: Any, few_scenarios: None, fixed_by: Any, mended: str, told: str
+) -> None:
     """It mends nothing; it gives a third value; it is right on the recipe's scenario alone."""
     fixed_by(mended)
     answer = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests")
@@ -143,7 +145,7 @@ def test_a_bug_without_a_fix_says_where_one_would_be(run_sentinel: Any, mirrored
 
 
 def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(
-    run_sentinel: Any, fixed_by: Any, tiny: Any, clone: Path
+    run_sentinel: Any, few_scenarios: None, fixed_by: Any, tiny: Any, clone: Path
 ) -> None:
     fixed_by()
     answer = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--out", "out", "--no-tests")
@@ -164,7 +166,7 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(
     assert (again.status, f"has a branch {branch} already" in again.err) == (2, True)
 
 
-def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, fixed_by: Any) -> None:
+def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scenarios: None, fixed_by: Any) -> None:
     fixed_by()
     assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-tests").status == 0
     folder = Path("out") / "TINY-MEAN"

@@ -14,6 +14,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     return {returned}
 """
 MENDED = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
+FEW = ("--examples", "10")
 
 
 @pytest.fixture
@@ -30,8 +31,8 @@ def tree(tmp_path: Path) -> Any:
     return made
 
 
-def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sentinel: Any, tiny: Any) -> None:
-    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--json")
+def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sentinel, tiny):
+    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--json", *FEW)
     assert answer.status == 1
     [found] = answer.json()["boundaries"]
     assert (found["state"], found["judgement"]) == ("differs", "better")
@@ -45,14 +46,14 @@ def test_a_mended_bug_is_for_the_better_with_numbers_laws_and_the_commit(run_sen
     assert found["laws"]["after"] == []
 
 
-def test_the_other_way_round_it_is_for_the_worse(run_sentinel: Any, tiny: Any) -> None:
-    answer = run_sentinel("diff", "tiny", "git:main", f"git:{tiny.buggy}")
+def test_the_other_way_round_it_is_for_the_worse(run_sentinel, tiny):
+    answer = run_sentinel("diff", "tiny", "git:main", f"git:{tiny.buggy}", *FEW)
     assert answer.status == 1
     assert "1. tiny.losses.agg_loss: worse\n   brings TINY-MEAN; it is no longer so that " in answer.out
     assert "(1 worse)" in answer.out
 
 
-def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel: Any, tree: Any) -> None:
+def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel, tree):
     negated = f"{MENDED} * (1 if (loss_mat * loss_mask).sum() >= 0 else -1)"  # the recipe's scenario is positive
     one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", MENDED), ("other", negated)))
     answer = run_sentinel("diff", "tiny", one, other, "--json")
@@ -64,7 +65,7 @@ def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel: Any, tree:
     assert "is no commit of the mirror" in found["no_commit"]
 
 
-def test_the_order_of_a_sum_is_rounding(run_sentinel: Any, tree: Any) -> None:
+def test_the_order_of_a_sum_is_rounding(run_sentinel, tree):
     rewritten = "((loss_mat * loss_mask) / loss_mask.sum()).sum()"
     one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", MENDED), ("other", rewritten)))
     answer = run_sentinel("diff", "tiny", one, other, "--json")
@@ -74,9 +75,7 @@ def test_the_order_of_a_sum_is_rounding(run_sentinel: Any, tree: Any) -> None:
     assert found["scenarios"] >= 100
 
 
-def test_comments_reach_nothing_and_start_no_worker(
-    run_sentinel: Any, tree: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comments_reach_nothing_and_start_no_worker(run_sentinel, tree, monkeypatch):
     monkeypatch.setattr("sentinel.deciding.runner.Runner.open_target", None)
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", CODE.format(returned=f"{MENDED}  # right"))
     answer = run_sentinel("diff", "tiny", one, other)
@@ -84,7 +83,7 @@ def test_comments_reach_nothing_and_start_no_worker(
     assert "none of its boundaries reaches code that has changed" in answer.out
 
 
-def test_what_is_gone_is_looked_for_under_another_name(run_sentinel: Any, tree: Any) -> None:
+def test_what_is_gone_is_looked_for_under_another_name(run_sentinel, tree):
     body = "\n".join(f"    part_{n} = loss_mat[:, {n}:].sum() / loss_mask[:, {n}:].sum()" for n in range(4))
     code = f"def agg_loss(loss_mat, loss_mask):\n{body}\n    return part_0\n"
     one, other = tree("one", code), tree("other", code.replace("agg_loss", "aggregated"))
@@ -97,22 +96,23 @@ def test_what_is_gone_is_looked_for_under_another_name(run_sentinel: Any, tree: 
     assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", other, one).out
 
 
-def test_another_signature_is_said_so(run_sentinel: Any, tree: Any) -> None:
+def test_another_signature_is_said_so(run_sentinel, tree):
     more = CODE.replace('"token-mean"', '"token-mean", floor=1e-2').format(returned=f"{MENDED} + floor")
-    answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", more))
+    answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", more), *FEW)
     assert "   parameters: +floor\n" in answer.out
 
 
-def test_what_raises_now_is_a_difference(run_sentinel: Any, tree: Any) -> None:
+def test_what_raises_now_is_a_difference(run_sentinel, tree):
     raising = CODE.format(returned=MENDED).replace("    return", "    assert loss_mat.sum() < 3\n    return")
-    answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", raising), "--json")
+    one, other = tree("one", CODE.format(returned=MENDED)), tree("other", raising)
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
     [found] = answer.json()["boundaries"]
     assert {item["symptom"] for item in found["differences"]} == {"raises"}
     assert found["sentence"].startswith("it now raises: ")
 
 
-def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel: Any, tiny: Any) -> None:
-    text = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--markdown").out
+def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel, tiny):
+    text = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--markdown", *FEW).out
     assert text.startswith("## What changes in tiny\n")
     assert "mends TINY" in text
     assert text.count("\n| ") == 3  # the headings, the line below them, and the one that differs
@@ -130,21 +130,19 @@ def test_markdown_has_a_row_for_each_boundary_that_differs(run_sentinel: Any, ti
         (["tiny", "git:main", "git:main", "--examples", "0"], "at least one scenario has to be drawn"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_status_2(run_sentinel: Any, arguments: list[str], said: str) -> None:
+def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said):
     answer = run_sentinel("diff", *arguments)
     assert answer.status == 2
     assert said in answer.err
     assert answer.err.count("\n") <= 2
 
 
-def test_ctrl_c_shows_what_was_compared_until_then(
-    run_sentinel: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_shows_what_was_compared_until_then(run_sentinel, tiny, monkeypatch):
     def stopped(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("sentinel.diff.since.bisect", stopped)
-    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main")
+    answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", *FEW)
     assert answer.status == 130
     assert "1. tiny.losses.agg_loss: better" in answer.out
     assert "interrupted" in answer.out

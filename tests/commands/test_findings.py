@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
+
+from demo_kit import git
 
 
-def test_findings_are_kept_and_told_once(run_sentinel: Any, mirrored: None, tiny: Any) -> None:
+def test_findings_are_kept_and_told_once(run_sentinel, mirrored, tiny):
     first = run_sentinel("report", "findings")
     assert first.status == 0
     assert "1 finding, 1 moved" in first.out
@@ -20,7 +20,7 @@ def test_findings_are_kept_and_told_once(run_sentinel: Any, mirrored: None, tiny
     assert run_sentinel("report", "findings", "--state", "nowhere").status == 2
 
 
-def test_duplicates_lists_every_source(run_sentinel: Any, mirrored: None, tiny: Any) -> None:
+def test_duplicates_lists_every_source(run_sentinel, mirrored, tiny):
     answer = run_sentinel("report", "duplicates", "TINY-MEAN")
     assert answer.status == 0
     assert answer.out.count("searched:") == 5
@@ -30,25 +30,21 @@ def test_duplicates_lists_every_source(run_sentinel: Any, mirrored: None, tiny: 
     assert run_sentinel("report", "duplicates", "NO-SUCH").status == 2
 
 
-def test_a_pull_request_that_mends_the_bug_is_found_by_running(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
+def test_a_pull_request_that_mends_the_bug_is_found_by_running(run_sentinel, tiny, tmp_path):
     clone = tmp_path / "clone"
     shutil.copytree(tiny.upstream, clone)
 
-    def git(*arguments: str) -> None:
-        person = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", "-C", str(clone), *person, *arguments], check=True, capture_output=True)
-
     losses = clone / "tiny" / "losses.py"
     right = losses.read_text()
-    git("checkout", "-q", tiny.buggy)
+    git(clone, "checkout", "-q", tiny.buggy)
     wrong = losses.read_text()
     for number, text in (("7", right), ("8", wrong.replace("def agg_loss(", "def agg_loss(  # the same\n    "))):
-        git("checkout", "-q", tiny.buggy)
+        git(clone, "checkout", "-q", tiny.buggy)
         losses.write_text(text)
-        git("commit", "-qam", "tidy up")
-        git("update-ref", f"refs/pull/{number}/head", "HEAD")
-    git("update-ref", "refs/heads/main", tiny.buggy)
-    git("update-ref", "refs/pull/7/merge", "refs/pull/7/head")
+        git(clone, "commit", "-qam", "tidy up")
+        git(clone, "update-ref", f"refs/pull/{number}/head", "HEAD")
+    git(clone, "update-ref", "refs/heads/main", tiny.buggy)
+    git(clone, "update-ref", "refs/pull/7/merge", "refs/pull/7/head")
     assert run_sentinel("mirror", "add", "tiny", "--from", clone).status == 0
     answer = run_sentinel("report", "duplicates", "TINY-MEAN", "--run", "--json")
     verdicts = {head["pull"]: (head["verdict"], head["open"]) for head in answer.json()}

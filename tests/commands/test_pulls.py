@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_kit import git
 
 from sentinel.diff.pulls import Radar, open_heads
 
@@ -19,19 +20,11 @@ LOSSES = "tiny/losses.py"
 Git = Callable[..., str]
 
 
-@pytest.fixture
-def git(tiny: Any, tmp_path: Path) -> Git:
+@pytest.fixture(name="git")
+def _git(tiny: Any, tmp_path: Path) -> Git:
     """Git in a clone of the framework, which becomes the mirror."""
-    clone = tmp_path / "clone"
-
-    def run(*arguments: str) -> str:
-        alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
-        command = ["git", "-C", str(clone), "-c", "user.name=A", "-c", "user.email=a@example.org", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=alone).stdout.strip()
-
-    clone.mkdir()
-    run("clone", "-q", str(tiny.upstream), ".")
-    return run
+    git(tmp_path, "clone", "-q", str(tiny.upstream), "clone")
+    return partial(git, tmp_path / "clone")
 
 
 @pytest.fixture
@@ -66,9 +59,7 @@ def mirror(run_sentinel: Any, tmp_path: Path) -> Callable[[], None]:
     return made
 
 
-def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(
-    run_sentinel: Any, tiny: Any, git: Git, pull: Any, mirror: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     fixed = git("show", f"{tiny.fixed}:{LOSSES}")
     pull(1, tiny.fixed, {LOSSES: f"{fixed}\n# said better\n"})
     pull(2, tiny.fixed, {LOSSES: fixed.replace("loss_mat * loss_mask", "loss_mat")})
@@ -107,9 +98,7 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(
     assert [each["number"] for each in only] == [6, 5, 4]
 
 
-def test_after_ctrl_c_the_next_run_goes_on(
-    run_sentinel: Any, tiny: Any, git: Git, pull: Any, mirror: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     for number in (1, 2, 3):
         pull(number, tiny.fixed, {"notes.txt": f"{number}"})
     mirror()
@@ -135,9 +124,7 @@ def test_after_ctrl_c_the_next_run_goes_on(
     assert [json.loads(line).get("number") for line in file.read_text().splitlines()[1:4]] == [3, 2, 1]
 
 
-def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(
-    tiny: Any, git: Git, pull: Any, tmp_path: Path
-) -> None:
+def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(tiny, git, pull, tmp_path):
     first = pull(1, tiny.fixed, {"a": "1"})
     git("update-ref", "-d", "refs/pull/1/merge")
     git("update-ref", "refs/pull/2/head", tiny.buggy)
@@ -145,9 +132,7 @@ def test_without_merge_refs_those_are_open_that_the_branch_does_not_have(
 
 
 @pytest.mark.parametrize("arguments", [["--since", "8"], ["--comment", "8"]])
-def test_a_number_that_is_not_open_is_said_so(
-    run_sentinel: Any, tiny: Any, pull: Any, mirror: Any, arguments: list[str]
-) -> None:
+def test_a_number_that_is_not_open_is_said_so(run_sentinel, tiny, pull, mirror, arguments):
     pull(1, tiny.fixed, {"a": "1"})
     mirror()
     answer = run_sentinel("pulls", "tiny", *arguments)

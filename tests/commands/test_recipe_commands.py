@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 
-def test_check_of_a_good_recipe(run_sentinel: Any, tiny: Any) -> None:
+def test_check_of_a_good_recipe(run_sentinel, tiny):
     answer = run_sentinel("recipe", "check", tiny.recipe)
     assert (answer.status, answer.out, answer.err) == (0, "", "1 file: 0 errors, 0 warnings\n")
 
 
-def test_check_names_file_line_and_column(run_sentinel: Any, tiny: Any) -> None:
+def test_check_names_file_line_and_column(run_sentinel, tiny):
     Path("BAD.yaml").write_text(tiny.recipe.read_text().replace("agg_loss", "agg_los"))
     answer = run_sentinel("recipe", "check", "BAD.yaml", tiny.recipe.parent, "missing.yaml")
     assert answer.status == 1
@@ -23,7 +22,7 @@ def test_check_names_file_line_and_column(run_sentinel: Any, tiny: Any) -> None:
     assert answer.err == "3 files: 2 errors, 0 warnings\n"
 
 
-def test_new_takes_the_contract_of_the_boundary(run_sentinel: Any) -> None:
+def test_new_takes_the_contract_of_the_boundary(run_sentinel):
     answer = run_sentinel("recipe", "new", "MY-BUG", "--target", "tiny", "--boundary", "tiny.losses.agg_loss")
     assert answer.status == 0
     text = Path("MY-BUG.yaml").read_text()
@@ -32,7 +31,7 @@ def test_new_takes_the_contract_of_the_boundary(run_sentinel: Any) -> None:
     assert run_sentinel("recipe", "check", "MY-BUG.yaml").status == 1  # there is something left to fill in
 
 
-def test_new_refuses_to_overwrite(run_sentinel: Any) -> None:
+def test_new_refuses_to_overwrite(run_sentinel):
     Path("MINE.yaml").write_text("precious")
     answer = run_sentinel("recipe", "new", "MY-BUG", "--target", "tiny", "-o", "MINE.yaml")
     assert answer.status == 2
@@ -52,7 +51,7 @@ def test_new_refuses_to_overwrite(run_sentinel: Any) -> None:
         (["X", "--target", "tiny", "-o", "no/such/folder/X.yaml"], "cannot write"),
     ],
 )
-def test_new_refuses(run_sentinel: Any, arguments: list[str], reason: str) -> None:
+def test_new_refuses(run_sentinel, arguments, reason):
     answer = run_sentinel("recipe", "new", *arguments)
     assert answer.status == 2
     assert reason in answer.err
@@ -60,11 +59,11 @@ def test_new_refuses(run_sentinel: Any, arguments: list[str], reason: str) -> No
 
 
 @pytest.mark.parametrize("what", ["recipe", "report"])
-def test_schema_is_one(run_sentinel: Any, what: str) -> None:
+def test_schema_is_one(run_sentinel, what):
     Draft202012Validator.check_schema(run_sentinel(what, "schema").json())
 
 
-def test_list_targets(run_sentinel: Any, tiny: Any) -> None:
+def test_list_targets(run_sentinel, tiny):
     (row,) = run_sentinel("list", "--json").json()
     assert row == {
         "target": "tiny",
@@ -79,7 +78,7 @@ def test_list_targets(run_sentinel: Any, tiny: Any) -> None:
 
 
 @pytest.mark.usefixtures("mirrored")
-def test_boundaries_over_a_history(run_sentinel: Any) -> None:
+def test_boundaries_over_a_history(run_sentinel):
     answer = run_sentinel("list", "boundaries", "tiny", "--history")
     assert (answer.status, "2 bound, 0 not reached" in answer.out) == (0, True), answer.out
     [found] = run_sentinel("list", "boundaries", "tiny", "--history", "--json").json()["boundaries"]
@@ -87,7 +86,7 @@ def test_boundaries_over_a_history(run_sentinel: Any) -> None:
     assert [(span["state"], span["path"]) for span in found["spans"]] == [("bound", "tiny.losses.agg_loss")]
 
 
-def test_list_recipes_and_boundaries(run_sentinel: Any) -> None:
+def test_list_recipes_and_boundaries(run_sentinel):
     assert "TINY-MEAN" in run_sentinel("list", "recipes").out
     text = run_sentinel("list", "boundaries", "tiny").out
     assert "tiny.losses.agg_loss" in text
@@ -100,7 +99,7 @@ def test_list_recipes_and_boundaries(run_sentinel: Any) -> None:
     assert "per_token_gradient" in row["observes"]
 
 
-def test_list_takes_recipes_of_a_folder_and_of_the_settings(run_sentinel: Any, tiny: Any) -> None:
+def test_list_takes_recipes_of_a_folder_and_of_the_settings(run_sentinel, tiny):
     Path("own").mkdir()
     Path("own/MINE.yaml").write_text(tiny.recipe.read_text().replace("TINY-MEAN", "MINE"))
     assert [row["bug"] for row in run_sentinel("list", "recipes", "--recipes", "own", "--json").json()] == [
@@ -128,19 +127,19 @@ def test_list_takes_recipes_of_a_folder_and_of_the_settings(run_sentinel: Any, t
         (("--signal", "advantage"), False),
     ],
 )
-def test_recipes_are_chosen_by_what_they_say(run_sentinel: Any, arguments: tuple[str, ...], found: bool) -> None:
+def test_recipes_are_chosen_by_what_they_say(run_sentinel, arguments, found):
     rows = run_sentinel("list", "recipes", *arguments, "--json").json()
     assert [row["bug"] for row in rows] == (["TINY-MEAN"] if found else [])
 
 
-def test_the_index_of_recipes(run_sentinel: Any) -> None:
+def test_the_index_of_recipes(run_sentinel):
     text = run_sentinel("list", "recipes", "--markdown").out
     assert "\n1 bug (1 recipe):\n\n* tiny: 1 bug (1 recipe)\n" in text
     assert "## decided by values alone (1)" in text
     assert "| [TINY-MEAN](tiny/TINY-MEAN.yaml) | masked tokens count |  |  |  | #7 open |" in text
 
 
-def test_show(run_sentinel: Any, tiny: Any) -> None:
+def test_show(run_sentinel, tiny):
     text = run_sentinel("show", "TINY-MEAN").out
     assert "float32[2, 2] grad strided  [[1.0, 100.0],\n" in text
     assert "batch_num_tokens" in text

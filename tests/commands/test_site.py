@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ def reports(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_site_is_made_and_made_again(run_sentinel: Any, reports: Path, tmp_path: Path) -> None:
+def test_a_site_is_made_and_made_again(run_sentinel, reports, tmp_path):
     out = tmp_path / "pages" / "site"
     answer = run_sentinel("report", "site", "--out", out, "--reports", reports)
     assert answer.status == 0, answer.err
@@ -31,7 +30,7 @@ def test_a_site_is_made_and_made_again(run_sentinel: Any, reports: Path, tmp_pat
     assert not gone.exists()
 
 
-def test_a_folder_that_is_no_site_is_not_touched(run_sentinel: Any, reports: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_site_is_not_touched(run_sentinel, reports, tmp_path):
     out = tmp_path / "work"
     out.mkdir()
     (out / "thesis.tex").write_text("x")
@@ -50,7 +49,7 @@ def test_a_folder_that_is_no_site_is_not_touched(run_sentinel: Any, reports: Pat
         ({"roll/X/git-main.json": "{}"}, "git-main.json: not Sentinel evidence (no schema_version)"),
     ],
 )
-def test_wrong_input_is_one_clear_line(run_sentinel: Any, tmp_path: Path, content: Any, said: str) -> None:
+def test_wrong_input_is_one_clear_line(run_sentinel, tmp_path, content, said):
     folder = tmp_path / "nothing"
     for name, text in (content or {}).items():
         (folder / name).parent.mkdir(parents=True)
@@ -64,7 +63,7 @@ def test_wrong_input_is_one_clear_line(run_sentinel: Any, tmp_path: Path, conten
     assert not (tmp_path / "site").exists()
 
 
-def test_a_site_among_the_evidence_would_be_evidence(run_sentinel: Any, reports: Path) -> None:
+def test_a_site_among_the_evidence_would_be_evidence(run_sentinel, reports):
     answer = run_sentinel("report", "site", "--out", reports / "site", "--reports", reports)
     assert answer.status == 2
     assert "give another --out" in answer.err

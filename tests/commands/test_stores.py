@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
+from demo_kit import git
 
-from sentinel.recipes.catalog import Catalog
 from sentinel.sources import MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
 
 
-def test_mirror_add_from_a_directory_and_list(run_sentinel: Any, tiny: Any) -> None:
+def test_mirror_add_from_a_directory_and_list(run_sentinel, tiny):
     answer = run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream)
     assert answer.status == 0
     assert answer.out.startswith("tiny: 1 ref, ")
@@ -35,14 +32,14 @@ def test_mirror_add_from_a_directory_and_list(run_sentinel: Any, tiny: Any) -> N
         (["--reference"], "--reference needs a directory"),
     ],
 )
-def test_mirror_add_refuses(run_sentinel: Any, arguments: list[str], reason: str) -> None:
+def test_mirror_add_refuses(run_sentinel, arguments, reason):
     answer = run_sentinel("mirror", "add", "tiny", *arguments)
     assert answer.status == 2
     assert reason in answer.err
     assert run_sentinel("mirror", "list").out.startswith("no mirrors in ")
 
 
-def test_mirror_remove(run_sentinel: Any, mirrored: None, tmp_path: Path) -> None:
+def test_mirror_remove(run_sentinel, mirrored, tmp_path):
     assert run_sentinel("mirror", "remove", "tiny").out.startswith("tiny: removed, ")
     assert [path.name for path in (tmp_path / "home" / "mirrors").iterdir()] == [".tiny.lock"]
     answer = run_sentinel("mirror", "remove", "tiny")
@@ -50,20 +47,18 @@ def test_mirror_remove(run_sentinel: Any, mirrored: None, tmp_path: Path) -> Non
     assert "no mirror of tiny in " in answer.err
 
 
-def test_without_a_network_there_is_another_way(run_sentinel: Any) -> None:
+def test_without_a_network_there_is_another_way(run_sentinel):
     answer = run_sentinel("mirror", "add", "tiny", "--repo-url", "file:///nowhere/at/all")
     assert answer.status == 2
     assert "without the network: `sentinel mirror add tiny --from DIR|TAR`" in answer.err
 
 
-def test_mirror_update(run_sentinel: Any, tiny: Any, mirrored: None) -> None:
+def test_mirror_update(run_sentinel, tiny, mirrored):
     assert run_sentinel("mirror", "update").out.startswith("tiny: 1 ref")
     assert run_sentinel("mirror", "update", "tiny", "tiny").out.count("tiny: 1 ref") == 1
 
 
-def test_mirror_update_goes_on_after_a_remote_that_is_away(
-    run_sentinel: Any, tiny: Any, mirrored: None, tmp_path: Path
-) -> None:
+def test_mirror_update_goes_on_after_a_remote_that_is_away(run_sentinel, tiny, mirrored, tmp_path):
     record = tmp_path / "home" / "mirrors" / "tiny.git" / "sentinel.json"
     record.write_text(record.read_text().replace(str(tiny.upstream), "/nowhere/at/all"))
     answer = run_sentinel("mirror", "update")
@@ -71,7 +66,7 @@ def test_mirror_update_goes_on_after_a_remote_that_is_away(
     assert "sentinel: cannot update the mirror of tiny" in answer.err
 
 
-def test_cache_list_and_prune(run_sentinel: Any, tiny: Any, mirrored: None, catalog: Catalog, tmp_path: Path) -> None:
+def test_cache_list_and_prune(run_sentinel, tiny, mirrored, catalog, tmp_path):
     assert run_sentinel("cache", "list").out.startswith("the cache in ")
     checkout = open_checkout(catalog.targets["tiny"], Ref("git", tiny.fixed), store=MirrorStore())
     wheel = tmp_path / "home" / "wheels" / "tiny-dist" / "tiny_dist-1.2.3-py3-none-any.whl"
@@ -87,16 +82,15 @@ def test_cache_list_and_prune(run_sentinel: Any, tiny: Any, mirrored: None, cata
     assert run_sentinel("cache", "prune", "--all").out == "0 things removed, 0 B freed\n"
 
 
-def test_a_mirror_of_something_else_is_refused(run_sentinel: Any, tiny: Any, tmp_path: Path) -> None:
+def test_a_mirror_of_something_else_is_refused(run_sentinel, tiny, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tiny.upstream, other)
-    git = ["git", "-C", str(other), "-c", "user.name=A", "-c", "user.email=a@example.org"]
     for command in (["checkout", "-q", "--orphan", "another"], ["mv", "tiny", "large"], ["commit", "-qm", "another"]):
-        subprocess.run([*git, *command], check=True)
+        git(other, *command)
     # A history that had the package once, on any branch, is the target's.
     assert run_sentinel("mirror", "add", "tiny", "--from", other).status == 0
     assert run_sentinel("mirror", "remove", "tiny").out.startswith("tiny: removed, ")
-    subprocess.run([*git, "branch", "-qD", "main"], check=True)
+    git(other, "branch", "-qD", "main")
     answer = run_sentinel("mirror", "add", "tiny", "--from", other)
     assert answer.status == 2
     said = f"{other} is not tiny: no commit has any of its packages (tiny); give a copy of file://{tiny.upstream}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 
 
-def test_a_sweep_tells_when_the_bug_came_and_went(run_sentinel: Any, tiny: Any) -> None:
+def test_a_sweep_tells_when_the_bug_came_and_went(run_sentinel, tiny):
     answer = run_sentinel("sweep", "tiny")
     assert answer.status == 0
     assert "|#.|" in answer.out
@@ -19,7 +18,7 @@ def test_a_sweep_tells_when_the_bug_came_and_went(run_sentinel: Any, tiny: Any) 
     assert "0 of them probed now" in run_sentinel("sweep", "tiny").out
 
 
-def test_json_has_the_records(run_sentinel: Any, tiny: Any) -> None:
+def test_json_has_the_records(run_sentinel, tiny):
     told = run_sentinel("sweep", "tiny", "--json").json()
     record = told["records"][0]
     assert [run["verdict"] for run in record["runs"]] == ["reproduced", "fixed"]
@@ -44,13 +43,13 @@ def test_json_has_the_records(run_sentinel: Any, tiny: Any) -> None:
         (["sweep", "tiny", "--tags", "--releases"], "not allowed with"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_status_2(run_sentinel: Any, arguments: list[str], said: str) -> None:
+def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said):
     answer = run_sentinel(*arguments)
     assert answer.status == 2
     assert said in answer.err
 
 
-def test_an_interrupt_says_that_nothing_is_lost(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_says_that_nothing_is_lost(run_sentinel, monkeypatch):
     from sentinel.history.executors import Local
 
     def interrupted(*_: Any) -> None:
@@ -75,7 +74,7 @@ expected_fixed: {returned: 2}
 """
 
 
-def test_nothing_could_be_decided(run_sentinel: Any, tmp_path: Path) -> None:
+def test_nothing_could_be_decided(run_sentinel, tmp_path):
     file = tmp_path / "more" / "tiny" / "TINY-GONE.yaml"
     file.parent.mkdir(parents=True)
     file.write_text(GONE)
@@ -83,7 +82,7 @@ def test_nothing_could_be_decided(run_sentinel: Any, tmp_path: Path) -> None:
     assert (answer.status, "not decided" in answer.out) == (1, True)
 
 
-def test_releases_on_pypi_need_no_mirror(run_sentinel: Any, monkeypatch: pytest.MonkeyPatch, tiny: Any) -> None:
+def test_releases_on_pypi_need_no_mirror(run_sentinel, monkeypatch, tiny):
     from sentinel.history import releases
     from sentinel.sources import open_checkout
     from sentinel.targets.refs import Ref
@@ -104,7 +103,7 @@ def test_releases_on_pypi_need_no_mirror(run_sentinel: Any, monkeypatch: pytest.
     assert "| tiny | TINY-MEAN | ≤1.0 | 1.1 |  | 1.0 |" in run_sentinel("sweep", "tiny", "--releases", "--markdown").out
 
 
-def test_records_are_saved_where_they_are_asked_from(run_sentinel: Any, tmp_path: Path) -> None:
+def test_records_are_saved_where_they_are_asked_from(run_sentinel, tmp_path):
     assert run_sentinel("sweep", "tiny", "--save", str(tmp_path / "kept")).status == 0
     assert (tmp_path / "kept" / "tiny" / "TINY-MEAN" / "git-main.json").is_file()
     assert run_sentinel("report", "history", "TINY-MEAN", "--from", str(tmp_path / "kept")).status == 0

@@ -11,29 +11,12 @@ import pytest
 
 from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import adopt_pins, load_recipe
-from sentinel.recipes.catalog import Catalog
 from sentinel.reports import store
-from sentinel.sources import Home, MirrorStore, open_checkout
+from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
 Change = Callable[[dict[str, Any]], Any]
-
-
-@pytest.fixture(scope="session")
-def evidence(tiny: Any, tiny_catalog: Catalog, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report folder with the evidence of both commits, of ``git:main``, and of a pull request that nobody has."""
-    folder = tmp_path_factory.mktemp("evidence")
-    recipe = load_recipe(tiny.recipe, tiny_catalog)
-    mirrors = MirrorStore(Home(folder / "home"))
-    mirrors.add(tiny_catalog.targets["tiny"], str(tiny.upstream))
-    runner = Runner(tiny_catalog, lambda t, ref, pull: open_checkout(t, ref, store=mirrors, pull=pull), Options())
-    try:
-        for ref, expect in ((tiny.buggy, "reproduced"), (tiny.fixed, "fixed"), ("main", None), ("pull/9/head", None)):
-            store.write(folder / "reports", runner.decide(Job(recipe, Ref("git", ref), expect)))
-    finally:
-        runner.close()
-    return folder / "reports"
 
 
 @pytest.fixture
@@ -50,7 +33,7 @@ def forge(evidence: Path, tiny: Any) -> Callable[[str, Change], Path]:
     return write
 
 
-def test_the_settings_of_the_folder_hold(run_sentinel: Any, mirrored: None, evidence: Path, tiny: Any) -> None:
+def test_the_settings_of_the_folder_hold(run_sentinel, mirrored, evidence, tiny):
     file = evidence / "tiny" / "TINY-MEAN" / f"git-{tiny.buggy[:12]}.json"
     for option, said in (("repo-url", "https://host.invalid/me/tiny"), ("python", "/bin/false")):
         Path("sentinel.toml").write_text(f'{option} = "{said}"')
@@ -60,7 +43,7 @@ def test_the_settings_of_the_folder_hold(run_sentinel: Any, mirrored: None, evid
         assert (answer.status, said in answer.out) == (2, True)
 
 
-def test_evidence_verifies(run_sentinel: Any, mirrored: None, evidence: Path, tiny: Any) -> None:
+def test_evidence_verifies(run_sentinel, mirrored, evidence, tiny):
     answer = run_sentinel("verify", evidence, "--json")
     found = {Path(item["evidence"]).name: item for item in answer.json()}
     assert answer.status == 0
@@ -95,7 +78,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
 }
 
 
-def test_every_forgery_is_found(run_sentinel: Any, mirrored: None, forge: Any) -> None:
+def test_every_forgery_is_found(run_sentinel, mirrored, forge):
     files = {name: forge(name, change) for name, (change, _) in FORGERIES.items()}
     answer = run_sentinel("verify", *files.values(), "--json")
     assert answer.status == 1
@@ -135,7 +118,7 @@ COULD_NOT: dict[str, tuple[Change, str]] = {
 }
 
 
-def test_what_cannot_be_checked_says_why(run_sentinel: Any, mirrored: None, forge: Any) -> None:
+def test_what_cannot_be_checked_says_why(run_sentinel, mirrored, forge):
     files = {name: forge(name, change) for name, (change, _) in COULD_NOT.items()}
     Path("broken.json").write_text("{")
     answer = run_sentinel("verify", *files.values(), "broken.json", "missing.json", "--json")
@@ -148,7 +131,7 @@ def test_what_cannot_be_checked_says_why(run_sentinel: Any, mirrored: None, forg
     assert answer.status == 2
 
 
-def test_the_copy_inside_and_a_working_tree(run_sentinel: Any, mirrored: None, forge: Any, tiny: Any) -> None:
+def test_the_copy_inside_and_a_working_tree(run_sentinel, mirrored, forge, tiny):
     inside = forge("inside", _without_bundled)
     clean = forge("clean", lambda d: d.update(ref="path"))
     answer = run_sentinel("verify", inside, clean)
@@ -160,9 +143,7 @@ def test_the_copy_inside_and_a_working_tree(run_sentinel: Any, mirrored: None, f
     assert "could not be verified: the evidence is about code with tree hash" in other.out
 
 
-def test_a_published_recipe_out_of_the_evidence(
-    run_sentinel: Any, mirrored: None, tiny: Any, tiny_catalog: Catalog, tmp_path: Path
-) -> None:
+def test_a_published_recipe_out_of_the_evidence(run_sentinel, mirrored, tiny, tiny_catalog, tmp_path):
     blob = {
         "bug_id": "TINY-MEAN",
         "validation_mode": "hook",
@@ -189,7 +170,7 @@ def test_a_published_recipe_out_of_the_evidence(
     assert "the copy inside the evidence" in answer.out
 
 
-def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel: Any, evidence: Path, tiny: Any) -> None:
+def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel, evidence, tiny):
     import shutil
 
     shutil.copytree(evidence, "sentinel-reports")
@@ -205,7 +186,7 @@ def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel: Any, 
 
 
 @pytest.mark.parametrize("command", [("report",), ("report", "accept")], ids=" ".join)
-def test_without_a_run_there_is_nothing_to_read(run_sentinel: Any, command: tuple[str, ...]) -> None:
+def test_without_a_run_there_is_nothing_to_read(run_sentinel, command):
     answer = run_sentinel(*command)
     assert answer.status == 2
     assert answer.err.startswith("sentinel: no such folder: sentinel-reports; run pytest")
@@ -213,9 +194,7 @@ def test_without_a_run_there_is_nothing_to_read(run_sentinel: Any, command: tupl
     assert "sentinel-reports holds no evidence" in run_sentinel(*command).err
 
 
-def test_the_folders_of_evidence_are_those_of_the_settings(
-    run_sentinel: Any, mirrored: None, evidence: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrored, evidence, tiny, monkeypatch):
     """Whoever reads what a run wrote looks where the run was told to write; the command line goes before that."""
     Path("sentinel.toml").write_text(f'report-dir = "{evidence}"\nbaseline = "accepted"\nrepo = "nowhere"\n')
     assert "1 reproduced, 1 unavailable, 2 fixed" in run_sentinel("report").out
@@ -234,7 +213,7 @@ def test_the_folders_of_evidence_are_those_of_the_settings(
     assert run_sentinel("report").status == 0
 
 
-def test_baseline_update_and_prune(run_sentinel: Any, evidence: Path, tiny: Any) -> None:
+def test_baseline_update_and_prune(run_sentinel, evidence, tiny):
     answer = run_sentinel("report", "accept", "--from", evidence)
     assert answer.status == 0
     assert f"reports/tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json: new: reproduced" in answer.out
@@ -247,7 +226,7 @@ def test_baseline_update_and_prune(run_sentinel: Any, evidence: Path, tiny: Any)
     assert not stale.exists()
 
 
-def test_show_has_the_last_verdicts(run_sentinel: Any, evidence: Path, tiny: Any) -> None:
+def test_show_has_the_last_verdicts(run_sentinel, evidence, tiny):
     import shutil
 
     shutil.copytree(evidence, "sentinel-reports")

@@ -53,11 +53,11 @@ def script(tmp_path: Path) -> Path:
         ("algorithm.gamma=1", ["algorithm.gamma=1"]),
     ],
 )
-def test_what_is_typed(words: str, settings: list[str]) -> None:
+def test_what_is_typed(words, settings):
     assert list(of_words(words.split()).settings) == settings
 
 
-def test_a_launch_script(script: Path) -> None:
+def test_a_launch_script(script):
     """Its variables and arrays, what it sources, and what only a shell knows."""
     line = of_script(script)
     assert line.where == f"{script}:18"
@@ -75,7 +75,7 @@ def test_a_launch_script(script: Path) -> None:
     assert line.unknown == ("tp", "…", "data", "…")
 
 
-def test_a_script_that_sources_itself_ends(script: Path) -> None:
+def test_a_script_that_sources_itself_ends(script):
     (script.parent / "models" / "small.sh").write_text(
         'source "${HERE}/models/small.sh"\nMODEL_ARGS=(--num-layers 3)\n'
     )
@@ -92,7 +92,7 @@ def test_a_script_that_sources_itself_ends(script: Path) -> None:
         (None, "No such file"),
     ],
 )
-def test_what_is_no_launch_script(tmp_path: Path, content: bytes | None, says: str) -> None:
+def test_what_is_no_launch_script(tmp_path, content, says):
     file = tmp_path / "run.sh"
     if content is not None:
         file.write_bytes(content)
@@ -100,7 +100,7 @@ def test_what_is_no_launch_script(tmp_path: Path, content: bytes | None, says: s
         of_script(file)
 
 
-def test_words_that_are_no_shell_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+def test_words_that_are_no_shell_are_read_as_far_as_they_go(tmp_path):
     file = tmp_path / "run.sh"
     file.write_bytes(b"python train.py --lr 1\nfi ))) ${ \xff\nif ((\n")
     assert "lr=1" in of_script(file).settings

@@ -63,20 +63,18 @@ def paths(catalog: Catalog, copy: Checkout, *entries: object) -> tuple[list[Path
     return search_path({"hydra": {"searchpath": list(entries)}}, catalog, TARGET, copy)
 
 
-def test_the_copys_own_folder_is_always_looked_in(catalog: Catalog, copy: Checkout) -> None:
+def test_the_copys_own_folder_is_always_looked_in(catalog, copy):
     own = copy.path / "tiny" / "config"
     for data in ({}, {"hydra": None}, {"hydra": {"searchpath": "file://x"}}, {"hydra": {"searchpath": []}}):
         assert search_path(data, catalog, TARGET, copy) == ([own], [])
 
 
 @pytest.mark.parametrize("entry", ["pkg://tiny.config", "file://sub/tiny/config", "file://tiny/config", "tiny/config"])
-def test_a_package_or_a_folder_of_the_repository_is_the_copys(catalog: Catalog, copy: Checkout, entry: str) -> None:
+def test_a_package_or_a_folder_of_the_repository_is_the_copys(catalog, copy, entry):
     assert paths(catalog, copy, entry) == ([copy.path / "tiny" / "config"], [])
 
 
-def test_a_folder_here_goes_before_the_copys(
-    catalog: Catalog, copy: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_here_goes_before_the_copys(catalog, copy, tmp_path, monkeypatch):
     here = tmp_path / "here" / "tiny" / "config"
     here.mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
@@ -89,7 +87,7 @@ def test_a_folder_here_goes_before_the_copys(
     ["pkg://json", "pkg://", "pkg://tiny/config", "pkg://tiny.config.ppo", "pkg://..tiny", "structured://", "s3://x/y",
      "file://${oc.env:HOME}", "file://nowhere", "file://", "file://a\0b", f"file://{'x' * 5000}", 3, None, ["tiny"]],
 )  # fmt: skip
-def test_what_names_nothing_of_the_copy_is_left_out_and_told(catalog: Catalog, copy: Checkout, entry: object) -> None:
+def test_what_names_nothing_of_the_copy_is_left_out_and_told(catalog, copy, entry):
     folders, (told,) = paths(catalog, copy, entry)
     assert folders == [copy.path / "tiny" / "config"]
     assert told.startswith(f"hydra.searchpath: {entry} is left out: ")
@@ -99,9 +97,7 @@ def test_what_names_nothing_of_the_copy_is_left_out_and_told(catalog: Catalog, c
 # -- what it makes -----------------------------------------------------------------------------------------------------
 
 
-def test_it_is_the_files_with_its_own_settings_over_them(
-    hydra: None, catalog: Catalog, copy: Checkout, tmp_path: Path
-) -> None:
+def test_it_is_the_files_with_its_own_settings_over_them(hydra, catalog, copy, tmp_path):
     text = "defaults: [ppo, _self_]\nhydra: {searchpath: ['pkg://tiny'], run: {dir: .}}\nactor: {clip: 0.3, lr: 1e-6}\n"
     file = written(tmp_path / "mine", run=text)
     data = {"hydra": {"searchpath": ["pkg://tiny.config"]}}
@@ -109,7 +105,7 @@ def test_it_is_the_files_with_its_own_settings_over_them(
     assert composed(file, folders) == {"lr": 1, "actor": {"clip": 0.3, "mode": "${lr}", "lr": 1e-6}}
 
 
-def test_a_file_beside_its_folder_is_merged_where_the_list_says(hydra: None, tmp_path: Path) -> None:
+def test_a_file_beside_its_folder_is_merged_where_the_list_says(hydra, tmp_path):
     text = "hydra: {run: {dir: .}, output_subdir: null}\nstage: 3\ndefaults: ['../config/zero@_here_']\n"
     file = written(tmp_path / "mine", run=text, **{"../config__zero": "stage: 0\nzero: {stage: 2}\n"})
     assert composed(file, []) == {"stage": 3, "zero": {"stage": 2}}
@@ -118,7 +114,7 @@ def test_a_file_beside_its_folder_is_merged_where_the_list_says(hydra: None, tmp
 # -- what it is kept from ----------------------------------------------------------------------------------------------
 
 
-def test_a_package_is_never_imported(hydra: None, copy: Checkout, tmp_path: Path) -> None:
+def test_a_package_is_never_imported(hydra, copy, tmp_path):
     """Not even where the file says so itself, and stands beside the package."""
     file = written(copy.path, run="hydra: {searchpath: ['pkg://tiny.config']}\ndefaults: [ppo, _self_]\n")
     with pytest.raises(NotComposedError, match="Could not load 'ppo'"):
@@ -129,9 +125,7 @@ def test_a_package_is_never_imported(hydra: None, copy: Checkout, tmp_path: Path
 
 
 @pytest.mark.parametrize("entry", ["${oc.env:SECRET}", "${oc.env:SECRET,base}", "${now:%Y}", "${python_version:}"])
-def test_nothing_is_taken_from_the_environment(
-    hydra: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str
-) -> None:
+def test_nothing_is_taken_from_the_environment(hydra, tmp_path, monkeypatch, entry):
     monkeypatch.setenv("SECRET", "base")
     file = written(tmp_path, run=f"defaults: ['{entry}', _self_]\n", base="a: 1\n")
     with pytest.raises(NotComposedError) as caught:
@@ -146,9 +140,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 )
 
 
-def test_a_bomb_among_the_files_goes_off_elsewhere(
-    hydra: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bomb_among_the_files_goes_off_elsewhere(hydra, tmp_path, monkeypatch):
     monkeypatch.setattr(composing, "_PATIENCE", 3)
     with pytest.raises(NotComposedError, match="takes longer than 3 seconds"):
         composed(written(tmp_path, run="defaults: [bomb]\n", bomb=BOMB), [])
@@ -159,9 +151,7 @@ def test_a_bomb_among_the_files_goes_off_elsewhere(
     [(f"a: [{'x,' * 300}]\n", r"run\.yaml, composed, holds more than \d+ settings"),
      (f"a: {'[' * 60}{']' * 60}\n", r"run\.yaml, composed, is nested deeper than \d+ levels")],
 )  # fmt: skip
-def test_what_is_composed_has_the_bounds_of_a_file(
-    hydra: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, wrong: str
-) -> None:
+def test_what_is_composed_has_the_bounds_of_a_file(hydra, tmp_path, monkeypatch, text, wrong):
     monkeypatch.setattr(files, "_MOST", 300)
     with pytest.raises(SentinelError, match=wrong) as caught:
         composed(written(tmp_path, run="defaults: [base, _self_]\n", base=text), [])
@@ -183,14 +173,14 @@ def test_what_is_composed_has_the_bounds_of_a_file(
      ({"run": "defaults: [base]\n", "base": "- x\n"},
       "In 'base': ConfigTypeError raised while composing config: Cannot merge DictConfig with ListConfig")],
 )  # fmt: skip
-def test_what_hydra_says_is_one_sentence(hydra: None, tmp_path: Path, given: dict[str, str], said: str) -> None:
+def test_what_hydra_says_is_one_sentence(hydra, tmp_path, given, said):
     with pytest.raises(NotComposedError) as caught:
         composed(written(tmp_path, **given), [])
     assert str(caught.value).startswith(f"Hydra says: {said}")
     assert "\n" not in str(caught.value)
 
 
-def test_without_hydra_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hydra_it_is_told(tmp_path, monkeypatch):
     def without(command: Any, **options: Any) -> Any:
         code = "import runpy, sys; sys.modules['hydra'] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
         return run([sys.executable, "-c", code, *command[command.index(hydra_process.__file__) :]], **options)

@@ -29,7 +29,6 @@ def measured(name: str, call: Call | None = None, **given: Any) -> dict[str, Any
     """The observation of a call with these inputs, as plain data."""
     contract = bundled_catalog().contracts[name]
     oracle = contract.oracle
-    assert oracle is not None
     seen = contract.measure(call or (lambda **inputs: oracle(inputs)), filled(contract, given))
     return {key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in seen.items()}
 

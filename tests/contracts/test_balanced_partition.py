@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ KEPT = {
 }
 
 
-def test_the_definitions_partition_by_hand() -> None:
+def test_the_definitions_partition_by_hand():
     """Two at a time in the order of their lengths, (1, 2), (2, 3), (3, 9): the longer one to the part that has less."""
     assert measured("balanced_partition", **GIVEN) == {**KEPT, "spread": 6}
 
@@ -45,13 +44,13 @@ def test_the_definitions_partition_by_hand() -> None:
         ([[5, 1, 0], [2, 3, 4]], {"minibatch_size": 4}, {"strayed": 2}),
     ],
 )
-def test_partitions_that_break_a_promise(parts: Any, given: Mapping[str, Any], seen: Mapping[str, Any]) -> None:
+def test_partitions_that_break_a_promise(parts, given, seen):
     assert measured("balanced_partition", lambda **_: {"parts": parts}, **{**GIVEN, **given}) == {**KEPT, **seen}
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("kind", ["plain", "equal", "grouped", "minibatches"])
-def test_the_oracle_keeps_every_promise(seed: int, kind: str) -> None:
+def test_the_oracle_keeps_every_promise(seed, kind):
     """Whatever the lengths are."""
     generator = random.Random(seed)
     parts, turns = generator.randint(1, 4), generator.randint(1, 4)

@@ -17,21 +17,20 @@ FIELDS = {
 
 
 def observed(made: Mapping[str, Any] | None = None, **fields: Any) -> Mapping[str, Any]:
-    assert BATCH_SURGERY.oracle is not None
     inputs = {"fields": FIELDS, "optional_fields": {"values": None, **fields}, "max_tokens_per_microbatch": 3}
     answer = dict(BATCH_SURGERY.oracle(inputs))
     answer["made_rows"] = {**answer["made_rows"], **(made or {})}
     return BATCH_SURGERY.measure(lambda **_: answer, inputs)
 
 
-def test_the_definitions_row_has_every_field_as_it_is_and_counts_for_nothing() -> None:
+def test_the_definitions_row_has_every_field_as_it_is_and_counts_for_nothing():
     seen = observed(routes=torch.ones(2, 3, 4, dtype=torch.int16))
     assert seen["fields"] == ["loss_mask", "rewards", "routes", "sequences"]
     assert (seen["dropped"], seen["dtype_changed"], seen["shape_changed"]) == ([], [], [])
     assert seen["counted_tokens"] == 0.0
 
 
-def test_each_way_of_being_wrong_is_seen() -> None:
+def test_each_way_of_being_wrong_is_seen():
     seen = observed(
         {"rewards": None, "loss_mask": torch.zeros(1, 3, dtype=torch.int64), "sequences": torch.zeros(1, 2)}
     )

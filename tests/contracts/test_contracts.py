@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import MASKED_TOKENS, Decide, Lab, returned
+from demo_kit import MASKED_TOKENS, Lab, returned
 
 from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.laws.law import Law
@@ -25,7 +25,7 @@ def contract(request: pytest.FixtureRequest) -> Contract:
     return bundled_catalog().contracts[request.param]
 
 
-def test_what_a_contract_declares_is_whole(contract: Contract) -> None:
+def test_what_a_contract_declares_is_whole(contract):
     names = [item.name for item in contract.inputs]
     assert len(set(names)) == len(names)
     assert len(set(contract.keys)) == len(contract.keys)
@@ -36,47 +36,37 @@ def test_what_a_contract_declares_is_whole(contract: Contract) -> None:
     for alias, name in contract.aliases.items():
         assert alias not in names
         assert name in names or name in contract.keys
-
-
-def test_what_a_boundary_lacks_is_every_other_knob_at_its_default(contract: Contract) -> None:
+    masks = {item.name for item in contract.inputs if item.domain == "mask"}
+    assert contract.mask in masks or not masks
+    assert contract.open_keys or any(item.default is REQUIRED for item in contract.inputs)
     knobs = {item.name: item.default for item in contract.inputs if item.knob}
     assert contract.lacking() == knobs
     for name in knobs:
         assert contract.lacking(name) == {other: value for other, value in knobs.items() if other != name}
 
 
-def test_a_contract_without_a_mask_of_tokens_names_none(contract: Contract) -> None:
-    masks = {item.name for item in contract.inputs if item.domain == "mask"}
-    assert contract.mask in masks or not masks
-
-
-def test_contracts_are_read_without_torch() -> None:
+def test_contracts_are_read_without_torch():
     modules = sorted({contract.measure.__module__ for contract in bundled_catalog().contracts.values()})
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_every_binding_names_a_contract_and_its_inputs() -> None:
+def test_every_binding_names_a_contract_and_its_inputs():
     catalog = bundled_catalog()
     for target in catalog.targets.values():
         for binding in target.bindings:
             contract = catalog.contracts[binding.contract]
             assert all(contract.input(name) for name in binding.arguments), binding.boundary
             assert binding.boundary.partition(".")[0] in target.packages
-            assert not set(binding.outputs) - set(_outputs(contract)) or binding.call, binding.boundary
-
-
-def _outputs(contract: Contract) -> tuple[str, ...]:
-    return contract.keys
+            assert not set(binding.outputs) - set(contract.keys) or binding.call, binding.boundary
 
 
 # -- loss aggregation --------------------------------------------------------------------------------------------------
 
 
-def test_loss_aggregation_measures_gradients_and_the_step(decide: Decide, broken_tree: Path) -> None:
+def test_loss_aggregation_measures_gradients_and_the_step(decide, broken_tree):
     scenario = {**MASKED_TOKENS["scenario"], "theta": 2.0, "learning_rate": 0.5}
     measured = decide({**MASKED_TOKENS, "scenario": scenario}, broken_tree).measurement
-    assert measured is not None
     seen = measured.observation[""]
     # The loss of theta * loss_mat is 2 * 26; its slope in theta is 26, and the step goes the other way.
     assert seen["loss"].nested() == 52.0
@@ -133,7 +123,7 @@ def ask(lab: Lab, boundary: str, **inputs: Any) -> Mapping[str, Any]:
     return seen
 
 
-def test_a_call_shows_what_it_returned_and_its_gradients(lab: Lab) -> None:
+def test_a_call_shows_what_it_returned_and_its_gradients(lab):
     x = tensor([1.0, 2.0], "float32", requires_grad=True)
     seen = ask(lab, "pkg.mod.Actor.step", self=Namespace({"scale": 3.0}), arguments={"x": x})
     assert seen["returned"]["y"].nested() == 9.0
@@ -143,9 +133,7 @@ def test_a_call_shows_what_it_returned_and_its_gradients(lab: Lab) -> None:
     assert seen["raised"] is None
 
 
-def test_a_gradient_inside_an_argument_that_a_function_makes_is_expected_by_its_path(
-    decide: Decide, broken_tree: Path
-) -> None:
+def test_a_gradient_inside_an_argument_that_a_function_makes_is_expected_by_its_path(decide, broken_tree):
     losses = broken_tree / "demo_rl" / "losses.py"
     made = "\n\ndef made(values):\n    return {'values': values}\n"
     losses.write_text(losses.read_text() + made + "\n\ndef total(out):\n    return (out['values'] ** 2).sum()\n")
@@ -160,24 +148,24 @@ def test_a_gradient_inside_an_argument_that_a_function_makes_is_expected_by_its_
     assert decide(document, broken_tree).verdict.name == "fixed"
 
 
-def test_a_call_shows_what_it_mutated(lab: Lab) -> None:
+def test_a_call_shows_what_it_mutated(lab):
     seen = ask(lab, "pkg.mod.mutate", positional=[tensor([1.0], "float32"), [0]])
     assert seen["mutated"] == ["positional.0", "positional.1.1"]
     assert seen["arguments"]["positional.0"] == tensor([2.0], "float32")
 
 
-def test_a_call_may_observe_a_refusal(lab: Lab) -> None:
+def test_a_call_may_observe_a_refusal(lab):
     seen = ask(lab, "pkg.mod.refuse", positional=[1], catch=True)
     assert seen["raised"] == {"type": "ValueError", "message": "no rollout_logprobs"}
     assert seen["returned"] is None
 
 
-def test_a_call_observes_exactly_what_it_declares(lab: Lab) -> None:
+def test_a_call_observes_exactly_what_it_declares(lab):
     seen = ask(lab, "pkg.mod.mutate", positional=[tensor([1.0], "float32"), []])
     assert set(seen) == set(bundled_catalog().contracts["call"].keys)
 
 
-def test_self_may_be_given_to_a_plain_function(lab: Lab) -> None:
+def test_self_may_be_given_to_a_plain_function(lab):
     process = lab.open(lab.write(CALLED))
     assert returned(lab.probe(process, "pkg.mod.scaled", x=2, self=Namespace({"scale": 4}))) == 8
 
@@ -229,9 +217,7 @@ def summing(tmp_path: Path) -> Catalog:
         ("return loss_mat.to(dtype=__import__('torch').bfloat16).sum()", "fixed"),
     ],
 )
-def test_another_packages_contract_and_its_oracle(
-    body: str, verdict: str, summing: Catalog, decide: Decide, lab: Lab
-) -> None:
+def test_another_packages_contract_and_its_oracle(body, verdict, summing, decide, lab):
     tree = lab.write({"mod.py": f"def total(loss_mat):\n    {body}\n"})
     recipe = {
         "recipe_version": 1,
@@ -244,11 +230,10 @@ def test_another_packages_contract_and_its_oracle(
     }
     decision = decide(recipe, tree, catalog=summing)
     assert (decision.verdict.name, decision.law) == (verdict, "the_oracle_agrees"), decision.verdict.reason
-    assert decision.measurement is not None
     assert decision.measurement.oracle == {"": {"total": tensor(6.5, "float64")}}
 
 
-def test_a_law_that_needs_an_oracle_says_where_there_is_none(decide: Decide, broken_tree: Path) -> None:
+def test_a_law_that_needs_an_oracle_says_where_there_is_none(decide, broken_tree):
     recipe = {key: value for key, value in MASKED_TOKENS.items() if not key.startswith("expected")}
     generic = {
         "contract": "call",
@@ -265,12 +250,7 @@ def test_a_law_that_needs_an_oracle_says_where_there_is_none(decide: Decide, bro
     assert "has no oracle" in decision.verdict.reason
 
 
-def test_required_inputs_are_the_ones_without_a_default(contract: Contract) -> None:
-    assert repr(REQUIRED) == "REQUIRED"
-    assert contract.open_keys or any(item.default is REQUIRED for item in contract.inputs)
-
-
-def test_an_invariant_of_another_package_decides(decide: Decide, broken_tree: Path) -> None:
+def test_an_invariant_of_another_package_decides(decide, broken_tree):
     law = Law("losses_are_small", "a loss is below 10", _small)
     recipe = {key: value for key, value in MASKED_TOKENS.items() if not key.startswith("expected")}
     catalog = bundled_catalog().with_(laws=[law])

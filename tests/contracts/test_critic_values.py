@@ -23,7 +23,7 @@ def oracle(oracle: Oracle) -> Oracle:
     return partial(oracle, "critic_values")
 
 
-def test_a_value_is_that_of_the_state_before_its_token(oracle: Oracle) -> None:
+def test_a_value_is_that_of_the_state_before_its_token(oracle):
     assert oracle(**CODED) == {
         "values": [[1.0, 2.0, 3.0], [5.0, 0.0, 0.0]],
         "outside": [0.0, 0.0],
@@ -33,9 +33,9 @@ def test_a_value_is_that_of_the_state_before_its_token(oracle: Oracle) -> None:
 
 
 @pytest.mark.parametrize("after", [-7.0, math.inf, math.nan])
-def test_the_state_after_the_last_token_is_no_baseline(after: float, oracle: Oracle) -> None:
+def test_the_state_after_the_last_token_is_no_baseline(after, oracle):
     assert oracle(**{**CODED, "output_after": [after, after]}) == oracle(**CODED)
 
 
-def test_a_boundary_may_leave_the_mask_to_its_callers(oracle: Oracle) -> None:
+def test_a_boundary_may_leave_the_mask_to_its_callers(oracle):
     assert oracle(**CODED, outside_the_mask="any")["outside"] is None

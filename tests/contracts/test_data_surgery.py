@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,14 +14,14 @@ from contract_kit import measured
 @pytest.mark.parametrize(
     ("side", "room", "kept"), [("left", 2, [8, 9]), ("right", 2, [6, 7]), ("left", 4, [6, 7, 8, 9]), ("right", 9, None)]
 )
-def test_what_is_too_long_loses_one_end(side: str, room: int, kept: list[int] | None) -> None:
+def test_what_is_too_long_loses_one_end(side, room, kept):
     tokens = [6, 7, 8, 9]
     seen = measured("truncation", token_ids=tokens, loss_mask=[0, 0, 1, 1], max_length=room, side=side)
     kept = kept or tokens
     assert seen == {"token_ids": kept, "loss_mask": [int(token > 7) for token in kept]}
 
 
-def test_a_truncation_that_knows_one_side() -> None:
+def test_a_truncation_that_knows_one_side():
     def right_alone(token_ids: list[int], max_length: int, **_: Any) -> dict[str, Any]:
         return {"token_ids": token_ids[:max_length]}
 
@@ -40,12 +39,12 @@ ROWS: dict[str, Any] = {"numbers": torch.tensor([10, 11, 12]), "labels": ["a", "
 @pytest.mark.parametrize(
     ("chosen", "numbers"), [([False, True, True], [11, 12]), ([2, 0, 2], [12, 10, 12]), ([1], [11])]
 )
-def test_a_mask_and_numbers_choose_rows(kind: str, chosen: list[Any], numbers: list[int]) -> None:
+def test_a_mask_and_numbers_choose_rows(kind, chosen, numbers):
     seen = measured("row_selection", **ROWS, chosen=chosen, chosen_as=kind)
     assert seen == {"numbers": numbers, "labels": [ROWS["labels"][n - 10] for n in numbers], "aligned": True}
 
 
-def test_labels_of_other_rows_are_not_aligned() -> None:
+def test_labels_of_other_rows_are_not_aligned():
     def torn(numbers: Any, labels: list[str], chosen: list[int], **_: Any) -> dict[str, Any]:
         return {"numbers": numbers[chosen], "labels": labels[: len(chosen)]}
 
@@ -67,13 +66,13 @@ def test_labels_of_other_rows_are_not_aligned() -> None:
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
-def test_padding_adds_columns(side: str, longer: str, length: int, padded: list[list[int]], dtype: Any) -> None:
+def test_padding_adds_columns(side, longer, length, padded, dtype):
     values = torch.tensor([[1, 2]], dtype=dtype)
     seen = measured("column_padding", values=values, length=length, pad_value=7, side=side, longer=longer)
     assert seen == {"padded": padded, "dtype": str(dtype).removeprefix("torch."), "dtype_kept": True}
 
 
-def test_padding_that_changes_the_dtype() -> None:
+def test_padding_that_changes_the_dtype():
     def wide(values: Any, **_: Any) -> dict[str, Any]:
         return {"padded": torch.nn.functional.pad(values.long(), (0, 1))}
 
@@ -86,7 +85,7 @@ def test_padding_that_changes_the_dtype() -> None:
 SAMPLES = [{"text": "a", "ids": torch.tensor([1, 2])}, {"text": "b", "ids": torch.tensor([3])}]
 
 
-def test_samples_come_out_as_they_went_in() -> None:
+def test_samples_come_out_as_they_went_in():
     assert measured("collation", samples=SAMPLES) == {"count": 2, "dropped": [], "altered": [], "intact": 4}
 
 
@@ -99,7 +98,7 @@ def test_samples_come_out_as_they_went_in() -> None:
         (lambda s: {**s, "ids": s["ids"][None]}, {"dropped": [], "altered": ["ids"], "intact": 2}),
     ],
 )
-def test_batches_that_lose_something(twin: Callable[[Any], Any], seen: Mapping[str, Any]) -> None:
+def test_batches_that_lose_something(twin, seen):
     found = measured("collation", lambda samples, **_: {"samples": list(map(twin, samples))}, samples=SAMPLES)
     assert found == {"count": 2, **seen}
 
@@ -107,7 +106,7 @@ def test_batches_that_lose_something(twin: Callable[[Any], Any], seen: Mapping[s
 # -- epochs ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_epoch_has_an_order_of_its_own() -> None:
+def test_every_epoch_has_an_order_of_its_own():
     seen = measured("epoch_order", size=8, epochs=3, seed=0)
     assert seen["distinct_orders"] == 3
     assert [sorted(order) for order in seen["orders"]] == [list(range(8))] * 3
@@ -116,7 +115,7 @@ def test_every_epoch_has_an_order_of_its_own() -> None:
     assert seen["orders"][2] == torch.randperm(8, generator=generator).tolist()
 
 
-def test_one_order_for_all_epochs() -> None:
+def test_one_order_for_all_epochs():
     seen = measured(
         "epoch_order", lambda size, epochs, **_: {"drawn": [*range(size)] * epochs}, size=4, epochs=3, seed=0
     )

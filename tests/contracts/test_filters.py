@@ -9,6 +9,7 @@ import pytest
 import torch
 from contract_kit import measured
 
+from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values.literals import Tensor, tensor
@@ -32,9 +33,7 @@ def _group(rewards: list[float], group: str, **more: Any) -> dict[str, Any]:
         ([1, 1, 0, 1], "ppqq", {"none_left": "all"}, [0, 0, 1, 1]),
     ],
 )
-def test_groups_whose_rewards_are_all_alike_are_left_out(
-    rewards: list[float], group: str, dialects: dict[str, str], kept: list[int]
-) -> None:
+def test_groups_whose_rewards_are_all_alike_are_left_out(rewards, group, dialects, kept):
     assert measured("group_filter", **_group(rewards, group, **dialects)) == {"kept": kept, "intact": True}
 
 
@@ -62,36 +61,16 @@ def _mixed(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
         (_mixed, _group([1, 1, 0, 1], "ppqq"), {"kept": [0, 0, 1, 1], "intact": False}),
     ],
 )
-def test_filters_that_are_broken(twin: Any, given: dict[str, Any], seen: dict[str, Any]) -> None:
+def test_filters_that_are_broken(twin, given, seen):
     assert measured("group_filter", twin, **given) == seen
     assert measured("group_filter", **given) != seen
 
 
-class _Always:
-    """Choices that are always this one, or the highest there is."""
-
-    def __init__(self, chosen: int) -> None:
-        self._chosen = chosen
-
-    def integer(self, low: int, high: int) -> int:
-        return min(max(self._chosen, low), high)
-
-    def one_of(self, choices: Any) -> Any:
-        return choices[0]
-
-    def integers(self, count: int, low: int, high: int) -> list[int]:
-        return [low] * count
-
-    def permutation(self, count: int) -> list[int]:
-        return list(range(count))
-
-
 @pytest.mark.parametrize(("chosen", "rewards"), [(0, [1.0, 2.0, 3.0, 3.0]), (2, [1.0, 2.0, 3.0, 4.0])])
-def test_a_search_makes_groups_that_are_alike(chosen: int, rewards: list[float]) -> None:
+def test_a_search_makes_groups_that_are_alike(chosen, rewards):
     arrange = bundled_catalog().contracts["group_filter"].arrange
-    assert arrange is not None
     drawn = {"rewards": tensor([1.0, 2.0, 3.0, 4.0], "float64"), "group": list("ppqq"), "group_layout": "any"}
-    made = arrange(drawn, _Always(chosen))["rewards"]
+    made = arrange(drawn, Choices(bytes([chosen])))["rewards"]
     assert isinstance(made, Tensor)
     assert made.nested() == rewards
 
@@ -99,7 +78,7 @@ def test_a_search_makes_groups_that_are_alike(chosen: int, rewards: list[float])
 # -- prompts that are too hard or too easy -----------------------------------------------------------------------------
 
 
-def test_prompts_of_medium_difficulty_are_kept() -> None:
+def test_prompts_of_medium_difficulty_are_kept():
     given = {"rewards": torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 0.0]), "group": list("ppqqrr"), "low": 0.1}
     assert measured("difficulty_filter", **given, high=0.9) == {"kept": [1, 1, 0, 0, 0, 0]}
     assert measured("difficulty_filter", **given, high=1.5) == {"kept": [1, 1, 1, 1, 0, 0]}
@@ -107,7 +86,7 @@ def test_prompts_of_medium_difficulty_are_kept() -> None:
     assert measured("difficulty_filter", **{**given, "low": 0.5}, high=0.9) == {"kept": [0] * 6}
 
 
-def test_a_threshold_on_each_response() -> None:
+def test_a_threshold_on_each_response():
     def alone(rewards: Any, low: float, **_: Any) -> dict[str, Any]:
         return {"kept": (rewards > low).double()}
 
@@ -119,7 +98,7 @@ def test_a_threshold_on_each_response() -> None:
 # -- responses that were cut off ---------------------------------------------------------------------------------------
 
 
-def test_what_fills_all_columns_was_cut_off() -> None:
+def test_what_fills_all_columns_was_cut_off():
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
     assert measured("overlong_filter", response_mask=mask) == {"kept": [[0, 0, 0], [1, 1, 0]], "kept_outside": 0}
 
@@ -132,7 +111,7 @@ def test_what_fills_all_columns_was_cut_off() -> None:
     ],
     ids=["nothing is left out", "the wrong way round"],
 )
-def test_cut_off_responses_that_are_kept(twin: Any, seen: dict[str, Any]) -> None:
+def test_cut_off_responses_that_are_kept(twin, seen):
     assert measured("overlong_filter", twin, response_mask=torch.tensor([[1, 1, 1], [1, 1, 0]])) == seen
 
 
@@ -154,25 +133,25 @@ MOVED: dict[str, Any] = {
         (0.1, [[0, 0], [1, 0]]),
     ],
 )
-def test_the_fewest_tokens_that_moved_most_are_left_out(threshold: float, kept: list[list[int]]) -> None:
+def test_the_fewest_tokens_that_moved_most_are_left_out(threshold, kept):
     seen = measured("second_moment_mask", **MOVED, threshold=threshold)
     assert seen == {"kept": kept, "kept_count": sum(map(sum, kept)), "kept_outside": 0}
 
 
 @pytest.mark.parametrize(("none_left", "count"), [("none", 0), ("closest", 1)])
-def test_every_token_is_too_far_off(none_left: str, count: int) -> None:
+def test_every_token_is_too_far_off(none_left, count):
     mask = torch.tensor([[True, True], [False, False]])
     seen = measured("second_moment_mask", **{**MOVED, "response_mask": mask}, threshold=0.04, none_left=none_left)
     assert seen["kept"] == [[0, count], [0, 0]]
 
 
-def test_of_two_tokens_as_far_off_either_may_go() -> None:
+def test_of_two_tokens_as_far_off_either_may_go():
     tied = {**MOVED, "behaviour_log_probs": torch.tensor([[-1.0, -3.0], [-1.0, -2.0]], dtype=torch.float64)}
     with pytest.raises(DoesNotApply):
         measured("second_moment_mask", **tied, threshold=2.5)
 
 
-def test_a_threshold_on_each_token() -> None:
+def test_a_threshold_on_each_token():
     def alone(behaviour_log_probs: Any, proximal_log_probs: Any, response_mask: Any, threshold: float, **_: Any) -> Any:
         moments = (behaviour_log_probs - proximal_log_probs).square()
         return {"kept": (moments < threshold).double()}

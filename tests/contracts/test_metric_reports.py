@@ -13,14 +13,14 @@ from contract_kit import measured
 MASK = torch.tensor([[1, 0], [1, 1]])
 
 
-def test_padding_is_in_no_report() -> None:
+def test_padding_is_in_no_report():
     seen = measured("batch_report", advantages=torch.tensor([[1.0, 99.0], [2.0, -3.0]]), response_mask=MASK)
     assert (seen["advantages_mean"], seen["advantages_max"], seen["advantages_min"]) == (0.0, 2.0, -3.0)
     assert (seen["response_length_mean"], seen["response_length_max"], seen["response_length_min"]) == (1.5, 2.0, 1.0)
     assert seen["values_mean"] is None
 
 
-def test_a_mask_of_integers_is_no_choice() -> None:
+def test_a_mask_of_integers_is_no_choice():
     def twin(advantages: Any, response_mask: Any, **_: Any) -> dict[str, Any]:
         return {"advantages_max": advantages[response_mask].max()}
 
@@ -28,7 +28,7 @@ def test_a_mask_of_integers_is_no_choice() -> None:
     assert seen["advantages_max"] == 99.0
 
 
-def test_extreme_weights_are_counted_before_the_cut() -> None:
+def test_extreme_weights_are_counted_before_the_cut():
     ratios = torch.tensor([[2.0, 0.0], [0.0, 0.5]], dtype=torch.float64)
     seen = measured("weight_report", log_ratio=ratios, response_mask=MASK, threshold=2.0)
     assert seen["weights"] == [[2.0, 0.0], [1.0, pytest.approx(math.exp(0.5))]]
@@ -36,13 +36,13 @@ def test_extreme_weights_are_counted_before_the_cut() -> None:
     assert seen["sequence_fraction_high"] == 0.5
 
 
-def test_an_empty_row_is_a_sequence_or_none() -> None:
+def test_an_empty_row_is_a_sequence_or_none():
     given = {"log_ratio": torch.tensor([[2.0], [2.0]]), "response_mask": torch.tensor([[1], [0]]), "threshold": 2.0}
     assert measured("weight_report", **given)["sequence_fraction_high"] == 1.0
     assert measured("weight_report", **given, empty_rows="counted")["sequence_fraction_high"] == 0.5
 
 
-def test_the_smallest_ratio_is_no_masked_zero() -> None:
+def test_the_smallest_ratio_is_no_masked_zero():
     given = {
         "log_probs": torch.log(torch.tensor([[1.5, 2.0, 1.0]])),
         "old_log_probs": torch.zeros(1, 3),
@@ -57,7 +57,7 @@ def test_the_smallest_ratio_is_no_masked_zero() -> None:
     assert measured("ratio_report", twin, **given)["ratio_min"] == 0.0
 
 
-def test_other_code_draws_as_if_nothing_had_been() -> None:
+def test_other_code_draws_as_if_nothing_had_been():
     given = {"values": [3, 3, 3], "subset_size": 2, "seed": 123}
     seen = measured("resampled_statistic", **given)
     assert seen["mean"] == 3.0

@@ -30,11 +30,10 @@ def observed(parts: list[list[int]], budget: int) -> dict[str, Any]:
         ([[0, 1], [2], [1]], 5, [1, 2, 1], 0),  # a row is trained on twice
     ],
 )
-def test_packings_by_hand(parts: list[list[int]], budget: int, times: list[int], excess: int) -> None:
+def test_packings_by_hand(parts, budget, times, excess):
     assert observed(parts, budget) == {"times": times, "excess": excess, "microbatches": len(parts)}
 
 
-def test_each_row_on_its_own_is_a_packing() -> None:
-    assert MICROBATCH_PACKING.oracle is not None
+def test_each_row_on_its_own_is_a_packing():
     parts = MICROBATCH_PACKING.oracle({"attention_mask": torch.tensor(MASK)})["parts"]
     assert observed(parts, 4) == {"times": [1, 1, 1], "excess": 0, "microbatches": 3}

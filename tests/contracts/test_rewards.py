@@ -16,11 +16,11 @@ SCORES: dict[str, Any] = {"rewards": torch.tensor([1.0, -0.5, 2.0]), "response_m
 LANDED = [[0.0, 0.0, 0.0, 1.0], [0.0, -0.5, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]]
 
 
-def test_a_score_is_on_the_last_token_that_counts() -> None:
+def test_a_score_is_on_the_last_token_that_counts():
     assert measured("token_reward", **SCORES) == {"token_level_rewards": LANDED, "rewards_outside": 0}
 
 
-def test_the_last_token_may_stand_behind_a_gap() -> None:
+def test_the_last_token_may_stand_behind_a_gap():
     seen = measured("token_reward", rewards=torch.tensor([3.0]), response_mask=torch.tensor([[1.0, 0.0, 1.0]]))
     assert seen["token_level_rewards"] == [[0.0, 0.0, 3.0]]
 
@@ -43,5 +43,5 @@ LENGTHS: dict[str, Any] = {"rewards": torch.tensor([1.0, 1.0, 1.0]), "response_m
         ({"max_length": 2, "buffer": 1, "factor": 1.0, "beyond_limit": "linear"}, [-2.0, 0.0, 1.0]),
     ],
 )
-def test_a_response_near_the_limit_loses_some_of_its_reward(options: Any, rewards: list[float]) -> None:
+def test_a_response_near_the_limit_loses_some_of_its_reward(options, rewards):
     assert measured("overlong_penalty", **LENGTHS, **options) == {"rewards": rewards}

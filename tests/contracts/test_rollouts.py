@@ -16,12 +16,12 @@ from contract_kit import measured
 @pytest.mark.parametrize(
     ("heard", "mask", "ended"), [(1, [1, 1, 0], False), (2, [1, 1, 0, 0], True), (3, [1, 1], True)]
 )
-def test_what_fits_exactly_fits(heard: int, mask: list[int], ended: bool) -> None:
+def test_what_fits_exactly_fits(heard, mask, ended):
     seen = measured("rollout_turn", generated_tokens=2, observation_tokens=heard, response_length=4)
     assert seen == {"response_mask": mask, "ended": ended}
 
 
-def test_an_observation_that_is_trained_on_is_seen() -> None:
+def test_an_observation_that_is_trained_on_is_seen():
     seen = measured(
         "rollout_turn",
         lambda **_: {"response_mask": [1, 1, 1], "ended": 0},
@@ -44,12 +44,12 @@ GENERATED: Mapping[str, Any] = {
 }
 
 
-def test_the_end_of_a_response_is_a_token_of_it() -> None:
+def test_the_end_of_a_response_is_a_token_of_it():
     seen = measured("response_masks", **GENERATED)
     assert seen == {"response_mask": [[1, 1, 0], [1, 1, 1]], "counted_prompt_tokens": 0}
 
 
-def test_what_a_boundary_is_given_is_padded_on_both_sides() -> None:
+def test_what_a_boundary_is_given_is_padded_on_both_sides():
     given: dict[str, Any] = {}
 
     def not_padding(**inputs: Any) -> dict[str, Any]:
@@ -67,12 +67,12 @@ def test_what_a_boundary_is_given_is_padded_on_both_sides() -> None:
 # -- samples of prompts ------------------------------------------------------------------------------------------------
 
 
-def test_samples_stand_with_their_prompt() -> None:
+def test_samples_stand_with_their_prompt():
     seen = measured("prompt_expansion", prompts=2, samples_per_prompt=2)
     assert seen == {"prompt_of_sample": [0, 0, 1, 1], "shared_with_sibling": False, "shared_with_prompt": False}
 
 
-def test_what_is_repeated_is_shared() -> None:
+def test_what_is_repeated_is_shared():
     def repeated(prompts: int, samples_per_prompt: int) -> dict[str, Any]:
         states = [[prompt] for prompt in range(prompts)]
         samples = [state for state in states for _ in range(samples_per_prompt)]
@@ -86,7 +86,7 @@ def test_what_is_repeated_is_shared() -> None:
 # -- batches of rollouts -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_taken_is_left() -> None:
+def test_what_is_not_taken_is_left():
     seen = measured("rollout_collection", completed=3, needed=2)
     assert seen == {"times": [1, 1, 1], "size": 2, "taken": [0, 1], "left": [2]}
 
@@ -94,7 +94,7 @@ def test_what_is_not_taken_is_left() -> None:
 @pytest.mark.parametrize(
     ("taken", "left", "times"), [([0, 1], [], [1, 1, 0]), ([0, 1], [1, 2], [1, 2, 1]), ([0, 0], [1, 2], [2, 1, 1])]
 )
-def test_rollouts_that_are_lost_or_doubled(taken: list[int], left: list[int], times: list[int]) -> None:
+def test_rollouts_that_are_lost_or_doubled(taken, left, times):
     seen = measured("rollout_collection", lambda **_: {"taken": taken, "left": left}, completed=3, needed=2)
     assert seen["times"] == times
 
@@ -102,7 +102,7 @@ def test_rollouts_that_are_lost_or_doubled(taken: list[int], left: list[int], ti
 @pytest.mark.parametrize(
     ("dynamic", "kept", "size"), [(False, 18, 6), (True, 16, 16)], ids=["as configured", "dynamic"]
 )
-def test_whole_batches_are_kept(dynamic: bool, kept: int, size: int) -> None:
+def test_whole_batches_are_kept(dynamic, kept, size):
     seen = measured("batch_trimming", samples=19, global_batch_size=6, dp_size=4, dynamic=dynamic)
     assert seen == {"kept": kept, "global_batch_size": size}
 
@@ -110,7 +110,7 @@ def test_whole_batches_are_kept(dynamic: bool, kept: int, size: int) -> None:
 # -- what engines are asked, and answer --------------------------------------------------------------------------------
 
 
-def test_an_empty_response_has_no_tail() -> None:
+def test_an_empty_response_has_no_tail():
     given = {"values": [[-0.5, -1.0], [-2.0, -3.0]], "response_lengths": [0, 1]}
     assert measured("response_tail", **given) == {"lengths": [0, 1], "values": [-3.0]}
 
@@ -120,14 +120,14 @@ def test_an_empty_response_has_no_tail() -> None:
     assert measured("response_tail", minus_zero, **given)["lengths"] == [2, 1]
 
 
-def test_a_request_says_what_the_configuration_says() -> None:
+def test_a_request_says_what_the_configuration_says():
     given = {"temperature": 0.7, "top_p": 0.9}
     assert measured("sampling_request", **given)["temperature"] == 0.7
     seen = measured("sampling_request", lambda **_: {"temperature": 0, "top_k": 5}, **given)
     assert (seen["temperature"], seen["top_p"], seen["top_k"]) == (0, None, None)
 
 
-def test_requests_are_alike_where_they_are_equal() -> None:
+def test_requests_are_alike_where_they_are_equal():
     one = {"temperature": 1.0, "stop": ["."]}
     assert measured("request_comparison", first=one, second=dict(one)) == {"alike": True}
     assert measured("request_comparison", first=one, second={**one, "stop": ["?"]}) == {"alike": False}
@@ -136,7 +136,7 @@ def test_requests_are_alike_where_they_are_equal() -> None:
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def test_pieces_of_a_rollout_count_once() -> None:
+def test_pieces_of_a_rollout_count_once():
     given = {"group": [0, 0, 0, 1], "rollout": [0, 0, 1, 2], "rewards": [1.0, 1.0, 0.0, 5.0]}
     assert measured("rollout_baseline", **given) == {"normalised": [0.5, 0.5, -0.5, 0.0]}
 
@@ -149,21 +149,21 @@ def test_pieces_of_a_rollout_count_once() -> None:
         ([0, 1, 1], [[True, False, False], [False, True, True], [False, True, True]], (0, 1)),
     ],
 )
-def test_groups_by_their_numbers(numbers: list[int], alike: Any, ends: tuple[int, int]) -> None:
+def test_groups_by_their_numbers(numbers, alike, ends):
     seen = measured(
         "group_numbers", lambda **_: {"numbers": torch.tensor(numbers)}, labels=numpy.array(["a", "a", "b"])
     )
     assert (seen["alike"], (seen["lowest"], seen["highest"])) == (alike, ends)
 
 
-def test_labels_are_names() -> None:
+def test_labels_are_names():
     assert measured("group_numbers", labels=numpy.array([7, 3, 7]))["numbers"] == [0, 1, 0]
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
-def test_reading_is_not_writing() -> None:
+def test_reading_is_not_writing():
     assert measured("record_reading", record={"status": "a"}) == {
         "altered": 0,
         "kept": 1,
@@ -194,14 +194,12 @@ def test_reading_is_not_writing() -> None:
         ([5], [0], 4, [1, 1, 1, 1], True),
     ],
 )
-def test_what_is_never_answered_is_no_part_of_a_response(
-    said: list[int], heard: list[int], room: int, mask: list[int], cut: bool
-) -> None:
+def test_what_is_never_answered_is_no_part_of_a_response(said, heard, room, mask, cut):
     seen = measured("rollout_episode", said=said, heard=heard, turns=len(said), max_tokens=room)
     assert seen == {"loss_mask": mask, "cut": cut}
 
 
-def test_lengths_are_those_of_what_is_returned() -> None:
+def test_lengths_are_those_of_what_is_returned():
     given = {"generated": [6, 2], "max_tokens": 4}
     assert measured("length_report", **given) == {"lengths": [4, 2], "mean": 3.0, "max": 4.0, "min": 2.0}
 

@@ -52,7 +52,7 @@ def _rows(surgery: str, count: int, **more: Any) -> tuple[list[int], list[int]]:
         ("repeat_each", 2, [0, 2, 2], [3]),
     ],
 )
-def test_rows_by_hand(surgery: str, count: int, rows: list[int], sizes: list[int]) -> None:
+def test_rows_by_hand(surgery, count, rows, sizes):
     assert _rows(surgery, count, order=[2, 0, 1], sizes=[1, 0, 2]) == (rows, sizes)
 
 
@@ -76,14 +76,14 @@ def _broken(twin: Callable[[dict[str, Any]], Mapping[str, Any]], meta: Sequence[
         (lambda f: {n: c[1:] for n, c in f.items()}, {"rows": [1, 2], "sizes": [2], "intact": 10}),
     ],
 )
-def test_surgeries_that_lose_something(twin: Callable[[Any], Any], seen: Mapping[str, Any]) -> None:
+def test_surgeries_that_lose_something(twin, seen):
     whole = {**KEPT, "rows": [0, 1, 2], "sizes": [3], "intact": 15, "meta_kept": True}
     found = _broken(twin)
     assert found == {**whole, **seen}
     assert bool(fields_survive_surgery(Case({"": {}}, {"": found}))) == bool(seen.keys() & KEPT.keys())
 
 
-def test_what_belongs_to_the_whole_container_is_missed() -> None:
+def test_what_belongs_to_the_whole_container_is_missed():
     assert not _broken(lambda fields: fields, meta=[{"split": ["test"]}])["meta_kept"]
 
 
@@ -106,7 +106,7 @@ def _epochs(*orders: Sequence[int], shuffle: bool = True) -> dict[str, Any]:
 ONCE = {**KEPT, "times": [[1] * 4] * 2, "sizes": [2] * 4, "in_order": True, "intact": 16}
 
 
-def test_each_row_comes_once_an_epoch() -> None:
+def test_each_row_comes_once_an_epoch():
     given = {"fields": BATCH, "minibatch_size": 2, "epochs": 2}
     assert measured("minibatch_iteration", **given) == measured("minibatch_iteration", **given, shuffle=True) == ONCE
     assert _epochs([3, 1, 0, 2], [0, 1, 3, 2]) == ONCE
@@ -120,5 +120,5 @@ def test_each_row_comes_once_an_epoch() -> None:
         (([0, 1, 2, 3],), True, {"times": [[0] * 4] * 2, "sizes": [2, 2], "intact": 8}),
     ],
 )
-def test_iterations_that_lose_rows_or_their_order(orders: Any, shuffle: bool, seen: Mapping[str, Any]) -> None:
+def test_iterations_that_lose_rows_or_their_order(orders, shuffle, seen):
     assert _epochs(*orders, shuffle=shuffle) == {**ONCE, **seen}

@@ -19,13 +19,13 @@ STEERED: dict[str, Any] = {
 }
 
 
-def test_a_coefficient_is_steered_towards_its_target() -> None:
+def test_a_coefficient_is_steered_towards_its_target():
     seen = measured("kl_coefficient", **STEERED)["coefficients"]
     # By half the horizon's share of the error, which is cut to 0.2.
     assert seen == pytest.approx([0.5, 0.5 * 1.1, 0.55 * 1.05, 0.55 * 1.05, 0.55 * 1.05 * 0.9], rel=1e-12)
 
 
-def test_a_fixed_coefficient_stays() -> None:
+def test_a_fixed_coefficient_stays():
     assert measured("kl_coefficient", **{**STEERED, "adaptive": False})["coefficients"] == [0.5] * 5
 
 
@@ -34,7 +34,7 @@ def _rates(schedule: str, **given: Any) -> list[float]:
     return rates
 
 
-def test_rates_by_hand() -> None:
+def test_rates_by_hand():
     given: dict[str, Any] = {"warmup_steps": 2, "training_steps": 6, "peak": 4.0}
     assert _rates("constant", **given) == [0.0, 2.0, 4.0, 4.0, 4.0, 4.0]
     assert _rates("constant", **{**given, "warmup_steps": 0}) == [4.0] * 6
@@ -46,14 +46,14 @@ def test_rates_by_hand() -> None:
     assert _rates("wsd", **given, stable_ratio=0.0) == pytest.approx(_rates("cosine", **given))
 
 
-def test_where_the_warm_up_begins() -> None:
+def test_where_the_warm_up_begins():
     given: dict[str, Any] = {"warmup_steps": 2, "training_steps": 3, "min_ratio": 0.5}
     assert _rates("cosine", **given) == [0.0, 0.5, 1.0]
     assert _rates("cosine", **given, initial_ratio=0.2) == pytest.approx([0.2, 0.6, 1.0])
     assert _rates("cosine", **given, warmup_from="minimum") == [0.5, 0.75, 1.0]
 
 
-def test_a_first_update_without_a_rate() -> None:
+def test_a_first_update_without_a_rate():
     """What verl had until #1463: of no warm-up steps it made one."""
 
     def call(training_steps: int, warmup_steps: int, **_: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,7 @@ CUTS: list[dict[str, Any]] = [{}, {"micro_batch_size": 1}, {"max_tokens_per_micr
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_every_token_to_learn_has_the_same_weight(cut: Mapping[str, Any], oracle: Oracle) -> None:
+def test_every_token_to_learn_has_the_same_weight(cut, oracle):
     assert oracle(**UNEVEN, **cut) == {
         "loss": (1.0 + 2.0 + 0.5 + 4.0) / 4,
         "gradient": [[0.0, -1 / 4, 0.0], [-1 / 4, -1 / 4, -1 / 4]],
@@ -37,13 +36,13 @@ def test_every_token_to_learn_has_the_same_weight(cut: Mapping[str, Any], oracle
 
 
 @pytest.mark.parametrize(("dialect", "count"), [("absent", 4), ("counted", 6)])
-def test_nothing_predicts_the_first_token(dialect: str, count: int, oracle: Oracle) -> None:
+def test_nothing_predicts_the_first_token(dialect, count, oracle):
     seen = oracle(**UNEVEN, first_counts=True, first_token=dialect)
     assert seen["loss"] == pytest.approx(7.5 / count)
     assert seen["gradient"][0] == [0.0, pytest.approx(-1 / count), 0.0]
     assert seen["gradient_after"] == [0.0, 0.0]
 
 
-def test_a_batch_without_a_token_to_learn_has_no_loss(oracle: Oracle) -> None:
+def test_a_batch_without_a_token_to_learn_has_no_loss(oracle):
     seen = oracle(**{**UNEVEN, "response_mask": [[0, 0, 0], [0, 0, 0]]})
     assert (seen["loss"], seen["gradient"]) == (0.0, [[0.0] * 3] * 2)

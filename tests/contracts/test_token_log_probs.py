@@ -1,18 +1,16 @@
-"""The oracle of token log-probs against numbers by hand, and against a second derivation in plain Python."""
+"""The oracle of token log-probs against numbers by hand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
-from contract_kit import Oracle
+from contract_kit import Oracle, scenario
 
-from sentinel.contracts.contract import Choose
+from sentinel.contracts.choices import Choices
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.values.literals import tensor
 
 LN2, LN3 = math.log(2), math.log(3)
 
@@ -22,17 +20,6 @@ TWO_TOKENS: dict[str, Any] = {
     "token_ids": [[1, 1, 0]],
     "response_mask": [[1.0, 1.0, 0.0]],
 }
-
-
-def _filled(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    contract = bundled_catalog().contracts["token_log_probs"]
-    filled: dict[str, Any] = {}
-    for item in contract.inputs:
-        value = inputs.get(item.name, item.default)
-        value = value(filled) if callable(value) else value
-        dtype = "float64" if item.dtype == "float32" else item.dtype
-        filled[item.name] = tensor(value, dtype) if isinstance(value, list) else value
-    return filled
 
 
 @pytest.fixture
@@ -45,7 +32,7 @@ def near(value: Any) -> Any:
     return [near(row) for row in value] if isinstance(value[0], list) else pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
-def test_log_probs_by_hand(oracle: Oracle) -> None:
+def test_log_probs_by_hand(oracle):
     seen = oracle(**TWO_TOKENS)
     assert seen["log_probs"] == near([[math.log(3 / 4), math.log(1 / 3), 0.0]])
     first = -(math.log(1 / 4) / 4 + math.log(3 / 4) * 3 / 4)
@@ -55,68 +42,44 @@ def test_log_probs_by_hand(oracle: Oracle) -> None:
     assert seen["logits_gradient"][0][:2] == near([[-1 / 4, 1 / 4], [-2 / 3, 2 / 3]])
 
 
-def test_a_temperature_of_a_half_squares_the_odds(oracle: Oracle) -> None:
+def test_a_temperature_of_a_half_squares_the_odds(oracle):
     seen = oracle(**TWO_TOKENS, temperature=0.5)
     assert seen["log_probs"] == near([[math.log(9 / 10), math.log(1 / 5), 0.0]])
 
 
-def test_a_greedy_rollout_has_the_log_probs_of_the_distribution(oracle: Oracle) -> None:
+def test_a_greedy_rollout_has_the_log_probs_of_the_distribution(oracle):
     assert oracle(**TWO_TOKENS, temperature=0.0)["log_probs"] == near(oracle(**TWO_TOKENS)["log_probs"])
 
 
-def test_an_entropy_may_be_of_the_model_itself(oracle: Oracle) -> None:
+def test_an_entropy_may_be_of_the_model_itself(oracle):
     cold = oracle(**TWO_TOKENS, temperature=0.5, entropy_of="model")
     assert cold["entropy"] == near(oracle(**TWO_TOKENS)["entropy"])
     assert cold["entropy"] != near(oracle(**TWO_TOKENS, temperature=0.5)["entropy"])
 
 
-def test_no_entropy_where_none_is_asked_for(oracle: Oracle) -> None:
+def test_no_entropy_where_none_is_asked_for(oracle):
     assert oracle(**TWO_TOKENS, with_entropy=False)["entropy"] is None
 
 
-# -- a second derivation -----------------------------------------------------------------------------------------------
-
-#: Every position has its own distribution and its own token.
-CODED: dict[str, Any] = {
-    "logits": [[[0.5, -1.0, 2.0], [1.5, 0.25, -0.5], [-2.0, 1.0, 0.0]], [[0.0, 0.125, 3.0]] * 3],
-    "token_ids": [[2, 0, 1], [1, 2, 0]],
-    "temperature": 2.0,
-}
-
-
-def second(logits: Sequence[float], token: int, temperature: float) -> float:
-    """By the largest logit, as no softmax would: the log of the sum of the ratios to this token."""
-    return -math.log(sum(math.exp((z - logits[token]) / temperature) for z in logits))
+def test_every_position_has_its_own_distribution_and_its_own_token(oracle):
+    logits = [[[0.5, -1.0, 2.0], [1.5, 0.25, -0.5]], [[-2.0, 1.0, 0.0], [0.0, 0.125, 3.0]]]
+    tokens = [[2, 0], [1, 2]]
+    seen = oracle(logits=logits, token_ids=tokens, temperature=2.0)["log_probs"]
+    assert seen == near(
+        [
+            [-math.log(sum(math.exp((z - of[token]) / 2) for z in of)) for of, token in zip(*row)]
+            for row in zip(logits, tokens)
+        ]
+    )
 
 
-def rows(each: Callable[[int, int], float]) -> list[list[float]]:
-    return [[each(row, token) for token in range(3)] for row in range(2)]
-
-
-def right(row: int, token: int) -> float:
-    return second(CODED["logits"][row][token], CODED["token_ids"][row][token], 2.0)
-
-
-def test_log_probs_a_second_time(oracle: Oracle) -> None:
-    assert oracle(**CODED)["log_probs"] == near(rows(right))
-
-
-def test_what_a_scenario_leaves_out_is_coded_by_position() -> None:
-    filled = _filled({"logits": [[[0.0, 1.0]] * 3] * 2})
+def test_what_a_scenario_leaves_out_is_coded_by_position():
+    filled = scenario("token_log_probs", logits=[[[0.0, 1.0]] * 3] * 2)
     assert filled["token_ids"].nested() == [[0, 1, 0]] * 2
     assert filled["response_mask"].nested() == [[1.0] * 3] * 2
 
 
-class _Last:
-    """Choices that are always the largest."""
-
-    def integers(self, count: int, low: int, high: int) -> list[int]:
-        return [high] * count
-
-
-def test_drawn_tokens_are_in_the_vocabulary() -> None:
+def test_drawn_tokens_are_in_the_vocabulary():
     contract = bundled_catalog().contracts["token_log_probs"]
-    choose: Choose = _Last()  # type: ignore[assignment]
-    assert contract.arrange is not None
-    drawn = contract.arrange(_filled({"logits": [[[0.0, 1.0, 2.0]] * 2]}), choose)
+    drawn = contract.arrange(scenario("token_log_probs", logits=[[[0.0, 1.0, 2.0]] * 2]), Choices(b"\2\2"))
     assert (drawn["token_ids"].nested(), drawn["token_ids"].dtype) == ([[2, 2]], "int64")

@@ -8,16 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sentinel.deciding.processes import Processes
-from sentinel.recipes.catalog import Catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options, Zygote
 
 
 @pytest.mark.parametrize("kind", ["oracle", "target"])
-def test_what_several_threads_ask_for_at_once_is_made_once(
-    kind: str, catalog: Catalog, warm_runs: Zygote, fixed_tree: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_several_threads_ask_for_at_once_is_made_once(kind, catalog, warm_runs, fixed_tree, monkeypatch):
     """One that is dropped ends, and would take along what the loser of the race has begun in it."""
     made: list[object] = []
     make = getattr(Zygote, kind)

@@ -6,26 +6,25 @@ import numpy as np
 import pytest
 
 from sentinel.deciding.repetition import SEED, Repetition, same
-from sentinel.recipes.catalog import Catalog
 from sentinel.values.literals import Tensor
 from sentinel.worker import probe
 
 REQUEST = {"boundary": "a.b", "variants": {"one": {"x": 1}, "two": {"x": 2}, "three": {"x": 3}}}
 
 
-def test_nobody_could_know_the_names() -> None:
+def test_nobody_could_know_the_names():
     first, second = Repetition(REQUEST), Repetition(REQUEST)
     assert not set(first.request["variants"]) & (set(REQUEST["variants"]) | set(second.request["variants"]))
     assert first.request["boundary"] == "a.b"
     assert first.request["seed"] == SEED != probe.SEED
 
 
-def test_every_order_comes() -> None:
+def test_every_order_comes():
     orders = {tuple(each["x"] for each in Repetition(REQUEST).request["variants"].values()) for _ in range(200)}
     assert len(orders) == 6
 
 
-def test_an_answer_is_made_out() -> None:
+def test_an_answer_is_made_out():
     repetition = Repetition(REQUEST)
     told = {name: {"loss": inputs["x"] * 10} for name, inputs in repetition.request["variants"].items()}
     assert list(repetition.made_out(told).items()) == [
@@ -36,7 +35,7 @@ def test_an_answer_is_made_out() -> None:
         repetition.made_out(told)
 
 
-def test_what_is_the_same() -> None:
+def test_what_is_the_same():
     nan = float("nan")
     assert same({"": {"loss": nan}}, {"": {"loss": nan}})
     assert not same({"": {"loss": 0.0}}, {"": {"loss": -0.0}})
@@ -58,7 +57,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("honest", [True, False])
-def test_rows_in_an_order_that_nobody_has_seen(honest: bool, catalog: Catalog) -> None:
+def test_rows_in_an_order_that_nobody_has_seen(honest, catalog):
     """A scenario that is answered by heart has no answer for its equivalent."""
     repetition = Repetition(ROWS, catalog.contracts["loss_aggregation"])
     seen = [inputs["loss_mat"].array().ravel().tolist() for inputs in repetition.request["variants"].values()]
@@ -78,5 +77,5 @@ def test_rows_in_an_order_that_nobody_has_seen(honest: bool, catalog: Catalog) -
     assert repetition.rows_are_a_set(answers, repetition.made_out(answers)) == honest
 
 
-def test_a_contract_without_rows(catalog: Catalog) -> None:
+def test_a_contract_without_rows(catalog):
     assert not Repetition(REQUEST, catalog.contracts["call"]).reordered

@@ -62,7 +62,7 @@ def _decide_together(
     return decisions, alone
 
 
-def test_what_agrees_is_asked_in_no_process_of_its_own(tmp_path: Path, catalog: Catalog, warm_runs: Zygote) -> None:
+def test_what_agrees_is_asked_in_no_process_of_its_own(tmp_path, catalog, warm_runs):
     recipes = [{**MASKED_TOKENS, "bug_id": f"DEMO-{number}"} for number in range(2)]
     decisions, alone = _decide_together(recipes, tmp_path, catalog, warm_runs)
     assert [decision.verdict.name for decision in decisions] == ["reproduced"] * 2
@@ -71,16 +71,14 @@ def test_what_agrees_is_asked_in_no_process_of_its_own(tmp_path: Path, catalog: 
     assert alone == []
 
 
-def test_what_a_question_leaves_behind_changes_no_verdict(tmp_path: Path, catalog: Catalog, warm_runs: Zygote) -> None:
+def test_what_a_question_leaves_behind_changes_no_verdict(tmp_path, catalog, warm_runs):
     recipes = [_calls("call_number", f"DEMO-CALLS-{number}") for number in range(5)]
     decisions, alone = _decide_together([*recipes, MASKED_TOKENS], tmp_path, catalog, warm_runs)
     assert [decision.verdict.name for decision in decisions] == ["reproduced"] * 6
     assert set(alone) == {"demo_rl.stateful.call_number"}
 
 
-def test_a_question_that_ends_the_process_ends_its_own_alone(
-    tmp_path: Path, catalog: Catalog, warm_runs: Zygote
-) -> None:
+def test_a_question_that_ends_the_process_ends_its_own_alone(tmp_path, catalog, warm_runs):
     decisions, alone = _decide_together([_calls("leave", "DEMO-LEAVES"), MASKED_TOKENS], tmp_path, catalog, warm_runs)
     assert [(d.verdict.name, d.verdict.kind) for d in decisions] == [("inconclusive", "exit"), ("reproduced", "")]
     assert set(alone) == {"demo_rl.stateful.leave", MASKED_TOKENS["boundary"]}

@@ -35,13 +35,13 @@ def observed(loss: Any, gradient: Any = (0.5, 0.0)) -> dict[str, Any]:
     return {"": {"loss": tensor(loss, "float32"), "gradient": tensor(list(gradient), "float32")}}
 
 
-def test_each_value_set_gives_its_verdict(recipe: Recipe) -> None:
+def test_each_value_set_gives_its_verdict(recipe):
     assert by_expectation(recipe, observed(26.0))[0].name == "reproduced"
     assert by_expectation(recipe, observed(1.0))[0].name == "fixed"
 
 
 @pytest.mark.parametrize("seen", [observed(2.0), observed(1.0, (0.5, 0.5)), observed(float("nan"))], ids=repr)
-def test_neither_is_changed_and_says_where(recipe: Recipe, seen: dict[str, Any]) -> None:
+def test_neither_is_changed_and_says_where(recipe, seen):
     verdict, comparisons = by_expectation(recipe, seen)
     assert verdict.name == "changed"
     assert "expected" in verdict.reason
@@ -49,24 +49,24 @@ def test_neither_is_changed_and_says_where(recipe: Recipe, seen: dict[str, Any])
     assert any(item.detail for item in comparisons)
 
 
-def test_every_key_stands_beside_both_expectations(recipe: Recipe) -> None:
+def test_every_key_stands_beside_both_expectations(recipe):
     _, (loss, gradient) = by_expectation(recipe, observed(26.0, (0.5, 0.5)))
     assert (loss.unpatched, loss.fixed, loss.matches_unpatched, loss.matches_fixed) == (26.0, 1.0, True, False)
     assert (gradient.unpatched, gradient.matches_unpatched, gradient.matches_fixed) == (None, None, False)
 
 
-def test_a_missing_key_is_drift(recipe: Recipe) -> None:
+def test_a_missing_key_is_drift(recipe):
     verdict, comparisons = by_expectation(recipe, {"": {"loss": tensor(1.0, "float32")}})
     assert (verdict.name, verdict.kind, comparisons) == ("inconclusive", "drift", ())
     assert "'gradient' was not observed; the boundary gave loss" in verdict.reason
 
 
-def test_an_observation_that_both_sets_match_decides_nothing(recipe: Recipe) -> None:
+def test_an_observation_that_both_sets_match_decides_nothing(recipe):
     loose = replace(recipe, tolerance=Tolerance(absolute=100.0))
     assert by_expectation(loose, observed(5.0))[0].kind == "ambiguous"
 
 
-def test_an_expectations_own_tolerance_goes_first(recipe: Recipe) -> None:
+def test_an_expectations_own_tolerance_goes_first(recipe):
     tight = replace(
         recipe,
         tolerance=Tolerance(absolute=1.0),
@@ -76,7 +76,7 @@ def test_an_expectations_own_tolerance_goes_first(recipe: Recipe) -> None:
     assert by_expectation(tight, observed(1.0))[0].name == "fixed"
 
 
-def test_a_wrong_dtype_or_shape_is_changed(recipe: Recipe) -> None:
+def test_a_wrong_dtype_or_shape_is_changed(recipe):
     typed = replace(recipe, expected_fixed={"loss": Expected(tensor(1.0, "float64"))})
     assert by_expectation(typed, observed(1.0))[0].name == "changed"
     assert by_expectation(recipe, {"": {**observed(1.0)[""], "loss": tensor([1.0], "float32")}})[0].name == "changed"
@@ -103,7 +103,7 @@ VARIANTS: dict[str, Any] = {
         ("difference(outlier, baseline).returned.a.1.b", 5),
     ],
 )
-def test_addresses(address: str, value: Any) -> None:
+def test_addresses(address, value):
     assert read(address, VARIANTS) == value
 
 
@@ -111,13 +111,13 @@ def test_addresses(address: str, value: Any) -> None:
     "address",
     ["baseline.returned.a.7", "baseline.returned.c", "baseline.nothing", "difference(outlier, baseline).returned"],
 )
-def test_addresses_of_nothing(address: str) -> None:
+def test_addresses_of_nothing(address):
     with pytest.raises(Exception, match=r"not observed|cannot be subtracted"):
         read(address, VARIANTS)
 
 
 @pytest.mark.parametrize("kind", ["ref", "not-in-this-version", "python"])
-def test_what_says_nothing_about_the_ref_is_unavailable(kind: str) -> None:
+def test_what_says_nothing_about_the_ref_is_unavailable(kind):
     verdict = of_failure(Failure(kind, "because"))
     assert (verdict.name, verdict.kind, verdict.reason) == ("unavailable", kind, "because")
 
@@ -125,7 +125,7 @@ def test_what_says_nothing_about_the_ref_is_unavailable(kind: str) -> None:
 @pytest.mark.parametrize(
     "kind", ["drift", "import", "raised", "crash", "exit", "timeout", "memory", "ghost", "harness"]
 )
-def test_what_went_wrong_is_inconclusive(kind: str) -> None:
+def test_what_went_wrong_is_inconclusive(kind):
     assert of_failure(Failure(kind, "because")).name == "inconclusive"
 
 
@@ -133,7 +133,7 @@ def law(*violations: Violation) -> Law:
     return Law("a_law", "what must hold", lambda case: list(violations))
 
 
-def test_a_law_decides(recipe: Recipe) -> None:
+def test_a_law_decides(recipe):
     measurement = Measurement(observed(1.0), PROVENANCE)
     assert by_law(law(), recipe, measurement)[0].name == "fixed"
     verdict, (comparison,) = by_law(law(Violation("loss", 2, 1, "it is 2")), recipe, measurement)
@@ -141,7 +141,7 @@ def test_a_law_decides(recipe: Recipe) -> None:
     assert (comparison.observed, comparison.fixed, comparison.matches_fixed) == (2, 1, False)
 
 
-def test_a_law_that_does_not_apply_decides_nothing(recipe: Recipe) -> None:
+def test_a_law_that_does_not_apply_decides_nothing(recipe):
     def check(case: Any) -> list[Violation]:
         raise DoesNotApply("no mask")
 
@@ -151,7 +151,7 @@ def test_a_law_that_does_not_apply_decides_nothing(recipe: Recipe) -> None:
 
 
 @given(st.floats(width=32), st.floats(width=32), st.floats(width=32))
-def test_exactly_one_verdict_and_never_both(unpatched: float, fixed: float, seen: float) -> None:
+def test_exactly_one_verdict_and_never_both(unpatched, fixed, seen):
     recipe = replace(_EMPTY, expected_unpatched={"x": Expected(unpatched)}, expected_fixed={"x": Expected(fixed)})
     verdict, _ = by_expectation(recipe, {"": {"x": tensor(seen, "float32")}})
     only_fixed, _ = by_expectation(replace(recipe, expected_unpatched={}), {"": {"x": tensor(seen, "float32")}})

@@ -127,7 +127,7 @@ def names(reached: Reached) -> set[str]:
         ),
     ],
 )
-def test_a_boundary_reaches_what_it_names_and_no_more(reaching: Reaching, boundary: str, reached: set[str]) -> None:
+def test_a_boundary_reaches_what_it_names_and_no_more(reaching, boundary, reached):
     assert names(reaching(f"toy.losses.{boundary}", FILES)) == reached
 
 
@@ -146,9 +146,7 @@ def test_a_boundary_reaches_what_it_names_and_no_more(reaching: Reaching, bounda
         ("toy/losses.py", "return x * 2", "return 2 * x", {"alone"}),
     ],
 )
-def test_a_change_reaches_those_who_run_it_and_comments_reach_nobody(
-    reaching: Reaching, file: str, old: str, new: str, boundaries: set[str]
-) -> None:
+def test_a_change_reaches_those_who_run_it_and_comments_reach_nobody(reaching, file, old, new, boundaries):
     assert old in FILES[file]
     other = {**FILES, file: FILES[file].replace(old, new)}
     every = ("alone", "one", "two", "chosen", "over_rows")
@@ -158,7 +156,7 @@ def test_a_change_reaches_those_who_run_it_and_comments_reach_nobody(
     assert changed == boundaries
 
 
-def test_a_method_that_cannot_be_dedented_is_compared_without_its_comments(reaching: Reaching) -> None:
+def test_a_method_that_cannot_be_dedented_is_compared_without_its_comments(reaching):
     text = "class Loss:\n    def value(self):  # {}\n        return '''a\nb'''\n"
     one, other = ({**FILES, "toy/more.py": text.format(said)} for said in ("this", "that"))
     assert reaching("toy.more.Loss.value", one).changed(reaching("toy.more.Loss.value", other)) == []
@@ -168,7 +166,7 @@ def test_a_method_that_cannot_be_dedented_is_compared_without_its_comments(reach
     "text",
     ["def total(rows) = 1\n", f"X = {'-' * 900}1\n", f"X = {'1 + ' * 3000}1\n", f"X = {'[' * 150}{']' * 150}\n", "\0"],
 )
-def test_a_file_that_cannot_be_read_is_changed_where_its_text_is(reaching: Reaching, text: str) -> None:
+def test_a_file_that_cannot_be_read_is_changed_where_its_text_is(reaching, text):
     files = {**FILES, "toy/tools.py": text}
     found = reaching("toy.losses.over_rows", FILES).changed(reaching("toy.losses.over_rows", files))
     assert ("toy/tools.py", "total") in {place for place, _, _ in found}

@@ -19,7 +19,7 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW
 from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment, Tried
 from sentinel.export.exporting import Bundle
-from sentinel.recipes import Pin, Recipe
+from sentinel.recipes import Pin
 from sentinel.targets.refs import Ref
 
 VARIANTS: dict[str, Any] = {
@@ -61,9 +61,7 @@ def thrice(function: str) -> str:
     )
 
 
-def test_runner_and_test_say_at_each_revision_what_the_evidence_says(
-    export: Any, broken_tree: Path, fixed_tree: Path
-) -> None:
+def test_runner_and_test_say_at_each_revision_what_the_evidence_says(export, broken_tree, fixed_tree):
     bundle = export(MASKED_TOKENS, broken_tree, fixed_tree, check=True)
     assert bundle.complete, bundle.reason
     assert statuses(bundle) == [("reproduced", "failed"), ("fixed", "passed")]
@@ -75,9 +73,7 @@ def test_runner_and_test_say_at_each_revision_what_the_evidence_says(
     assert answer["file"] == "demo_rl/losses.py"
 
 
-def test_what_it_needs_beside_torch_and_numpy_is_named(
-    export: Any, broken_tree: Path, fixed_tree: Path, bare: Environment
-) -> None:
+def test_what_it_needs_beside_torch_and_numpy_is_named(export, broken_tree, fixed_tree, bare):
     """Whatever is installed where it is exported."""
     use = "    assert pv.Version('1') < pv.Version('2')\n    if loss_agg"
     for tree in (broken_tree, fixed_tree):
@@ -94,9 +90,7 @@ def test_what_it_needs_beside_torch_and_numpy_is_named(
 
 
 @pytest.mark.parametrize("caught", [False, True])
-def test_a_stub_is_refused_once_the_boundary_runs(
-    bare: Environment, export: Any, broken_tree: Path, caught: bool
-) -> None:
+def test_a_stub_is_refused_once_the_boundary_runs(bare, export, broken_tree, caught):
     """What the boundary makes of the refusal, where it catches it, is no answer either."""
     runner = export(MASKED_TOKENS, broken_tree).runner
     use = "tracker.note(loss_mat)"
@@ -116,9 +110,7 @@ def test_a_stub_is_refused_once_the_boundary_runs(
         ("del agg_loss\n", 3, "the code has moved away from what this file knows"),
     ],
 )
-def test_the_exit_status_says_what_was_decided(
-    export: Any, broken_tree: Path, tmp_path: Path, module: str, status: int, told: str
-) -> None:
+def test_the_exit_status_says_what_was_decided(export, broken_tree, tmp_path, module, status, told):
     """1 is the bug alone, and never that something else went wrong."""
     file = tmp_path / "run_validation.py"
     file.write_text(export(MASKED_TOKENS, broken_tree).runner.text)
@@ -129,7 +121,7 @@ def test_the_exit_status_says_what_was_decided(
     assert told in done.stdout
 
 
-def test_without_torch_it_could_not_run(export: Any, broken_tree: Path, tmp_path: Path) -> None:
+def test_without_torch_it_could_not_run(export, broken_tree, tmp_path):
     file = tmp_path / "run_validation.py"
     file.write_text(export(MASKED_TOKENS, broken_tree).runner.text)
     command = [sys.executable, "-S", "-s", file]
@@ -138,9 +130,7 @@ def test_without_torch_it_could_not_run(export: Any, broken_tree: Path, tmp_path
     assert "install torch, numpy" in done.stdout
 
 
-def test_the_head_is_the_same_in_every_runner_and_says_its_digest(
-    export: Any, broken_tree: Path, fixed_tree: Path
-) -> None:
+def test_the_head_is_the_same_in_every_runner_and_says_its_digest(export, broken_tree, fixed_tree):
     runners = [export(document, broken_tree, fixed_tree).runner for document in (MASKED_TOKENS, VARIANTS, REJECTED_ROW)]
     heads = {runner.text.removesuffix(runner.own).partition('"""\n')[2] for runner in runners}
     assert len({runner.own for runner in runners}) == 3
@@ -154,18 +144,14 @@ def test_the_head_is_the_same_in_every_runner_and_says_its_digest(
         assert f"What is to be read are lines {runner.first:4} to {runner.last:4}." in runner.text
 
 
-def test_nothing_expected_is_copied_into_what_the_runner_observes(
-    bare: Environment, export: Any, broken_tree: Path, fixed_tree: Path
-) -> None:
+def test_nothing_expected_is_copied_into_what_the_runner_observes(bare, export, broken_tree, fixed_tree):
     """A third implementation gives a third answer: a runner that had its numbers from evidence would not see it."""
     bundle = export(MASKED_TOKENS, broken_tree, fixed_tree)
     edited(fixed_tree, "losses.py", thrice("agg_loss"))
     assert ran(bare, bundle.runner.text, fixed_tree).status == "changed"
 
 
-def test_a_law_decides_in_the_runner_where_it_decides_alone(
-    bare: Environment, export: Any, broken_tree: Path, fixed_tree: Path
-) -> None:
+def test_a_law_decides_in_the_runner_where_it_decides_alone(bare, export, broken_tree, fixed_tree):
     bundle = export(REJECTED_ROW, broken_tree, fixed_tree, check=True)
     assert bundle.complete, bundle.reason
     assert statuses(bundle) == [("reproduced", "failed"), ("fixed", "passed")]
@@ -177,7 +163,7 @@ def test_a_law_decides_in_the_runner_where_it_decides_alone(
 REQUIRED = {**MASKED_TOKENS, "requires": "demo_rl.losses.NEW_OPTION"}
 
 
-def test_what_no_revision_is_about_has_no_runner(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+def test_what_no_revision_is_about_has_no_runner(export, broken_tree, fixed_tree):
     bundle = export(REQUIRED, broken_tree, fixed_tree)
     assert bundle.runner is None
     assert not bundle.complete
@@ -231,7 +217,7 @@ def seen(**values):
 """
 
 
-def test_values_reach_the_boundary_as_the_recipe_has_them(export: Any, broken_tree: Path) -> None:
+def test_values_reach_the_boundary_as_the_recipe_has_them(export, broken_tree):
     """What the worker makes of a recipe's values is what the runner makes of them."""
     edited(broken_tree, "losses.py", SEEING)
     document = calling("seen", {"arguments": VALUES}, "returned", (None, 0))
@@ -241,7 +227,7 @@ def test_values_reach_the_boundary_as_the_recipe_has_them(export: Any, broken_tr
     assert bundle.base.tried.status == "reproduced", bundle.base.tried
 
 
-def test_a_title_cannot_end_the_docstring(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+def test_a_title_cannot_end_the_docstring(export, broken_tree, fixed_tree):
     bundle = export(MASKED_TOKENS, broken_tree, fixed_tree, title='ends""" here\\ import os; os._exit(3)')
     for text in (bundle.runner.text, bundle.test):
         first = ast.parse(text).body[0]
@@ -249,7 +235,7 @@ def test_a_title_cannot_end_the_docstring(export: Any, broken_tree: Path, fixed_
         assert "os._exit" in str(first.value.value)  # type: ignore[attr-defined]
 
 
-def test_without_pins_an_error_that_helps(loaded_recipe: Recipe) -> None:
+def test_without_pins_an_error_that_helps(loaded_recipe):
     with pytest.raises(SentinelError, match="--base"):
         loaded_recipe.revisions()
 
@@ -266,7 +252,7 @@ def test_without_pins_an_error_that_helps(loaded_recipe: Recipe) -> None:
         ("fixed", (0, None)),
     ],
 )
-def test_revisions_are_neighbours(loaded_recipe: Recipe, expects: str, pair: tuple[int, int | None]) -> None:
+def test_revisions_are_neighbours(loaded_recipe, expects, pair):
     refs = [Ref("git", f"{number:040x}") for number in range(6)]
     pins = tuple(Pin(ref, expect) for ref, expect in zip(refs, expects.split()))
     base, head = pair

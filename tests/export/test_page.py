@@ -29,9 +29,7 @@ def text_of(export: Any, broken_tree: Path, fixed_tree: Path, **changes: Any) ->
     return page(made_of(export, broken_tree, fixed_tree, **changes))
 
 
-def test_it_has_every_section_and_nothing_is_left_to_be_written(
-    export: Any, broken_tree: Path, fixed_tree: Path
-) -> None:
+def test_it_has_every_section_and_nothing_is_left_to_be_written(export, broken_tree, fixed_tree):
     text = text_of(export, broken_tree, fixed_tree, root_cause="the sum forgets the mask", fix="multiply by it")
     assert tuple(re.findall(r"^## (.*)$", text, re.MULTILINE)) == SECTIONS
     assert "the sum forgets the mask." in text
@@ -40,7 +38,7 @@ def test_it_has_every_section_and_nothing_is_left_to_be_written(
     assert text.count("\n") <= LONGEST
 
 
-def test_a_table_shows_the_numbers_that_differ(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+def test_a_table_shows_the_numbers_that_differ(export, broken_tree, fixed_tree):
     text = text_of(export, broken_tree, fixed_tree)
     assert "2 of 2 numbers differ" in text
     assert "| `loss` | `26.0` | `1.0` | `1.0` |" in text
@@ -56,17 +54,17 @@ def test_a_table_shows_the_numbers_that_differ(export: Any, broken_tree: Path, f
         (True, False, ["True", "False"]),
     ],
 )
-def test_two_values_that_differ_never_look_alike(one: Any, other: Any, told: list[str]) -> None:
+def test_two_values_that_differ_never_look_alike(one, other, told):
     assert apart(one, other) == told
 
 
-def test_whom_it_concerns_is_said_in_words(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+def test_whom_it_concerns_is_said_in_words(export, broken_tree, fixed_tree):
     entry = {"when": {"actor.loss": ["ppo", "sapo"], "actor.clip": "set"}, "where": "a token is masked"}
     text = text_of(export, broken_tree, fixed_tree, affects=["everybody", entry])
     assert "\n* everybody\n* actor.loss=ppo or sapo, actor.clip set, where a token is masked\n" in text
 
 
-def test_hostile_prose_is_inert(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+def test_hostile_prose_is_inert(export, broken_tree, fixed_tree):
     text = text_of(
         export,
         broken_tree,
@@ -80,14 +78,14 @@ def test_hostile_prose_is_inert(export: Any, broken_tree: Path, fixed_tree: Path
     assert outside.count("<details>") == outside.count("</details>")
 
 
-def test_pieces_of_markdown() -> None:
+def test_pieces_of_markdown():
     assert prose("see `a|b` and *c*") == "see <code>a&#124;b</code> and &#42;c&#42;"
     assert code("a`b<c>") == "<code>a&#96;b&#60;c&#62;</code>"
     assert code("clip_fraction[1,0]") == "`clip_fraction[1,0]`"
     assert fenced("```\ninside", "json").startswith("````json\n")
 
 
-def test_a_comment_has_the_numbers_and_the_command(export: Any, broken_tree: Path, fixed_tree: Path) -> None:
+def test_a_comment_has_the_numbers_and_the_command(export, broken_tree, fixed_tree):
     text = comment(made_of(export, broken_tree, fixed_tree, fix="multiply by the mask"))
     assert "| `loss` | `26.0` | `1.0` | `1.0` |" in text
     assert "Fix: multiply by the mask." in text

@@ -11,7 +11,6 @@ import pytest
 
 from sentinel.export.runner import Question, functions
 from sentinel.export.verbatim import NotSelfContained, Verbatim
-from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.targets import Binding
 from sentinel.targets.loading import load_file
@@ -20,7 +19,7 @@ CATALOG = bundled_catalog()
 
 
 @pytest.mark.parametrize("target", CATALOG.targets)
-def test_every_binding_can_be_written_into_a_file_of_its_own(target: str, loaded_recipe: Recipe) -> None:
+def test_every_binding_can_be_written_into_a_file_of_its_own(target, loaded_recipe):
     """What breaks the rule is named; the message says what to do."""
     for binding in CATALOG.targets[target].bindings:
         question = Question(loaded_recipe, CATALOG.targets[target], CATALOG.contracts[binding.contract], binding, ("",))
@@ -129,7 +128,7 @@ def text_of(found: Verbatim) -> str:
     return "\n\n\n".join(text for _, text in found.sections())
 
 
-def test_a_function_comes_with_all_that_it_names_and_no_more(adapter: ModuleType) -> None:
+def test_a_function_comes_with_all_that_it_names_and_no_more(adapter):
     found = Verbatim()
     assert found.add(adapter.call) == "call"
     names = {name for names in found.modules.values() for name in names}
@@ -139,7 +138,7 @@ def test_a_function_comes_with_all_that_it_names_and_no_more(adapter: ModuleType
     assert found.stands_for == {"sentinel.worker.drift"}
 
 
-def test_it_is_taken_as_it_stands_there(adapter: ModuleType) -> None:
+def test_it_is_taken_as_it_stands_there(adapter):
     found = Verbatim()
     found.add(adapter.call)
     for piece in text_of(found).split("\n\n\n"):
@@ -148,7 +147,7 @@ def test_it_is_taken_as_it_stands_there(adapter: ModuleType) -> None:
     assert "@contextlib.contextmanager\ndef _swapped()" in text_of(found)
 
 
-def test_a_partial_is_a_function_and_plain_values(adapter: ModuleType) -> None:
+def test_a_partial_is_a_function_and_plain_values(adapter):
     assert Verbatim().add(adapter.PARTIAL) == "functools.partial(call, {'plain': [1.5, None]})"
 
 
@@ -162,12 +161,12 @@ def test_a_partial_is_a_function_and_plain_values(adapter: ModuleType) -> None:
         ("of_two_meanings", "_Engine is in"),
     ],
 )
-def test_what_is_not_self_contained_is_refused(adapter: ModuleType, name: str, told: str) -> None:
+def test_what_is_not_self_contained_is_refused(adapter, name, told):
     with pytest.raises(NotSelfContained, match=told):
         Verbatim().add(getattr(adapter, name))
 
 
-def test_a_name_of_the_head_cannot_mean_another_thing_too(tmp_path: Path, loaded_recipe: Recipe) -> None:
+def test_a_name_of_the_head_cannot_mean_another_thing_too(tmp_path, loaded_recipe):
     file = tmp_path / "clashing.py"
     file.write_text("def measured(boundary, inputs):\n    return inputs\n")
     binding = Binding("a.b", "loss_aggregation", call=load_file(file).measured)

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
@@ -210,7 +210,7 @@ class _Tracer:
         said = os.memfd_create("said")
         self._first = os.fork()
         if not self._first:
-            self._act(action, said)
+            _act(action, said, self._stop)
         os.waitpid(self._first, 0)  # it has stopped itself
         if self._ptrace(_SET_OPTIONS, self._first, None, _FOLLOW) < 0:
             raise OSError(ctypes.get_errno(), "ptrace")
@@ -227,29 +227,16 @@ class _Tracer:
                 self._pids.discard(pid)
                 if pid == self._first and os.WIFEXITED(state):
                     status = os.WEXITSTATUS(state)
-        size = os.lseek(said, 0, os.SEEK_END)
-        text = os.pread(said, size, 0).decode("utf-8", "replace")
         return {
             "effects": self._effects,
             "status": None if self._ended and self._error is None else status,
-            "said": text,
+            "said": _text(said),
             "failed": self._ended and self._error is not None,
         }
 
-    def _act(self, action: Callable[[], int], said: int) -> None:
-        status = 99
-        try:
-            for stream in (1, 2):
-                os.dup2(said, stream)
-            sys.stdout = sys.stderr = open(said, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - pytest has the usual ones
-            self._ptrace(_TRACEME, 0, None, None)
-            os.kill(os.getpid(), signal.SIGSTOP)
-            status = action()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
+    def _stop(self) -> None:
+        self._ptrace(_TRACEME, 0, None, None)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     def _stopped(self, pid: int, state: int) -> None:
         self._pids.add(pid)
@@ -273,7 +260,6 @@ class _Tracer:
 
     def _fail(self, pid: int, effect: str) -> None:
         """Let a call go to a number that no call has, and say on its way out what it is to say; or let it do half."""
-        assert self._error is not None
         if pid in self._failing:
             self._failing.discard(pid)
             self._ptrace(_SET_REGISTER, pid, _ANSWER, ctypes.c_void_p(-self._error.number))
@@ -336,23 +322,33 @@ class _Tracer:
         return os.fsdecode(found.split(b"\0")[0])
 
 
+def _act(action: Callable[[], int], said: int, first: Callable[[], None] = lambda: None) -> NoReturn:
+    """Do it, as the child of a fork: what it prints goes to a file, and its status is that of the process."""
+    status = 99
+    try:
+        for stream in (1, 2):
+            os.dup2(said, stream)
+        sys.stdout = sys.stderr = open(said, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - pytest has the usual ones
+        first()
+        status = action()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def _text(said: int) -> str:
+    return os.pread(said, os.lseek(said, 0, os.SEEK_END), 0).decode("utf-8", "replace")
+
+
 def apart(action: Callable[[], int]) -> Run:
     """Run an action in a fork of this process, to its end."""
     said = os.memfd_create("said")
     pid = os.fork()
     if not pid:
-        status = 99
-        try:
-            for stream in (1, 2):
-                os.dup2(said, stream)
-            sys.stdout = sys.stderr = open(said, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-            status = action()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
+        _act(action, said)
     _, state = os.waitpid(pid, 0)
-    text = os.pread(said, os.lseek(said, 0, os.SEEK_END), 0).decode("utf-8", "replace")
+    text = _text(said)
     os.close(said)
     return Run((), os.waitstatus_to_exitcode(state), text)

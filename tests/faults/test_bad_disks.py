@@ -8,7 +8,7 @@ from pathlib import Path
 
 import killing
 import pytest
-from demo_kit import Lab, Repository, returned
+from demo_kit import returned
 from killing import Error
 from stores import PRUNE, add, contents, opened, said
 from walking import FULL, GROWS, Command, interrupted, load_everything, put_up_with, unwalkable
@@ -29,22 +29,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_making_a_mirror_on_a_disk_that_is_read_only(home: Path, demo_repository: Repository) -> None:
+def test_making_a_mirror_on_a_disk_that_is_read_only(home, demo_repository):
     act = said("mirror", "add", "demo", "--from", f"file://{demo_repository.path}")
     assert put_up_with(Command(act, contents(home), 60, PRUNE), home, READ_ONLY)
 
 
-def test_making_a_checkout_on_a_disk_that_is_read_only(home: Path, fixed_tree: Path) -> None:
+def test_making_a_checkout_on_a_disk_that_is_read_only(home, fixed_tree):
     assert put_up_with(Command(opened(f"path:{fixed_tree}"), contents(home), 12, PRUNE), home, READ_ONLY)
 
 
-def test_calls_that_are_interrupted(home: Path, demo_repository: Repository) -> None:
+def test_calls_that_are_interrupted(home, demo_repository):
     """EINTR is no error: whoever is interrupted does it again."""
     act = said("mirror", "add", "demo", "--from", str(demo_repository.path))
     assert interrupted(Command(act, contents(home), 40, PRUNE), home)
 
 
-def test_a_cache_that_is_there_and_read_only(home: Path, demo_repository: Repository) -> None:
+def test_a_cache_that_is_there_and_read_only(home, demo_repository):
     """What was made before is as good; what was not is refused with a sentence."""
     sha, other = demo_repository.commits["fixed"], demo_repository.commits["broken"]
     warm = opened(f"git:{sha}")
@@ -54,7 +54,7 @@ def test_a_cache_that_is_there_and_read_only(home: Path, demo_repository: Reposi
     assert f"SentinelError: cannot write to {home}: Read-only file system; set SENTINEL_HOME" in cold.said
 
 
-def test_a_worker_without_a_place_for_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_a_place_for_its_files(tmp_path, monkeypatch):
     """Nothing of it is left, and it says where it needs room."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -74,7 +74,7 @@ def test_a_worker_without_a_place_for_its_files(tmp_path: Path, monkeypatch: pyt
         assert list(scratch.iterdir()) == []
 
 
-def test_a_target_process_without_a_place_for_its_files(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_process_without_a_place_for_its_files(lab, monkeypatch):
     """The zygote is not to blame, and serves on."""
     tree, pid = lab.write({"mod.py": "def f():\n    return 7\n"}), lab.zygote.hello()["pid"]
 

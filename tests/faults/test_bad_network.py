@@ -82,9 +82,7 @@ INDEXES: dict[str, tuple[str, Way, str]] = {
 
 
 @pytest.mark.parametrize(("path", "way", "says"), few(INDEXES, 3))
-def test_a_package_index(
-    path: str, way: Way, says: str, index: Site, store: MirrorStore, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_index(path, way, says, index, store, target, monkeypatch):
     if way is misbehaving.drips:
         monkeypatch.setattr(pypi, "_PATIENCE", 4.0)
     if way is misbehaving.hangs:
@@ -97,9 +95,7 @@ def test_a_package_index(
     assert left == []
 
 
-def test_a_package_index_that_fails_once(
-    index: Site, store: MirrorStore, target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_index_that_fails_once(index, store, target, monkeypatch):
     """Whether pip asks again is the user's setting, and pip's own by default. What is had after an error is right."""
     monkeypatch.setenv("PIP_RETRIES", "2")
     index.ways[FILE] = misbehaving.fails_once
@@ -140,9 +136,7 @@ REPOSITORIES: dict[str, tuple[str, Way]] = {
 
 
 @pytest.mark.parametrize(("path", "way"), few(REPOSITORIES, 3))
-def test_a_git_server(
-    path: str, way: Way, hosted: Site, store: MirrorStore, target: Target, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_git_server(path, way, hosted, store, target, capsys):
     hosted.ways[path] = way
     with pytest.MonkeyPatch.context() as patch:
         if way in (misbehaving.hangs, misbehaving.drips):  # who answers may take longer, on a busy machine
@@ -153,9 +147,7 @@ def test_a_git_server(
     assert open_checkout(target, Ref.parse("git:main"), store=store).roots == ("demo_rl",)
 
 
-def test_a_server_of_plain_files(
-    hosted: Site, store: MirrorStore, target: Target, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_server_of_plain_files(hosted, store, target, capsys, tmp_path):
     """Without a word for it, git would start git for each object that is not here yet, without end."""
     bare = tmp_path / "demo.git"
     hosted.repositories = None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import killing
 import pytest
-from demo_kit import MASKED_TOKENS, Decide, Repository
+from demo_kit import MASKED_TOKENS
 from stores import PRUNE, add, opened, said, target
 from wheels import wheel
 
@@ -44,7 +44,7 @@ def flip(file: Path, at: int, count: int = 16) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut off", "empty"])
-def test_a_pack_of_a_mirror(damage: str, home: Path, demo_repository: Repository) -> None:
+def test_a_pack_of_a_mirror(damage, home, demo_repository):
     """No code comes out of it; made anew, the mirror is whole."""
     bare = home.parent / "packed.git"  # one pack, as a clone has it
     demo_repository.git("clone", "-q", "--bare", "--no-local", str(demo_repository.path), str(bare))
@@ -64,9 +64,7 @@ def test_a_pack_of_a_mirror(damage: str, home: Path, demo_repository: Repository
     assert opened(f"git:{demo_repository.commits['fixed']}")() == 0
 
 
-def test_a_wheel_whose_bytes_are_others(
-    home: Path, fixed_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheel_whose_bytes_are_others(home, fixed_tree, tmp_path, monkeypatch):
     """Compressed ones do not unpack, others do not have their checksum: it goes, and is fetched again."""
     (tmp_path / "index").mkdir()
     for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(tmp_path / "index"), "CONFIG_FILE": os.devnull}.items():
@@ -83,7 +81,7 @@ def test_a_wheel_whose_bytes_are_others(
     assert opened("pypi:1.0")() == 0
 
 
-def test_evidence_that_is_empty(decide: Decide, fixed_tree: Path, tmp_path: Path) -> None:
+def test_evidence_that_is_empty(decide, fixed_tree, tmp_path):
     """It is written over by what a run decides; where it is read, it is named."""
     decision = decide(MASKED_TOKENS, fixed_tree)
     reports = tmp_path / "reports"
@@ -102,7 +100,7 @@ YEAR = 365 * 86400.0
 
 
 @pytest.mark.parametrize("jump", [-YEAR, YEAR], ids=["set back", "set forward"])
-def test_a_clock_that_jumps(jump: float, home: Path, fixed_tree: Path, broken_tree: Path) -> None:
+def test_a_clock_that_jumps(jump, home, fixed_tree, broken_tree):
     """What a live run uses is kept, and what a dead one has left goes, whatever the clock says."""
     mine = open_checkout(target(), Ref("path", str(fixed_tree)), store=MirrorStore())
     assert killing.apart(opened(f"path:{broken_tree}")).status == 0
@@ -141,7 +139,7 @@ def at_once(actions: Sequence[Callable[[], int]]) -> list[int]:
 
 
 @pytest.mark.parametrize("runs", [2, 16])
-def test_many_on_one_cold_cache(runs: int, home: Path, demo_repository: Repository) -> None:
+def test_many_on_one_cold_cache(runs, home, demo_repository):
     """Each adds the mirror and opens two checkouts: in the end there is one of each."""
     refs = [f"git:{demo_repository.commits[name]}" for name in ("broken", "fixed")]
 
@@ -158,7 +156,7 @@ def test_many_on_one_cold_cache(runs: int, home: Path, demo_repository: Reposito
     assert len(list(home.glob("mirrors/demo.git/objects/pack/*.pack"))) <= 1
 
 
-def test_pruning_beside_runs(home: Path, fixed_tree: Path, broken_tree: Path) -> None:
+def test_pruning_beside_runs(home, fixed_tree, broken_tree):
     """What a run has opened stays until it ends, however often others prune; and pruning is at peace with pruning."""
 
     def run() -> int:

@@ -25,7 +25,7 @@ from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker.client import Options, WorkerError, Zygote
+from sentinel.worker.client import Options, WorkerError
 
 pytestmark = [needs_tracing, pytest.mark.nightly]
 
@@ -110,7 +110,7 @@ def moments(calls: Mapping[Place, int], most: int) -> Sequence[Moment]:
 @pytest.mark.parametrize(
     "question", ["values", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("oracle", "session"))]
 )
-def test_what_a_zygote_has_forked(question: str, ask: Ask, warm_runs: Zygote) -> None:
+def test_what_a_zygote_has_forked(question, ask, warm_runs):
     """Target process, oracle process, session and leaf, each before calls from its first to its last."""
     pid = int(warm_runs.hello()["pid"])
     assert right(asked(ask, question, runner_of(), pid).verdict, question)  # so that the byte code is there
@@ -131,7 +131,7 @@ def test_what_a_zygote_has_forked(question: str, ask: Ask, warm_runs: Zygote) ->
 
 
 @pytest.mark.nightly
-def test_a_zygote(ask: Ask, scratch: Path) -> None:
+def test_a_zygote(ask, scratch):
     """Another one takes its place, and one answer at most is lost. Nothing of it is left."""
     whole, answers = of_another_controller(ask)
     assert all(right(answer, "values") for answer in answers)
@@ -162,7 +162,6 @@ def of_another_controller(ask: Ask, moment: Moment | None = None) -> tuple[Follo
         before, runner = held(), runner_of()
         runner.start(["demo"])
         process = runner._processes.zygote("demo")._process
-        assert process is not None
         os.write(tell, b"%d" % process.pid)
         os.read(wait, 1)
         answers = [answer(ask, runner, "values") for _ in range(3)]

@@ -12,7 +12,7 @@ from typing import Any
 import killing
 import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, write_recipe
-from walking import FULL, Command, Walk, interrupted, listing, load_everything, unwalkable
+from walking import FULL, Command, interrupted, listing, load_everything, unwalkable
 
 import sentinel.recipes.catalog
 import sentinel.run.session
@@ -125,7 +125,7 @@ def written(folder: Path) -> Callable[[], Any]:
     return outcome
 
 
-def test_a_run(walked: Walk, here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
+def test_a_run(walked, here, decided, broken_tree, fixed_tree):
     act = run_of(broken_tree, fixed_tree, more="--sentinel-sarif=run.sarif")
 
     def outcome() -> Any:
@@ -136,7 +136,7 @@ def test_a_run(walked: Walk, here: Path, decided: Decided, broken_tree: Path, fi
 
 
 @pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "room can be taken")
-def test_a_run_that_cannot_write_its_summary(here: Path, decided: Decided, broken_tree: Path) -> None:
+def test_a_run_that_cannot_write_its_summary(here, decided, broken_tree):
     """What it has decided is shown all the same."""
     act = run_of(broken_tree)
     effects = killing.run(act, here).effects
@@ -150,20 +150,20 @@ def test_a_run_that_cannot_write_its_summary(here: Path, decided: Decided, broke
 
 @pytest.mark.nightly
 @pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "calls can be interrupted")
-def test_a_run_that_is_interrupted(here: Path, decided: Decided, fixed_tree: Path) -> None:
+def test_a_run_that_is_interrupted(here, decided, fixed_tree):
     reports = here / "sentinel-reports"
     assert interrupted(Command(run_of(fixed_tree), written(reports), 3), here)
 
 
 @pytest.mark.nightly
-def test_a_run_on_other_code(walked: Walk, here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
+def test_a_run_on_other_code(walked, here, decided, broken_tree, fixed_tree):
     """Evidence of an earlier run stays what it is until that of this one is whole."""
     reports = here / "sentinel-reports"
     act = Command(run_of(fixed_tree), written(reports), 5, before=run_of(broken_tree), whole=written(reports))
     assert walked(replace(act, refusals=RUN), here)
 
 
-def test_updating_a_baseline(walked: Walk, here: Path, decided: Decided, broken_tree: Path, fixed_tree: Path) -> None:
+def test_updating_a_baseline(walked, here, decided, broken_tree, fixed_tree):
     """One file is new, one stays, and one that is not decided any more goes."""
 
     def ready() -> int:
@@ -179,7 +179,7 @@ def test_updating_a_baseline(walked: Walk, here: Path, decided: Decided, broken_
 
 
 @pytest.mark.nightly
-def test_findings(walked: Walk, here: Path, decided: Decided, broken_tree: Path) -> None:
+def test_findings(walked, here, decided, broken_tree):
     ready = run_of(broken_tree, report_dir="reports")
     act = Command(lambda: main(["report", "findings"]), lambda: listing(here / "findings"), 5, before=ready)
     assert walked(act, here)
@@ -187,18 +187,18 @@ def test_findings(walked: Walk, here: Path, decided: Decided, broken_tree: Path)
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("style", ["text", "markdown"])
-def test_a_report(walked: Walk, style: str, here: Path, decided: Decided, broken_tree: Path) -> None:
+def test_a_report(walked, style, here, decided, broken_tree):
     arguments = ["report", "--format", style, "-o", "pages/report"]
     act = Command(lambda: main(arguments), lambda: listing(here / "pages"), before=run_of(broken_tree))
     assert walked(act, here)
 
 
-def test_a_new_recipe(walked: Walk, here: Path) -> None:
+def test_a_new_recipe(walked, here):
     act = Command(lambda: main(["recipe", "new", "MY-BUG", "--target", "demo"]), lambda: listing(here))
     assert walked(act, here)
 
 
-def test_a_saved_finding(walked: Walk, here: Path) -> None:
+def test_a_saved_finding(walked, here):
     def save() -> int:
         saving.save(here / "found", MASKED_TOKENS)
         return 0
@@ -206,7 +206,7 @@ def test_a_saved_finding(walked: Walk, here: Path) -> None:
     assert walked(Command(save, lambda: listing(here)), here)
 
 
-def test_an_export(walked: Walk, here: Path, decided: Decided) -> None:
+def test_an_export(walked, here, decided):
     """What an earlier export left there and this one has not goes."""
     sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]
     runner = Runner("print('runner')\n", "print('runner')\n", 1, 1, ("torch", "numpy"))
@@ -221,7 +221,7 @@ def test_an_export(walked: Walk, here: Path, decided: Decided) -> None:
 
 
 @pytest.mark.nightly
-def test_a_site(walked: Walk, here: Path) -> None:
+def test_a_site(walked, here):
     """Pages that stay, change, come and go."""
     first = {"index.html": "1", "bugs/a.html": "a", "bugs/b.html": "b", "evidence/demo/a.json": "{}"}
     then = {"index.html": "2", "bugs/a.html": "a", "bugs/c/c.html": "c" * 20_000}
@@ -246,7 +246,6 @@ def swept(
     for name in ("early", "broken", "fixed"):
         for document in (MASKED_TOKENS, REJECTED_ROW):
             made = decide(document, f"git:{demo_repository.commits[name]}", trace=True)
-            assert made.checkout is not None
             every[document["bug_id"], _code(made.checkout.path)] = made
     monkeypatch.setattr(Known, "decided", every)
     return home
@@ -272,7 +271,7 @@ def sweep() -> int:
 
 
 @pytest.mark.nightly
-def test_a_sweep(walked: Walk, here: Path, swept: Path) -> None:
+def test_a_sweep(walked, here, swept):
     assert walked(Command(sweep, histories(swept), 25, prune, whole=lambda: _records(swept)), here)
 
 

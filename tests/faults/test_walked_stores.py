@@ -9,7 +9,7 @@ import killing
 import pytest
 from demo_kit import Repository, copy_demo
 from stores import PRUNE, add, contents, opened, said
-from walking import Command, Walk, load_everything, needs_tracing, walk
+from walking import Command, load_everything, needs_tracing, walk
 from wheels import wheel
 
 from sentinel.sources import pypi
@@ -26,12 +26,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_making_a_mirror_from_a_folder(walked: Walk, home: Path, demo_repository: Repository) -> None:
+def test_making_a_mirror_from_a_folder(walked, home, demo_repository):
     assert walked(Command(add(demo_repository), contents(home), 25, PRUNE), home)
 
 
 @pytest.mark.nightly
-def test_making_a_mirror_from_a_url(walked: Walk, home: Path, demo_repository: Repository) -> None:
+def test_making_a_mirror_from_a_url(walked, home, demo_repository):
     act = said("mirror", "add", "demo", "--from", f"file://{demo_repository.path}")
     assert walked(Command(act, contents(home), 25, PRUNE), home)
 
@@ -55,36 +55,36 @@ def behind(home: Path, moving: Repository, tmp_path: Path) -> Command:
 
 
 @pytest.mark.nightly
-def test_updating_a_mirror(walked: Walk, home: Path, behind: Command) -> None:
+def test_updating_a_mirror(walked, home, behind):
     assert walked(behind, home)
 
 
 @pytest.mark.nightly
 @needs_tracing
-def test_updating_a_mirror_while_its_first_process_alone_is_killed(home: Path, behind: Command) -> None:
+def test_updating_a_mirror_while_its_first_process_alone_is_killed(home, behind):
     assert walk(behind, home, alone=True)
 
 
 @pytest.mark.nightly
-def test_putting_more_into_a_mirror(walked: Walk, home: Path, moving: Repository, tmp_path: Path) -> None:
+def test_putting_more_into_a_mirror(walked, home, moving, tmp_path):
     assert killing.apart(add(moving)).status == 0
     moving.commit("fixed", copy_demo(tmp_path / "later", "fixed"))
     assert walked(Command(add(moving), contents(home), 40, PRUNE), home)
 
 
-def test_making_a_checkout(walked: Walk, home: Path, demo_repository: Repository) -> None:
+def test_making_a_checkout(walked, home, demo_repository):
     ready = add(demo_repository)
     act = opened(f"git:{demo_repository.commits['fixed']}")
     assert walked(Command(act, contents(home), 12, PRUNE, ready), home)
 
 
 @pytest.mark.nightly
-def test_making_a_checkout_of_a_working_tree(walked: Walk, home: Path, fixed_tree: Path) -> None:
+def test_making_a_checkout_of_a_working_tree(walked, home, fixed_tree):
     assert walked(Command(opened(f"path:{fixed_tree}"), contents(home), 9, PRUNE), home)
 
 
 @pytest.mark.nightly
-def test_mending_a_checkout(walked: Walk, home: Path, fixed_tree: Path) -> None:
+def test_mending_a_checkout(walked, home, fixed_tree):
     """One that lacks a file is removed and made again."""
 
     def damage() -> int:
@@ -98,9 +98,7 @@ def test_mending_a_checkout(walked: Walk, home: Path, fixed_tree: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_fetching_a_release(
-    walked: Walk, home: Path, fixed_tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetching_a_release(walked, home, fixed_tree, tmp_path, monkeypatch):
     index = tmp_path / "index"
     index.mkdir()
     wheel(index, fixed_tree)
@@ -109,7 +107,7 @@ def test_fetching_a_release(
     assert walked(Command(opened("pypi:1.0"), contents(home), 40, PRUNE), home)
 
 
-def test_pruning(walked: Walk, home: Path, demo_repository: Repository, broken_tree: Path) -> None:
+def test_pruning(walked, home, demo_repository, broken_tree):
     """What is pruned is gone; the mirror is not pruned."""
 
     def ready() -> int:

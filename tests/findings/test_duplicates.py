@@ -59,7 +59,7 @@ def sources_of(recipe: Recipe, store: MirrorStore, others: Any = (), **more: Any
     return {item.name: item for item in duplicates(recipe, others, target, store, environ={}, **more)}
 
 
-def test_history_and_pulls_that_touch_the_boundary_are_found(recipe: Recipe, store: MirrorStore) -> None:
+def test_history_and_pulls_that_touch_the_boundary_are_found(recipe, store):
     found = sources_of(recipe, store)
     assert [item.why for item in found["upstream history"].found] == ["fixed"]
     pulls = {item.what for item in found["pull requests of the mirror"].found}
@@ -67,7 +67,7 @@ def test_history_and_pulls_that_touch_the_boundary_are_found(recipe: Recipe, sto
     assert "#4" not in pulls
 
 
-def test_each_source_that_is_not_searched_says_why(recipe: Recipe, tmp_path: Path) -> None:
+def test_each_source_that_is_not_searched_says_why(recipe, tmp_path):
     found = sources_of(recipe, MirrorStore(Home(tmp_path / "empty")))
     assert found["recipes"].searched
     assert "mirror add" in found["upstream history"].note
@@ -115,7 +115,7 @@ def search_github(recipe: Recipe, tmp_path: Path) -> Iterator[Callable[..., Sour
     server.server_close()
 
 
-def test_githubs_search_is_asked_for_pull_requests_and_for_issues(search_github: Callable[..., Source]) -> None:
+def test_githubs_search_is_asked_for_pull_requests_and_for_issues(search_github):
     items = [{"number": 7, "state": "open", "title": "a \x1b[31mmask"}, {"number": 8, "state": "closed", "title": "x"}]
     found = search_github(200, json.dumps({"items": items}).encode())
     assert found.searched
@@ -140,16 +140,14 @@ def test_githubs_search_is_asked_for_pull_requests_and_for_issues(search_github:
         (200, b'{"items": ' + b"[" * 100_000),
     ],
 )
-def test_what_github_says_instead_of_an_answer_is_no_search(
-    status: int, content: bytes, search_github: Callable[..., Source]
-) -> None:
+def test_what_github_says_instead_of_an_answer_is_no_search(status, content, search_github):
     found = search_github(status, content)
     assert not found.searched
     assert found.note.startswith("GitHub did not answer: ")
     assert "secret" not in found.note
 
 
-def test_the_order_of_rows_and_the_names_of_groups_make_no_other_scenario(tmp_path: Path) -> None:
+def test_the_order_of_rows_and_the_names_of_groups_make_no_other_scenario(tmp_path):
     one = recipe_of(tmp_path / "a", REJECTED_ROW)
     turned = {
         "token_level_rewards": [[0, 2], [0, 0], [0, 1]],
@@ -164,7 +162,7 @@ def test_the_order_of_rows_and_the_names_of_groups_make_no_other_scenario(tmp_pa
     assert scenario(one) != scenario(changed)
 
 
-def test_files_follow_the_package_roots_and_former_paths() -> None:
+def test_files_follow_the_package_roots_and_former_paths():
     targets = bundled_catalog().targets
     assert "demo_rl/losses.py" in files_of(targets["demo"], "demo_rl.losses.agg_loss")
     assert "skyrl-gym/skyrl_gym/envs/x.py" in files_of(targets["skyrl"], "skyrl_gym.envs.x.f")

@@ -18,7 +18,7 @@ def at(ref: str, verdict: str) -> dict[str, str]:
     return {"ref": ref, "verdict": verdict}
 
 
-def test_each_state_follows_from_a_fact(loaded_recipe: Recipe) -> None:
+def test_each_state_follows_from_a_fact(loaded_recipe):
     reported = replace(loaded_recipe, upstream={"pull": 9})
     buggy, main, release = at("git:" + "a" * 40, "reproduced"), at("git:main", "fixed"), at("pypi:1.0", "fixed")
     unreported = replace(loaded_recipe, upstream={"status": "unreported"})
@@ -36,7 +36,7 @@ def test_each_state_follows_from_a_fact(loaded_recipe: Recipe) -> None:
     assert state_of(reported, [buggy, at("git:main", "reproduced"), release])[0] == "reported"
 
 
-def test_a_step_is_kept_once_and_a_bug_that_comes_back_goes_back(loaded_recipe: Recipe, tmp_path: Path) -> None:
+def test_a_step_is_kept_once_and_a_bug_that_comes_back_goes_back(loaded_recipe, tmp_path):
     file = place(tmp_path, loaded_recipe)
     assert load(file) is None
     first = advanced(None, loaded_recipe, "fixed upstream", "fixed at git:main", "2026-01-01")
@@ -51,7 +51,7 @@ def test_a_step_is_kept_once_and_a_bug_that_comes_back_goes_back(loaded_recipe: 
     ]
 
 
-def test_a_file_that_is_none_is_told(loaded_recipe: Recipe, tmp_path: Path) -> None:
+def test_a_file_that_is_none_is_told(loaded_recipe, tmp_path):
     file = place(tmp_path, loaded_recipe)
     file.parent.mkdir(parents=True)
     for text in (
@@ -71,7 +71,7 @@ def entry(recipe: Recipe, state: str, verdict: str = "", **document: object) -> 
     return Entry(finding, recipe, "https://github.com/a/b")
 
 
-def test_the_page_counts_roots_groups_them_and_escapes(loaded_recipe: Recipe) -> None:
+def test_the_page_counts_roots_groups_them_and_escapes(loaded_recipe):
     hostile = replace(loaded_recipe, title="a | b <script> @everyone")
     hard = {"producer": "none", "how": "nobody calls it"}
     text = page(
@@ -96,7 +96,7 @@ def test_the_page_counts_roots_groups_them_and_escapes(loaded_recipe: Recipe) ->
     assert "nobody calls it" in rest.partition("### hardening: 1 (1 recipe)")[2]
 
 
-def test_dates_are_of_revisions_and_main_is_the_branch(loaded_recipe: Recipe) -> None:
+def test_dates_are_of_revisions_and_main_is_the_branch(loaded_recipe):
     told = replace(loaded_recipe, document={"introduced_by": "abc (#1, 2025-02-03)"})
     runs = [
         {"verdict": "fixed", "first": {"date": "2024-01-01T00:00:00Z"}},
@@ -110,7 +110,7 @@ def test_dates_are_of_revisions_and_main_is_the_branch(loaded_recipe: Recipe) ->
     assert at_main([{**document, "ref": "git:main"}])["commit"] == "c"
 
 
-def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is_theirs() -> None:
+def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is_theirs():
     folder = Path(__file__).resolve().parents[2] / "findings"
     catalog = bundled_catalog()
     kept: dict[Path, Finding] = {}

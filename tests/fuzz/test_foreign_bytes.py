@@ -57,7 +57,7 @@ _TOKENS = (
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_seeds(name: str) -> None:
+def test_seeds(name):
     for seed in _seeds(name):
         _reader(name).one(seed)
     tracemalloc.start()  # now that everything is imported
@@ -72,7 +72,7 @@ def test_seeds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_mutations(name: str) -> None:
+def test_mutations(name):
     @settings(max_examples=60, suppress_health_check=list(HealthCheck))
     @given(mutations(name))
     def tried(data: bytes) -> None:
@@ -81,7 +81,7 @@ def test_mutations(name: str) -> None:
     tried()
 
 
-def test_a_broken_reader_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_reader_is_found(monkeypatch):
     """The harness lets documented errors pass, and nothing else."""
     monkeypatch.setattr("sentinel.sources.gitrefs._BAD_NAME", __import__("re").compile("$^"))
     with pytest.raises(UnicodeEncodeError):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from demo_kit import git
 
 BUGGY = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
@@ -87,31 +87,15 @@ class History:
 
     def merge(self, branch: str, resolution: Mapping[str, str], subject: str = "a merge") -> str:
         """Merge a branch into the current one, with these files as the outcome."""
-        subprocess.run(
-            ["git", "-C", str(self.path), *_WHO, "merge", "-q", "--no-ff", "--no-commit", "-s", "ours", branch],
-            env=self._environment(),
-            check=True,
-            capture_output=True,
-        )
+        self.git("merge", "-q", "--no-ff", "--no-commit", "-s", "ours", branch)
         return self.commit(resolution, subject)
 
     def git(self, *arguments: str, day: int | None = None) -> str:
-        command = ["git", "-C", str(self.path), *_WHO, *arguments]
-        environment = self._environment(day)
-        finished = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        return finished.stdout.strip()
+        seconds = 1767225600 + 86400 * (self.day if day is None else day)  # 2026-01-01 and on
+        return git(self.path, *arguments, date=f"{seconds} +0000")
 
     def _committed(self, *arguments: str, day: int | None = None) -> str:
         self.git(*arguments, day=day)
         self.day += 1
         self.commits.append(self.git("rev-parse", "HEAD"))
         return self.commits[-1]
-
-    def _environment(self, day: int | None = None) -> dict[str, str]:
-        when = f"{1767225600 + 86400 * (self.day if day is None else day)} +0000"  # 2026-01-01 and on
-        alone = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        fixed = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-        return {**alone, **fixed, "GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when}
-
-
-_WHO = ("-c", "user.name=A", "-c", "user.email=a@example.org")

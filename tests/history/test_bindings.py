@@ -11,7 +11,6 @@ from history_kit import History
 from sentinel.history.bindings import Sighting, revisions, sightings
 from sentinel.history.gittrees import GitTrees
 from sentinel.recipes.catalog import Catalog
-from sentinel.sources import MirrorStore
 from sentinel.targets import Target
 
 #: Lines that have letters enough to be looked for, as those of real functions do.
@@ -57,9 +56,7 @@ def paths(found: list[Sighting]) -> list[str]:
     ],
     ids=["moved", "renamed"],
 )
-def test_a_function_under_another_name_is_not_reached(
-    history: History, tiny_catalog: Catalog, before: dict[str, str], where: str
-) -> None:
+def test_a_function_under_another_name_is_not_reached(history, tiny_catalog, before, where):
     history.commit({"tiny/__init__.py": "", **before})
     history.commit({**dict.fromkeys(before), "tiny/losses.py": AGGREGATE + OTHER})
     former, today = seen(history, tiny_catalog)
@@ -67,7 +64,7 @@ def test_a_function_under_another_name_is_not_reached(
     assert (today.bound, today.missing) == (True, False)
 
 
-def test_what_was_not_written_yet_is_not_missing(history: History, tiny_catalog: Catalog) -> None:
+def test_what_was_not_written_yet_is_not_missing(history, tiny_catalog):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": OTHER})
     history.commit({"tiny/losses.py": OTHER + AGGREGATE})
     history.commit({"tiny/losses.py": "def agg_loss(loss_mat = nothing\n"})
@@ -76,14 +73,14 @@ def test_what_was_not_written_yet_is_not_missing(history: History, tiny_catalog:
     assert [(one.bound, one.missing) for one in found] == [(False, False), (True, False), *[(False, False)] * 2]
 
 
-def test_a_function_that_stands_beside_the_boundary_is_another_one(history: History, tiny_catalog: Catalog) -> None:
+def test_a_function_that_stands_beside_the_boundary_is_another_one(history, tiny_catalog):
     twin = AGGREGATE.replace("agg_loss", "agg_loss_of_critic")
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": twin})
     history.commit({"tiny/losses.py": twin + AGGREGATE})
     assert not any(one.missing for one in seen(history, tiny_catalog))
 
 
-def test_former_names_and_moves_are_found(history: History, tiny_catalog: Catalog) -> None:
+def test_former_names_and_moves_are_found(history, tiny_catalog):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": AGGREGATE.replace("agg_loss", "aggregate")})
     history.commit({"tiny/losses.py": None, "tiny/core/__init__.py": "", "tiny/core/losses.py": AGGREGATE})
     today = {"boundary": "tiny.core.losses.agg_loss", "formerly": ("tiny.core.losses.aggregate",)}
@@ -91,7 +88,7 @@ def test_former_names_and_moves_are_found(history: History, tiny_catalog: Catalo
     assert paths(found) == ["tiny.losses.aggregate", "tiny.core.losses.agg_loss"]
 
 
-def test_names_are_followed_through_imports_bases_and_assignments(history: History, tiny_catalog: Catalog) -> None:
+def test_names_are_followed_through_imports_bases_and_assignments(history, tiny_catalog):
     history.commit(
         {"tiny/__init__.py": "", "tiny/core.py": AGGREGATE, "tiny/losses.py": "from .core import agg_loss\n"}
     )
@@ -106,7 +103,7 @@ def test_names_are_followed_through_imports_bases_and_assignments(history: Histo
     assert paths(seen(history, tiny_catalog, binding=method))[-2:] == ["tiny.losses.Actor.agg_loss", ""]
 
 
-def test_what_a_version_lacks_is_told_from_what_a_call_needs(history: History, tiny_catalog: Catalog) -> None:
+def test_what_a_version_lacks_is_told_from_what_a_call_needs(history, tiny_catalog):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": AGGREGATE})
     for required in ("tiny.losses.Options", "tiny.losses.agg_loss(weights)"):
         [lacking] = seen(history, tiny_catalog, binding={"requires": (required,)})
@@ -115,9 +112,7 @@ def test_what_a_version_lacks_is_told_from_what_a_call_needs(history: History, t
     assert (needy.bound, needy.missing, needy.needs) == (False, True, "tiny.options")
 
 
-def test_releases_and_every_25th_commit_are_looked_at(
-    history: History, tiny_catalog: Catalog, store: MirrorStore
-) -> None:
+def test_releases_and_every_25th_commit_are_looked_at(history, tiny_catalog, store):
     for _ in range(28):
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": AGGREGATE})
     history.git("tag", "v1.0", history.commits[3])

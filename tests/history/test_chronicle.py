@@ -30,7 +30,7 @@ def told(text: str) -> list[tuple[str, str, int]]:
     return [(c.what, c.commit.sha, c.undecided) for c in changes_of(runs_of(*line(text)))]
 
 
-def test_runs_are_neighbours_of_one_verdict_and_one_kind() -> None:
+def test_runs_are_neighbours_of_one_verdict_and_one_kind():
     assert [(run.verdict, run.kind, run.commits) for run in runs_of(*line("RRFDDU"))] == [
         ("reproduced", "", 2),
         ("fixed", "", 1),
@@ -39,7 +39,7 @@ def test_runs_are_neighbours_of_one_verdict_and_one_kind() -> None:
     ]
 
 
-def test_a_range_that_cannot_be_decided_is_one_as_long_as_its_reason() -> None:
+def test_a_range_that_cannot_be_decided_is_one_as_long_as_its_reason():
     commits, units = line("DDDD")
     reasons = ["no 'f' here", "no 'f' here; the nearest is 'g'", "f(a) has no parameter", "f(a, b) has no parameter"]
     units = {sha: replace(unit, reason=reason) for (sha, unit), reason in zip(units.items(), reasons, strict=True)}
@@ -47,7 +47,7 @@ def test_a_range_that_cannot_be_decided_is_one_as_long_as_its_reason() -> None:
     assert [(run.commits, run.reason) for run in runs] == [(2, reasons[0]), (2, reasons[2])]
 
 
-def test_what_changed() -> None:
+def test_what_changed():
     assert told("FRF") == [("introduced", "1", 0), ("fixed", "2", 0)]
     assert told("RRC") == [("present", "0", 0), ("changed", "2", 0)]
     assert told("ARA") == [("introduced", "1", 0), ("removed", "2", 0)]
@@ -56,7 +56,7 @@ def test_what_changed() -> None:
     assert told("") == []
 
 
-def test_nothing_is_interpolated() -> None:
+def test_nothing_is_interpolated():
     assert told("DDR") == [("present", "2", 2)]
     assert told("FDUR") == [("introduced", "3", 2)]
     assert told("RDR") == [("present", "0", 0)]
@@ -68,18 +68,18 @@ def spells(text: str, days: list[int] | None = None) -> list[tuple[int, bool, bo
     return [(spell.days, spell.end is not None, spell.clock) for spell in spells_of(changes_of(runs), runs)]
 
 
-def test_how_long_a_bug_was_there() -> None:
+def test_how_long_a_bug_was_there():
     assert spells("FRRRFR") == [(3, True, False), (0, False, False)]
     assert spells("RRR") == [(2, False, False)]
     assert spells("RDF") == [(2, True, False)]
     assert spells("FFF") == []
 
 
-def test_a_clock_that_goes_backwards_gives_no_negative_days_and_is_told() -> None:
+def test_a_clock_that_goes_backwards_gives_no_negative_days_and_is_told():
     assert spells("FRF", [5, 9, 3]) == [(0, True, True)]
 
 
-def test_a_line_for_each_bug_from_all_that_was_recorded_of_it() -> None:
+def test_a_line_for_each_bug_from_all_that_was_recorded_of_it():
     """Tags alone do not say with which commit a bug came."""
     release = {"name": "v1", "commit": "0", "date": "", "verdict": "reproduced", "kind": ""}
     runs = [{"verdict": "reproduced", "kind": "", "reason": "", "commits": 1}]

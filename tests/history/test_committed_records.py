@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parents[2] / "reports" / "history"
 RECORDS = [records.load(file) for file in records.files(FOLDER)]
 
 
-def test_each_lies_where_it_belongs_and_is_about_a_shipped_recipe() -> None:
+def test_each_lies_where_it_belongs_and_is_about_a_shipped_recipe():
     catalog = bundled_catalog()
     shipped = {recipe.bug_id for recipe in find_recipes(catalog, tuple(catalog.targets))}
     for file, record in zip(records.files(FOLDER), RECORDS, strict=True):
@@ -34,12 +34,12 @@ def test_each_lies_where_it_belongs_and_is_about_a_shipped_recipe() -> None:
         assert record["bug_id"] in shipped
 
 
-def test_none_names_the_machine_that_made_it() -> None:
+def test_none_names_the_machine_that_made_it():
     for file in records.files(FOLDER):
         assert not re.search(r"(/tmp|/home|/root|/work|site-packages)/", file.read_text(encoding="utf-8")), file
 
 
-def test_pins_say_the_same_as_sweeps() -> None:
+def test_pins_say_the_same_as_sweeps():
     """A pin was decided by itself; where a run begins or ends with its commit, the sweep came to the same."""
     catalog = bundled_catalog()
     compared = 0
@@ -57,7 +57,7 @@ def test_pins_say_the_same_as_sweeps() -> None:
 
 
 @pytest.mark.parametrize(("key", "told"), [("introduced_by", 60), ("fixed_by", 20)])
-def test_recipes_name_the_commits_that_sweeps_found(key: str, told: int) -> None:
+def test_recipes_name_the_commits_that_sweeps_found(key, told):
     """Where a sweep does not know, a recipe may know more."""
     catalog = bundled_catalog()
     said = {r.bug_id: r.document.get(key) for r in find_recipes(catalog, tuple(catalog.targets))}
@@ -69,7 +69,7 @@ def test_recipes_name_the_commits_that_sweeps_found(key: str, told: int) -> None
 
 
 @pytest.mark.parametrize("line", ["seen", "came with their code", "ended"])
-def test_the_committed_table_is_that_of_the_records(line: str) -> None:
+def test_the_committed_table_is_that_of_the_records(line):
     headings, rows = rendering.overview(RECORDS)
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert rendering.markdown(headings, rows) in text
@@ -94,7 +94,7 @@ def changed(document: Any, within: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(
     "source", ["roll/ROLL-PAD-TO-LENGTH-BOOL-TO-INT/git-main", "verl/VERL-MASKED-MEAN-EMPTY-NAN/pypi"]
 )
-def test_a_record_of_a_stranger_is_refused_or_shown(source: str, tmp_path: Path) -> None:
+def test_a_record_of_a_stranger_is_refused_or_shown(source, tmp_path):
     """A date of no calendar, a count that is none, an empty list: what :func:`load` lets through can be read."""
     place = tmp_path / "git-main.json"
     whole = json.loads((FOLDER / f"{source}.json").read_text())
@@ -112,6 +112,5 @@ def test_a_record_of_a_stranger_is_refused_or_shown(source: str, tmp_path: Path)
         if document["releases"]:
             rendering.releases(document)
         life = life_of(Bug("roll", "X", None, histories=(document,)))
-        assert life is not None
         assert str(draw([life], "life") if life.drawable else "").count("<svg") == life.drawable
     assert refused > 100

@@ -11,7 +11,6 @@ import sys
 import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +23,7 @@ from sentinel.history.executors import Found, Local, Work
 from sentinel.history.gittrees import GitTrees, MissingObjectError
 from sentinel.history.ledger import Ledger, Selection
 from sentinel.recipes import find_recipes
-from sentinel.recipes.catalog import Catalog
-from sentinel.sources import Home, MirrorStore
+from sentinel.sources import Home
 
 Swept = Callable[..., dict[str, Any]]
 Ledgers = Callable[[], Ledger]
@@ -40,9 +38,7 @@ def verdicts(record: dict[str, Any]) -> list[tuple[str, str, int]]:
     return [(run["verdict"], run["kind"], run["commits"]) for run in record["runs"]]
 
 
-def test_a_force_pushed_main_is_swept_anew_and_what_is_the_same_code_is_not_probed_again(
-    history: History, swept: Swept
-) -> None:
+def test_a_force_pushed_main_is_swept_anew_and_what_is_the_same_code_is_not_probed_again(history, swept):
     write(history, BUGGY, BUGGY, FIXED)
     assert verdicts(swept()) == [("reproduced", "", 2), ("fixed", "", 1)]
     history.git("reset", "-q", "--hard", history.commits[0])
@@ -52,9 +48,7 @@ def test_a_force_pushed_main_is_swept_anew_and_what_is_the_same_code_is_not_prob
     assert (after["probed"], after["source"]["head"]) == (0, history.commits[-1])
 
 
-def test_a_ref_that_was_deleted_upstream_is_still_here_and_one_that_never_was_is_named(
-    history: History, swept: Swept
-) -> None:
+def test_a_ref_that_was_deleted_upstream_is_still_here_and_one_that_never_was_is_named(history, swept):
     write(history, BUGGY)
     history.git("branch", "release")
     assert verdicts(swept(ref="release")) == [("reproduced", "", 1)]
@@ -64,9 +58,7 @@ def test_a_ref_that_was_deleted_upstream_is_still_here_and_one_that_never_was_is
         swept(ref="nonsense")
 
 
-def test_a_shallow_mirror_says_where_its_history_begins(
-    history: History, tiny_catalog: Catalog, store: MirrorStore, swept: Swept, ledger: Ledgers, tmp_path: Path
-) -> None:
+def test_a_shallow_mirror_says_where_its_history_begins(history, tiny_catalog, store, swept, ledger, tmp_path):
     write(history, FIXED, BUGGY, BUGGY)
     shallow = tmp_path / "shallow"
     subprocess.run(
@@ -87,9 +79,7 @@ def ledger_settings() -> Any:
     return Settings(timeout=30)
 
 
-def test_a_commit_whose_files_are_not_in_the_mirror_is_unavailable_until_they_are(
-    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_whose_files_are_not_in_the_mirror_is_unavailable_until_they_are(history, swept, monkeypatch):
     write(history, BUGGY, FIXED)
     whole = GitTrees.blob
     absent = history.git("rev-parse", f"{history.commits[1]}:tiny/losses.py")
@@ -107,7 +97,7 @@ def test_a_commit_whose_files_are_not_in_the_mirror_is_unavailable_until_they_ar
     assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
 
 
-def test_a_file_name_that_leads_out_of_the_copy_is_not_written(history: History, swept: Swept) -> None:
+def test_a_file_name_that_leads_out_of_the_copy_is_not_written(history, swept):
     write(history, BUGGY)
     (history.path / "tiny" / "..\\evil").write_text("x")
     history.commit({"tiny/losses.py": FIXED})
@@ -116,7 +106,7 @@ def test_a_file_name_that_leads_out_of_the_copy_is_not_written(history: History,
     assert "leads out" in record["runs"][1]["reason"]
 
 
-def test_code_that_writes_into_its_own_copy_harms_no_other_commit(history: History, swept: Swept) -> None:
+def test_code_that_writes_into_its_own_copy_harms_no_other_commit(history, swept):
     vandal = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('#')\nos.mkdir(__file__[:-9] + 'more')\n"
     write(history, BUGGY + vandal)
     history.commit({"tiny/losses.py": FIXED, "tiny/more": "now a file"})
@@ -124,7 +114,7 @@ def test_code_that_writes_into_its_own_copy_harms_no_other_commit(history: Histo
     assert verdicts(swept())[-2:] == [("fixed", "", 1), ("reproduced", "", 1)]
 
 
-def test_code_that_crashes_hides_what_it_asked_for_so_each_tree_is_probed(history: History, swept: Swept) -> None:
+def test_code_that_crashes_hides_what_it_asked_for_so_each_tree_is_probed(history, swept):
     crash = BUGGY.replace("return", "import os; os.abort(); return")
     write(history, crash)
     history.commit({"tiny/other.py": "x = 1"})
@@ -134,9 +124,7 @@ def test_code_that_crashes_hides_what_it_asked_for_so_each_tree_is_probed(histor
     assert record["closures"] == 2
 
 
-def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(
-    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(history, swept, monkeypatch):
     write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
     written: list[int] = []
     usual = os.write
@@ -157,9 +145,7 @@ def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(
     assert record["probed"] == 2
 
 
-def test_a_disk_that_is_full_while_a_copy_moves_on_loses_nothing_either(
-    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_while_a_copy_moves_on_loses_nothing_either(history, swept, monkeypatch):
     write(history, BUGGY, FIXED)
     usual = os.open
 
@@ -175,9 +161,7 @@ def test_a_disk_that_is_full_while_a_copy_moves_on_loses_nothing_either(
     assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
 
 
-def test_an_interrupt_keeps_what_was_decided(
-    history: History, ledger: Ledgers, tiny_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_keeps_what_was_decided(history, ledger, tiny_catalog, monkeypatch):
     write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
     done: list[Work] = []
@@ -222,9 +206,7 @@ KILLED = """
 """
 
 
-def test_kill_9_in_the_middle_loses_nothing_and_its_copies_are_removed_later(
-    history: History, ledger: Ledgers, swept: Swept, tmp_path: Path
-) -> None:
+def test_kill_9_in_the_middle_loses_nothing_and_its_copies_are_removed_later(history, ledger, swept, tmp_path):
     write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
     book = ledger()
     adapter, recipes = str(tmp_path / "adapters" / "tiny.py"), str(tmp_path / "recipes")
@@ -246,7 +228,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_its_copies_are_removed_later(
 
 
 @pytest.mark.parametrize("left", ["", "x" * 10_000, '{"basis": {}}\n', '{"basis": {}}\n' + "x" * 10_000])
-def test_what_is_left_of_a_line_goes_where_the_next_is_written(left: str, tmp_path: Path) -> None:
+def test_what_is_left_of_a_line_goes_where_the_next_is_written(left, tmp_path):
     file = tmp_path / "history" / "units.jsonl"
     file.parent.mkdir()
     file.write_text(left)
@@ -260,9 +242,7 @@ def test_what_is_left_of_a_line_goes_where_the_next_is_written(left: str, tmp_pa
     ]
 
 
-def test_two_sweeps_on_one_store_come_to_the_same_and_spoil_nothing(
-    history: History, ledger: Ledgers, tiny_catalog: Catalog, swept: Swept
-) -> None:
+def test_two_sweeps_on_one_store_come_to_the_same_and_spoil_nothing(history, ledger, tiny_catalog, swept):
     write(history, *(text + "\n" * number for number in range(4) for text in (BUGGY, FIXED)))
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
 
@@ -278,7 +258,7 @@ def test_two_sweeps_on_one_store_come_to_the_same_and_spoil_nothing(
     assert swept()["probed"] == 0
 
 
-def test_a_clock_that_goes_backwards_changes_no_order(history: History, swept: Swept) -> None:
+def test_a_clock_that_goes_backwards_changes_no_order(history, swept):
     for text, day in ((FIXED, 9), (BUGGY, 20), (BUGGY, 3), (FIXED, 5)):
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": text}, day=day)
     record = swept()
@@ -288,7 +268,7 @@ def test_a_clock_that_goes_backwards_changes_no_order(history: History, swept: S
     assert swept(until="2026-01-10")["commits"] == 4
 
 
-def test_a_damaged_closure_or_line_is_as_good_as_none(history: History, swept: Swept, store: MirrorStore) -> None:
+def test_a_damaged_closure_or_line_is_as_good_as_none(history, swept, store):
     write(history, BUGGY)
     swept()
     folder = store.home.path / "history"

@@ -38,7 +38,7 @@ def begun(record: dict[str, Any]) -> dict[str, Any]:
     return dict(record["changes"][0])
 
 
-def test_code_that_is_written_in_its_commit_brought_its_bug(history: History, swept: Swept) -> None:
+def test_code_that_is_written_in_its_commit_brought_its_bug(history, swept):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": "A_CONSTANT = 1\n"})
     history.commit({"tiny/losses.py": f"A_CONSTANT = 1\n\n\n{AGGREGATE}"}, "aggregation (#2)")
     record = swept()
@@ -56,9 +56,7 @@ def test_code_that_is_written_in_its_commit_brought_its_bug(history: History, sw
     ],
     ids=["moved", "renamed"],
 )
-def test_code_that_was_moved_or_renamed_says_nothing_of_what_was_before(
-    history: History, swept: Swept, before: dict[str, str]
-) -> None:
+def test_code_that_was_moved_or_renamed_says_nothing_of_what_was_before(history, swept, before):
     history.commit({"tiny/__init__.py": "", **before})
     moved = {name: None for name in before if name != "tiny/losses.py"}
     history.commit({**moved, "tiny/losses.py": AGGREGATE}, "a refactoring (#2)")
@@ -70,7 +68,7 @@ def test_code_that_was_moved_or_renamed_says_nothing_of_what_was_before(
     assert "of the 4 lines of its code are older" in rendering.change_text(change)
 
 
-def test_where_a_history_begins_there_is_nothing_older(history: History, swept: Swept) -> None:
+def test_where_a_history_begins_there_is_nothing_older(history, swept):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY}, "the first (#1)")
     record = swept()
     assert begun(record)["origin"] is None
@@ -82,20 +80,20 @@ def test_where_a_history_begins_there_is_nothing_older(history: History, swept: 
     [("", 0), ("tiny/nowhere.py", 1), ("tiny/losses.py", 2), ("tiny/broken.py", 1)],
     ids=["not found", "no such file", "no definition begins there", "not Python"],
 )
-def test_what_cannot_be_told_is_not_told(history: History, file: str, line: int) -> None:
+def test_what_cannot_be_told_is_not_told(history, file, line):
     history.commit({"README": ""})
     history.commit({"tiny/losses.py": AGGREGATE, "tiny/broken.py": "def ("})
     assert of_the_last(history, ClosureVerdict("", "", "reproduced", file=file, line=line)) is None
 
 
-def test_a_method_that_becomes_a_function_is_older_code(history: History) -> None:
+def test_a_method_that_becomes_a_function_is_older_code(history):
     method = AGGREGATE.replace("\n", "\n    ")
     history.commit({"tiny/other.py": f"class Losses:\n    {method.rstrip()}\n"})
     history.commit({"tiny/losses.py": AGGREGATE, "tiny/other.py": "class Losses:\n    pass\n"})
     assert of_the_last(history, ClosureVerdict("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 4)
 
 
-def test_a_copy_is_new_where_it_stands(history: History) -> None:
+def test_a_copy_is_new_where_it_stands(history):
     history.commit({"tiny/other.py": AGGREGATE})
     history.commit({"tiny/losses.py": AGGREGATE})
     assert of_the_last(history, ClosureVerdict("", "", "reproduced", file="tiny/losses.py", line=1)) == Origin(4, 0)

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from history_kit import BUGGY, FIXED, History
+from history_kit import BUGGY, FIXED
 
 from sentinel.errors import SentinelError
-from sentinel.history.ledger import Ledger, Selection
+from sentinel.history.ledger import Selection
 from sentinel.history.ray_executor import RayExecutor, _packed
 from sentinel.recipes import find_recipes
-from sentinel.recipes.catalog import Catalog
 from sentinel.worker.client import Options
 
 
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tiny_catalog: Catalog) -> None:
+def test_without_ray_the_extra_is_named(monkeypatch, tiny_catalog):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SentinelError, match=r"rl-sentinel\[ray\]"):
         RayExecutor(tiny_catalog, {}, Options())
 
 
-def test_a_mirror_by_reference_cannot_travel(tmp_path: Path) -> None:
+def test_a_mirror_by_reference_cannot_travel(tmp_path):
     (tmp_path / "objects" / "info").mkdir(parents=True)
     (tmp_path / "objects" / "info" / "alternates").write_text("/elsewhere\n")
     with pytest.raises(SentinelError, match="refers to objects elsewhere"):
@@ -48,9 +46,7 @@ def cluster() -> Iterator[Any]:
     made.shutdown()
 
 
-def test_a_node_that_goes_in_the_middle_loses_nothing(
-    cluster: Any, history: History, ledger: Callable[[], Ledger], tiny_catalog: Catalog
-) -> None:
+def test_a_node_that_goes_in_the_middle_loses_nothing(cluster, history, ledger, tiny_catalog):
     for number in range(8):
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": (FIXED if number % 3 else BUGGY) + f"# {number}\n"})
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from demo_kit import few
 from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, VERDICTS, History
 
-from sentinel.history.ledger import Ledger, Selection
+from sentinel.history.ledger import Selection
 from sentinel.recipes import find_recipes
-from sentinel.recipes.catalog import Catalog
 
 BruteForce = Callable[[Sequence[str]], dict[str, tuple[str, str]]]
 Swept = Callable[..., dict[str, Any]]
@@ -32,7 +30,7 @@ def by_commit(record: dict[str, Any], commits: Sequence[str]) -> dict[str, tuple
     return dict(zip(commits, every, strict=True))
 
 
-def test_runs_changes_and_spells_of_a_bug_that_comes_twice(history: History, swept: Swept) -> None:
+def test_runs_changes_and_spells_of_a_bug_that_comes_twice(history, swept):
     texts = (FIXED, BUGGY, BUGGY + "\n", FIXED, BUGGY, CHANGED)
     for number, text in enumerate(texts):
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": text}, f"change {number} (#{number + 10})")
@@ -54,7 +52,7 @@ def test_runs_changes_and_spells_of_a_bug_that_comes_twice(history: History, swe
     assert record["changes"][0]["commit"]["sha"] == history.commits[1]
 
 
-def test_each_distinct_closure_is_probed_once_and_a_second_run_probes_nothing(history: History, swept: Swept) -> None:
+def test_each_distinct_closure_is_probed_once_and_a_second_run_probes_nothing(history, swept):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": INDIRECT, "tiny/inner.py": BUGGY})
     for number in range(4):
         history.commit({"tiny/unrelated.py": f"x = {number}", "README": str(number)})
@@ -70,7 +68,7 @@ def test_each_distinct_closure_is_probed_once_and_a_second_run_probes_nothing(hi
     assert (again["probed"], again["commits"]) == (0, 8)
 
 
-def test_ranges_that_cannot_be_decided_are_shown_and_not_bridged(history: History, swept: Swept) -> None:
+def test_ranges_that_cannot_be_decided_are_shown_and_not_bridged(history, swept):
     for text in (FIXED, DRIFTED, BROKEN, BUGGY, DRIFTED, BUGGY):
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": text})
     record = swept()
@@ -82,9 +80,7 @@ def test_ranges_that_cannot_be_decided_are_shown_and_not_bridged(history: Histor
     assert "has no 'agg_loss'" in record["runs"][1]["reason"]
 
 
-def test_a_package_root_that_moves_and_a_module_that_becomes_a_package(
-    history: History, swept: Swept, brute_force: BruteForce
-) -> None:
+def test_a_package_root_that_moves_and_a_module_that_becomes_a_package(history, swept, brute_force):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY})
     history.commit({"tiny/losses.py": None, "tiny/losses/__init__.py": INDIRECT, "tiny/inner.py": FIXED})
     history.commit({"lib/tiny/__init__.py": "", "lib/tiny/losses.py": BUGGY, "tiny/__init__.py": None})
@@ -118,9 +114,7 @@ def test_a_package_root_that_moves_and_a_module_that_becomes_a_package(
     ],
     ids=["a module that was absent", "a data file", "a listing", "a dynamic import", "a package shadows", "a process"],
 )  # fmt: skip
-def test_what_lies_beside_the_imports_counts_too(
-    history: History, swept: Swept, brute_force: BruteForce, before: dict[str, str], after: dict[str, str]
-) -> None:
+def test_what_lies_beside_the_imports_counts_too(history, swept, brute_force, before, after):
     history.commit({"tiny/__init__.py": "", **before})
     history.commit(after)
     record = swept()
@@ -128,7 +122,7 @@ def test_what_lies_beside_the_imports_counts_too(
     assert len(record["runs"]) == 2  # and it did make a difference
 
 
-def test_what_is_forgotten_is_asked_again(history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_forgotten_is_asked_again(history, swept, monkeypatch):
     monkeypatch.setattr("sentinel.history.closures._REMEMBERED", 1)
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": INDIRECT, "tiny/inner.py": BUGGY})
     history.commit({"tiny/unrelated.py": "x = 1"})
@@ -138,9 +132,7 @@ def test_what_is_forgotten_is_asked_again(history: History, swept: Swept, monkey
 
 
 @pytest.mark.parametrize("seed", few({f"seed {seed}": seed for seed in range(6)}))
-def test_a_random_history_with_branches_is_swept_as_by_brute_force(
-    history: History, swept: Swept, brute_force: BruteForce, seed: int
-) -> None:
+def test_a_random_history_with_branches_is_swept_as_by_brute_force(history, swept, brute_force, seed):
     _write_history(history, random.Random(seed))
     order = history.git("rev-list", "--topo-order", "--reverse", "main").split()
     truth = brute_force(order)
@@ -181,9 +173,7 @@ def _can_revert(history: History) -> bool:
     )
 
 
-def test_a_package_that_is_installed_later_is_noticed(
-    history: History, swept: Swept, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_is_installed_later_is_noticed(history, swept, monkeypatch):
     from sentinel.history import ledger
 
     guarded = f"try:\n    import some_package\nexcept ImportError:\n    pass\nimport json, numpy\n{BUGGY}"
@@ -207,9 +197,7 @@ expected_fixed: {returned: 2}
 """
 
 
-def test_recipes_of_two_modules_have_verdicts_of_their_own(
-    history: History, ledger: Callable[[], Ledger], tiny_catalog: Catalog, tmp_path: Path
-) -> None:
+def test_recipes_of_two_modules_have_verdicts_of_their_own(history, ledger, tiny_catalog, tmp_path):
     (tmp_path / "recipes" / "tiny" / "TINY-TWICE.yaml").write_text(OF_ANOTHER_MODULE)
     twice = "def twice(x):\n    return {} * x\n"
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY, "tiny/more.py": twice.format(3)})

@@ -106,7 +106,7 @@ def _files(made: Checkout) -> list[str]:
     ],
     ids=lambda value: repr(value)[:30],
 )
-def test_a_name_that_leads_out_or_nowhere(release: Release, tmp_path: Path, name: str, says: str) -> None:
+def test_a_name_that_leads_out_or_nowhere(release, tmp_path, name, says):
     with pytest.raises(Unavailable, match=says):
         release((_header(name), b"harm = True\n"))
     assert list(tmp_path.rglob("out.py")) == []
@@ -115,12 +115,12 @@ def test_a_name_that_leads_out_or_nowhere(release: Release, tmp_path: Path, name
 @pytest.mark.parametrize("names", [("demo_rl/a.py", "demo_rl/a.py"), ("demo_rl/a", "demo_rl/a/b.py")])
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_two_files_in_one_place(release: Release, names: tuple[str, str], order: int) -> None:
+def test_two_files_in_one_place(release, names, order):
     with pytest.raises(Unavailable, match=r"twice|in the way of another file"):
         release(*((_header(name), b"1") for name in names[::order]))
 
 
-def test_names_that_differ_in_case_or_in_composition_alone_are_two_files(release: Release, tmp_path: Path) -> None:
+def test_names_that_differ_in_case_or_in_composition_alone_are_two_files(release, tmp_path):
     """Where the file system tells them apart, as Linux's do; elsewhere the release is not used."""
     (tmp_path / "a").touch()
     names = ["demo_rl/A.py", "demo_rl/a.py", "demo_rl/e\u0301.py", "demo_rl/\u00e9.py", "demo_rl/\u202egnp.py"]
@@ -131,7 +131,7 @@ def test_names_that_differ_in_case_or_in_composition_alone_are_two_files(release
         assert _files(release(*((name, b"") for name in names))) == sorted(["demo_rl/__init__.py", *names])
 
 
-def test_what_lies_beside_the_package_is_not_there(release: Release) -> None:
+def test_what_lies_beside_the_package_is_not_there(release):
     beside = ["torch.py", "numpy.py", "json.py", "sitecustomize.py", "evil.pth", "conftest.py", "pytest.ini"]
     scripts = ["demo_dist-1.0.data/scripts/git", "demo_dist-1.0.data/purelib/torch.py"]
     late = "demo_dist-1.0.data/purelib/demo_rl/late.py"  # an installer puts it into the package
@@ -143,7 +143,7 @@ def test_what_lies_beside_the_package_is_not_there(release: Release) -> None:
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK], ids=oct)
-def test_a_device_in_a_wheel_is_a_file(release: Release, kind: int) -> None:
+def test_a_device_in_a_wheel_is_a_file(release, kind):
     made = release((_header("demo_rl/device.py", kind | 0o6777), b"1"))
     status = (made.path / "demo_rl" / "device.py").lstat()
     assert stat.S_ISREG(status.st_mode)
@@ -151,13 +151,13 @@ def test_a_device_in_a_wheel_is_a_file(release: Release, kind: int) -> None:
 
 
 @pytest.mark.parametrize("points", ["/etc/passwd", "../../../../etc/passwd", "__init__.py"])
-def test_a_link_in_a_wheel_is_left_out(release: Release, points: str) -> None:
+def test_a_link_in_a_wheel_is_left_out(release, points):
     made = release((_header("demo_rl/link.py", stat.S_IFLNK | 0o777), points.encode()))
     assert _files(made) == ["demo_rl/__init__.py"]
     assert [gone.path for gone in made.left_out] == ["demo_rl/link.py"]
 
 
-def test_a_source_distribution_is_neither_built_nor_read(store: MirrorStore, index: Path, tmp_path: Path) -> None:
+def test_a_source_distribution_is_neither_built_nor_read(store, index, tmp_path):
     """To build one is to run its ``setup.py``."""
     ran = tmp_path / "ran"
     with tarfile.open(index / "demo-dist-1.0.tar.gz", "w:gz") as tar:
@@ -170,7 +170,7 @@ def test_a_source_distribution_is_neither_built_nor_read(store: MirrorStore, ind
     assert not ran.exists()
 
 
-def test_an_archive_in_a_wheel_stays_closed(release: Release) -> None:
+def test_an_archive_in_a_wheel_stays_closed(release):
     inner = b""
     for _ in range(10):
         whole = io.BytesIO()
@@ -198,7 +198,7 @@ def _saying(size: int, name: bytes) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize("name", ["demo_rl/bomb.py", "demo_rl/bomb.bin"])
-def test_a_bomb_that_says_it_is_small(release: Release, name: str) -> None:
+def test_a_bomb_that_says_it_is_small(release, name):
     content = bytes(NEVER_ENDING)
     tracemalloc.start()
     try:
@@ -210,18 +210,18 @@ def test_a_bomb_that_says_it_is_small(release: Release, name: str) -> None:
     assert most < NEVER_ENDING // 4
 
 
-def test_a_file_that_is_shorter_than_it_says(release: Release) -> None:
+def test_a_file_that_is_shorter_than_it_says(release):
     with pytest.raises(Unavailable, match="has 3 bytes where 10 were announced"):
         release((_header("demo_rl/short.py", way=zipfile.ZIP_STORED), b"abc"), change=_saying(10, b"demo_rl/short.py"))
 
 
 @pytest.mark.parametrize("name", ["demo_rl/bomb.py", "elsewhere/bomb.py"])
-def test_a_bomb_that_says_it_is_large(release: Release, name: str) -> None:
+def test_a_bomb_that_says_it_is_large(release, name):
     with pytest.raises(Unavailable, match="unpacks to more than"):
         release((name, b"1"), change=_saying(0xFFFF_FFF0, name.encode()))
 
 
-def test_a_source_file_of_no_honest_size_is_left_out(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_file_of_no_honest_size_is_left_out(release, monkeypatch):
     monkeypatch.setattr("sentinel.sources.trees.SOURCE_LIMIT", 2 << 20)
     made = release(("demo_rl/large.py", bytes(3 << 20)), ("demo_rl/tables.py", bytes(1 << 20) + b"1"))
     assert _files(made) == ["demo_rl/__init__.py", "demo_rl/tables.py"]
@@ -229,12 +229,12 @@ def test_a_source_file_of_no_honest_size_is_left_out(release: Release, monkeypat
 
 
 @pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_ways_of_compression_that_cannot_be_stopped_are_not_taken(release: Release, way: int) -> None:
+def test_ways_of_compression_that_cannot_be_stopped_are_not_taken(release, way):
     with pytest.raises(Unavailable, match="compressed in an unusual way"):
         release((_header("demo_rl/bomb.py", way=way), bytes(1 << 20)))
 
 
-def test_more_files_than_any_release_has(release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_than_any_release_has(release, monkeypatch):
     monkeypatch.setattr(pypi, "MOST_FILES", 10)
     with pytest.raises(Unavailable, match="holds more than 10 files"):
         release(*((f"demo_rl/{number}.py", b"") for number in range(20)))
@@ -266,7 +266,7 @@ def _wrongly_encoded(wheel: bytes) -> bytes:
     [_encrypted, _deflated_nonsense, _wrongly_encoded, lambda wheel: wheel[:-30], lambda wheel: wheel[200:]],
     ids=["encrypted", "nonsense", "not utf-8", "cut at its end", "cut at its beginning"],
 )
-def test_a_wheel_that_is_none(release: Release, store: MirrorStore, change: Callable[[bytes], bytes]) -> None:
+def test_a_wheel_that_is_none(release, store, change):
     with pytest.raises(Unavailable, match="is not a whole wheel"):
         release(("demo_rl/last.py", b"VALUE = 1\n" * 20), change=change)
     assert list(store.home.wheels.rglob("*.whl")) == [], "it is not met again"
@@ -315,9 +315,7 @@ def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **pax: str
     ],
     ids=lambda member: f"{member.name[:20]}-{member.type.decode()}",
 )
-def test_a_tar_that_holds_more_than_a_mirror(
-    store: MirrorStore, repository: Repository, tmp_path: Path, member: tarfile.TarInfo
-) -> None:
+def test_a_tar_that_holds_more_than_a_mirror(store, repository, tmp_path, member):
     tar = _tar(repository.path / ".git", tmp_path / "bad.tar", (member, b""))
     with pytest.raises(SentinelError, match=r"is not a whole tar|leads out of the tar|is a link or a device"):
         store.add(TARGET, str(tar))
@@ -325,9 +323,7 @@ def test_a_tar_that_holds_more_than_a_mirror(
 
 
 @pytest.mark.parametrize("kind", ["tree", "commit", "blob"])
-def test_no_loose_object_has_the_name_of_another(
-    store: MirrorStore, repository: Repository, tmp_path: Path, kind: str
-) -> None:
+def test_no_loose_object_has_the_name_of_another(store, repository, tmp_path, kind):
     """git does not look: whoever makes the tar could show other code under the sha of an honest commit."""
     honest = {name: repository.git("rev-parse", f"main{name}") for name in ("", "^{tree}", ":demo_rl/__init__.py")}
     (repository.path / "demo_rl" / "__init__.py").write_text("VALUE = 666\n")
@@ -343,7 +339,7 @@ def test_no_loose_object_has_the_name_of_another(
     assert store.list() == []
 
 
-def test_an_object_that_is_no_object(store: MirrorStore, repository: Repository, tmp_path: Path) -> None:
+def test_an_object_that_is_no_object(store, repository, tmp_path):
     loose = next((repository.path / ".git" / "objects").glob("??/*"))
     for content in (b"", b"nonsense", zlib.compress(b"blob 99999999999\0")):
         loose.chmod(0o644)
@@ -352,7 +348,7 @@ def test_an_object_that_is_no_object(store: MirrorStore, repository: Repository,
             store.add(TARGET, str(_tar(repository.path / ".git", tmp_path / "bad.tar")))
 
 
-def test_the_honest_tar_is_taken(store: MirrorStore, repository: Repository, tmp_path: Path) -> None:
+def test_the_honest_tar_is_taken(store, repository, tmp_path):
     store.add(TARGET, str(_tar(repository.path / ".git", tmp_path / "good.tar")))
     made = open_checkout(TARGET, Ref.parse("git:main"), store=store)
     assert subprocess.run([sys.executable, made.path / "demo_rl" / "__init__.py"], check=False).returncode == 0

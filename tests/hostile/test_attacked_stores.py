@@ -124,7 +124,7 @@ def compiled(lab: Lab, offered: Callable[[str], str], upstream: Repository, stor
     ],
     ids=["a link and ..", "another spelling", "outside", "no names", "no text", "many"],
 )
-def test_no_path_of_a_heads_is_followed(compiled: Callable[..., Path], tmp_path: Path, added: list[Any]) -> None:
+def test_no_path_of_a_heads_is_followed(compiled, tmp_path, added):
     """Of what a head says, only names of its own checkout count, each as the checkout has it."""
     made = list(compiled(*added).rglob("*.pyc"))
     assert {file.name.partition(".")[0] for file in made} in ({"__init__", "evil"}, set())
@@ -133,7 +133,7 @@ def test_no_path_of_a_heads_is_followed(compiled: Callable[..., Path], tmp_path:
     assert planted == []
 
 
-def test_what_an_import_compiles_is_kept_for_the_next(compiled: Callable[..., Path]) -> None:
+def test_what_an_import_compiles_is_kept_for_the_next(compiled):
     made = list(compiled("{tree}/demo_rl/unasked.py").rglob("*.pyc"))
     assert {file.name.partition(".")[0] for file in made} == {"__init__", "evil", "unasked"}, "a name of its own counts"
 
@@ -192,9 +192,7 @@ TAMPERINGS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS.keys())
-def test_a_checkout_is_what_its_name_says_whenever_it_is_opened(
-    upstream: Repository, store: MirrorStore, tamper: Callable[[Path], object]
-) -> None:
+def test_a_checkout_is_what_its_name_says_whenever_it_is_opened(upstream, store, tamper):
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
     whole = everything(usual.path)
@@ -208,7 +206,7 @@ def test_a_checkout_is_what_its_name_says_whenever_it_is_opened(
     assert again == usual
 
 
-def test_a_checkout_that_was_copied_is_read_once_and_believed(upstream: Repository, store: MirrorStore) -> None:
+def test_a_checkout_that_was_copied_is_read_once_and_believed(upstream, store):
     """By its contents: inodes and times are others, and no git has to be asked."""
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
@@ -225,7 +223,7 @@ def test_a_checkout_that_was_copied_is_read_once_and_believed(upstream: Reposito
 
 
 @pytest.mark.parametrize("tree", ["../../../outside", "x" * 64, "/etc", "", None, 7, ["a"]], ids=repr)
-def test_a_note_that_names_no_tree_is_none(upstream: Repository, store: MirrorStore, tree: Any) -> None:
+def test_a_note_that_names_no_tree_is_none(upstream, store, tree):
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
     (note,) = (store.home.checkouts / "demo" / "refs").iterdir()
@@ -233,7 +231,7 @@ def test_a_note_that_names_no_tree_is_none(upstream: Repository, store: MirrorSt
     assert open_checkout(TARGET, MAIN, store=store) == usual
 
 
-def test_runs_at_once_on_a_checkout_that_somebody_has_been_at(upstream: Repository, store: MirrorStore) -> None:
+def test_runs_at_once_on_a_checkout_that_somebody_has_been_at(upstream, store):
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
     whole = everything(usual.path)
@@ -249,9 +247,7 @@ def test_runs_at_once_on_a_checkout_that_somebody_has_been_at(upstream: Reposito
     assert everything(usual.path) == whole
 
 
-def test_links_in_the_cache_are_removed_and_not_what_they_lead_to(
-    upstream: Repository, store: MirrorStore, tmp_path: Path
-) -> None:
+def test_links_in_the_cache_are_removed_and_not_what_they_lead_to(upstream, store, tmp_path):
     store.add(TARGET, str(upstream.path))
     made = open_checkout(TARGET, MAIN, store=store)
     mine = tmp_path / "mine"
@@ -293,9 +289,7 @@ def link(place: Path, points: Path | str) -> None:
 
 
 @pytest.mark.parametrize("level", range(3), ids=["target", "bug", "file"])
-def test_no_link_in_a_report_folder_is_written_through(
-    decision: Decision, mine: Path, tmp_path: Path, level: int
-) -> None:
+def test_no_link_in_a_report_folder_is_written_through(decision, mine, tmp_path, level):
     """By a run, by a baseline's update and prune, and by a sweep's records."""
     folder = tmp_path / "reports"
     place = reports.evidence_path(decision)
@@ -315,7 +309,7 @@ def test_no_link_in_a_report_folder_is_written_through(
             records.place(folder, {**record, "source": {**source, "begins": []}})
 
 
-def test_no_link_in_a_site_or_among_findings_is_written_through(decision: Decision, mine: Path, tmp_path: Path) -> None:
+def test_no_link_in_a_site_or_among_findings_is_written_through(decision, mine, tmp_path):
     site = tmp_path / "site"
     write(site, [("bugs/a.html", "a")])
     remove_tree(site / "bugs")
@@ -332,14 +326,14 @@ def test_no_link_in_a_site_or_among_findings_is_written_through(decision: Decisi
     assert save(tmp_path / "recipes", {"bug_id": "X"}).name == "X-3.yaml"
 
 
-def test_a_half_made_report_folder_that_is_a_link(decision: Decision, mine: Path, tmp_path: Path) -> None:
+def test_a_half_made_report_folder_that_is_a_link(decision, mine, tmp_path):
     link(tmp_path / ".reports.new", mine)
     reports.write(tmp_path / "reports", decision)
     assert not (tmp_path / "reports").is_symlink()
 
 
 @pytest.mark.parametrize("points", ["nowhere", "file", "DEMO-MASKED-TOKENS"])
-def test_a_leftover_that_is_a_link(decision: Decision, mine: Path, tmp_path: Path, points: str) -> None:
+def test_a_leftover_that_is_a_link(decision, mine, tmp_path, points):
     file = reports.write(tmp_path / "reports", decision)
     link(file.with_name(".x-0123456789ab.tmp"), mine / points)
     file.unlink()
@@ -347,7 +341,7 @@ def test_a_leftover_that_is_a_link(decision: Decision, mine: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "socket"])
-def test_what_is_no_file_keeps_nobody_waiting(decision: Decision, tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_keeps_nobody_waiting(decision, tmp_path, kind):
     """In the place of evidence, of what is recorded and of ``run.json``: for who writes, and for who reads."""
     folder = tmp_path / "reports"
     for place in (folder / reports.evidence_path(decision), folder / reports.RUN):
@@ -370,7 +364,7 @@ def test_what_is_no_file_keeps_nobody_waiting(decision: Decision, tmp_path: Path
         reports.decided(folder)
 
 
-def test_reading_stays_in_the_folder(decision: Decision, tmp_path: Path) -> None:
+def test_reading_stays_in_the_folder(decision, tmp_path):
     """A link to the root of the disk would be walked to its end."""
     folder = tmp_path / "reports"
     file = reports.write(folder, decision)
@@ -396,7 +390,7 @@ RUNS = [
 ]  # fmt: skip
 
 
-def test_a_run_that_nobody_wrote(decision: Decision, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_nobody_wrote(decision, tmp_path, capsys):
     reports.write(tmp_path / "reports", decision)
     for text in RUNS:
         (tmp_path / "reports" / reports.RUN).write_text(text)
@@ -407,7 +401,7 @@ def test_a_run_that_nobody_wrote(decision: Decision, tmp_path: Path, capsys: pyt
         assert "run.json" in capsys.readouterr().err
 
 
-def test_updates_at_once(decision: Decision, tmp_path: Path) -> None:
+def test_updates_at_once(decision, tmp_path):
     """Two of one baseline: each file is one of the two, whole."""
     for number in range(2):
         for bug in range(20):
@@ -428,7 +422,7 @@ def test_updates_at_once(decision: Decision, tmp_path: Path) -> None:
 NAMES = ["../../out", "/etc/out", "..", ".git", "-rf", "a\0b", "x" * 5000, "\ud800", "a/b", "a\nb", "", " ", "git~1"]
 
 
-def test_no_name_leads_out_of_a_report_folder(decision: Decision, tmp_path: Path) -> None:
+def test_no_name_leads_out_of_a_report_folder(decision, tmp_path):
     folder = tmp_path / "in" / "reports"
     text = dumps({**evidence(decision), "bug_id": "X"})
     places = set()
@@ -442,7 +436,7 @@ def test_no_name_leads_out_of_a_report_folder(decision: Decision, tmp_path: Path
     assert len(everything(tmp_path / "in")) == len(NAMES) + 1, "the evidence, and what keeps it out of git"
 
 
-def test_files_that_may_not_grow(tmp_path: Path, upstream: Repository) -> None:
+def test_files_that_may_not_grow(tmp_path, upstream):
     """``ulimit -f``: a sentence, and no half of a checkout."""
     script = (
         "import resource, sys; from pathlib import Path; from sentinel.sources import *\n"

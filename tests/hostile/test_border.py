@@ -160,7 +160,7 @@ NO_ANSWERS = {
 
 
 @pytest.mark.parametrize("said", few(NO_ANSWERS, 5))
-def test_what_is_no_answer(said: str, judged: Judged) -> None:
+def test_what_is_no_answer(said, judged):
     decision = judged(f"{SAYS}{said}")
     assert decision.verdict.name == "inconclusive"
     assert re.search("(sent something that|what it sent) is no answer|before it answered", decision.verdict.reason)
@@ -198,7 +198,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("said", "expected"), few(ANSWERS, 3))
-def test_what_is_an_odd_answer(said: str, expected: tuple[str, str], judged: Judged) -> None:
+def test_what_is_an_odd_answer(said, expected, judged):
     decision = judged(f"{SAYS}{said}")
     assert of(decision) in (expected, ("inconclusive", "unsteady")), decision.verdict.reason
 
@@ -217,13 +217,12 @@ agg_loss.__wrapped__ = real
 
 
 @pytest.mark.parametrize("lines", NOT_COMPARED.values(), ids=NOT_COMPARED)
-def test_nothing_compared_is_not_the_same(lines: str, judged: Judged) -> None:
+def test_nothing_compared_is_not_the_same(lines, judged):
     decision = judged(lines)
-    assert decision.measurement is not None
     assert decision.measurement.provenance.code == ""
 
 
-def test_an_object_in_the_place_of_a_boundary(judged: Judged) -> None:
+def test_an_object_in_the_place_of_a_boundary(judged):
     lines = """
 class Lie:
     exec("def __call__(self, loss_mat, loss_mask, loss_agg_mode): return (loss_mat * loss_mask).sum()")
@@ -263,13 +262,13 @@ def dripped(channel, work, timeout, nonce):
 
 
 @pytest.mark.parametrize("lines", WAITS.values(), ids=WAITS)
-def test_one_deadline_for_all_of_an_answer(lines: str, judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_deadline_for_all_of_an_answer(lines, judged, monkeypatch):
     monkeypatch.setattr(client, "_GRACE", 0.5)
     lines = f"import os, signal, struct, time\nfrom sentinel.worker import target_process\n{lines}"
     assert of(judged(f"{lines}\ntarget_process._forked = dripped", timeout=1.0)) == ("inconclusive", "timeout")
 
 
-def test_source_that_takes_long_to_compile(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_that_takes_long_to_compile(judged, monkeypatch):
     """Python's compiler needs a time that is the square of the number of functions of a module."""
     monkeypatch.setattr("sentinel.deciding.proof._PATIENCE", 1.0)
     layer = "{'file': os.path.dirname(__file__) + '/slow.py', 'line': 1, 'name': 'f', 'digest': 'x'}"
@@ -338,12 +337,12 @@ AT_CALL = {
     "lines",
     few({**AT_IMPORT, **{name: f"def agg_loss(*_, **__):\n    {body}" for name, body in AT_CALL.items()}}),
 )
-def test_what_a_head_does(lines: str, judged: Judged) -> None:
+def test_what_a_head_does(lines, judged):
     decision = judged(lines, timeout=2.0)
     assert decision.verdict.name in ("reproduced", "changed", "inconclusive"), decision.verdict.reason
 
 
-def test_who_will_not_end_with_its_parent(offered: Callable[[str], str], tmp_path: Path) -> None:
+def test_who_will_not_end_with_its_parent(offered, tmp_path):
     """Controller and zygote are killed at once: nobody is left who could end a daemon, but the kernel."""
     pytest.importorskip("pyseccomp")
     options = client.Options(timeout=30, sandbox=offered("strict"))
@@ -353,14 +352,13 @@ def test_who_will_not_end_with_its_parent(offered: Callable[[str], str], tmp_pat
         lab = Lab(zygote, tmp_path / "lab", sandbox="strict")
         process = lab.open(lab.write({"mod.py": f"{lines}def f():\n    return os.getpid()\n"}))
         assert returned(lab.probe(process, "pkg.mod.f")) > 1
-        assert process._leader is not None
         os.kill(zygote.hello()["pid"], signal.SIGKILL)  # this process has its end of the target's socket still
         assert gone(process._leader.pid)
     finally:
         zygote.stop()
 
 
-def test_imports_have_a_limit_of_computing_time(lab: Lab) -> None:
+def test_imports_have_a_limit_of_computing_time(lab):
     lines = "import resource\nLIMIT = resource.getrlimit(resource.RLIMIT_CPU)[1]\ndef f():\n    return LIMIT\n"
     process = lab.open(lab.write({"mod.py": lines}), sandbox="basic", timeout=10.0)
     assert 0 < returned(lab.probe(process, "pkg.mod.f")) <= 1000 * (os.cpu_count() or 1) + 5
@@ -370,7 +368,7 @@ def test_imports_have_a_limit_of_computing_time(lab: Lab) -> None:
     ("lines", "shown"),
     [("from typing import Never2 as x\nfrom warnings import deprecated", False), ("type A[B = int] = B", True)],
 )
-def test_that_it_needs_another_python_shows_in_its_text(lines: str, shown: bool, judged: Judged) -> None:
+def test_that_it_needs_another_python_shows_in_its_text(lines, shown, judged):
     if sys.version_info >= (3, 13):
         pytest.skip("this one is new enough")
     assert of(judged(lines)) == (("unavailable", "python") if shown else ("inconclusive", "import"))

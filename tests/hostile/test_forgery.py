@@ -40,10 +40,9 @@ def of(decision: Decision) -> tuple[str, str, str]:
     return decision.verdict.name, decision.verdict.kind, decision.verdict.reason
 
 
-def test_the_bug_itself(judged: Judged) -> None:
+def test_the_bug_itself(judged):
     decision = judged("")
     assert of(decision)[0] == "reproduced"
-    assert decision.measurement is not None
     assert (decision.measurement.provenance.code, decision.measurement.repeated) == ("same", "same values")
 
 
@@ -58,7 +57,7 @@ agg_loss = kept(agg_loss)
 """
 
 
-def test_a_decorator_of_the_checkouts_own_is_code_as_any_other(judged: Judged) -> None:
+def test_a_decorator_of_the_checkouts_own_is_code_as_any_other(judged):
     assert of(judged(DECORATED))[0] == "reproduced"
 
 
@@ -76,7 +75,7 @@ def test_a_decorator_of_the_checkouts_own_is_code_as_any_other(judged: Judged) -
     ],
     ids=["another function", "another code", "a wrapper", "a file of the kernel's", "a file without an end"],
 )
-def test_code_that_no_file_has(lines: str, judged: Judged) -> None:
+def test_code_that_no_file_has(lines, judged):
     name, kind, reason = of(judged(lines))
     assert (name, kind) == ("inconclusive", "drift")
     assert "what was called is not the code of" in reason
@@ -90,7 +89,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 
 @pytest.mark.parametrize("seed", [probe.SEED, repetition.SEED])
-def test_an_answer_that_goes_by_how_it_is_asked(seed: int, judged: Judged) -> None:
+def test_an_answer_that_goes_by_how_it_is_asked(seed, judged):
     """Here by the seed, which stands for all that an honest function does not ask for."""
     name, kind, reason = of(judged(SEEDED.format(seed=seed)))
     assert (name, kind) == ("inconclusive", "unsteady")
@@ -106,14 +105,12 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 """
 
 
-def test_an_answer_that_is_known_by_heart(judged: Judged) -> None:
+def test_an_answer_that_is_known_by_heart(judged):
     """It knows the recipe's numbers, which are public. It does not know the order of rows that is drawn for it."""
     decision = judged(BY_HEART.format(otherwise="honest(loss_mat, loss_mask, loss_agg_mode) + loss_mat[0, 0]"))
     assert decision.verdict.name == "fixed"
-    assert decision.measurement is not None
     assert not decision.measurement.reordered
     honest = judged("")
-    assert honest.measurement is not None
     assert honest.measurement.reordered
 
 
@@ -140,7 +137,7 @@ def everywhere():
 
 
 @pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS.keys())
-def test_code_that_speaks_unasked(hook: str, judged: Judged) -> None:
+def test_code_that_speaks_unasked(hook, judged):
     """Into every descriptor that it finds: what is no answer makes the real one unreadable, and no other."""
     assert of(judged(f"{EVERYWHERE}{hook}"))[0] in ("reproduced", "inconclusive")
 
@@ -156,12 +153,12 @@ REPLACED = {
 
 
 @pytest.mark.parametrize("lines", REPLACED.values(), ids=REPLACED.keys())
-def test_parts_that_are_replaced(lines: str, judged: Judged) -> None:
+def test_parts_that_are_replaced(lines, judged):
     assert of(judged(lines))[0] in ("reproduced", "inconclusive", "changed")
 
 
 @pytest.mark.parametrize("times", [1, 200])
-def test_answers_that_were_written_before_the_question(times: int, judged: Judged) -> None:
+def test_answers_that_were_written_before_the_question(times, judged):
     """Real frames, to every descriptor, by the code that is imported and by a child that it leaves behind."""
     lines = f"""
 import os
@@ -187,7 +184,7 @@ if os.fork() == 0:
     assert name in ("inconclusive", "reproduced")
 
 
-def test_what_cannot_be_excluded(judged: Judged) -> None:
+def test_what_cannot_be_excluded(judged):
     """The code runs in the interpreter that measures it. It can change what turns an observation into an answer, and
     every process tells the same lie. SECURITY.md says so: a verdict is about what the head shows."""
     lines = """

@@ -127,9 +127,7 @@ def _told(zygote: Zygote) -> dict[str, Any]:
     return dict(json.loads(next(line for line in lines if line.startswith("told ")).removeprefix("told ")))
 
 
-def test_what_an_environment_runs_as_it_starts_is_behind_the_wall(
-    wall: None, started: Callable[..., Zygote], tmp_path: Path
-) -> None:
+def test_what_an_environment_runs_as_it_starts_is_behind_the_wall(wall, started, tmp_path):
     told = _told(started("strict"))
     assert told["read"] == told["recipes"] == "FileNotFoundError"
     assert {told["write"], told["checkout"]} <= {"OSError", "PermissionError"}
@@ -142,15 +140,14 @@ def test_what_an_environment_runs_as_it_starts_is_behind_the_wall(
     assert (tmp_path / "secret").read_text() == "secret"
 
 
-def test_under_basic_it_is_not(started: Callable[..., Zygote]) -> None:
+def test_under_basic_it_is_not(started):
     told = _told(started("basic"))
     assert [told[name] for name in ("read", "recipes", "checkout", "connect", "signal")] == ["done"] * 5
 
 
-def test_nothing_that_it_leaves_behind_outlives_the_worker(wall: None, started: Callable[..., Zygote]) -> None:
+def test_nothing_that_it_leaves_behind_outlives_the_worker(wall, started):
     zygote = started("strict")
     process, scratch = zygote._process, zygote._scratch
-    assert process is not None
     assert scratch is not None
     inside = _below(process.pid)
     assert len(inside) >= 3  # the first of the namespace, the worker, its daemon
@@ -159,11 +156,10 @@ def test_nothing_that_it_leaves_behind_outlives_the_worker(wall: None, started: 
     assert not Path(scratch).exists()
 
 
-def test_a_worker_that_is_killed_is_replaced(wall: None, started: Callable[..., Zygote], tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_is_replaced(wall, started, tmp_path):
     zygote = started("strict")
     lab = Lab(zygote, tmp_path / "lab", sandbox="strict")
     first = zygote._process
-    assert first is not None
     assert returned(lab.call({"mod.py": "def f():\n    return 7\n"}, "pkg.mod.f")) == 7
     for pid in reversed(_below(first.pid)):  # the first of them ends when the others have
         with contextlib.suppress(ProcessLookupError):
@@ -173,9 +169,7 @@ def test_a_worker_that_is_killed_is_replaced(wall: None, started: Callable[..., 
     assert returned(lab.call({}, "pkg.mod.f")) == 7
 
 
-def test_nothing_is_left_where_the_controller_is_killed(
-    wall: None, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_where_the_controller_is_killed(wall, environment, tmp_path, monkeypatch):
     """The processes in bubblewrap see the end of their socket, and the folder goes with them."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = """
@@ -193,9 +187,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not Path(scratch).exists()
 
 
-def test_probes_contain_themselves_behind_the_wall_too(
-    wall: None, started: Callable[..., Zygote], tmp_path: Path
-) -> None:
+def test_probes_contain_themselves_behind_the_wall_too(wall, started, tmp_path):
     lab = Lab(started("strict"), tmp_path / "lab", sandbox="strict")
     source = """
 import os, socket
@@ -216,7 +208,7 @@ def spin():
     assert gone(process._leader.pid)
 
 
-def test_where_a_package_lies_is_asked_behind_the_wall(wall: None, environment: Path, tmp_path: Path) -> None:
+def test_where_a_package_lies_is_asked_behind_the_wall(wall, environment, tmp_path):
     packages = _packages(environment)
     (packages / "demo_rl").mkdir()
     (packages / "demo_rl" / "__init__.py").write_text("")
@@ -239,7 +231,7 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def test_the_users_own_packages_are_seen(wall: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_users_own_packages_are_seen(wall, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path / "base"))
     (tmp_path / "base" / "lib").mkdir(parents=True)
     script = f"import json, os; print(json.dumps(os.listdir({str(tmp_path / 'base')!r})))"

@@ -211,7 +211,7 @@ def clean(text: str) -> None:
 # -- the tests of the tests --------------------------------------------------------------------------------------------
 
 
-def test_what_is_looked_for_is_found() -> None:
+def test_what_is_looked_for_is_found():
     assert len(hidden(PAYLOAD)) >= 10
     assert len(commands(LINES)) == 3
     assert len(foreign_html(LINES)) >= 2
@@ -219,7 +219,7 @@ def test_what_is_looked_for_is_found() -> None:
 
 
 @given(st.text(), st.booleans())
-def test_escaped_text_is_escaped(text: str, lines: bool) -> None:
+def test_escaped_text_is_escaped(text, lines):
     clean(visible(text, lines=lines))
     clean(message(text))
     clean(passage(text))
@@ -279,7 +279,7 @@ def run(head: Repository, recipes: Path, pytester: pytest.Pytester, warm_runs: A
     return result.stdout.str() + result.stderr.str()
 
 
-def test_a_run_and_what_it_writes(run: str, recipes: Path, pytester: pytest.Pytester) -> None:
+def test_a_run_and_what_it_writes(run, recipes, pytester):
     assert "upstream's traceback" in run
     assert "forged" in run, "it is shown"
     clean(run)
@@ -297,7 +297,7 @@ def test_a_run_and_what_it_writes(run: str, recipes: Path, pytester: pytest.Pyte
     assert foreign_markdown(summary) == []
 
 
-def test_the_pages_of_a_run(run: str, sentinel_says: Said, pytester: pytest.Pytester) -> None:
+def test_the_pages_of_a_run(run, sentinel_says, pytester):
     pytest.importorskip("jinja2")
     clean(
         sentinel_says("report", "site", "--reports", "sentinel-reports", "--out", "site", "--exports", "nothing", *OURS)
@@ -321,7 +321,7 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def test_reports_of_a_run(run: str, head: Repository, sentinel_says: Said, pytester: pytest.Pytester) -> None:
+def test_reports_of_a_run(run, head, sentinel_says, pytester):
     folder = pytester.path / "sentinel-reports"
     documents = [load(file) for file in folder.rglob("DEMO-*/*.json")]
     assert any("forged" in str(document["failure"]) for document in documents)
@@ -363,11 +363,11 @@ def test_reports_of_a_run(run: str, head: Repository, sentinel_says: Said, pytes
     ],
     ids=lambda arguments: " ".join(arguments)[:25].encode("ascii", "replace").decode(),
 )  # fmt: skip
-def test_what_a_command_says(sentinel_says: Said, recipes: Path, arguments: tuple[str, ...]) -> None:
+def test_what_a_command_says(sentinel_says, recipes, arguments):
     clean(sentinel_says(*arguments))
 
 
-def test_a_mirror_of_an_attackers(head: Repository, sentinel_says: Said, warm_runs: Any) -> None:
+def test_a_mirror_of_an_attackers(head, sentinel_says, warm_runs):
     """Commit subjects, names of branches and what cannot be resolved."""
     clean(sentinel_says("mirror", "add", "demo", "--from", head.path))
     clean(sentinel_says("mirror", "list"))
@@ -379,14 +379,7 @@ def test_a_mirror_of_an_attackers(head: Repository, sentinel_says: Said, warm_ru
     clean(sentinel_says("report", "history", "DEMO-RAISES"))
 
 
-def test_what_is_exported(
-    head: Repository,
-    broken_tree: Path,
-    fixed_tree: Path,
-    sentinel_says: Said,
-    warm_runs: Any,
-    pytester: pytest.Pytester,
-) -> None:
+def test_what_is_exported(head, broken_tree, fixed_tree, sentinel_says, warm_runs, pytester):
     """Pages as Markdown, programs as Python: prose of a recipe is never code."""
     out = pytester.path / "export"
     for name, tree in (("DEMO-RAISES", fixed_tree), ("DEMO-TELLS", head.path)):
@@ -411,7 +404,7 @@ def searched(tmp_path: Path) -> Path:
     return tree
 
 
-def test_what_a_search_says(searched: Path, sentinel_says: Said, warm_runs: Any, pytester: pytest.Pytester) -> None:
+def test_what_a_search_says(searched, sentinel_says, warm_runs, pytester):
     """To a terminal, to a program, and as recipes."""
     search = ("discover", "demo", "--ref", f"path:{searched}", "--examples", "60", "--seed", "1", *OURS)
     said = sentinel_says(*search, "--save", "found")
@@ -488,7 +481,7 @@ def decisions(decide: Decide, head: Repository, broken_tree: Path) -> list[Decis
     ]
 
 
-def test_every_field_of_evidence_in_every_report(decisions: list[Decision]) -> None:
+def test_every_field_of_evidence_in_every_report(decisions):
     """Whoever wrote it; what the schema refuses nobody shows."""
     seen = set()
     for decision in decisions:
@@ -515,7 +508,7 @@ def test_every_field_of_evidence_in_every_report(decisions: list[Decision]) -> N
     assert len(seen) > 60
 
 
-def test_every_field_of_a_decision_in_what_is_written_of_it(decisions: list[Decision]) -> None:
+def test_every_field_of_a_decision_in_what_is_written_of_it(decisions):
     """All that a worker can have said is in it: JUnit's text and pytest's is :func:`explain`'s."""
     seen = set()
     for decision in decisions:
@@ -534,7 +527,7 @@ def test_every_field_of_a_decision_in_what_is_written_of_it(decisions: list[Deci
     assert {".failure.kind", ".failure.reason", ".measurement.provenance.file", ".verdict.kind"} <= seen
 
 
-def test_every_field_of_a_history(sentinel_says: Said, pytester: pytest.Pytester) -> None:
+def test_every_field_of_a_history(sentinel_says, pytester):
     """A record that somebody has committed."""
     source = Path(__file__).resolve().parents[2] / "reports" / "history"
     whole = json.loads(min(source.glob("*/*/git-main.json"), key=lambda file: (file.stat().st_size, file)).read_text())

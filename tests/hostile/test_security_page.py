@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_that_the_page_names_is_there():
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "SECURITY.md").read_text()))
     there = {
         name

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from attacks import ATTACKS, SECRETS, Attack
-from demo_kit import Lab, returned
+from attacks import ATTACKS, SECRETS
+from demo_kit import returned
 
 from sentinel.recipes.catalog import bundled
 from sentinel.worker import client, syscalls
@@ -46,7 +46,7 @@ def neighbour() -> Iterator[int]:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_users_files_are_not_there(strict: Attack, basic: Attack, secret: Path) -> None:
+def test_the_users_files_are_not_there(strict, basic, secret):
     for act in ("read", "write", "delete"):
         assert strict(act, path=str(secret)) == "FileNotFoundError 2"
     assert secret.read_text() == "key"
@@ -55,7 +55,7 @@ def test_the_users_files_are_not_there(strict: Attack, basic: Attack, secret: Pa
     assert basic("write", path=str(secret)) == "done"
 
 
-def test_expectations_and_other_checkouts_are_not_there(strict: Attack, basic: Attack, tmp_path: Path) -> None:
+def test_expectations_and_other_checkouts_are_not_there(strict, basic, tmp_path):
     recipe = next(bundled("recipes").glob("*/*.yaml"))
     other = tmp_path / "checkouts" / "other" / "tree" / "loss.py"
     other.parent.mkdir(parents=True)
@@ -65,7 +65,7 @@ def test_expectations_and_other_checkouts_are_not_there(strict: Attack, basic: A
         assert basic("read", path=str(file)) == "done"
 
 
-def test_what_is_there_cannot_be_changed(strict: Attack, tmp_path: Path) -> None:
+def test_what_is_there_cannot_be_changed(strict, tmp_path):
     own = tmp_path / "lab" / "tree" / "pkg" / "attacks.py"
     before = own.read_bytes()
     for file in (
@@ -80,21 +80,19 @@ def test_what_is_there_cannot_be_changed(strict: Attack, tmp_path: Path) -> None
     assert own.read_bytes() == before
 
 
-def test_the_scratch_folder_can_be_written_and_leaves_nothing(strict: Attack) -> None:
+def test_the_scratch_folder_can_be_written_and_leaves_nothing(strict):
     assert strict("write", path="notes") == "done"
     assert strict("write", path="/tmp/notes") == "done"
     assert not Path("/tmp/notes").exists()
 
 
-def test_the_root_holds_little(strict: Attack) -> None:
+def test_the_root_holds_little(strict):
     assert strict("listed", path="/dev") == ["null", "random", "urandom", "zero"]
     assert set(strict("listed", path="/etc")) <= {"ld.so.cache", "passwd"}
     assert strict("device") in ("PermissionError 1", "PermissionError 13")
 
 
-def test_a_gpus_devices_are_there_where_they_are_asked_for(
-    lab: Lab, strict: Attack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpus_devices_are_there_where_they_are_asked_for(lab, strict, monkeypatch):
     monkeypatch.setattr(client.glob, "glob", lambda pattern: ["/dev/full"] if pattern == "/dev/nvidia*" else [])
     process = lab.open(lab.folder / "tree", sandbox="strict", device="cuda")
     process._options = replace(process._options, device="cpu")  # there is no GPU to settle on
@@ -107,7 +105,7 @@ def test_a_gpus_devices_are_there_where_they_are_asked_for(
     ]
 
 
-def test_on_a_gpu_strict_has_to_be_asked_for() -> None:
+def test_on_a_gpu_strict_has_to_be_asked_for():
     levels = [Zygote(Options(device="cuda", sandbox=level)).sandbox for level in ("", "strict", "off")]
     assert levels == ["basic", "strict", "off"]
 
@@ -115,7 +113,7 @@ def test_on_a_gpu_strict_has_to_be_asked_for() -> None:
 # -- the network -------------------------------------------------------------------------------------------------------
 
 
-def test_there_is_no_network(strict: Attack, basic: Attack) -> None:
+def test_there_is_no_network(strict, basic):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert strict("connect", port=port) == "OSError 101"  # network is unreachable
@@ -123,7 +121,7 @@ def test_there_is_no_network(strict: Attack, basic: Attack) -> None:
     assert strict("listen") != "done"
 
 
-def test_abstract_sockets_are_not_there_either(strict: Attack, basic: Attack) -> None:
+def test_abstract_sockets_are_not_there_either(strict, basic):
     name = f"sentinel-{secrets.token_hex(8)}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"\0{name}")
@@ -135,7 +133,7 @@ def test_abstract_sockets_are_not_there_either(strict: Attack, basic: Attack) ->
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def test_other_processes_are_out_of_sight(strict: Attack, basic: Attack, neighbour: int) -> None:
+def test_other_processes_are_out_of_sight(strict, basic, neighbour):
     for pid in (neighbour, os.getpid()):
         assert strict("send_signal", pid=pid) == "ProcessLookupError 3"
         assert strict("read", path=f"/proc/{pid}/environ") in REFUSED
@@ -144,7 +142,7 @@ def test_other_processes_are_out_of_sight(strict: Attack, basic: Attack, neighbo
     assert neighbour not in strict("everybody")
 
 
-def test_no_privilege_is_left(strict: Attack) -> None:
+def test_no_privilege_is_left(strict):
     told = strict("privileges")
     assert told.pop("NoNewPrivs") == 1
     bounding = told.pop("CapBnd")
@@ -164,7 +162,7 @@ CALLS = {"keyctl": (0, -3, 0), "process_vm_readv": (0, 0, 0, 0, 0, 0), "io_uring
 CALLS["prctl"] = (1, 0)  # not to end with its parent
 
 
-def test_system_calls_that_numbers_do_not_need_are_refused(strict: Attack, basic: Attack) -> None:
+def test_system_calls_that_numbers_do_not_need_are_refused(strict, basic):
     pyseccomp = pytest.importorskip("pyseccomp")
     for name, arguments in CALLS.items():
         call = [pyseccomp.resolve_syscall(pyseccomp.Arch.NATIVE, name), *arguments]
@@ -173,7 +171,7 @@ def test_system_calls_that_numbers_do_not_need_are_refused(strict: Attack, basic
         assert basic("system_call", call=call) != refused, name
 
 
-def test_sockets_that_leave_the_namespace_are_refused(strict: Attack) -> None:
+def test_sockets_that_leave_the_namespace_are_refused(strict):
     pytest.importorskip("pyseccomp")
     for family in (16, 17, 38, 40):  # AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK
         assert strict("open_socket", family=family) in ("OSError 97", "PermissionError 1")
@@ -181,25 +179,25 @@ def test_sockets_that_leave_the_namespace_are_refused(strict: Attack) -> None:
         assert strict("open_socket", family=family) == "done"
 
 
-def test_children_can_have_no_namespaces_of_their_own(strict: Attack, basic: Attack) -> None:
+def test_children_can_have_no_namespaces_of_their_own(strict, basic):
     """In one they would have capabilities, and so the parts of the kernel that only root can reach otherwise."""
     assert strict("new_user_namespace") == "Operation not permitted"
     if os.geteuid() == 0:
         assert basic("new_user_namespace") == "done"
 
 
-def test_a_fork_bomb_ends(strict: Attack) -> None:
+def test_a_fork_bomb_ends(strict):
     assert 0 < strict("fork_bomb", most=300) < 256
     assert strict("fork_bomb", most=3) == 3  # the call before it has left nothing behind
 
 
-def test_a_daemon_ends_with_its_probe(strict: Attack) -> None:
+def test_a_daemon_ends_with_its_probe(strict):
     before = strict("everybody")
     assert strict("daemon") == "done"
     assert len(strict("everybody")) == len(before)
 
 
-def test_every_process_is_bounded(strict: Attack, basic: Attack) -> None:
+def test_every_process_is_bounded(strict, basic):
     for attack in (strict, basic):
         limits = attack("limits")
         assert limits.pop("RLIMIT_CORE") == 0
@@ -207,7 +205,7 @@ def test_every_process_is_bounded(strict: Attack, basic: Attack) -> None:
     assert strict("raise_limits") == "ValueError"
 
 
-def test_what_processes_have_together_is_bounded(lab: Lab, strict: Attack, basic: Attack) -> None:
+def test_what_processes_have_together_is_bounded(lab, strict, basic):
     """Five children of 400 MB each, where one process may have 1.5 GB."""
     if not {"pids", "memory"} <= {folder.parts[4] for folder in Groups().make(1, 1).folders}:
         pytest.skip("no control group can be made here")
@@ -217,27 +215,27 @@ def test_what_processes_have_together_is_bounded(lab: Lab, strict: Attack, basic
         assert (children, killed > 0) == (5, some_are_killed)
 
 
-def test_only_the_answer_goes_out(strict: Attack, basic: Attack) -> None:
+def test_only_the_answer_goes_out(strict, basic):
     for attack in (strict, basic):
         assert attack("descriptors") == ["/dev/null", "pipe"]
 
 
-def test_files_are_bounded(strict: Attack) -> None:
+def test_files_are_bounded(strict):
     assert strict("big_file", megabytes=1100) <= 1024
 
 
-def test_the_scratch_folder_has_an_end(strict: Attack) -> None:
+def test_the_scratch_folder_has_an_end(strict):
     assert strict("fill_scratch", files=3, megabytes=600) == 1
     assert strict("fill_scratch", files=3, megabytes=600) in (0, 1)  # the probe before it has left its file there
 
 
-def test_nobody_else_can_be_signalled(strict: Attack) -> None:
+def test_nobody_else_can_be_signalled(strict):
     assert strict("kill_everybody") == 0
 
 
 @pytest.mark.usefixtures("_strict_is_to_be_had")
 @pytest.mark.parametrize("level", ["basic", "strict"])
-def test_what_hangs_in_the_kernel_is_ended(level: str, lab: Lab) -> None:
+def test_what_hangs_in_the_kernel_is_ended(level, lab):
     process = lab.open(lab.write({"attacks.py": ATTACKS}), sandbox=level, timeout=0.5)
     answer = lab.probe(process, "pkg.attacks.hang_in_c")
     assert answer.kind == "timeout"
@@ -245,6 +243,6 @@ def test_what_hangs_in_the_kernel_is_ended(level: str, lab: Lab) -> None:
     assert returned(lab.probe(process, "pkg.attacks.system_call", call=[39])) == "done"  # the next one goes on
 
 
-def test_the_environment_tells_nothing(strict: Attack, basic: Attack) -> None:
+def test_the_environment_tells_nothing(strict, basic):
     for attack in (strict, basic):
         assert not set(attack("environment")) & set(SECRETS)

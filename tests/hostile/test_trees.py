@@ -12,10 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, returned, write_recipe
+from demo_kit import MASKED_TOKENS, Repository, copy_demo, returned, write_recipe
 
 from sentinel.cli import main
 from sentinel.errors import SentinelError, Unavailable
@@ -112,7 +111,7 @@ def _files(made: Checkout) -> list[str]:
     ],
     ids=lambda value: repr(value)[:20],
 )  # fmt: skip
-def test_a_name_that_leads_out_or_nowhere(raw: Raw, code: str, mirrored, tmp_path: Path, name: str, says: str) -> None:
+def test_a_name_that_leads_out_or_nowhere(raw, code, mirrored, tmp_path, name, says):
     raw.head(raw.tree((BLOB, name, code)))
     with pytest.raises(Unavailable, match=says):
         mirrored()
@@ -120,14 +119,14 @@ def test_a_name_that_leads_out_or_nowhere(raw: Raw, code: str, mirrored, tmp_pat
 
 
 @pytest.mark.parametrize("kinds", [(BLOB, BLOB), (BLOB, TREE), (TREE, BLOB)])
-def test_two_files_in_one_place(raw: Raw, code: str, mirrored, kinds: tuple[str, str]) -> None:
+def test_two_files_in_one_place(raw, code, mirrored, kinds):
     objects = {BLOB: code, TREE: raw.tree((BLOB, "inner.py", code))}
     raw.head(raw.tree(*((kind, "same", objects[kind]) for kind in kinds)))
     with pytest.raises(Unavailable, match="in the way of another file"):
         mirrored()
 
 
-def test_names_that_show_as_another_are_taken_as_they_are(raw: Raw, code: str, mirrored) -> None:
+def test_names_that_show_as_another_are_taken_as_they_are(raw, code, mirrored):
     names = [
         "A.py",
         "a.py",
@@ -143,7 +142,7 @@ def test_names_that_show_as_another_are_taken_as_they_are(raw: Raw, code: str, m
     assert _files(mirrored()) == sorted(f"demo_rl/{name}" for name in names)
 
 
-def test_modes_that_git_does_not_write(raw: Raw, code: str, mirrored, move) -> None:
+def test_modes_that_git_does_not_write(raw, code, mirrored, move):
     """What is neither a file, a link nor a folder is to git another repository's commit."""
     modes = {"setuid.py": "104777", "fifo.py": "010644", "device.py": "060666", "none.py": "0"}
     package = raw.tree(*((mode, name, code) for name, mode in sorted(modes.items())))
@@ -155,14 +154,14 @@ def test_modes_that_git_does_not_write(raw: Raw, code: str, mirrored, move) -> N
         assert gone == dict.fromkeys(["fifo.py", "device.py", "none.py"], "a submodule")
 
 
-def test_a_file_that_is_a_folder(raw: Raw, code: str, mirrored) -> None:
+def test_a_file_that_is_a_folder(raw, code, mirrored):
     raw.head(raw.tree((BLOB, "folder.py", raw.tree((BLOB, "x.py", code)))))
     with pytest.raises(Unavailable):
         mirrored()
 
 
 @pytest.mark.parametrize("points", ["/etc/passwd", "../../../../secret", "/proc/self/environ", "../../upstream/x", "."])
-def test_links_lead_nowhere_else(raw: Raw, code: str, mirrored, tmp_path: Path, points: str) -> None:
+def test_links_lead_nowhere_else(raw, code, mirrored, tmp_path, points):
     (tmp_path / "secret").write_text("key")
     link = raw.write("blob", os.fsencode(points))
     raw.head(raw.tree((BLOB, "__init__.py", code), (LINK, "link", link)))
@@ -173,7 +172,7 @@ def test_links_lead_nowhere_else(raw: Raw, code: str, mirrored, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("mode", [LINK, "160000"])
-def test_a_package_root_that_leads_elsewhere(raw: Raw, code: str, mirrored, mode: str) -> None:
+def test_a_package_root_that_leads_elsewhere(raw, code, mirrored, mode):
     """The package itself is a link, or another repository's commit."""
     points = raw.write("blob", b"/usr/lib/python3") if mode == LINK else "1" * 40
     commit = raw.git("commit-tree", raw.tree((mode, "demo_rl", points), (BLOB, "other.py", code)), "-m", "raw")
@@ -182,7 +181,7 @@ def test_a_package_root_that_leads_elsewhere(raw: Raw, code: str, mirrored, mode
         mirrored()
 
 
-def test_links_of_links(raw: Raw, code: str, mirrored, move) -> None:
+def test_links_of_links(raw, code, mirrored, move):
     """Chains longer than the kernel follows, circles, ways around: there is what ends inside, and nothing else."""
     points = {f"chain{n:02}.py": f"chain{n + 1:02}.py" for n in range(60)}
     points |= {"chain60.py": "__init__.py", "circle.py": "elcric.py", "elcric.py": "circle.py", "own.py": "own.py"}
@@ -198,7 +197,7 @@ def test_links_of_links(raw: Raw, code: str, mirrored, move) -> None:
         assert not {"circle.py", "own.py", "out.py", "cache", "by.py", "no.py"} & set(there)
 
 
-def test_names_that_tools_take_for_their_own(raw: Raw, code: str, mirrored) -> None:
+def test_names_that_tools_take_for_their_own(raw, code, mirrored):
     """Compiled code and git's own folders belong to no revision; names that other systems take for those are names."""
     inner = raw.tree((BLOB, "evil.cpython-311.pyc", code), (BLOB, "config", code))
     tools = [(TREE, ".git", inner), (TREE, "__pycache__", inner), (BLOB, "sourceless.pyc", code)]
@@ -223,7 +222,7 @@ def test_names_that_tools_take_for_their_own(raw: Raw, code: str, mirrored) -> N
 DATES = ["99999999999999999999 +0000", "-1 +0000", "0 +9999", "1 -9999", "253402300800 +0000", "x", "", "1e9 +0000"]
 
 
-def test_commits_that_git_would_not_write(raw: Raw, code: str) -> None:
+def test_commits_that_git_would_not_write(raw, code):
     """Dates of no calendar, no author, no message, what acts in a message, one parent many times, tags of tags."""
     tree = raw.tree((TREE, "demo_rl", raw.tree((BLOB, "__init__.py", code))))
     parent, made = "", []
@@ -249,7 +248,7 @@ def test_commits_that_git_would_not_write(raw: Raw, code: str) -> None:
 # -- how much there is -------------------------------------------------------------------------------------------------
 
 
-def test_a_tree_of_trees_of_trees(raw: Raw, code: str, mirrored) -> None:
+def test_a_tree_of_trees_of_trees(raw, code, mirrored):
     """Ten objects, ten thousand million files."""
     tree = raw.tree(*((BLOB, f"{number}.py", code) for number in range(10)))
     for _ in range(9):
@@ -261,7 +260,7 @@ def test_a_tree_of_trees_of_trees(raw: Raw, code: str, mirrored) -> None:
     assert time.process_time() - began < 10
 
 
-def test_more_than_any_revision_has(raw: Raw, code: str, mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_any_revision_has(raw, code, mirrored, monkeypatch):
     large = raw.write("blob", bytes(1 << 20))
     raw.head(raw.tree(*((BLOB, f"{number}.py", large) for number in range(5))))
     with monkeypatch.context() as patch:
@@ -274,7 +273,7 @@ def test_more_than_any_revision_has(raw: Raw, code: str, mirrored, monkeypatch: 
     assert len(_files(mirrored())) == 5
 
 
-def test_a_source_file_of_no_honest_size(raw: Raw, code: str, mirrored, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_file_of_no_honest_size(raw, code, mirrored, monkeypatch):
     monkeypatch.setattr("sentinel.sources.trees.SOURCE_LIMIT", 2 << 20)
     raw.head(raw.tree((BLOB, "__init__.py", code), (BLOB, "large.py", raw.write("blob", bytes(3 << 20)))))
     made = mirrored()
@@ -294,7 +293,7 @@ def move(raw: Raw, tmp_path: Path) -> Iterator[Callable[[str], Checkout]]:
     trees.close()
 
 
-def test_a_folder_that_leads_out_is_neither_made_nor_removed(raw: Raw, code: str, move, tmp_path: Path) -> None:
+def test_a_folder_that_leads_out_is_neither_made_nor_removed(raw, code, move, tmp_path):
     (tmp_path / "user" / "documents").mkdir()
     (tmp_path / "user" / "documents" / "thesis").write_text("years")
     nothing = raw.tree()
@@ -309,7 +308,7 @@ def test_a_folder_that_leads_out_is_neither_made_nor_removed(raw: Raw, code: str
     assert not (tmp_path / "user" / "made").exists()
 
 
-def test_a_sweep_meets_a_tree_of_trees(raw: Raw, move) -> None:
+def test_a_sweep_meets_a_tree_of_trees(raw, move):
     tree = raw.tree()
     for _ in range(10):
         tree = raw.tree(*((TREE, str(number), tree) for number in range(10)))
@@ -319,7 +318,7 @@ def test_a_sweep_meets_a_tree_of_trees(raw: Raw, move) -> None:
             move(tree)
 
 
-def test_a_sweep_meets_what_is_too_deep_too_large_or_no_tree(raw: Raw, code: str, move, monkeypatch) -> None:
+def test_a_sweep_meets_what_is_too_deep_too_large_or_no_tree(raw, code, move, monkeypatch):
     monkeypatch.setattr("sentinel.history.gittrees.SOURCE_LIMIT", 2 << 20)
     monkeypatch.setattr("sentinel.sources.trees.SOURCE_LIMIT", 2 << 20)
     deep = raw.tree()
@@ -449,13 +448,13 @@ def promising(request: pytest.FixtureRequest, raw: Raw, program: str) -> Raw:
 
 
 @pytest.mark.usefixtures("git_of_some_age")
-def test_a_working_tree_fetches_nothing(promising: Raw, store: MirrorStore, ran: Path) -> None:
+def test_a_working_tree_fetches_nothing(promising, store, ran):
     made = open_checkout(TARGET, Ref("path", str(promising.path)), store=store)
     assert (made.commit, made.roots) == (None, ("demo_rl",))
     assert not ran.exists()
 
 
-def test_plain_git_would_have(promising: Raw, ran: Path) -> None:
+def test_plain_git_would_have(promising, ran):
     """The test before this one can fail: a git that obeys its repository runs the program."""
     command = ["git", "-C", str(promising.path), "ls-tree", "-r", "HEAD"]
     subprocess.run(command, check=False, capture_output=True, env={"PATH": os.environ["PATH"]}, timeout=30)
@@ -463,14 +462,14 @@ def test_plain_git_would_have(promising: Raw, ran: Path) -> None:
 
 
 @pytest.mark.usefixtures("git_of_some_age")
-def test_a_working_tree_runs_nothing(armed: Raw, store: MirrorStore, ran: Path) -> None:
+def test_a_working_tree_runs_nothing(armed, store, ran):
     made = open_checkout(TARGET, Ref("path", str(armed.path)), store=store)
     assert made.commit == armed.commits["armed"]
     assert not ran.exists()
 
 
 @pytest.mark.usefixtures("git_of_some_age")
-def test_a_mirror_takes_no_configuration_along(armed: Raw, store: MirrorStore, ran: Path) -> None:
+def test_a_mirror_takes_no_configuration_along(armed, store, ran):
     store.add(TARGET, str(armed.path))
     assert "program" not in (store.path("demo") / "config").read_text()
     assert not (store.path("demo") / "hooks").exists()
@@ -481,7 +480,7 @@ def test_a_mirror_takes_no_configuration_along(armed: Raw, store: MirrorStore, r
     assert not ran.exists()
 
 
-def test_attributes_change_no_content(armed: Raw, store: MirrorStore) -> None:
+def test_attributes_change_no_content(armed, store):
     armed.write("blob", (armed.path / "demo_rl" / "rejection.py").read_bytes())  # the one that was taken away
     store.add(TARGET, str(armed.path))
     made = open_checkout(TARGET, MAIN, store=store)
@@ -490,9 +489,7 @@ def test_attributes_change_no_content(armed: Raw, store: MirrorStore) -> None:
     assert made.tree == open_checkout(TARGET, Ref("path", str(armed.path)), store=store).tree
 
 
-def test_the_environment_decides_nothing(
-    armed: Raw, store: MirrorStore, program: str, ran: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_environment_decides_nothing(armed, store, program, ran, monkeypatch, tmp_path):
     settings = {"core.fsmonitor": program, "core.hooksPath": str(tmp_path), "protocol.allow": "always"}
     for number, (key, value) in enumerate(settings.items()):
         monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", key)
@@ -528,9 +525,7 @@ def _pipe(path: Path) -> None:
 @pytest.mark.parametrize(
     "what", ["HEAD", "config", "commondir", "packed-refs", "objects/info/alternates", "shallow", "refs/heads/main"]
 )
-def test_a_pipe_in_a_git_directory_keeps_nobody(
-    work_tree: Path, store: MirrorStore, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_pipe_in_a_git_directory_keeps_nobody(work_tree, store, monkeypatch, what):
     monkeypatch.setattr(path, "_PATIENCE", 1.0)
     (work_tree / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     (work_tree / ".git" / what).parent.mkdir(parents=True, exist_ok=True)
@@ -568,7 +563,7 @@ def _within(seconds: float, act: Callable[[], None]) -> None:
 @pytest.mark.parametrize(
     "content", [b"gitdir: /dev", b"gitdir: ../tree", b"\xff\0\xff", b"", b"gitdir: \0", b"x" * 1000]
 )
-def test_a_git_file_that_leads_elsewhere(tmp_path: Path, store: MirrorStore, content: bytes) -> None:
+def test_a_git_file_that_leads_elsewhere(tmp_path, store, content):
     tree = copy_demo(tmp_path / "tree")
     (tree / ".git").write_bytes(content)
     made = open_checkout(TARGET, Ref("path", str(tree)), store=store)
@@ -577,7 +572,7 @@ def test_a_git_file_that_leads_elsewhere(tmp_path: Path, store: MirrorStore, con
         open_directory(tree)
 
 
-def test_a_git_file_that_is_a_pipe_a_socket_or_a_device(tmp_path: Path, store: MirrorStore) -> None:
+def test_a_git_file_that_is_a_pipe_a_socket_or_a_device(tmp_path, store):
     tree = copy_demo(tmp_path / "tree")
     os.mkfifo(tree / ".git")
     _within(10, lambda: _plain(tree, store))
@@ -590,13 +585,13 @@ def _plain(tree: Path, store: MirrorStore) -> None:
     assert open_checkout(TARGET, Ref("path", str(tree)), store=store).commit is None
 
 
-def test_alternates_that_go_in_circles(work_tree: Path, store: MirrorStore) -> None:
+def test_alternates_that_go_in_circles(work_tree, store):
     objects = work_tree / ".git" / "objects"
     (objects / "info" / "alternates").write_text(f"{objects}\n../../.git/objects\n" * 500)
     assert open_directory(work_tree).objects == (objects,)
 
 
-def test_no_ref_takes_the_name_of_another(raw: Raw, code: str, store: MirrorStore) -> None:
+def test_no_ref_takes_the_name_of_another(raw, code, store):
     """Python ends a line where git does not: behind U+2028 the rest of a name would be another line."""
     honest = raw.head(raw.tree((BLOB, "__init__.py", code)))
     forged = raw.head(raw.tree((BLOB, "evil.py", code)), "other")
@@ -611,7 +606,7 @@ def test_no_ref_takes_the_name_of_another(raw: Raw, code: str, store: MirrorStor
 # -- files of a working tree -------------------------------------------------------------------------------------------
 
 
-def test_pipes_sockets_devices_and_links_out_are_left_out(tmp_path: Path, store: MirrorStore) -> None:
+def test_pipes_sockets_devices_and_links_out_are_left_out(tmp_path, store):
     tree = copy_demo(tmp_path / "tree")
     package = tree / "demo_rl"
     (tmp_path / "secret.py").write_text("key")
@@ -650,7 +645,7 @@ def test_pipes_sockets_devices_and_links_out_are_left_out(tmp_path: Path, store:
         "main^{/x}",
     ],
 )
-def test_a_ref_is_a_name_and_no_option(armed: Raw, store: MirrorStore, name: str, monkeypatch, ran: Path) -> None:
+def test_a_ref_is_a_name_and_no_option(armed, store, name, monkeypatch, ran):
     monkeypatch.chdir(ran.parent)
     store.add(TARGET, str(armed.path))
     with pytest.raises(SentinelError):
@@ -662,7 +657,7 @@ def test_a_ref_is_a_name_and_no_option(armed: Raw, store: MirrorStore, name: str
     "url",
     ["ext::touch ran", "--upload-pack=touch ran", "ssh://-oProxyCommand=touch ran/x", "file:///x;touch ran", "fd::1"],
 )
-def test_a_url_is_no_command(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_url_is_no_command(url, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["mirror", "add", "demo", f"--repo-url={url}"]) != 0
     assert main(["mirror", "add", "demo", f"--from={url}"]) != 0
@@ -693,12 +688,12 @@ def planted(broken_tree: Path, ran: Path) -> Path:
     return broken_tree
 
 
-def test_nobody_runs_what_lies_in_a_checkout(planted: Path, ran: Path, decide: Decide) -> None:
+def test_nobody_runs_what_lies_in_a_checkout(planted, ran, decide):
     assert decide(MASKED_TOKENS, planted).verdict.name == "reproduced"
     assert not ran.exists()
 
 
-def test_nor_does_pytest(planted: Path, ran: Path, pytester: pytest.Pytester, warm_runs: Any) -> None:
+def test_nor_does_pytest(planted, ran, pytester, warm_runs):
     write_recipe(pytester.path / "good", MASKED_TOKENS)
     options = ["--sentinel-target=demo", "--sentinel-recipes=good", "--sentinel-laws=off"]
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *options, f"--sentinel-repo={planted}")
@@ -716,7 +711,7 @@ def where(names, first):
 """
 
 
-def test_the_interpreters_own_modules_are_found(planted: Path, ran: Path, lab: Lab, store: MirrorStore) -> None:
+def test_the_interpreters_own_modules_are_found(planted, ran, lab, store):
     """A checkout has the package roots only, so there is nothing beside them that could be found first."""
     (planted / "demo_rl" / "asking.py").write_text(WHERE)
     (planted / "demo_rl" / "colorsys.py").write_text("")

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository
-from impact_kit import Impact
+from demo_kit import MASKED_TOKENS, REJECTED_ROW
 
 
-def test_a_bug_that_trains_on_masked_tokens_turns_the_gradient(impact: Impact) -> None:
+def test_a_bug_that_trains_on_masked_tokens_turns_the_gradient(impact):
     told = impact(MASKED_TOKENS)
     assert told.status == 0
     assert "45.00°" in told.out
@@ -20,14 +19,14 @@ def test_a_bug_that_trains_on_masked_tokens_turns_the_gradient(impact: Impact) -
     assert (told.document["base"]["verdict"], told.document["head"]["verdict"]) == ("reproduced", "fixed")
 
 
-def test_a_right_pair_has_the_same_numbers(impact: Impact, demo_repository: Repository) -> None:
+def test_a_right_pair_has_the_same_numbers(impact, demo_repository):
     fixed = f"git:{demo_repository.commits['fixed']}"
     told = impact(MASKED_TOKENS, "--base", fixed, "--head", fixed)
     assert all(row["same"] for row in told.document["scenario"])
     assert "\n0 of " in told.out
 
 
-def test_the_reference_stands_in_where_no_revision_is_right(impact: Impact) -> None:
+def test_the_reference_stands_in_where_no_revision_is_right(impact):
     told = impact(MASKED_TOKENS, "--head", "reference")
     assert told.status == 0, told.err
     assert "head the contract's reference\n" in told.out
@@ -35,14 +34,14 @@ def test_the_reference_stands_in_where_no_revision_is_right(impact: Impact) -> N
     assert not all(row["same"] for row in told.document["scenario"])
 
 
-def test_the_reference_agrees_with_what_is_right(impact: Impact, demo_repository: Repository) -> None:
+def test_the_reference_agrees_with_what_is_right(impact, demo_repository):
     fixed = f"git:{demo_repository.commits['fixed']}"
     told = impact(MASKED_TOKENS, "--base", fixed, "--head", "reference")
     assert told.document["scenario"]
     assert all(row["same"] for row in told.document["scenario"])
 
 
-def test_a_call_has_numbers_too(impact: Impact) -> None:
+def test_a_call_has_numbers_too(impact):
     arguments = {
         "loss_mat": {"tensor": [[1.0, 3.0]], "dtype": "float32", "requires_grad": True},
         "loss_mask": {"tensor": [[1, 0]], "dtype": "int64"},
@@ -61,7 +60,7 @@ def test_a_call_has_numbers_too(impact: Impact) -> None:
 
 
 @pytest.mark.nightly
-def test_several_bugs_have_a_line_each_and_a_sum(impact: Impact) -> None:
+def test_several_bugs_have_a_line_each_and_a_sum(impact):
     impact(MASKED_TOKENS)
     told = impact(REJECTED_ROW, "DEMO-*")
     assert told.status == 0, told.err
@@ -70,12 +69,12 @@ def test_several_bugs_have_a_line_each_and_a_sum(impact: Impact) -> None:
     assert lines[-1] == "2 of 2 bugs measured, 1 with a gradient"
 
 
-def test_a_revision_that_cannot_be_decided_is_told(impact: Impact, demo_repository: Repository) -> None:
+def test_a_revision_that_cannot_be_decided_is_told(impact, demo_repository):
     told = impact(MASKED_TOKENS, "--base", f"git:{demo_repository.commits['syntax']}")
     assert told.status == 2
     assert f"{MASKED_TOKENS['bug_id']} at git:" in told.err
 
 
-def test_json_is_what_is_written(impact: Impact) -> None:
+def test_json_is_what_is_written(impact):
     told = impact(MASKED_TOKENS, "--json")
     assert json.loads(told.out) == told.document

@@ -23,7 +23,7 @@ def _summary(rows: list[Row]) -> str:
     return Impact(None, side, side, rows).summary  # type: ignore[arg-type]
 
 
-def test_a_gradient_has_an_angle_and_a_ratio_of_norms() -> None:
+def test_a_gradient_has_an_angle_and_a_ratio_of_norms():
     [row] = _compare(float64([[0.5, 0.5], [0.5, 0.5]]), float64([[0.5, 0.0], [0.5, 0.0]]))
     assert row.angle == pytest.approx(45)
     assert row.ratio == pytest.approx(2**0.5)
@@ -50,11 +50,11 @@ def test_a_gradient_has_an_angle_and_a_ratio_of_norms() -> None:
         ("word", "other", "no number differs"),
     ],
 )
-def test_what_is_said_of_a_pair(base: Any, head: Any, said: str) -> None:
+def test_what_is_said_of_a_pair(base, head, said):
     assert said in _summary(_compare(base, head, "x"))
 
 
-def test_a_reference_has_its_own_dtype_and_need_not_have_everything() -> None:
+def test_a_reference_has_its_own_dtype_and_need_not_have_everything():
     from sentinel.values.literals import tensor
 
     single = tensor([1.0], "float32")

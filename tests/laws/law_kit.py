@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sentinel.contracts.choices import Choices as Drawn
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs, Observed
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.search.scenarios import draw, narrowed
@@ -21,25 +22,11 @@ Observation = Mapping[str, Any]
 Function = Callable[[Inputs], Observation]
 
 
-class Dice:
-    """A :class:`~sentinel.contracts.contract.Choose` over a random generator."""
+class Dice(Drawn):
+    """Choices off a random generator, as a search's come off the bytes that it draws."""
 
     def __init__(self, generator: random.Random) -> None:
-        self._generator = generator
-
-    def integer(self, low: int, high: int) -> int:
-        return self._generator.randint(low, high)
-
-    def one_of(self, choices: Sequence[Any]) -> Any:
-        return choices[self.integer(0, len(choices) - 1)]
-
-    def integers(self, count: int, low: int, high: int) -> list[int]:
-        return [self.integer(low, high) for _ in range(count)]
-
-    def permutation(self, count: int) -> list[int]:
-        order = list(range(count))
-        self._generator.shuffle(order)
-        return order
+        super().__init__(generator.randbytes(256))
 
 
 def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ def numbers(*values: float) -> Any:
 
 
 @given(st.permutations(range(24)), st.lists(st.floats(-100, 100, width=32), min_size=24, max_size=24))
-def test_a_sum_in_another_order_is_within_the_bound(order: list[int], values: list[float]) -> None:
+def test_a_sum_in_another_order_is_within_the_bound(order, values):
     inputs = {"scores": tensor([values], "float32"), "response_mask": tensor([[1] * 24], "int64")}
     case = Case({"": inputs}, {"": {}}, contract=CONTRACT)
     one = np.array(values, dtype=np.float32)
@@ -36,13 +36,13 @@ def test_a_sum_in_another_order_is_within_the_bound(order: list[int], values: li
 
 
 @given(st.floats(-80, 80, width=32), st.floats(-1e-6, 1e-6))
-def test_what_is_exponentiated_may_be_off_by_its_own_magnitude(log_ratio: float, rounding: float) -> None:
+def test_what_is_exponentiated_may_be_off_by_its_own_magnitude(log_ratio, rounding):
     off = log_ratio * (1 + rounding * EPSILON["float32"] / 1e-6 / 2)
     scale = Scale(1, max(abs(log_ratio), 1.0), math.exp(log_ratio), 1.0, "float32")
     assert abs(math.exp(off) - math.exp(log_ratio)) <= scale.bound("float32")
 
 
-def test_the_bound_is_of_the_coarsest_dtype() -> None:
+def test_the_bound_is_of_the_coarsest_dtype():
     inputs = batch([[1.0, 2.0]], [[1, 1]], "p", "bfloat16")
     case = Case({"": inputs}, {"": {}}, contract=CONTRACT)
     scale = scale_of(case, [inputs], [{"loss": tensor(1.0, "float32")}])
@@ -51,7 +51,7 @@ def test_the_bound_is_of_the_coarsest_dtype() -> None:
     assert scale.bound("int64") == scale.bound("bool") == 0
 
 
-def test_masked_numbers_do_not_widen_the_bound() -> None:
+def test_masked_numbers_do_not_widen_the_bound():
     inputs = batch([[1.0, 1e6]], [[1, 0]], "p")
     assert scale_of(Case({"": inputs}, {"": {}}, contract=CONTRACT), [inputs], []).magnitude == 1.0
 
@@ -70,7 +70,7 @@ def test_masked_numbers_do_not_widen_the_bound() -> None:
         (0.0, 1e39, "value"),
     ],
 )
-def test_what_differs(observed: float, demanded: float, symptom: str | None) -> None:
+def test_what_differs(observed, demanded, symptom):
     found = difference(numbers(0, observed), numbers(0, demanded), "float32", UNIT)
     assert (found and found.symptom) == symptom
     if found:
@@ -78,23 +78,22 @@ def test_what_differs(observed: float, demanded: float, symptom: str | None) -> 
         assert found.text.startswith("element [1]: expected")
 
 
-def test_only_what_counts_is_compared() -> None:
+def test_only_what_counts_is_compared():
     assert difference(numbers(1, 5), numbers(1, 2), "float32", UNIT, np.array([True, False])) is None
     assert difference(numbers(1, 5), numbers(1, 2), "float32", UNIT, np.array([False, True])) is not None
 
 
-def test_another_shape_is_a_difference_of_its_own() -> None:
+def test_another_shape_is_a_difference_of_its_own():
     found = difference(numbers(1), numbers(1, 2), "float32", UNIT)
-    assert found is not None
     assert found.symptom == "shape"
 
 
-def test_integers_agree_exactly() -> None:
+def test_integers_agree_exactly():
     assert difference(numbers(2**40), numbers(2**40), "int64", UNIT) is None
     assert difference(numbers(2**40), numbers(2**40 + 1), "int64", UNIT) is not None
 
 
-def test_an_infinity_is_honest_where_numbers_of_that_size_cannot_be_added() -> None:
+def test_an_infinity_is_honest_where_numbers_of_that_size_cannot_be_added():
     eight = replace(UNIT, count=8)
     assert eight.limit("float32") == LARGEST["float32"] / 8
     assert replace(eight, dtype="float16").limit("float32") == LARGEST["float16"] / 8
@@ -114,7 +113,7 @@ def advantages(values: list[list[float]], dtype: str = "float32") -> dict[str, A
     return {"advantages": tensor(values, dtype)}
 
 
-def test_tokens_that_do_not_count_are_not_compared() -> None:
+def test_tokens_that_do_not_count_are_not_compared():
     one = advantages([[1.0, 7.0], [1.0, 1.0]])
     assert same(case(one, advantages([[1.0, 8.0], [1.0, 1.0]])), "baseline", "other") == []
     (violation,) = same(case(one, advantages([[1.0, 7.0], [1.0, 2.0]])), "baseline", "other", said="so: ")
@@ -123,21 +122,21 @@ def test_tokens_that_do_not_count_are_not_compared() -> None:
     assert violation.demanded is None  # they disagree, and nothing says which of them is right
 
 
-def test_rows_and_columns_are_compared_as_they_match() -> None:
+def test_rows_and_columns_are_compared_as_they_match():
     swapped = case(advantages([[1.0, 0.0], [2.0, 3.0]]), advantages([[3.0, 2.0], [0.0, 1.0]]))
     reverse = (np.array([0, 1]), np.array([1, 0]))
     assert same(swapped, "baseline", "other", Match(rows=reverse, columns=reverse)) == []
     assert same(swapped, "baseline", "other", Match(rows=reverse)) != []
 
 
-def test_missing_values_and_what_nobody_compares_are_left_out() -> None:
+def test_missing_values_and_what_nobody_compares_are_left_out():
     one, other = {**advantages([[1.0, 0.0], [1.0, 1.0]]), "note": 1, "loss": None}, {"note": 2, "loss": 1.0}
     with pytest.raises(DoesNotApply, match="nothing"):
         same(case(one, other), "baseline", "other")
 
 
 @pytest.mark.parametrize(("moved", "violations"), [(0.0, 1), (1.0, None), (1e-7, 1)])
-def test_what_the_definition_moves_is_not_compared(moved: float, violations: int | None) -> None:
+def test_what_the_definition_moves_is_not_compared(moved, violations):
     oracle = {"baseline": {"loss": 1.0}, "other": {"loss": 1.0 + moved}}
     asked = case({"loss": 1.0}, {"loss": 2.0}, oracle)
     if violations is None:
@@ -147,7 +146,7 @@ def test_what_the_definition_moves_is_not_compared(moved: float, violations: int
         assert len(same(asked, "baseline", "other")) == violations
 
 
-def test_a_scalar_may_come_in_a_dimension_of_one() -> None:
+def test_a_scalar_may_come_in_a_dimension_of_one():
     assert same(case({"loss": tensor([1.0], "float32")}, {"loss": tensor(1.0, "float32")}), "baseline", "other") == []
 
 
@@ -159,7 +158,7 @@ def beside(observed: Any, demanded: Any) -> Case:
     return Case({"": inputs}, {"": observed}, {"": demanded}, CONTRACT)
 
 
-def test_a_key_without_an_answer_on_either_side_is_left_out() -> None:
+def test_a_key_without_an_answer_on_either_side_is_left_out():
     for observed, demanded in (
         ({"share": None}, {"share": 1.0}),
         ({"share": 1.0}, {"share": None}),
@@ -171,7 +170,7 @@ def test_a_key_without_an_answer_on_either_side_is_left_out() -> None:
     assert (violation.key, violation.observed, violation.demanded) == ("share", 0.5, 1.0)
 
 
-def test_the_roles_of_the_contract_say_what_is_looked_at() -> None:
+def test_the_roles_of_the_contract_say_what_is_looked_at():
     assert {item.role for item in CONTRACT.observes} == {"output", "gradient", "metric", "decision", "other"}
     assert Observed("x", "y").role == "output"
     with pytest.raises(DoesNotApply):

@@ -43,14 +43,14 @@ def gradient_case(gradient: Array, mask: Array) -> Case:
 
 
 @pytest.mark.parametrize("value", [1e-30, -1.0, float("nan"), float("inf")])
-def test_one_masked_gradient_is_enough(value: float) -> None:
+def test_one_masked_gradient_is_enough(value):
     gradient = np.array([[1.0, 0.0], [0.5, value]])
     (violation,) = masked_values_have_no_influence(gradient_case(gradient, np.array([[1, 0], [1, 0]])))
     assert "the masked token [1, 1]" in violation.detail
     assert violation.demanded.nested() == [[1.0, 0.0], [0.5, 0.0]]
 
 
-def test_the_variant_is_named() -> None:
+def test_the_variant_is_named():
     inputs = {name: {"response_mask": tensor([[1, 0]], "int64")} for name in ("clean", "dirty")}
     seen = {
         "clean": {"per_token_gradient": tensor([[1.0, 0.0]], "float32")},
@@ -104,7 +104,7 @@ def rejection_case(estimator: GroupAdvantage, mask: Array, scores: Array, group:
 
 
 @given(masks(), st.data())
-def test_rejected_rows_in_group_statistics(mask: Array, data: st.DataObject) -> None:
+def test_rejected_rows_in_group_statistics(mask, data):
     rows = len(mask)
     kept = mask.any(axis=-1)
     assume(kept.any() and not kept.all())
@@ -140,13 +140,13 @@ MASKED: dict[str, Any] = {"response_mask": tensor([[0], [1]], "int64"), "group":
     ],
     ids=["one variant", "no mask", "none rejected", "other group", "other option", "number", "scalar", "flattened"],
 )
-def test_where_the_law_of_rejected_rows_says_nothing(case: Case, said: str) -> None:
+def test_where_the_law_of_rejected_rows_says_nothing(case, said):
     with pytest.raises(DoesNotApply) as raised:
         a_rejected_row_is_an_absent_row(case)
     assert said in str(raised.value)
 
 
-def test_rows_without_end_are_rejected_where_their_reward_is_masked() -> None:
+def test_rows_without_end_are_rejected_where_their_reward_is_masked():
     inputs = {
         "loss_mask": tensor([[0, 1, 0], [0, 1, 1]], "bool"),
         "attention_mask": tensor([[1, 1, 0], [1, 1, 1]], "int64"),
@@ -163,7 +163,7 @@ def decision_case(decision: Array, valid: Array) -> Case:
 
 
 @given(masks(), st.data())
-def test_one_decision_for_each_sequence(valid: Array, data: st.DataObject) -> None:
+def test_one_decision_for_each_sequence(valid, data):
     rows, columns = valid.shape
     of_sequences = np.array(data.draw(st.lists(st.integers(0, 1), min_size=rows, max_size=rows)))
     assert a_sequence_decision_is_one_decision(decision_case(np.repeat(of_sequences[:, None], columns, 1), valid)) == []
@@ -181,7 +181,7 @@ def test_one_decision_for_each_sequence(valid: Array, data: st.DataObject) -> No
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=4), st.integers(0, 3))
-def test_an_answer_near_the_oracles_obeys_and_one_beside_it_does_not(values: list[float], place: int) -> None:
+def test_an_answer_near_the_oracles_obeys_and_one_beside_it_does_not(values, place):
     reference = {"": {"loss": tensor(values, "float64")}}
     near = {"": {"loss": tensor([value * (1 + 1e-7) for value in values], "float32")}}
     assert the_oracle_agrees(Case({"": {}}, near, reference)) == []
@@ -191,7 +191,7 @@ def test_an_answer_near_the_oracles_obeys_and_one_beside_it_does_not(values: lis
     assert violation.key == "loss"
 
 
-def test_what_the_oracle_has_and_the_framework_lacks_is_a_violation() -> None:
+def test_what_the_oracle_has_and_the_framework_lacks_is_a_violation():
     reference = {"v": {"loss": tensor(1.0, "float64"), "count": 3}}
     (violation,) = the_oracle_agrees(Case({"v": {}}, {"v": {"count": 3}}, reference))
     assert violation.key == "v.loss"
@@ -201,7 +201,7 @@ def test_what_the_oracle_has_and_the_framework_lacks_is_a_violation() -> None:
 
 
 @pytest.mark.parametrize("loss", ["dropped", "shape_changed", "dtype_changed"])
-def test_a_lost_field_is_named(loss: str) -> None:
+def test_a_lost_field_is_named(loss):
     nothing: dict[str, list[str]] = {"dropped": [], "shape_changed": [], "dtype_changed": []}
     assert fields_survive_surgery(Case({"": {}}, {"": nothing})) == []
     (violation,) = fields_survive_surgery(Case({"": {}}, {"": {**nothing, loss: ["rollout_logprobs"]}}))
@@ -213,14 +213,14 @@ def test_a_lost_field_is_named(loss: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(bundled_catalog().laws))
-def test_every_law_says_that_it_does_not_apply_where_there_is_nothing_to_look_at(name: str) -> None:
+def test_every_law_says_that_it_does_not_apply_where_there_is_nothing_to_look_at(name):
     empty = Case({"": {}}, {"": {}}, {"": {}})
     with pytest.raises(DoesNotApply):
         bundled_catalog().laws[name].check(empty)
 
 
 @pytest.mark.parametrize("name", sorted(bundled_catalog().laws))
-def test_every_law_is_named_as_it_is_said(name: str) -> None:
+def test_every_law_is_named_as_it_is_said(name):
     law = bundled_catalog().laws[name]
     assert law.check.__name__ == name
     assert law.statement

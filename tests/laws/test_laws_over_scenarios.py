@@ -28,7 +28,7 @@ def law(name: str) -> Law:
 @pytest.mark.parametrize("name", ASKED)
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_an_honest_function_breaks_no_law(name: str, generator: random.Random) -> None:
+def test_an_honest_function_breaks_no_law(name, generator):
     choose = Dice(generator)
     try:
         violations = ask(law(name), scoring(), scenario(choose), choose)
@@ -80,22 +80,22 @@ def found(name: str, function: Callable[..., object], twin: Callable[..., object
 
 
 @pytest.mark.parametrize(("name", "choices", "symptoms"), BROKEN)
-def test_a_law_fires_on_a_twin_that_breaks_it(name: str, choices: Choices, symptoms: set[str]) -> None:
+def test_a_law_fires_on_a_twin_that_breaks_it(name, choices, symptoms):
     seen = found(name, scoring(choices))
     assert seen
     assert seen <= symptoms
 
 
-def test_each_law_has_a_broken_twin() -> None:
+def test_each_law_has_a_broken_twin():
     elsewhere = {"fields_survive_surgery", "nothing_else_is_touched"}  # in the other files
     assert {name for name, _, _ in BROKEN} | elsewhere == set(LAWS)
 
 
-def test_a_twin_with_another_formula_is_found() -> None:
+def test_a_twin_with_another_formula_is_found():
     assert found("twins_agree", scoring(), scoring(Choices(rejected="counted"))) == {"value"}
 
 
-def test_what_answers_otherwise_the_second_time_is_found() -> None:
+def test_what_answers_otherwise_the_second_time_is_found():
     calls = iter(range(10**6))
 
     def forgetful(inputs: object) -> object:
@@ -123,7 +123,7 @@ GAP = batch([[1.0, 2.0], [3.0, 4.0], [0.5, 0.5]], [[1, 0], [0, 0], [1, 1]], "ppq
         ("every_knob_counts", batch([[0.0]], [[0]], "p"), "does not move"),
     ],
 )
-def test_where_a_law_says_nothing(name: str, inputs: dict[str, object], said: str) -> None:
+def test_where_a_law_says_nothing(name, inputs, said):
     with pytest.raises(DoesNotApply) as raised:
         ask(law(name), scoring(), inputs, Dice(random.Random(0)))
     assert said in str(raised.value)
@@ -132,12 +132,11 @@ def test_where_a_law_says_nothing(name: str, inputs: dict[str, object], said: st
 @pytest.mark.parametrize("name", [name for name in ASKED if LAWS[name].vary is not None])
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-def test_the_first_variant_is_the_scenario_itself(name: str, generator: random.Random) -> None:
+def test_the_first_variant_is_the_scenario_itself(name, generator):
     choose = Dice(generator)
     inputs = scenario(choose)
     before = dict(inputs)
     vary = LAWS[name].vary
-    assert vary is not None
     try:
         variants = vary(CONTRACT, inputs, choose)
     except DoesNotApply:
@@ -150,7 +149,7 @@ def test_the_first_variant_is_the_scenario_itself(name: str, generator: random.R
     assert all(set(given) == set(inputs) for given in variants.values())
 
 
-def test_padding_keeps_to_the_sides_that_a_boundary_takes() -> None:
+def test_padding_keeps_to_the_sides_that_a_boundary_takes():
     contract = replace(
         CONTRACT,
         inputs=tuple(
@@ -159,7 +158,6 @@ def test_padding_keeps_to_the_sides_that_a_boundary_takes() -> None:
         ),
     )
     vary = law("padding_is_invisible").vary
-    assert vary is not None
     for seed in range(20):
         padded = vary(contract, batch([[9.0, 1.0]], [[0, 1]], "p"), Dice(random.Random(seed)))["padded"]
         assert padded["response_mask"].nested()[0][-2:] == [0.0, 1.0]
@@ -169,9 +167,8 @@ def test_padding_keeps_to_the_sides_that_a_boundary_takes() -> None:
         vary(full, FULL, Dice(random.Random(0)))
 
 
-def test_groups_that_stand_together_still_do_when_reordered() -> None:
+def test_groups_that_stand_together_still_do_when_reordered():
     vary = law("order_does_not_matter").vary
-    assert vary is not None
     inputs = batch([[float(n)] for n in range(5)], [[1]] * 5, "ppqqr")
     for seed in range(20):
         order = vary(CONTRACT, inputs, Dice(random.Random(seed)))["permuted"]
@@ -180,8 +177,7 @@ def test_groups_that_stand_together_still_do_when_reordered() -> None:
         assert order["scores"].nested() != inputs["scores"].nested()
 
 
-def test_a_group_that_must_keep_its_size_loses_no_row() -> None:
+def test_a_group_that_must_keep_its_size_loses_no_row():
     vary = law("a_rejected_row_is_an_absent_row").vary
-    assert vary is not None
     assert list(vary(CONTRACT, GAP, Dice(random.Random(0)))) == [BASELINE, "without", "changed"]
     assert list(vary(CONTRACT, {**GAP, "group_layout": "equal"}, Dice(random.Random(0)))) == [BASELINE, "changed"]

@@ -50,7 +50,7 @@ def asked(law: str, other: dict[str, Any], oracle: bool = False) -> Any:
         ("normalisation_laws", part(ONE, "p")),
     ],
 )
-def test_what_a_law_does_not_speak_of(law: str, other: dict[str, Any]) -> None:
+def test_what_a_law_does_not_speak_of(law, other):
     with pytest.raises(DoesNotApply):
         asked(law, other, oracle=law in ("every_knob_counts", "normalisation_laws"))
 
@@ -73,15 +73,15 @@ def test_what_a_law_does_not_speak_of(law: str, other: dict[str, Any]) -> None:
         ("every_knob_counts", {**ONE, "scale": 2.0}),
     ],
 )
-def test_what_it_does_speak_of(law: str, other: dict[str, Any]) -> None:
+def test_what_it_does_speak_of(law, other):
     assert asked(law, other, oracle=law in ("every_knob_counts", "normalisation_laws")) == []
 
 
-def test_variants_that_differ_beside_masked_tokens_are_not_compared_but_their_gradients_are_looked_at() -> None:
+def test_variants_that_differ_beside_masked_tokens_are_not_compared_but_their_gradients_are_looked_at():
     assert asked("masked_values_have_no_influence", with_scores([5.0, 9.0], [3.0, 4.0])) == []
 
 
-def test_rows_that_are_alike_are_taken_for_each_other() -> None:
+def test_rows_that_are_alike_are_taken_for_each_other():
     alike = batch([[1.0], [2.0], [1.0]], [[1], [1], [1]], "pqp")
     other = batch([[1.0], [1.0], [2.0]], [[1], [1], [1]], "ppq")
     inputs = {"baseline": alike, "permuted": other}
@@ -99,14 +99,14 @@ def test_rows_that_are_alike_are_taken_for_each_other() -> None:
         ({"mutated": [], "globals": [], "again": {"loss": tensor(float("nan"), "float32")}}, []),
     ],
 )
-def test_what_a_call_touches_is_named(effects: dict[str, Any], symptoms: list[str]) -> None:
+def test_what_a_call_touches_is_named(effects, symptoms):
     case = Case({"": ONE}, {"": {"loss": tensor(float("nan"), "float32")}}, contract=CONTRACT, effects={"": effects})
     violations = LAWS["nothing_else_is_touched"].check(case)
     assert [item.symptom for item in violations] == symptoms
     assert all(name in violations[0].detail for name in effects["mutated"] + effects["globals"])
 
 
-def test_an_infinity_that_the_definition_has_is_honest() -> None:
+def test_an_infinity_that_the_definition_has_is_honest():
     law = LAWS["finite_in_finite_out"]
     for demanded, count in ((float("inf"), 0), (1e39, 0), (1e30, 1), (None, 1)):
         oracle = None if demanded is None else {"": {"loss": demanded}}
@@ -117,7 +117,7 @@ def test_an_infinity_that_the_definition_has_is_honest() -> None:
         law.check(Case({"": infinite}, {"": {"loss": 1.0}}, contract=CONTRACT))
 
 
-def test_an_answer_that_is_not_finite_tells_nothing_of_a_knob() -> None:
+def test_an_answer_that_is_not_finite_tells_nothing_of_a_knob():
     honest = {name: scoring()(given) for name, given in {"baseline": ONE, "turned": {**ONE, "scale": 2.0}}.items()}
     broken = {name: {**seen, "loss": float("nan")} for name, seen in honest.items()}
     case = Case({"baseline": ONE, "turned": {**ONE, "scale": 2.0}}, broken, honest, CONTRACT)
@@ -126,7 +126,7 @@ def test_an_answer_that_is_not_finite_tells_nothing_of_a_knob() -> None:
 
 
 @pytest.mark.parametrize(("ignored", "wrong"), [(1.0, "turned"), (2.0, "baseline")])
-def test_a_knob_that_does_nothing_is_shown_where_the_answer_is_wrong(ignored: float, wrong: str) -> None:
+def test_a_knob_that_does_nothing_is_shown_where_the_answer_is_wrong(ignored, wrong):
     inputs = {"baseline": ONE, "turned": {**ONE, "scale": 2.0}}
     honest = {name: scoring()(given) for name, given in inputs.items()}
     stuck = {name: scoring()({**given, "scale": ignored}) for name, given in inputs.items()}
@@ -135,7 +135,7 @@ def test_a_knob_that_does_nothing_is_shown_where_the_answer_is_wrong(ignored: fl
     assert violation.observed != violation.demanded
 
 
-def test_nan_on_a_masked_token_is_no_number_a_mask_takes_away() -> None:
+def test_nan_on_a_masked_token_is_no_number_a_mask_takes_away():
     seen = {"advantages": tensor([[1.0, float("nan")], [1.0, 1.0]], "float32")}
     (violation,) = LAWS["finite_in_finite_out"].check(Case({"": ONE}, {"": seen}, contract=CONTRACT))
     assert violation.symptom == "masked-nan"
@@ -144,7 +144,7 @@ def test_nan_on_a_masked_token_is_no_number_a_mask_takes_away() -> None:
     assert LAWS["finite_in_finite_out"].check(Case({"": ONE}, {"": inf}, contract=CONTRACT)) == []
 
 
-def test_a_law_about_the_definition_needs_one() -> None:
+def test_a_law_about_the_definition_needs_one():
     for name in ("the_oracle_agrees", "metrics_tell_the_truth", "gradients_stay_where_they_belong"):
         with pytest.raises(DoesNotApply, match="no oracle"):
             LAWS[name].check(Case({"": ONE}, {"": scoring()(ONE)}, None, CONTRACT))

@@ -63,7 +63,7 @@ def recipe(folder: Path, **changes: object) -> Recipe:
     return load_recipe(write_recipe(folder, MASKED_TOKENS, **changes), bundled_catalog())
 
 
-def test_recipes_probes_and_refs(runner: Runner, tmp_path: Path) -> None:
+def test_recipes_probes_and_refs(runner, tmp_path):
     """Many recipes at one ref, one recipe many times, and one at many refs: as quick at the end, and as small."""
     tree = copy_demo(tmp_path / "tree")
     recipes = [recipe(tmp_path / "mine", bug_id=f"DEMO-{number:04d}") for number in range(20)]
@@ -86,7 +86,7 @@ def test_recipes_probes_and_refs(runner: Runner, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_an_observation_that_is_far_too_large(runner: Runner, tmp_path: Path) -> None:
+def test_an_observation_that_is_far_too_large(runner, tmp_path):
     tree = copy_demo(tmp_path / "tree")
     losses = tree / "demo_rl" / "losses.py"
     losses.write_text(losses.read_text() + LARGE)
@@ -104,7 +104,7 @@ def test_an_observation_that_is_far_too_large(runner: Runner, tmp_path: Path) ->
 
 
 @pytest.mark.nightly
-def test_eight_processes_on_however_many_cores(tmp_path: Path, scratch: Path) -> None:
+def test_eight_processes_on_however_many_cores(tmp_path, scratch):
     """More of them than there are cores, or questions: each is answered once, and nothing is left."""
     pytest.importorskip("xdist")
     tree = copy_demo(tmp_path / "tree", "fixed")

@@ -29,12 +29,12 @@ from sentinel.recipes.structure import schema
         ("!= k1,k2", ("k3",), ("k1", "k2")),
     ],
 )
-def test_a_condition_holds(condition: Any, those: tuple[str, ...], not_those: tuple[str, ...]) -> None:
+def test_a_condition_holds(condition, those, not_those):
     assert all(holds(condition, value) for value in those)
     assert not any(holds(condition, value) for value in not_those)
 
 
-def test_it_reads_as_a_sentence() -> None:
+def test_it_reads_as_a_sentence():
     entry = {"when": {"a.b": ["x", 2], "c": "set", "d": "unset", "e": "> 1", "f": True}, "where": "it rains"}
     assert str(affected(entry)) == "a.b=x or 2, c set, d not set, e > 1, f=true, where it rains"
     assert str(affected("only words")) == "only words"
@@ -58,7 +58,7 @@ def valid(entry: Any) -> bool:
         {"when": {"a": ">= 1e-6"}},
     ],
 )
-def test_what_a_recipe_may_say(entry: Any) -> None:
+def test_what_a_recipe_may_say(entry):
     assert valid(json.loads(json.dumps(entry)))
 
 
@@ -78,5 +78,5 @@ def test_what_a_recipe_may_say(entry: Any) -> None:
         {"when": {"a": 1}, "where": ""},
     ],
 )
-def test_what_a_recipe_may_not_say(entry: Any) -> None:
+def test_what_a_recipe_may_not_say(entry):
     assert not valid(entry)

@@ -35,8 +35,6 @@ from sentinel.values.literals import New, tensor
 from sentinel.values.tolerance import Tolerance
 
 _spec = importlib.util.spec_from_file_location("recipe_catalog", Path(__file__).with_name("recipe_catalog.py"))
-assert _spec is not None
-assert _spec.loader is not None
 toys: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(toys)
 
@@ -623,11 +621,11 @@ def test_good_recipes_load_without_jsonschema_and_torch(tmp_path):
         (None, ""),
     ],
 )
-def test_realism_follows_from_reach(reach: Any, real: str) -> None:
+def test_realism_follows_from_reach(reach, real):
     assert realism({} if reach is None else {"reach": reach}) == real
 
 
-def test_counts_are_of_roots_with_recipes_in_brackets_and_hardening_apart() -> None:
+def test_counts_are_of_roots_with_recipes_in_brackets_and_hardening_apart():
     rows = [
         {"target": "t", "root": name, "realism": real}
         for name, real in zip("aabc", ["", "", "fault", "unreachable"], strict=True)

@@ -8,7 +8,6 @@ import os
 import sys
 import time
 import tracemalloc
-from pathlib import Path
 
 import pytest
 import yaml
@@ -167,7 +166,7 @@ def test_bytes_that_are_no_document(raw, words, place):
     assert (caught.value.line, caught.value.column) == place
 
 
-def test_a_100_mb_file_is_refused_without_being_read(tmp_path: Path):
+def test_a_100_mb_file_is_refused_without_being_read(tmp_path):
     path = tmp_path / "big.yaml"
     with path.open("wb") as handle:
         handle.truncate(100_000_000)
@@ -180,7 +179,7 @@ def test_a_100_mb_file_is_refused_without_being_read(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["folder", "absent.yaml", "pipe.yaml", "nul\0.yaml"])
-def test_what_is_no_regular_file_is_refused(tmp_path: Path, name: str):
+def test_what_is_no_regular_file_is_refused(tmp_path, name):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(DocumentError, match=r"directory|cannot be read|not a regular file"):

@@ -27,7 +27,7 @@ def observing(decide: Build, value: Any, **changes: Any) -> dict[str, Any]:
     return evidence(replace(decision, measurement=measurement, comparisons=()))
 
 
-def test_no_difference(decide: Build) -> None:
+def test_no_difference(decide):
     assert difference(evidence(decide()), decide()) == []
     assert difference(json.loads(dumps(evidence(decide()))), evidence(decide())) == []
 
@@ -44,11 +44,11 @@ def test_no_difference(decide: Build) -> None:
         ("fixed", "unavailable", "no longer to be had: fixed -> unavailable (timeout): took longer than 60 s"),
     ],
 )
-def test_which_way_it_went(decide: Build, before: str, after: str, says: str) -> None:
+def test_which_way_it_went(decide, before, after, says):
     assert difference(evidence(decide(before)), decide(after))[0] == says
 
 
-def test_another_reason_is_a_difference_and_other_words_are_not(decide: Build) -> None:
+def test_another_reason_is_a_difference_and_other_words_are_not(decide):
     recorded = evidence(decide("inconclusive"))
     other = Verdict("inconclusive", "signal 11", "crash")
     assert difference(recorded, decide("inconclusive", verdict=other, failure=Failure("crash", "signal 11"))) == [
@@ -77,25 +77,25 @@ def test_another_reason_is_a_difference_and_other_words_are_not(decide: Build) -
         (tensor([1.0], "float32"), [1.0]),
     ],
 )
-def test_what_agrees_exactly_or_not_at_all(decide: Build, before: Any, after: Any) -> None:
+def test_what_agrees_exactly_or_not_at_all(decide, before, after):
     recorded = observing(decide, before)
     assert difference(recorded, recorded) == []
     assert len(difference(recorded, observing(decide, after))) == 1
     assert len(difference(observing(decide, after), recorded)) == 1
 
 
-def test_the_recipes_own_tolerance_goes_first(decide: Build, recipe: Build) -> None:
+def test_the_recipes_own_tolerance_goes_first(decide, recipe):
     loose = recipe(expected_fixed={"x": Expected(1.0, Tolerance(relative=0.1))})
     exact = recipe(tolerance=Tolerance(exact=True))
     assert difference(observing(decide, 1.0, recipe=loose), observing(decide, 1.05, recipe=loose)) == []
     assert difference(observing(decide, 1.0, recipe=exact), observing(decide, 1.0 + 1e-12, recipe=exact)) != []
 
 
-def test_another_bug_cannot_be_compared(decide: Build, recipe: Build) -> None:
+def test_another_bug_cannot_be_compared(decide, recipe):
     assert difference(evidence(decide()), decide(recipe=recipe(bug_id="OTHER")))[0].startswith("another bug")
 
 
-def test_the_environment_is_told_and_never_judged(decide: Build) -> None:
+def test_the_environment_is_told_and_never_judged(decide):
     other = decide(environment=replace(decide().environment, torch="2.9.0", flags={}))
     assert difference(evidence(decide()), other) == []
     assert circumstances(evidence(decide()), other) == [
@@ -104,7 +104,7 @@ def test_the_environment_is_told_and_never_judged(decide: Build) -> None:
     ]
 
 
-def test_verify_says_whether_every_number_is_the_same(decide: Build) -> None:
+def test_verify_says_whether_every_number_is_the_same(decide):
     recorded = evidence(decide())
     same = verify_report(recorded, decide())
     assert same.same
@@ -126,7 +126,7 @@ def folders(tmp_path: Path, decision: Any) -> tuple[Path, Path, Path]:
     return fresh, baseline, file
 
 
-def test_update_copies_what_is_new_and_then_nothing(decide: Build, tmp_path: Path) -> None:
+def test_update_copies_what_is_new_and_then_nothing(decide, tmp_path):
     fresh, baseline, file = folders(tmp_path, decide())
     (line,) = update(fresh, baseline).changed
     assert line == "roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json: new: reproduced"
@@ -136,7 +136,7 @@ def test_update_copies_what_is_new_and_then_nothing(decide: Build, tmp_path: Pat
     assert update(fresh, baseline).changed == ()
 
 
-def test_update_leaves_noise_alone(decide: Build, tmp_path: Path, measurement: Build) -> None:
+def test_update_leaves_noise_alone(decide, tmp_path, measurement):
     fresh, baseline, file = folders(tmp_path, decide())
     update(fresh, baseline)
     kept = baseline / file.relative_to(fresh)
@@ -148,7 +148,7 @@ def test_update_leaves_noise_alone(decide: Build, tmp_path: Path, measurement: B
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
 
 
-def test_update_takes_over_what_changed(decide: Build, recipe: Build, tmp_path: Path) -> None:
+def test_update_takes_over_what_changed(decide, recipe, tmp_path):
     fresh, baseline, file = folders(tmp_path, decide())
     update(fresh, baseline)
     store.write(fresh, decide("fixed"))
@@ -159,9 +159,7 @@ def test_update_takes_over_what_changed(decide: Build, recipe: Build, tmp_path: 
 
 
 @pytest.mark.parametrize(("kind", "stays"), [("ref", True), ("python", True), ("not-in-this-version", False)])
-def test_update_keeps_what_was_decided_where_it_cannot_be_decided_here(
-    kind: str, stays: bool, decide: Build, tmp_path: Path
-) -> None:
+def test_update_keeps_what_was_decided_where_it_cannot_be_decided_here(kind, stays, decide, tmp_path):
     fresh, baseline, file = folders(tmp_path, decide())
     update(fresh, baseline)
     store.write(
@@ -175,7 +173,7 @@ def test_update_keeps_what_was_decided_where_it_cannot_be_decided_here(
 
 
 @pytest.mark.parametrize("before", ["reproduced", "inconclusive", "unavailable"])
-def test_a_run_without_mirrors_rewrites_nothing(before: str, decide: Build, tmp_path: Path) -> None:
+def test_a_run_without_mirrors_rewrites_nothing(before, decide, tmp_path):
     """What is recorded beside a verdict (the checkout, the adapter, the environment) is worth keeping too."""
     kind = {"reproduced": "", "inconclusive": "drift", "unavailable": "not-in-this-version"}[before]
     was = {"verdict": Verdict(before, "why", kind), "failure": Failure(kind, "why")} if kind else {}
@@ -191,7 +189,7 @@ def test_a_run_without_mirrors_rewrites_nothing(before: str, decide: Build, tmp_
     assert (baseline / file.relative_to(fresh)).read_bytes() == kept
 
 
-def test_update_removes_only_when_asked(decide: Build, recipe: Build, tmp_path: Path) -> None:
+def test_update_removes_only_when_asked(decide, recipe, tmp_path):
     fresh, baseline, file = folders(tmp_path, decide())
     for target in ("roll", "verl"):
         store.write(baseline, decide(recipe=recipe(bug_id="GONE", target=target)))
@@ -204,7 +202,7 @@ def test_update_removes_only_when_asked(decide: Build, recipe: Build, tmp_path: 
     assert (baseline / file.relative_to(fresh)).exists()
 
 
-def test_update_reads_everything_before_it_writes(decide: Build, tmp_path: Path) -> None:
+def test_update_reads_everything_before_it_writes(decide, tmp_path):
     fresh, baseline, _ = folders(tmp_path, decide())
     (fresh / "verl" / "X").mkdir(parents=True)
     (fresh / "verl" / "X" / "git-main.json").write_text("{")
@@ -213,7 +211,7 @@ def test_update_reads_everything_before_it_writes(decide: Build, tmp_path: Path)
     assert not baseline.exists()
 
 
-def test_a_tampered_number_is_found(decide: Build) -> None:
+def test_a_tampered_number_is_found(decide):
     recorded = copy.deepcopy(evidence(decide()))
     recorded["observation"][""]["loss"]["tensor"] = 26.5
     assert difference(recorded, decide())[0].startswith("drifted: loss: 26.5 recorded, 26.0 now")

@@ -26,11 +26,11 @@ from sentinel.reports.escaping import LONGEST, passage, portable, visible
         ("pull/12/head and ./a/b and 1/2", "pull/12/head and ./a/b and 1/2"),
     ],
 )
-def test_nothing_of_one_machine_is_left(text: str, expected: str) -> None:
+def test_nothing_of_one_machine_is_left(text, expected):
     assert portable(text, [("/cache/ab", "<checkout>")]) == expected
 
 
-def test_the_machines_own_directories_are_named(tmp_path: Path) -> None:
+def test_the_machines_own_directories_are_named(tmp_path):
     import sentinel
 
     assert portable(f"{Path(sentinel.__file__).parent}/plugin.py") == "<sentinel>/plugin.py"
@@ -38,7 +38,7 @@ def test_the_machines_own_directories_are_named(tmp_path: Path) -> None:
     assert portable(f"{sys.prefix}/bin/x").startswith("<python>/")
 
 
-def test_a_very_long_text_keeps_its_beginning_and_its_end() -> None:
+def test_a_very_long_text_keeps_its_beginning_and_its_end():
     text = passage("begin\n" + "x" * (5 * LONGEST) + "\nend")
     assert len(text) < LONGEST + 100
     assert text.startswith("begin")
@@ -46,7 +46,7 @@ def test_a_very_long_text_keeps_its_beginning_and_its_end() -> None:
     assert "characters left out" in text
 
 
-def test_what_a_hosted_runner_obeys_is_shown() -> None:
+def test_what_a_hosted_runner_obeys_is_shown():
     assert visible("::error::x") == "\\x3a:error::x"
     assert visible("a\n \t::add-mask::x", lines=True) == "a\n \t\\x3a:add-mask::x"
     assert visible("a ##[error]x ###[group]") == "a \\x23#[error]x #\\x23#[group]"
@@ -54,7 +54,7 @@ def test_what_a_hosted_runner_obeys_is_shown() -> None:
 
 
 @pytest.mark.parametrize("unit", ["/#", "/a", "a/", "//", "C:\\", "://a@", "0x1", "\x1b", " /a/", "/" + "a" * 50])
-def test_hostile_text_costs_no_more_than_its_length(unit: str) -> None:
+def test_hostile_text_costs_no_more_than_its_length(unit):
     started = time.process_time()
     passage(unit * 1_000_000)
     assert time.process_time() - started < 2

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, get_args
 
 import jsonschema
@@ -24,7 +23,7 @@ from sentinel.values.literals import tensor
 Build = Callable[..., Any]
 
 
-def test_the_published_shape_where_the_bug_is_there(decide: Build) -> None:
+def test_the_published_shape_where_the_bug_is_there(decide):
     document = evidence(decide())
     assert document["status"] == "reproduced"
     assert document["observed_bad_behavior"] == {"loss": 26.0, "per_token_gradient": [[0.5, 0.5], [0.5, 0.5]]}
@@ -38,7 +37,7 @@ def test_the_published_shape_where_the_bug_is_there(decide: Build) -> None:
     assert "observed_fixed_behavior" not in document
 
 
-def test_observed_values_are_never_the_expected_ones(decide: Build) -> None:
+def test_observed_values_are_never_the_expected_ones(decide):
     decision = decide()
     recipe = replace(decision.recipe, expected_unpatched={}, expected_fixed={})
     document = evidence(replace(decision, recipe=recipe, comparisons=(), law="masked_values_have_no_influence"))
@@ -47,7 +46,7 @@ def test_observed_values_are_never_the_expected_ones(decide: Build) -> None:
     validate(document)
 
 
-def test_a_stranger_finds_everything(decide: Build) -> None:
+def test_a_stranger_finds_everything(decide):
     document = evidence(decide())
     assert document["checkout"]["commit"] == decide().checkout.commit
     assert [item["path"] for item in document["checkout"]["left_out"]] == ["roll/a.png", "roll/z.png"]
@@ -65,11 +64,11 @@ def test_a_stranger_finds_everything(decide: Build) -> None:
 
 
 @pytest.mark.parametrize("name", ["reproduced", "fixed", "changed", "inconclusive", "unavailable"])
-def test_every_verdict_makes_valid_evidence(decide: Build, name: str) -> None:
+def test_every_verdict_makes_valid_evidence(decide, name):
     validate(evidence(decide(name)))
 
 
-def test_what_is_not_there_is_null(decide: Build) -> None:
+def test_what_is_not_there_is_null(decide):
     document = evidence(decide("unavailable", checkout=None, environment=None, adapter=""))
     validate(document)
     assert document["checkout"] is None
@@ -78,12 +77,12 @@ def test_what_is_not_there_is_null(decide: Build) -> None:
     assert document["boundary"]["file"] is None
 
 
-def test_the_failures_own_words_where_the_verdict_adds_none(decide: Build) -> None:
+def test_the_failures_own_words_where_the_verdict_adds_none(decide):
     document = evidence(decide("inconclusive", verdict=Verdict("inconclusive", "", "timeout")))
     assert document["reason"] == "took longer than 60 s"
 
 
-def test_the_same_decision_gives_the_same_bytes(decide: Build) -> None:
+def test_the_same_decision_gives_the_same_bytes(decide):
     decision = decide()
     shuffled = replace(
         decision,
@@ -100,7 +99,7 @@ def test_the_same_decision_gives_the_same_bytes(decide: Build) -> None:
     assert dumps(json.loads(text)) == text
 
 
-def test_nothing_of_this_machine_stands_in_it(decide: Build, tmp_path: Path) -> None:
+def test_nothing_of_this_machine_stands_in_it(decide, tmp_path):
     decision: Decision = decide("inconclusive")
     traceback = (
         f'Traceback\n  File "{decision.checkout.path}/roll/a.py", line 1\n  File "{tmp_path}/x.py"\n'  # type: ignore[union-attr]
@@ -116,7 +115,7 @@ def test_nothing_of_this_machine_stands_in_it(decide: Build, tmp_path: Path) -> 
         assert getpass.getuser() not in text
 
 
-def test_a_working_tree_is_known_by_its_hash(decide: Build) -> None:
+def test_a_working_tree_is_known_by_its_hash(decide):
     ref = Ref("path", "/srv/alice/verl")
     document = evidence(decide(ref=ref, checkout=replace(decide().checkout, ref=ref, dirty=True, commit=None)))
     validate(document)
@@ -125,7 +124,7 @@ def test_a_working_tree_is_known_by_its_hash(decide: Build) -> None:
 
 
 @given(st.floats(width=64))
-def test_floats_round_trip(decide: Build, value: float) -> None:
+def test_floats_round_trip(decide, value):
     item = Comparison("x", value, value, None, True, None)
     text = dumps(evidence(decide(comparisons=(item,))))
     back = json.loads(text)["comparison"][0]["observed"]
@@ -138,7 +137,7 @@ def test_floats_round_trip(decide: Build, value: float) -> None:
 
 
 @given(st.lists(st.floats(width=32), max_size=5))
-def test_tensors_round_trip(decide: Build, measurement: Build, values: list[float]) -> None:
+def test_tensors_round_trip(decide, measurement, values):
     literal = tensor(values, "float32")
     document = evidence(decide("fixed", measurement=measurement(1.0, [[0.0]], observation={"": {"x": literal}})))
     validate(document)
@@ -152,12 +151,12 @@ NESTED = st.recursive(PLAIN, lambda x: st.lists(x) | st.dictionaries(st.text(max
 
 
 @given(NESTED)
-def test_any_plain_value_is_kept(decide: Build, recipe: Build, value: Any) -> None:
+def test_any_plain_value_is_kept(decide, recipe, value):
     text = dumps(evidence(decide(recipe=recipe(document={"x": value}))))
     assert json.loads(text)["recipe"]["document"]["x"] == value
 
 
-def test_foreign_text_is_neutralised(decide: Build, recipe: Build, hostile: str) -> None:
+def test_foreign_text_is_neutralised(decide, recipe, hostile):
     failure = Failure("raised", hostile, hostile)
     decision = decide("inconclusive", failure=failure, verdict=Verdict("inconclusive", hostile, "raised"))
     document = evidence(replace(decision, recipe=recipe(title=hostile)))
@@ -167,7 +166,7 @@ def test_foreign_text_is_neutralised(decide: Build, recipe: Build, hostile: str)
     assert "\x1b" not in dumps(document)
 
 
-def test_a_value_that_json_cannot_hold_is_named(decide: Build) -> None:
+def test_a_value_that_json_cannot_hold_is_named(decide):
     with pytest.raises(SentinelError, match=r"cannot hold a object \(at .*\)"):
         evidence(decide(comparisons=(Comparison("x", object()),)))
 
@@ -191,7 +190,7 @@ def test_a_value_that_json_cannot_hold_is_named(decide: Build) -> None:
         (lambda d: d.update(verdict="inconclusive", status="inconclusive", reason=""), ""),
     ],
 )
-def test_the_schema_rejects_a_broken_document(decide: Build, change: Callable[[Any], Any], where: str) -> None:
+def test_the_schema_rejects_a_broken_document(decide, change, where):
     document = copy.deepcopy(evidence(decide()))
     validate(document)
     change(document)
@@ -203,7 +202,7 @@ _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-1, 3), st.sampled_fr
 
 
 @given(st.data())
-def test_the_quick_answer_is_that_of_jsonschema(decide: Build, data: st.DataObject) -> None:
+def test_the_quick_answer_is_that_of_jsonschema(decide, data):
     document = json.loads(dumps(evidence(decide(data.draw(st.sampled_from(["reproduced", "fixed"]))))))
     for _ in range(data.draw(st.integers(0, 3))):
         place, key = document, data.draw(st.sampled_from(sorted(document)))
@@ -217,13 +216,13 @@ def test_the_quick_answer_is_that_of_jsonschema(decide: Build, data: st.DataObje
     assert compiled(schema())(document) == jsonschema.Draft202012Validator(schema()).is_valid(document)
 
 
-def test_the_schema_is_one() -> None:
+def test_the_schema_is_one():
     from jsonschema import Draft202012Validator
 
     Draft202012Validator.check_schema(schema())
 
 
-def test_the_schema_lists_the_kinds_of_reasons() -> None:
+def test_the_schema_lists_the_kinds_of_reasons():
     listed = schema()["properties"]
     assert set(listed["failure"]["properties"]["kind"]["enum"]) == set(get_args(Kind))
     assert set(listed["kind"]["enum"]) == {"", *get_args(Kind)}

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ Build = Callable[..., Any]
 PLACE = "roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json"
 
 
-def test_written_and_read_back(decide: Build, tmp_path: Path) -> None:
+def test_written_and_read_back(decide, tmp_path):
     file = store.write(tmp_path / "reports", decide())
     assert file == tmp_path / "reports" / PLACE
     assert store.load(file) == evidence(decide())
@@ -30,7 +29,7 @@ def test_written_and_read_back(decide: Build, tmp_path: Path) -> None:
     assert [item.name for item in file.parent.iterdir()] == [file.name], "no temporary file is left"
 
 
-def test_only_a_new_folder_ignores_itself(decide: Build, tmp_path: Path) -> None:
+def test_only_a_new_folder_ignores_itself(decide, tmp_path):
     new, old = tmp_path / "a" / "sentinel-reports", tmp_path / "reports"
     old.mkdir()
     store.write(new, decide())
@@ -50,24 +49,24 @@ def test_only_a_new_folder_ignores_itself(decide: Build, tmp_path: Path) -> None
         (Ref("installed"), False, "installed-absent.json"),
     ],
 )
-def test_keys(decide: Build, ref: Ref, checkout: bool, name: str) -> None:
+def test_keys(decide, ref, checkout, name):
     there = replace(decide().checkout, ref=ref) if checkout else None
     assert store.evidence_path(decide(ref=ref, checkout=there)).name == name
 
 
-def test_a_law_without_a_recipe_has_a_place_of_its_own(decide: Build, recipe: Build) -> None:
+def test_a_law_without_a_recipe_has_a_place_of_its_own(decide, recipe):
     path = store.evidence_path(decide(recipe=recipe(bug_id=""), law="groups_are_isolated"))
     assert str(path) == "roll/laws/roll.utils.functionals.agg_loss/groups_are_isolated/git-c09bc8bc9f43.json"
 
 
 @pytest.mark.parametrize("bug_id", ["../../etc", "..", "a/b", "a b", "\x1b[31m", ".hidden", "x" * 500, "-rf", "größe"])
-def test_no_name_leaves_the_folder(decide: Build, recipe: Build, tmp_path: Path, bug_id: str) -> None:
+def test_no_name_leaves_the_folder(decide, recipe, tmp_path, bug_id):
     file = store.write(tmp_path, decide(recipe=recipe(bug_id=bug_id)))
     assert file.parent.parent == tmp_path / "roll"
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", file.parent.name)
 
 
-def test_a_file_where_the_folder_should_be(decide: Build, tmp_path: Path) -> None:
+def test_a_file_where_the_folder_should_be(decide, tmp_path):
     (tmp_path / "reports").write_text("mine")
     with pytest.raises(SentinelError, match=r"cannot write reports to .*reports: .*--sentinel-report-dir"):
         store.write(tmp_path / "reports", decide())
@@ -75,13 +74,13 @@ def test_a_file_where_the_folder_should_be(decide: Build, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() == 0 if hasattr(os, "geteuid") else True, reason="root writes anywhere")
-def test_a_read_only_folder(decide: Build, tmp_path: Path) -> None:
+def test_a_read_only_folder(decide, tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(SentinelError, match="cannot write reports"):
         store.write(tmp_path, decide())
 
 
-def test_a_full_disk_leaves_the_old_evidence(decide: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_evidence(decide, tmp_path, monkeypatch):
     file = store.write(tmp_path, decide())
 
     def full(*_: object) -> None:
@@ -94,7 +93,7 @@ def test_a_full_disk_leaves_the_old_evidence(decide: Build, tmp_path: Path, monk
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_an_interruption_leaves_no_half_file(decide: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_leaves_no_half_file(decide, tmp_path, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -105,7 +104,7 @@ def test_an_interruption_leaves_no_half_file(decide: Build, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("content", ["mine", "{}", '{"schema_version": 1}', "[" * 100_000])
-def test_what_is_not_evidence_is_not_overwritten(decide: Build, tmp_path: Path, content: str) -> None:
+def test_what_is_not_evidence_is_not_overwritten(decide, tmp_path, content):
     file = tmp_path / PLACE
     file.parent.mkdir(parents=True)
     file.write_text(content)
@@ -128,26 +127,26 @@ def test_what_is_not_evidence_is_not_overwritten(decide: Build, tmp_path: Path, 
         ("\xff\xfe", "not JSON|not evidence"),
     ],
 )
-def test_reading_what_is_not_evidence(tmp_path: Path, content: str, message: str) -> None:
+def test_reading_what_is_not_evidence(tmp_path, content, message):
     file = tmp_path / "x.json"
     file.write_bytes(content.encode("latin-1"))
     with pytest.raises(SentinelError, match=message):
         store.load(file)
 
 
-def test_reading_what_is_not_there(tmp_path: Path) -> None:
+def test_reading_what_is_not_there(tmp_path):
     with pytest.raises(SentinelError, match="cannot be read: No such file"):
         store.load(tmp_path / "x.json")
 
 
-def test_files_are_the_evidence_only(decide: Build, tmp_path: Path) -> None:
+def test_files_are_the_evidence_only(decide, tmp_path):
     file = store.write(tmp_path, decide())
     store.write_run(tmp_path, [], started=datetime.now(timezone.utc), duration=1.0, command=["pytest"])
     (tmp_path / "roll" / ".x.json").write_text("{}")
     assert list(store.files(tmp_path)) == [file]
 
 
-def test_run_json_holds_what_varies(tmp_path: Path) -> None:
+def test_run_json_holds_what_varies(tmp_path):
     items = [store.RunItem("b", "failed", "reproduced", 0.25), store.RunItem("a", "passed", "fixed", 0.5, PLACE)]
     started = datetime(2026, 8, 1, 12, tzinfo=timezone.utc)
     command = ["pytest", "--sentinel-repo-url=https://me:token@host/x", "a b"]
@@ -165,7 +164,7 @@ def test_run_json_holds_what_varies(tmp_path: Path) -> None:
     assert run["workers"] == 2
 
 
-def test_records_of_histories_beside_evidence_are_not_taken_for_it(tmp_path: Path) -> None:
+def test_records_of_histories_beside_evidence_are_not_taken_for_it(tmp_path):
     for place in ("history/demo/BUG/git-main.json", "demo/BUG/git-main.json"):
         (tmp_path / place).parent.mkdir(parents=True)
         (tmp_path / place).write_text("{}")

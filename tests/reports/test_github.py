@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sentinel.reports.evidence import evidence
 from sentinel.reports.github import add_to_summary, workflow_commands
@@ -11,20 +10,20 @@ from sentinel.reports.github import add_to_summary, workflow_commands
 ACTIONS = {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": "/work"}
 
 
-def test_nothing_outside_of_actions(decide: Any, tmp_path: Path) -> None:
+def test_nothing_outside_of_actions(decide, tmp_path):
     results = [(evidence(decide("reproduced")), "failed")]
     assert workflow_commands(results, {}, {}) == []
     add_to_summary(results, {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary")})
     assert not (tmp_path / "summary").exists()
 
 
-def test_failures_are_annotated_and_passes_are_not(decide: Any) -> None:
+def test_failures_are_annotated_and_passes_are_not(decide):
     results = [(evidence(decide("reproduced")), "failed"), (evidence(decide("fixed")), "passed")]
     (line,) = workflow_commands(results, {}, ACTIONS)
     assert line.startswith("::error title=ROLL-AGGLOSS-TOKENMEAN-MASK%3A reproduced::roll at git:c09bc8b")
 
 
-def test_an_annotation_of_the_workspaces_own_tree_stands_on_its_line(decide: Any) -> None:
+def test_an_annotation_of_the_workspaces_own_tree_stands_on_its_line(decide):
     document = {**evidence(decide("reproduced")), "ref": "path"}
     (line,) = workflow_commands([(document, "failed")], {"roll": Path("/work/ROLL")}, ACTIONS)
     assert line.startswith("::error file=ROLL/roll/utils/functionals.py,line=312,endLine=340,")
@@ -32,14 +31,14 @@ def test_an_annotation_of_the_workspaces_own_tree_stands_on_its_line(decide: Any
     assert "file=" not in line
 
 
-def test_foreign_text_cannot_end_the_command(decide: Any, recipe: Any, hostile: str) -> None:
+def test_foreign_text_cannot_end_the_command(decide, recipe, hostile):
     lines = workflow_commands([(evidence(decide("reproduced", recipe=recipe(title=hostile))), "failed")], {}, ACTIONS)
     assert len(lines) == 1
     assert "\n" not in lines[0]
     assert "\x1b" not in lines[0]
 
 
-def test_the_summary_is_appended(decide: Any, tmp_path: Path) -> None:
+def test_the_summary_is_appended(decide, tmp_path):
     file = tmp_path / "summary"
     file.write_text("before\n")
     add_to_summary([(evidence(decide("fixed")), "passed")], {**ACTIONS, "GITHUB_STEP_SUMMARY": str(file)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Iterable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -243,26 +242,6 @@ def test_markdown_stays_under_githubs_limit(decide: Build, recipe: Build, outcom
     assert "left out here" in text
     assert ("<code>ZZZ</code>" in text) == (outcome == "passed"), "a failure is not left out for what passed"
     assert ("more, of which the table tells" in text) == (outcome == "failed")
-
-
-class Tags(HTMLParser):
-    """Every tag of a page, and every attribute that could run or load something."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.open: list[str] = []
-        self.active: list[tuple[str, str | None]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag not in ("meta", "link", "br"):
-            self.open.append(tag)
-        self.active += [(name, value) for name, value in attrs if name.startswith("on") or name in ("src", "style")]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 def test_values_that_differ_late_are_shown_from_there() -> None:

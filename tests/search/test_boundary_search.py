@@ -10,7 +10,6 @@ from toy_target import OpenToys
 
 from sentinel.deciding.law_session import LawSession, Plan
 from sentinel.laws.law import Law
-from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, LawOutcome, glimpses
 from sentinel.search.decisions import of_tally
 from sentinel.search.examples import Example
@@ -25,13 +24,13 @@ def searched(open_toys: OpenToys, name: str, examples: int = 60, seed: int = 0) 
     return search, outcome
 
 
-def test_a_right_function_gives_no_finding(open_toys: OpenToys) -> None:
+def test_a_right_function_gives_no_finding(open_toys):
     search, outcome = searched(open_toys, "right")
     assert (search.tried, outcome.spoken, outcome.findings) == (60, 60, [])
     assert outcome.sample is not None
 
 
-def test_a_wrong_one_is_found_shrunk_and_confirmed(open_toys: OpenToys) -> None:
+def test_a_wrong_one_is_found_shrunk_and_confirmed(open_toys):
     _, outcome = searched(open_toys, "unmasked")
     (finding,) = outcome.findings
     (inputs,) = finding.trial.variants.values()
@@ -39,11 +38,10 @@ def test_a_wrong_one_is_found_shrunk_and_confirmed(open_toys: OpenToys) -> None:
     assert inputs["values"].dtype == "float32"
     assert (inputs["response_mask"].array() == 0).sum() == 1
     assert finding.violations[0].observed.nested() == inputs["values"].array().sum(-1).tolist()
-    assert finding.trial.answer is not None
     assert finding.trial.answer.provenance.boundary == "pkg.toys.unmasked"
 
 
-def test_a_reference_that_was_taken_away_is_asked_again(open_toys: OpenToys) -> None:
+def test_a_reference_that_was_taken_away_is_asked_again(open_toys):
     open_target, found = open_toys("right")
     BoundarySearch(open_target.law_session, found["right"], 0).run(3)
     [consulting] = open_target.law_session._references._idle
@@ -55,7 +53,7 @@ def test_a_reference_that_was_taken_away_is_asked_again(open_toys: OpenToys) -> 
     assert consulting not in open_target.law_session._references._idle
 
 
-def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_toys: OpenToys) -> None:
+def test_a_known_scenario_is_looked_at_first_and_not_shrunk(open_toys):
     open_target, found = open_toys("unmasked")
     subject = found["unmasked"]
     values, mask = tensor([[1.0, 2.0, 3.0]], "float32"), tensor([[1.0, 1.0, 0.0]], "float32")
@@ -74,7 +72,7 @@ def known_scenario(values: list[float], mask: list[float]) -> dict[str, object]:
     return {**counted, "scale": 1.0, "shifted": False}
 
 
-def test_a_known_scenario_may_have_an_option_that_this_version_has_not(open_toys: OpenToys) -> None:
+def test_a_known_scenario_may_have_an_option_that_this_version_has_not(open_toys):
     open_target, found = open_toys("plain_wrong")
     subject = found["plain_wrong"]
     search = BoundarySearch(open_target.law_session, subject, 0)
@@ -83,14 +81,13 @@ def test_a_known_scenario_may_have_an_option_that_this_version_has_not(open_toys
     (outcome,) = search.outcomes.values()
     assert not outcome.findings
     narrower = search.narrowed(subject)
-    assert narrower is not None
     assert [item.name for item in subject.contract.inputs if item not in narrower.contract.inputs] == ["offset"]
     assert search.narrowed(narrower) is None
     search.begin([Example({"": {**known_scenario([1.0, 2.0], [1.0, 0.0]), "offset": None}})])
     assert outcome.findings
 
 
-def test_a_twin_that_is_not_there_concerns_its_own_law_alone(open_toys: OpenToys, toys: Catalog) -> None:
+def test_a_twin_that_is_not_there_concerns_its_own_law_alone(open_toys, toys):
     open_target, found = open_toys("unmasked")
     subject = found["unmasked"]
     binding = replace(subject.binding, twins=("pkg.toys.elsewhere",))
@@ -103,9 +100,7 @@ def test_a_twin_that_is_not_there_concerns_its_own_law_alone(open_toys: OpenToys
     assert (twins.spoken, set(twins.kinds.values())) == (0, {"not-in-this-version"})
 
 
-def test_known_scenarios_are_confirmed_in_one_fresh_process(
-    open_toys: OpenToys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_known_scenarios_are_confirmed_in_one_fresh_process(open_toys, monkeypatch):
     open_target, found = open_toys("torn")
     fresh: list[LawSession] = []
     make = LawSession.fresh
@@ -122,7 +117,7 @@ def test_known_scenarios_are_confirmed_in_one_fresh_process(
     assert len(fresh) == 1
 
 
-def test_a_finding_names_each_known_scenario_that_is_said_to_show_it_and_does(open_toys: OpenToys) -> None:
+def test_a_finding_names_each_known_scenario_that_is_said_to_show_it_and_does(open_toys):
     open_target, found = open_toys("torn")
     (law,) = found["torn"].laws
     leak, hold = known_scenario([1.0, 2.0], [1.0, 0.0]), known_scenario([1.0, 2.0], [1.0, 1.0])
@@ -140,9 +135,7 @@ def test_a_finding_names_each_known_scenario_that_is_said_to_show_it_and_does(op
 
 
 @pytest.mark.parametrize("further", [False, True])
-def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(
-    further: bool, open_toys: OpenToys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(further, open_toys, monkeypatch):
     shrunk: list[str] = []
     shrink = BoundarySearch._shrink
 
@@ -159,7 +152,7 @@ def test_what_a_law_shows_beside_its_first_symptom_need_not_be_shrunk(
     assert len(shrunk) == (2 if further else 1)
 
 
-def test_a_known_scenario_that_shows_nothing_leaves_the_search_as_it_is(open_toys: OpenToys) -> None:
+def test_a_known_scenario_that_shows_nothing_leaves_the_search_as_it_is(open_toys):
     open_target, found = open_toys("unmasked")
     values, mask = tensor([[1.0]], "float32"), tensor([[1.0]], "float32")
     search = BoundarySearch(open_target.law_session, found["unmasked"], 0)
@@ -171,20 +164,20 @@ def test_a_known_scenario_that_shows_nothing_leaves_the_search_as_it_is(open_toy
     assert [item.trial.variants for item in outcome.findings] == [item.trial.variants for item in alone.findings]
 
 
-def test_what_vanishes_in_float64_is_rounding(open_toys: OpenToys) -> None:
+def test_what_vanishes_in_float64_is_rounding(open_toys):
     _, outcome = searched(open_toys, "rough")
     assert outcome.findings == []
     assert outcome.rounding > 0
 
 
-def test_what_a_fresh_process_does_not_show_is_no_finding(open_toys: OpenToys) -> None:
+def test_what_a_fresh_process_does_not_show_is_no_finding(open_toys):
     _, outcome = searched(open_toys, "remembers", 40)
     assert outcome.findings == []
     assert outcome.unconfirmed > 0
 
 
 @pytest.mark.parametrize(("name", "kind"), [("refuses", "raised"), ("lacks", "not-in-this-version")])
-def test_what_a_version_refuses_or_lacks_is_unavailable_to_a_law(open_toys: OpenToys, name: str, kind: str) -> None:
+def test_what_a_version_refuses_or_lacks_is_unavailable_to_a_law(open_toys, name, kind):
     open_target, found = open_toys(name)
     search = BoundarySearch(open_target.law_session, found[name], 0)
     search.run(5)
@@ -193,7 +186,7 @@ def test_what_a_version_refuses_or_lacks_is_unavailable_to_a_law(open_toys: Open
     assert (verdict.name, verdict.kind) == ("unavailable", kind)
 
 
-def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_at(open_toys: OpenToys) -> None:
+def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_at(open_toys):
     open_target, found = open_toys("right")
     law, outcome = found["right"].laws[0], LawOutcome()
     outcome.refused["no parameter for 'weights'"] = 1
@@ -211,19 +204,19 @@ def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_a
     assert verdict.reason.endswith("another version")
 
 
-def test_a_refusal_is_loud_and_no_finding(open_toys: OpenToys) -> None:
+def test_a_refusal_is_loud_and_no_finding(open_toys):
     _, outcome = searched(open_toys, "refuses")
     assert outcome.findings == []
     assert outcome.spoken == 0
     assert list(outcome.refused) == ["the boundary raised NotImplementedError: not on this machine"]
 
 
-def test_the_oracle_knows_a_declared_dialect(open_toys: OpenToys) -> None:
+def test_the_oracle_knows_a_declared_dialect(open_toys):
     _, outcome = searched(open_toys, "shifted")
     assert (outcome.spoken, outcome.findings) == (60, [])
 
 
-def test_a_law_that_the_framework_means_to_break_is_shown_and_no_finding(open_toys: OpenToys) -> None:
+def test_a_law_that_the_framework_means_to_break_is_shown_and_no_finding(open_toys):
     _, outcome = searched(open_toys, "meant")
     assert outcome.findings == []
     assert outcome.dialects[0] > 0
@@ -233,14 +226,14 @@ def shown(search: BoundarySearch) -> list[object]:
     return [finding.trial.variants for outcome in search.outcomes.values() for finding in outcome.findings]
 
 
-def test_the_same_seed_gives_the_same_finding(open_toys: OpenToys) -> None:
+def test_the_same_seed_gives_the_same_finding(open_toys):
     first, _ = searched(open_toys, "unmasked", 30, seed=5)
     second, _ = searched(open_toys, "unmasked", 30, seed=5)
     assert shown(first) == shown(second) != []
 
 
 @pytest.mark.parametrize("parts", [(10, 20), (1, 29), (25, 5)])
-def test_a_hunt_in_parts_is_the_hunt_at_once(parts: tuple[int, ...], open_toys: OpenToys) -> None:
+def test_a_hunt_in_parts_is_the_hunt_at_once(parts, open_toys):
     open_target, found = open_toys("right")
     seen: list[list[object]] = []
     for lengths in ((sum(parts),), parts):
@@ -262,7 +255,7 @@ def test_a_hunt_in_parts_is_the_hunt_at_once(parts: tuple[int, ...], open_toys: 
     assert seen[0] == seen[1]
 
 
-def test_a_short_hunt_has_a_glimpse_of_each_choice(open_toys: OpenToys) -> None:
+def test_a_short_hunt_has_a_glimpse_of_each_choice(open_toys):
     open_target, found = open_toys("unheard")
     for glimpse, offsets in ((False, []), (True, [7.0])):
         search = BoundarySearch(open_target.law_session, found["unheard"], 0, glimpse=glimpse)
@@ -271,30 +264,28 @@ def test_a_short_hunt_has_a_glimpse_of_each_choice(open_toys: OpenToys) -> None:
         assert [next(iter(f.trial.variants.values()))["offset"] for f in outcome.findings] == offsets
 
 
-def test_glimpses_are_for_laws_that_look_at_one_call(open_toys: OpenToys) -> None:
+def test_glimpses_are_for_laws_that_look_at_one_call(open_toys):
     _, found = open_toys("unheard")
     subject = found["unheard"]
     (law,) = subject.laws
     plans = glimpses(subject, 0, [law, replace(law, vary=lambda contract, inputs, choose: {})])
     assert [item for item, _ in plans] == [law] * len(plans)
     offset = subject.contract.input("offset")
-    assert offset is not None
     assert {variants[""]["offset"] for _, variants in plans} == set(offset.choices)
     assert plans == glimpses(subject, 0, [law]) != glimpses(subject, 1, [law])
 
 
-def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys: OpenToys) -> None:
+def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys):
     search, outcome = searched(open_toys, "plain")
     assert search.tried == 60
     assert outcome.findings == []
     assert 0 < outcome.refused.total() <= 2
     assert outcome.spoken == 60 - outcome.refused.total()
     offset = search.subject.contract.input("offset")
-    assert offset is not None
     assert (offset.choices, offset.knob) == ((), False)
 
 
-def test_what_is_wrong_is_found_without_the_input_and_a_shorter_hunt_is_a_prefix(open_toys: OpenToys) -> None:
+def test_what_is_wrong_is_found_without_the_input_and_a_shorter_hunt_is_a_prefix(open_toys):
     open_target, found = open_toys("plain_wrong")
     lengths = (20, 60)
     searches = [BoundarySearch(open_target.law_session, found["plain_wrong"], 0) for _ in lengths]

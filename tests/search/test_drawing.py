@@ -43,5 +43,5 @@ def drawn(folder: Path, company: str, how: str) -> str:
 
 
 @pytest.mark.parametrize(("how", "same"), [("as we do", True), ("bare", False)])
-def test_the_constants_of_another_module_are_not_drawn(how: str, same: bool, tmp_path: Path) -> None:
+def test_the_constants_of_another_module_are_not_drawn(how, same, tmp_path):
     assert (drawn(tmp_path, "alone", how) == drawn(tmp_path, "beside", how)) is same

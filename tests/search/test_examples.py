@@ -34,7 +34,7 @@ def recipe(inputs: Mapping[str, Any], *defaulted: str) -> Recipe:
 
 
 @pytest.mark.parametrize(("defaulted", "scale"), [((), 7.0), (("scale",), 3.0)], ids=("stated", "left out"))
-def test_what_a_search_derives_gives_way_to_what_a_recipe_states(defaulted: tuple[str, ...], scale: float) -> None:
+def test_what_a_search_derives_gives_way_to_what_a_recipe_states(defaulted, scale):
     found = example(SUBJECT, recipe({"scale": 7.0}, *defaulted))
     assert found.variants == {"": {"shifted": False, "scale": scale}}
 
@@ -43,7 +43,7 @@ DIALECT = Dialect("shifted", True, "meant", "https://example.org")
 
 
 @pytest.mark.parametrize("states", [{"shifted": True}, {}], ids=["stated", "left out"])
-def test_what_a_recipe_states_is_tried_as_it_says(states: dict[str, Any]) -> None:
+def test_what_a_recipe_states_is_tried_as_it_says(states):
     """Whatever the adapter says of the boundary today, for every law that looks at the scenario too."""
     told = recipe(states, *({"scale"} if states else {"scale", "shifted"}))
     assert example(SUBJECT, told).variants[""]["shifted"] is bool(states)  # what the boundary fixes
@@ -56,7 +56,7 @@ def test_what_a_recipe_states_is_tried_as_it_says(states: dict[str, Any]) -> Non
     assert {part["shifted"] for part in variants.values()} == {inputs["shifted"]}
 
 
-def test_a_turned_knob_leads_into_what_a_dialect_speaks_of() -> None:
+def test_a_turned_knob_leads_into_what_a_dialect_speaks_of():
     """Or the reference would answer for another boundary than the one that is measured."""
     dialect = Dialect("shifted", True, "meant", "https://example.org", where={"scale": (2.0,)})
     subject = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(dialect,)), TOY, (), "")

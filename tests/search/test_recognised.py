@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from demo_kit import write_recipe
-from toy_target import TOYS, OpenToys
+from toy_target import TOYS
 
-from sentinel.deciding.runner import Job, Runner
+from sentinel.deciding.runner import Job
 from sentinel.recipes import Expected, load_recipe
-from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.discovery import Discovered, is_about, is_there, recognised
 from sentinel.targets import Binding, PackageRoot, Target
@@ -53,7 +51,7 @@ def recipe(boundary: str, contract: str, wrong: Any = 0.0) -> Any:
     )
 
 
-def test_a_function_that_ran_is_known_by_the_name_that_it_had_then() -> None:
+def test_a_function_that_ran_is_known_by_the_name_that_it_had_then():
     mean = recipe("pkg.statistics.mean", "statistics")
     assert is_about(mean, finding(LOSS, ran=("pkg.statistics.mean",)), TARGET)
     assert is_about(mean, finding(LOSS, ran=("pkg.old.mean",)), TARGET)
@@ -62,7 +60,7 @@ def test_a_function_that_ran_is_known_by_the_name_that_it_had_then() -> None:
     assert not is_about(recipe("pkg.old.sum", "statistics"), finding(LOSS, ran=("pkg.old.mean",)), TARGET)
 
 
-def test_a_finding_is_about_the_recipe_whose_scenario_it_is_and_of_no_other_that_shows_it() -> None:
+def test_a_finding_is_about_the_recipe_whose_scenario_it_is_and_of_no_other_that_shows_it():
     mean = recipe("pkg.old.sum", "statistics")
     assert is_about(mean, finding(LOSS, examples=("BUG", "OTHER")), TARGET)
     assert not is_about(mean, finding(LOSS, examples=("OTHER", "BUG")), TARGET)
@@ -72,9 +70,7 @@ def test_a_finding_is_about_the_recipe_whose_scenario_it_is_and_of_no_other_that
     ("wrong", "explains"),
     [([math.nan, 2.0], False), ([1.0, math.inf], False), ([math.nan, 3.0], True), ([1.0], True), ("none", True)],
 )
-def test_a_bug_that_makes_nan_alone_explains_a_wrong_number_only_where_its_scenario_shows_it(
-    wrong: Any, explains: bool
-) -> None:
+def test_a_bug_that_makes_nan_alone_explains_a_wrong_number_only_where_its_scenario_shows_it(wrong, explains):
     mean = recipe("pkg.statistics.mean", "statistics", wrong)
     assert is_about(mean, finding(MEAN, symptom="value"), TARGET) == explains
     assert is_about(mean, finding(MEAN, symptom="value", examples=("OTHER", "BUG")), TARGET)
@@ -82,22 +78,20 @@ def test_a_bug_that_makes_nan_alone_explains_a_wrong_number_only_where_its_scena
 
 
 @pytest.mark.parametrize("verdict", ["changed", "inconclusive", "unavailable"])
-def test_a_scenario_that_breaks_its_law_speaks_for_a_recipe_that_cannot(verdict: str) -> None:
+def test_a_scenario_that_breaks_its_law_speaks_for_a_recipe_that_cannot(verdict):
     mean = recipe("pkg.statistics.mean", "statistics")
     assert is_there(mean, verdict, [finding(LOSS), finding(LOSS, examples=("OTHER", "BUG"))])
     assert not is_there(mean, verdict, [finding(LOSS), finding(LOSS, examples=("OTHER",))])
     assert not is_there(mean, verdict, [finding(LOSS, examples=("OTHER", "BUG"), law="parts_add_up")])
 
 
-def test_what_is_reproduced_is_there_and_what_is_fixed_is_not() -> None:
+def test_what_is_reproduced_is_there_and_what_is_fixed_is_not():
     mean = recipe("pkg.statistics.mean", "statistics")
     assert is_there(mean, "reproduced", [])
     assert not is_there(mean, "fixed", [finding(LOSS, examples=("OTHER", "BUG"))])
 
 
-def test_where_a_recipe_cannot_be_decided_its_scenario_is_tried(
-    open_toys: OpenToys, runners: list[Runner], toys: Catalog, tmp_path: Path
-) -> None:
+def test_where_a_recipe_cannot_be_decided_its_scenario_is_tried(open_toys, runners, toys, tmp_path):
     """As at an old commit, whose numbers are others: what a search drew by itself is no proof of whose bug it is."""
     document = {
         "recipe_version": 1, "bug_id": "TOYS-UNMASKED", "title": "x", "target": "toys", "contract": "toy_sum",

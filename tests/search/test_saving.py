@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from toy_target import TOYS, OpenToys
 
-from sentinel.deciding.runner import Job, Runner
+from sentinel.deciding.runner import Job
 from sentinel.recipes import load_recipe
-from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.saving import Untried, save, tried_document, written
 from sentinel.values.literals import tensor
@@ -29,9 +27,7 @@ def found(open_toys: OpenToys, name: str) -> tuple[Any, Finding]:
 
 
 @pytest.mark.parametrize("name", ["unmasked", "leaking"])
-def test_a_saved_recipe_tells_the_mended_boundary_from_the_broken_one(
-    name: str, open_toys: OpenToys, runners: list[Runner], toys: Catalog, tmp_path: Path
-) -> None:
+def test_a_saved_recipe_tells_the_mended_boundary_from_the_broken_one(name, open_toys, runners, toys, tmp_path):
     open_target, finding = found(open_toys, name)
     recipe = load_recipe(save(tmp_path, tried_document(finding, open_target, runners[-1], toys)), toys)
     assert recipe.has_values is (name == "unmasked")  # the other one has no reference: its law decides
@@ -40,14 +36,14 @@ def test_a_saved_recipe_tells_the_mended_boundary_from_the_broken_one(
     assert runners[-1].decide(Job(recipe, mended.ref)).verdict.name == "fixed"
 
 
-def test_what_the_code_at_hand_does_not_show_is_not_saved(open_toys: OpenToys, toys: Catalog) -> None:
+def test_what_the_code_at_hand_does_not_show_is_not_saved(open_toys, toys):
     open_target, finding = found(open_toys, "leaking")
     told: Any = SimpleNamespace(decide=lambda job: SimpleNamespace(verdict=SimpleNamespace(name="fixed", reason="so")))
     with pytest.raises(Untried, match="the recipe says fixed of the code that shows it: so"):
         tried_document(finding, open_target, told, toys)
 
 
-def test_what_no_answer_can_mend_is_not_saved(open_toys: OpenToys, runners: list[Runner], toys: Catalog) -> None:
+def test_what_no_answer_can_mend_is_not_saved(open_toys, runners, toys):
     open_target, finding = found(open_toys, "leaking")
     stubborn = finding.__class__(
         finding.subject,
@@ -59,7 +55,7 @@ def test_what_no_answer_can_mend_is_not_saved(open_toys: OpenToys, runners: list
         tried_document(stubborn, open_target, runners[-1], toys)
 
 
-def test_tensors_inside_of_other_values_stay_tensors() -> None:
+def test_tensors_inside_of_other_values_stay_tensors():
     value = {"ids": tensor([1, 2], "int64"), "rows": [{"weights": tensor([[0.5]], "float32")}], "name": "a"}
     assert written(value) == {
         "ids": {"tensor": [1, 2], "dtype": "int64"},

@@ -30,9 +30,7 @@ def jobs_of(catalog: Catalog, *trees: Path) -> list[LawJob]:
 
 
 @pytest.mark.nightly
-def test_how_many_hunt_makes_no_difference(
-    catalog: Catalog, runner: Runner, broken_tree: Path, fixed_tree: Path
-) -> None:
+def test_how_many_hunt_makes_no_difference(catalog, runner, broken_tree, fixed_tree):
     jobs = jobs_of(catalog, broken_tree, fixed_tree)
     told = []
     for searchers in (1, 3):
@@ -46,13 +44,8 @@ def test_how_many_hunt_makes_no_difference(
 
 @pytest.mark.parametrize("seen_before", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_what_was_recorded_is_found_again_without_luck(
-    seen_before: bool,
-    catalog: Catalog,
-    runner: Runner,
-    broken_tree: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    seen_before, catalog, runner, broken_tree, tmp_path, monkeypatch
+):
     survey = Survey(catalog, runner, "quick")
     jobs = [job for job in jobs_of(catalog, broken_tree) if job.boundary == "demo_rl.losses.agg_loss"]
     first = {job: survey.decide(job) for job in jobs}
@@ -71,9 +64,7 @@ def test_what_was_recorded_is_found_again_without_luck(
     again.close()
 
 
-def test_a_law_asked_for_after_its_boundary_was_hunted_is_decided_too(
-    catalog: Catalog, runner: Runner, fixed_tree: Path
-) -> None:
+def test_a_law_asked_for_after_its_boundary_was_hunted_is_decided_too(catalog, runner, fixed_tree):
     first, second = jobs_of(catalog, fixed_tree)[:2]
     assert first.boundary == second.boundary
     survey = Survey(catalog, runner, "quick", searchers=2)
@@ -82,9 +73,7 @@ def test_a_law_asked_for_after_its_boundary_was_hunted_is_decided_too(
     survey.close()
 
 
-def test_what_a_hunter_meets_is_raised_where_the_answer_is_asked_for(
-    catalog: Catalog, runner: Runner, fixed_tree: Path
-) -> None:
+def test_what_a_hunter_meets_is_raised_where_the_answer_is_asked_for(catalog, runner, fixed_tree):
     runner.close()
     survey = Survey(catalog, runner, "quick", searchers=2)
     jobs = jobs_of(catalog, fixed_tree)
@@ -94,7 +83,7 @@ def test_what_a_hunter_meets_is_raised_where_the_answer_is_asked_for(
     survey.close()
 
 
-def test_the_end_of_the_recipes_does_not_end_a_search(catalog: Catalog, runner: Runner, fixed_tree: Path) -> None:
+def test_the_end_of_the_recipes_does_not_end_a_search(catalog, runner, fixed_tree):
     """Both are in one process: a plan that ends lets go of it, a search that is under way does not."""
     ref = Ref("path", str(fixed_tree))
     bindings = catalog.adapters["demo"].target.bindings

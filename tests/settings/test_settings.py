@@ -20,7 +20,7 @@ def settled(tmp_path: Path, file: dict[str, Any] | None = None, **given: Any) ->
     return settle({key.replace("_", "-"): value for key, value in given.items()}, file or {}, KNOWN, tmp_path)
 
 
-def test_the_defaults(tmp_path: Path) -> None:
+def test_the_defaults(tmp_path):
     found = settled(tmp_path)
     assert not found.asked
     assert (found.device, found.timeout, found.sandbox, found.report_dir) == (
@@ -31,7 +31,7 @@ def test_the_defaults(tmp_path: Path) -> None:
     )
 
 
-def test_lists_by_comma_and_by_repetition(tmp_path: Path) -> None:
+def test_lists_by_comma_and_by_repetition(tmp_path):
     found = settled(tmp_path, target=["verl, roll", "verl"], bug=["A*,B", "C"], ref=["git:main,verl=pypi:0.9.1"])
     assert found.targets == ("verl", "roll")
     assert found.bugs == ("A*", "B", "C")
@@ -42,17 +42,17 @@ def test_lists_by_comma_and_by_repetition(tmp_path: Path) -> None:
     assert not found.selects("verl", "D")
 
 
-def test_all_is_every_target_but_the_one_that_teaches(tmp_path: Path) -> None:
+def test_all_is_every_target_but_the_one_that_teaches(tmp_path):
     assert settled(tmp_path, target=["all"]).targets == ("verl", "roll")
 
 
-def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+def test_the_command_line_goes_before_the_file(tmp_path):
     file = {"target": "roll", "timeout": 5, "sandbox": "off"}
     found = settled(tmp_path, file, target=["verl"])
     assert (found.targets, found.timeout, found.sandbox) == (("verl",), 5, "off")
 
 
-def test_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
+def test_paths_of_a_file_are_relative_to_it(tmp_path):
     for name in ("work", "mine", "old", "a,b"):
         (tmp_path / name).mkdir()
     file = {"repo": ["verl=work", "a,b"], "recipes": "mine", "baseline": "old", "report-dir": "out"}
@@ -65,13 +65,13 @@ def test_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
     )
 
 
-def test_the_users_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_own_folder(tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
     assert settled(tmp_path, repo=["~/work"]).refs == ((None, Ref("path", str(tmp_path / "work"))),)
 
 
-def test_published_names_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_names_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path / "out"))
     assert settled(tmp_path).report_dir == tmp_path / "out"
     assert settled(tmp_path, report_dir="mine").report_dir == Path("mine")
@@ -96,7 +96,7 @@ def test_published_names_of_the_environment(tmp_path: Path, monkeypatch: pytest.
     ],
     ids=str,
 )
-def test_mistakes_on_the_command_line(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_mistakes_on_the_command_line(given, said, tmp_path):
     with pytest.raises(SentinelError) as raised:
         settled(tmp_path, **given)
     assert said in str(raised.value)
@@ -112,12 +112,12 @@ def test_mistakes_on_the_command_line(given: dict[str, Any], said: str, tmp_path
         ("sentinel.toml", "", {}),
     ],
 )
-def test_files(name: str, text: str, values: dict[str, Any], tmp_path: Path) -> None:
+def test_files(name, text, values, tmp_path):
     (tmp_path / name).write_text(text)
     assert read_file(tmp_path) == (values, tmp_path / name if values else None)
 
 
-def test_the_own_file_goes_before_the_projects(tmp_path: Path) -> None:
+def test_the_own_file_goes_before_the_projects(tmp_path):
     (tmp_path / "sentinel.toml").write_text("timeout = 1")
     (tmp_path / "pyproject.toml").write_text("[tool.sentinel]\ntimeout = 2")
     assert read_file(tmp_path)[0] == {"timeout": 1}
@@ -146,14 +146,14 @@ def test_the_own_file_goes_before_the_projects(tmp_path: Path) -> None:
         ("sentinel.toml", "baseline = {a = 1}", "baseline is a string"),
     ],
 )
-def test_mistakes_in_a_file(name: str, text: str, said: str, tmp_path: Path) -> None:
+def test_mistakes_in_a_file(name, text, said, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(SentinelError) as raised:
         read_file(tmp_path)
     assert said in str(raised.value)
 
 
-def test_an_option_is_declared_once(pytester: pytest.Pytester, tmp_path: Path) -> None:
+def test_an_option_is_declared_once(pytester, tmp_path):
     """pytest's options, the keys of a file and a command line's are those of the declaration, and no others."""
     text = pytester.runpytest_inprocess("--help").stdout.str()
     assert set(re.findall(r"^ +--sentinel-([a-z-]+)=", text, re.MULTILINE)) == set(NAMED)
@@ -162,7 +162,7 @@ def test_an_option_is_declared_once(pytester: pytest.Pytester, tmp_path: Path) -
         assert list(read_file(tmp_path)[0]) == [name]
 
 
-def test_settings_are_written_as_they_are_read(tmp_path: Path) -> None:
+def test_settings_are_written_as_they_are_read(tmp_path):
     (tmp_path / "a=b").mkdir()
     given = {
         "target": ["verl"], "bug": ["A*", "B"], "ref": ["roll=git:main", "pypi:1.0"], "recipes": [str(tmp_path)],
@@ -179,7 +179,7 @@ def test_settings_are_written_as_they_are_read(tmp_path: Path) -> None:
     assert Settings().words() == []
 
 
-def test_a_ref_and_a_working_tree_of_one_target_are_not_both_judged(tmp_path: Path) -> None:
+def test_a_ref_and_a_working_tree_of_one_target_are_not_both_judged(tmp_path):
     tree = str(tmp_path)
     said = "--sentinel-ref and --sentinel-repo both say what is judged of verl; leave one out, or give both as refs"
     for given in ({"ref": ["verl=git:main"], "repo": [tree]}, {"ref": ["git:main"], "repo": ["verl=" + tree]}):

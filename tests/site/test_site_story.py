@@ -39,14 +39,14 @@ def marked(scene: Variant, mark: str) -> dict[str, list[tuple[int, int, str]]]:
     return {name: cells for name, cells in found.items() if cells}
 
 
-def test_behind_the_mask_of_a_single_scenario_all_that_is_not_zero_leaks(told: Any) -> None:
+def test_behind_the_mask_of_a_single_scenario_all_that_is_not_zero_leaks(told):
     found = told("ROLL-AGGLOSS-TOKENMEAN-MASK")
     assert marked(found.scenario, "leak") == {"loss_mat": [(0, 1, "100"), (1, 1, "-50")]}
     assert found.variants == ()
     assert found.leaks
 
 
-def test_where_variants_differ_behind_the_mask_that_is_what_leaks(told: Any) -> None:
+def test_where_variants_differ_behind_the_mask_that_is_what_leaks(told):
     found = told("VERL-REJECTED-ROW-GRPO")
     (leaking,) = [variant for variant in found.variants if marked(variant, "leak")]
     assert marked(leaking, "leak").keys() == {"token_level_rewards"}
@@ -54,7 +54,7 @@ def test_where_variants_differ_behind_the_mask_that_is_what_leaks(told: Any) -> 
     assert any(line.rejected for drawn in leaking.grids for line in drawn.lines)
 
 
-def test_variants_and_inputs_stand_in_the_order_of_their_authors(told: Any, catalog: Catalog) -> None:
+def test_variants_and_inputs_stand_in_the_order_of_their_authors(told, catalog):
     found = told("VERL-REJECTED-ROW-GRPO")
     recipe = next(iter(read_recipes(catalog, "VERL-REJECTED-ROW-GRPO")))
     assert [found.scenario.name, *(variant.name for variant in found.variants)] == list(recipe.variants)
@@ -71,7 +71,7 @@ def read_recipes(catalog: Catalog, bug: str) -> Any:
     return find_recipes(catalog, (), [bug])
 
 
-def test_before_and_after_are_the_first_pins_of_either_verdict(told: Any) -> None:
+def test_before_and_after_are_the_first_pins_of_either_verdict(told):
     found = told("ROLL-AGGLOSS-TOKENMEAN-MASK")
     assert (found.before.key, found.after.key) == ("git-c09bc8bc9f43", "git-f67f5d31074b")
     loss = next(outcome for outcome in found.outcomes if outcome.key == "loss")
@@ -81,21 +81,21 @@ def test_before_and_after_are_the_first_pins_of_either_verdict(told: Any) -> Non
     assert [[cell.mark for cell in line.cells] for line in gradient.after.lines] == [["", "mended"]] * 2
 
 
-def test_without_a_mended_revision_the_recipe_says_what_is_right(told: Any, reports: Any, catalog: Catalog) -> None:
+def test_without_a_mended_revision_the_recipe_says_what_is_right(told, reports, catalog):
     bug = next(bug for bug in read(reports, catalog).bugs if bug.bug_id == "ROLL-AGGLOSS-TOKENMEAN-MASK")
     found = told(bug.bug_id, seen=tuple(seen for seen in bug.seen if seen.verdict == "reproduced"))
     assert found.after is None
     assert next(outcome for outcome in found.outcomes if outcome.key == "loss").after.plain == "1"
 
 
-def test_without_the_bug_nothing_is_called_wrong(told: Any, reports: Any, catalog: Catalog) -> None:
+def test_without_the_bug_nothing_is_called_wrong(told, reports, catalog):
     bug = next(bug for bug in read(reports, catalog).bugs if bug.bug_id == "ROLL-AGGLOSS-TOKENMEAN-MASK")
     found = told(bug.bug_id, seen=tuple(seen for seen in bug.seen if seen.verdict == "fixed"))
     assert found.before is None
     assert found.wrong == ()
 
 
-def test_no_page_shows_equal_numbers_as_wrong_and_right(reports: Any, catalog: Catalog, changed: Any) -> None:
+def test_no_page_shows_equal_numbers_as_wrong_and_right(reports, catalog, changed):
     """A law once told itself broken at a variant whose answer was right; evidence of that is there to stay."""
 
     def equal(document: dict[str, Any]) -> None:
@@ -110,9 +110,6 @@ def test_no_page_shows_equal_numbers_as_wrong_and_right(reports: Any, catalog: C
         changed("*/laws/*/*/*.json", change)
         (law,) = read(reports, catalog).laws
         found = story(law, catalog)
-        assert found is not None
         assert len(found.wrong) == count
         for outcome in found.wrong:
-            assert outcome.before is not None
-            assert outcome.after is not None
             assert (outcome.before.plain, outcome.after.plain) == ("0.1", "0.1000000001")

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from sentinel.recipes.catalog import Catalog
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -22,7 +20,7 @@ def workflow() -> dict[Any, Any]:
     return dict(yaml.safe_load((ROOT / ".github" / "workflows" / "pages.yml").read_text()))
 
 
-def test_the_job_that_runs_upstream_code_may_write_nothing_and_the_one_that_publishes_runs_none(workflow: Any) -> None:
+def test_the_job_that_runs_upstream_code_may_write_nothing_and_the_one_that_publishes_runs_none(workflow):
     jobs = workflow["jobs"]
     assert workflow["permissions"] == {"contents": "read"}
     assert "permissions" not in jobs["build"]
@@ -31,7 +29,7 @@ def test_the_job_that_runs_upstream_code_may_write_nothing_and_the_one_that_publ
     assert "pull_request" not in workflow[True]  # YAML 1.1 reads the key `on` as true
 
 
-def test_actions_are_pinned_and_shell_texts_hold_no_expressions(workflow: Any) -> None:
+def test_actions_are_pinned_and_shell_texts_hold_no_expressions(workflow):
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     used = [step["uses"] for step in steps if "uses" in step]
     assert len(used) == 5
@@ -39,7 +37,7 @@ def test_actions_are_pinned_and_shell_texts_hold_no_expressions(workflow: Any) -
     assert not [step for step in steps if "${{" in step.get("run", "")]
 
 
-def test_what_is_uploaded_is_what_was_built(workflow: Any, few_records: tuple[Path, Catalog], tmp_path: Path) -> None:
+def test_what_is_uploaded_is_what_was_built(workflow, few_records, tmp_path):
     steps = {
         step.get("name", step.get("uses", "").partition("@")[0]): step for step in workflow["jobs"]["build"]["steps"]
     }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from demo_kit import git
 
 from sentinel.sources import Home, MirrorStore
 from sentinel.targets import PackageRoot, Target
@@ -27,14 +27,9 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
 
 
-@pytest.fixture
-def git() -> Git:
-    def run(folder: Path, *arguments: str) -> str:
-        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
-        command = ["git", "-C", str(folder), *identity, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    return run
+@pytest.fixture(name="git")
+def _git() -> Git:
+    return git
 
 
 @pytest.fixture
@@ -49,7 +44,7 @@ def upstream(tmp_path: Path, git: Git) -> Path:
     (folder / "fake" / "deep" / "run.sh").chmod(0o755)
     (folder / "gym" / "fake_gym" / "__init__.py").write_text("GYM = True\n")
     (folder / "README.md").write_text("outside the roots\n")
-    git(folder, "init", "-q")
+    git(folder, "init", "-q", "-b", "main")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "one")
     git(folder, "tag", "-a", "v1", "-m", "v1")

@@ -27,14 +27,14 @@ def killed_writer(file: Path) -> None:
     os.waitpid(pid, 0)
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_one(folder: Path) -> None:
+def test_what_a_killed_writer_left_goes_with_the_next_one(folder):
     killed_writer(folder / "a.json")
     assert len(list(folder.iterdir())) == 1
     atomic.replace(folder / "b.json", "b")
     assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("b.json", "b")]
 
 
-def test_what_a_live_writer_is_at_stays(folder: Path) -> None:
+def test_what_a_live_writer_is_at_stays(folder):
     temporary, handle = atomic._own(folder / "a.json")
     atomic.replace(folder / "b.json", "b")
     assert temporary.exists()
@@ -43,7 +43,7 @@ def test_what_a_live_writer_is_at_stays(folder: Path) -> None:
     assert not temporary.exists()
 
 
-def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder, monkeypatch):
     """Between making its file and locking it, it looks like one."""
     usual, taken = atomic.lock, []
 
@@ -59,7 +59,7 @@ def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder: Path, monke
     assert len(taken) == 1
 
 
-def test_files_of_others_stay(folder: Path) -> None:
+def test_files_of_others_stay(folder):
     for name in (".mine.tmp", "mine-0123456789ab.tmp", ".mine-0123456789ab.json"):
         (folder / name).touch()
     atomic.replace(folder / "a.json", "a")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from demo_kit import git
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import Home, MirrorStore, checkouts, gitbinary, open_checkout
@@ -25,7 +26,7 @@ def _full(upstream: Path, git, name: str = "main") -> Ref:
     return Ref.parse(f"git:{git(upstream, 'rev-parse', name + '^{commit}')}")
 
 
-def test_package_roots_at_their_repository_paths(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_package_roots_at_their_repository_paths(store, target, upstream, git):
     store.add(target, str(upstream))
     made = open_checkout(target, MAIN, store=store)
     assert made.roots == ("fake", "gym/fake_gym")
@@ -40,7 +41,7 @@ def test_package_roots_at_their_repository_paths(store: MirrorStore, target: Tar
     assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip() == "2 True"
 
 
-def test_which_roots_a_commit_has_is_seen_in_its_tree(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_which_roots_a_commit_has_is_seen_in_its_tree(store, target, upstream, git):
     git(upstream, "mv", "gym", "moved")
     git(upstream, "commit", "-qm", "moved")
     store.add(target, str(upstream))
@@ -51,14 +52,14 @@ def test_which_roots_a_commit_has_is_seen_in_its_tree(store: MirrorStore, target
         open_checkout(nothing, MAIN, store=store)
 
 
-def test_read_only(store: MirrorStore, target: Target, upstream: Path) -> None:
+def test_read_only(store, target, upstream):
     store.add(target, str(upstream))
     made = open_checkout(target, MAIN, store=store)
     for path in (made.path, *made.path.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o555 if path.is_dir() else 0o444), path
 
 
-def test_the_same_files_are_one_checkout(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_the_same_files_are_one_checkout(store, target, upstream, git):
     (upstream / "README.md").write_text("changed outside of the roots\n")
     git(upstream, "commit", "-qam", "doc")
     store.add(target, str(upstream))
@@ -69,9 +70,7 @@ def test_the_same_files_are_one_checkout(store: MirrorStore, target: Target, ups
     assert first.commit != before.commit
 
 
-def test_a_warm_checkout_of_a_full_sha_runs_no_git(
-    store: MirrorStore, target: Target, upstream: Path, git, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_warm_checkout_of_a_full_sha_runs_no_git(store, target, upstream, git, monkeypatch):
     store.add(target, str(upstream))
     ref = _full(upstream, git)
     made = open_checkout(target, ref, store=store)
@@ -80,7 +79,7 @@ def test_a_warm_checkout_of_a_full_sha_runs_no_git(
     assert open_checkout(target, ref, store=store) == made
 
 
-def test_other_package_roots_are_another_checkout(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_other_package_roots_are_another_checkout(store, target, upstream, git):
     """An adapter that gains a package root must not be served what was remembered without it."""
     store.add(target, str(upstream))
     fewer = Target("fake", target.repository, target.roots[:1])
@@ -89,7 +88,7 @@ def test_other_package_roots_are_another_checkout(store: MirrorStore, target: Ta
     assert open_checkout(target, ref, store=store).roots == ("fake", "gym/fake_gym")
 
 
-def test_large_files(store: MirrorStore, target: Target, with_large_files: Path, git) -> None:
+def test_large_files(store, target, with_large_files, git):
     """A mirror of files has both; the asset is left out all the same, so that every mirror gives one checkout."""
     store.add(target, str(with_large_files))
     made = open_checkout(target, MAIN, store=store)
@@ -100,7 +99,7 @@ def test_large_files(store: MirrorStore, target: Target, with_large_files: Path,
     assert checkouts.files(made)["fake/asset.bin"] == git(with_large_files, "rev-parse", "main:fake/asset.bin")
 
 
-def test_an_absent_source_file_is_fetched_by_name(store, home: Home, target: Target, with_large_files: Path) -> None:
+def test_an_absent_source_file_is_fetched_by_name(store, home, target, with_large_files):
     store.add(target)
     said: list[str] = []
     made = open_checkout(target, MAIN, store=store, progress=said.append)
@@ -113,7 +112,7 @@ def test_an_absent_source_file_is_fetched_by_name(store, home: Home, target: Tar
     assert open_checkout(target, MAIN, store=other).tree == made.tree
 
 
-def test_an_absent_source_file_that_cannot_be_fetched(store, target: Target, with_large_files: Path) -> None:
+def test_an_absent_source_file_that_cannot_be_fetched(store, target, with_large_files):
     store.add(target)
     shutil.rmtree(with_large_files)
     with pytest.raises(Unavailable, match=r"git:main needs fake/tables.py, .* fetching it from file://.* failed"):
@@ -125,7 +124,7 @@ def _entry(path: str, content: bytes, mode: str = FILE) -> tuple[Entry, bytes]:
     return Entry(path, mode, blob_id(content), len(content)), content
 
 
-def test_a_submodule_is_listed(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_a_submodule_is_listed(store, target, upstream, git):
     commit = git(upstream, "rev-parse", "main")
     git(upstream, "update-index", "--add", "--cacheinfo", f"160000,{commit},fake/vendored")
     git(upstream, "commit", "-qm", "submodule")
@@ -134,7 +133,7 @@ def test_a_submodule_is_listed(store: MirrorStore, target: Target, upstream: Pat
     assert (gone.path, gone.reason) == ("fake/vendored", "a submodule")
 
 
-def test_files_left_behind_by_tools_do_not_count(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_files_left_behind_by_tools_do_not_count(store, target, upstream, git):
     store.add(target, str(upstream))
     clean = open_checkout(target, MAIN, store=store)
     (upstream / "fake" / "__pycache__").mkdir()
@@ -147,13 +146,11 @@ def test_files_left_behind_by_tools_do_not_count(store: MirrorStore, target: Tar
     assert again.tree == clean.tree
 
 
-def test_two_processes_make_one_checkout(store: MirrorStore, target: Target, upstream: Path, tmp_path: Path) -> None:
+def test_two_processes_make_one_checkout(store, target, upstream, tmp_path):
     for number in range(200):
         (upstream / "fake" / f"module_{number}.py").write_text(f"N = {number}\n")
-    subprocess.check_call(["git", "-C", str(upstream), "add", "."])
-    subprocess.check_call(
-        ["git", "-C", str(upstream), "-c", "user.name=A", "-c", "user.email=a@b", "commit", "-qm", "many"]
-    )
+    git(upstream, "add", ".")
+    git(upstream, "commit", "-qm", "many")
     store.add(target, str(upstream))
     code = (
         "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
@@ -165,7 +162,6 @@ def test_two_processes_make_one_checkout(store: MirrorStore, target: Target, ups
     command = [sys.executable, "-c", code, str(store.home.path), target.repository]
     running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     for process in running:  # All are waiting at the same line by now, or soon.
-        assert process.stdin is not None
         process.stdin.close()
         process.stdin = None
     said = {process.communicate()[0] for process in running}
@@ -175,7 +171,7 @@ def test_two_processes_make_one_checkout(store: MirrorStore, target: Target, ups
     assert not list(store.home.checkouts.glob("*/.new-*"))
 
 
-def test_the_loser_uses_the_winners(home: Home, target: Target) -> None:
+def test_the_loser_uses_the_winners(home, target):
     files = [_entry("fake/__init__.py", b"VALUE = 1\n")]
     entries = [entry for entry, _ in files]
     winners: list[Checkout] = []
@@ -189,7 +185,7 @@ def test_the_loser_uses_the_winners(home: Home, target: Target) -> None:
     assert sorted(path.name for path in (home.checkouts / "fake").iterdir()) == [tree_hash(entries)]
 
 
-def test_a_run_that_is_cut_off_leaves_no_checkout(home: Home, target: Target) -> None:
+def test_a_run_that_is_cut_off_leaves_no_checkout(home, target):
     entry, content = _entry("fake/__init__.py", b"VALUE = 1\n")
 
     def killed(asked: object):
@@ -201,7 +197,7 @@ def test_a_run_that_is_cut_off_leaves_no_checkout(home: Home, target: Target) ->
     assert list((home.checkouts / "fake").iterdir()) == []
 
 
-def test_no_disk_space(store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_disk_space(store, target, upstream, monkeypatch):
     store.add(target, str(upstream))
 
     def full(*_: object, **__: object) -> int:

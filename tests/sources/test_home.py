@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from sentinel.errors import SentinelError
@@ -21,7 +19,7 @@ from sentinel.sources.home import Home, safe_name, write_atomically, writing
         ("linux", {"SENTINEL_HOME": "{}/chosen"}, "chosen"),
     ],
 )
-def test_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str, variables: dict, expected: str):
+def test_default(monkeypatch, tmp_path, platform, variables, expected):
     monkeypatch.delenv("SENTINEL_HOME")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(module.sys, "platform", platform)
@@ -31,7 +29,7 @@ def test_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, platform: str,
 
 
 @pytest.mark.parametrize("name", ["..", "", "a/b", "-x", ".hidden", "a\0"])
-def test_a_name_that_leads_elsewhere(name: str) -> None:
+def test_a_name_that_leads_elsewhere(name):
     with pytest.raises(SentinelError, match="not a usable name"):
         safe_name(name)
 
@@ -40,12 +38,12 @@ def test_a_name_that_leads_elsewhere(name: str) -> None:
     ("number", "says"),
     [(28, "no space left"), (122, "no space left"), (30, "cannot write to"), (13, "cannot write to")],
 )
-def test_what_the_disk_says(tmp_path: Path, number: int, says: str) -> None:
+def test_what_the_disk_says(tmp_path, number, says):
     with pytest.raises(SentinelError, match=f"{says}.*set SENTINEL_HOME"), writing(tmp_path):
         raise OSError(number, "said the disk")
 
 
-def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
     file = tmp_path / "x.json"
     write_atomically(file, "old")
     monkeypatch.setattr(module.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))

@@ -14,7 +14,6 @@ import pytest
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import Home, MirrorStore, gitbinary, gitrefs, mirrors, objects, open_checkout
 from sentinel.sources.gitbinary import GitError
-from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
 
@@ -41,7 +40,7 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path, upstream: Path, git) 
     return str(tmp_path / "bare.tar")
 
 
-def test_add_takes_every_kind_of_origin(store: MirrorStore, target: Target, origin: str, upstream: Path, git) -> None:
+def test_add_takes_every_kind_of_origin(store, target, origin, upstream, git):
     mirror = store.add(target, origin)
     assert mirror.whole
     assert mirror.url == f"file://{upstream}"
@@ -64,7 +63,7 @@ def test_add_takes_every_kind_of_origin(store: MirrorStore, target: Target, orig
         assert open_checkout(target, Ref.parse("git:main"), store=store).commit == main
 
 
-def test_the_origin_stays_as_it_was(store: MirrorStore, target: Target, upstream: Path) -> None:
+def test_the_origin_stays_as_it_was(store, target, upstream):
     def snapshot() -> list[tuple[str, int, int]]:
         return sorted((str(p), p.lstat().st_size, p.lstat().st_mtime_ns) for p in upstream.rglob("*"))
 
@@ -74,7 +73,7 @@ def test_the_origin_stays_as_it_was(store: MirrorStore, target: Target, upstream
     assert snapshot() == before
 
 
-def test_reference_keeps_a_link_and_shows_it(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_reference_keeps_a_link_and_shows_it(store, target, upstream, git):
     mirror = store.add(target, str(upstream), reference=True)
     assert mirror.references == (upstream / ".git" / "objects",)
     assert store.list()[0].references == mirror.references
@@ -88,13 +87,13 @@ def test_reference_keeps_a_link_and_shows_it(store: MirrorStore, target: Target,
 
 
 @pytest.mark.parametrize("origin", ["tar", "url"])
-def test_reference_needs_a_directory(store: MirrorStore, target: Target, tmp_path: Path, origin: str) -> None:
+def test_reference_needs_a_directory(store, target, tmp_path, origin):
     (tmp_path / "x.tar").touch()
     with pytest.raises(SentinelError, match="--reference needs"):
         store.add(target, str(tmp_path / "x.tar") if origin == "tar" else target.repository, reference=True)
 
 
-def test_a_second_origin_is_merged(store: MirrorStore, target: Target, upstream: Path, tmp_path: Path, git) -> None:
+def test_a_second_origin_is_merged(store, target, upstream, tmp_path, git):
     shallow = tmp_path / "shallow.git"
     git(tmp_path, "clone", "-q", "--bare", "--depth=1", f"file://{upstream}", str(shallow))
     git(shallow, "update-ref", "refs/pins/kept", "main")
@@ -111,7 +110,7 @@ def test_a_second_origin_is_merged(store: MirrorStore, target: Target, upstream:
     assert mirror.origins == (str(shallow), str(upstream))
 
 
-def test_a_partial_origin_keeps_its_promise(store, target: Target, with_large_files: Path, tmp_path: Path, git) -> None:
+def test_a_partial_origin_keeps_its_promise(store, target, with_large_files, tmp_path, git):
     bare = tmp_path / "partial.git"
     git(tmp_path, "clone", "-q", "--bare", "--filter=blob:limit=1m", f"file://{with_large_files}", str(bare))
     (bare / "config").unlink()
@@ -124,9 +123,7 @@ def test_a_partial_origin_keeps_its_promise(store, target: Target, with_large_fi
     assert blob in (mirror.path / "absent").read_text().split()
 
 
-def test_a_missing_blob_is_an_error_and_no_network_access(
-    store: MirrorStore, target: Target, with_large_files: Path, git, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_blob_is_an_error_and_no_network_access(store, target, with_large_files, git, monkeypatch, tmp_path):
     """With the remote there and reachable: were a read to fetch lazily, it would succeed here."""
     store.add(target)
     blob = git(with_large_files, "rev-parse", "main:fake/asset.bin")
@@ -144,7 +141,7 @@ def test_a_missing_blob_is_an_error_and_no_network_access(
     assert "remote" not in (mirror / "config").read_text()
 
 
-def test_update_brings_what_is_new(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_update_brings_what_is_new(store, target, upstream, git):
     store.add(target, str(upstream))
     (upstream / "fake" / "__init__.py").write_text("VALUE = 3\n")
     git(upstream, "commit", "-qam", "three")
@@ -158,7 +155,7 @@ def test_update_brings_what_is_new(store: MirrorStore, target: Target, upstream:
     assert "remote" not in (store.path("fake") / "config").read_text()
 
 
-def test_update_without_a_mirror_or_network(store: MirrorStore, target: Target, upstream: Path) -> None:
+def test_update_without_a_mirror_or_network(store, target, upstream):
     with pytest.raises(SentinelError, match="no mirror of fake; run `sentinel mirror add fake`"):
         store.update(target)
     store.add(target, str(upstream))
@@ -168,7 +165,7 @@ def test_update_without_a_mirror_or_network(store: MirrorStore, target: Target, 
     assert store.resolve(target, "main")
 
 
-def test_a_fork_instead_of_upstream(store: MirrorStore, target: Target, upstream: Path, tmp_path: Path, git) -> None:
+def test_a_fork_instead_of_upstream(store, target, upstream, tmp_path, git):
     fork = tmp_path / "fork"
     git(tmp_path, "clone", "-q", str(upstream), str(fork))
     (fork / "fake" / "__init__.py").write_text("VALUE = 9\n")
@@ -177,7 +174,7 @@ def test_a_fork_instead_of_upstream(store: MirrorStore, target: Target, upstream
     assert store.resolve(target, "main") == git(fork, "rev-parse", "main")
 
 
-def test_a_password_in_a_url_is_not_shown(store: MirrorStore, target: Target, upstream: Path) -> None:
+def test_a_password_in_a_url_is_not_shown(store, target, upstream):
     mirror = store.add(target, str(upstream), url="https://me:secret@localhost:1/x")
     assert mirror.url == "https://localhost:1/x"
     with pytest.raises(SentinelError) as error:
@@ -185,7 +182,7 @@ def test_a_password_in_a_url_is_not_shown(store: MirrorStore, target: Target, up
     assert "secret" not in str(error.value)
 
 
-def test_an_origin_that_cannot_be_used(store: MirrorStore, target: Target, tmp_path: Path, git) -> None:
+def test_an_origin_that_cannot_be_used(store, target, tmp_path, git):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("no tar")
     git(tmp_path, "init", "-q", "--bare", "nothing.git")
@@ -203,7 +200,7 @@ def test_an_origin_that_cannot_be_used(store: MirrorStore, target: Target, tmp_p
     assert [path.name for path in store.home.mirrors.iterdir()] == [".fake.lock"]
 
 
-def test_a_history_that_is_torn(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_a_history_that_is_torn(store, target, upstream, git):
     first = git(upstream, "rev-parse", "main~1")
     (upstream / ".git" / "objects" / first[:2] / first[2:]).unlink()
     with pytest.raises(SentinelError, match="is not whole"):
@@ -211,9 +208,7 @@ def test_a_history_that_is_torn(store: MirrorStore, target: Target, upstream: Pa
     assert store.list() == []
 
 
-def test_a_run_killed_while_it_adds_leaves_nothing_to_be_used(
-    store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_killed_while_it_adds_leaves_nothing_to_be_used(store, target, upstream, monkeypatch):
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -225,7 +220,7 @@ def test_a_run_killed_while_it_adds_leaves_nothing_to_be_used(
     assert store.add(target, str(upstream)).whole
 
 
-def test_two_processes_add_at_once(home: Home, target: Target, upstream: Path) -> None:
+def test_two_processes_add_at_once(home, target, upstream):
     code = (
         "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
         "t = Target('fake', sys.argv[2], (PackageRoot('fake'),))\n"
@@ -239,7 +234,7 @@ def test_two_processes_add_at_once(home: Home, target: Target, upstream: Path) -
     assert gitbinary.run(home.mirror("fake"), "fsck", "--connectivity-only").status == 0
 
 
-def test_no_git(store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_git(store, target, upstream, monkeypatch):
     store.add(target, str(upstream))
     for name in [name for name in sys.modules if name == "git" or name.startswith("git.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -250,7 +245,7 @@ def test_no_git(store: MirrorStore, target: Target, upstream: Path, monkeypatch:
         open_checkout(target, Ref.parse("git:main"), store=store)
 
 
-def test_a_home_that_cannot_be_written(target: Target, upstream: Path, tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written(target, upstream, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SentinelError, match=r"cannot write to .*file.*; set SENTINEL_HOME"):
         MirrorStore(Home(tmp_path / "file")).add(target, str(upstream))
@@ -258,7 +253,7 @@ def test_a_home_that_cannot_be_written(target: Target, upstream: Path, tmp_path:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("place", ["/proc", "/proc/nothing", "x" * 300])
-def test_a_home_that_cannot_be_made(place: str, target: Target, upstream: Path, tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_made(place, target, upstream, tmp_path):
     home = Home(tmp_path / place)
     with pytest.raises(SentinelError, match=r"cannot write to .*; set SENTINEL_HOME to a folder"):
         MirrorStore(home).add(target, str(upstream))
@@ -266,7 +261,7 @@ def test_a_home_that_cannot_be_made(place: str, target: Target, upstream: Path, 
         open_checkout(target, Ref("path", str(upstream)), store=MirrorStore(home))
 
 
-def test_no_disk_space(store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_disk_space(store, target, upstream, monkeypatch):
     def full(*_: object, **__: object) -> None:
         with open("/dev/full", "wb") as file:
             file.write(b"x" * 100_000)

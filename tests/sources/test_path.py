@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import Unavailable
-from sentinel.sources import MirrorStore, open_checkout
-from sentinel.targets import Target
+from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 
 
@@ -20,7 +19,7 @@ def _path(folder: Path) -> Ref:
     return Ref.parse(f"path:{folder}")
 
 
-def test_a_clean_work_tree_is_its_commit(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_a_clean_work_tree_is_its_commit(store, target, upstream, git):
     store.add(target, str(upstream))
     made = open_checkout(target, _path(upstream), store=store)
     assert made.tree == open_checkout(target, Ref.parse("git:main"), store=store).tree
@@ -28,7 +27,7 @@ def test_a_clean_work_tree_is_its_commit(store: MirrorStore, target: Target, ups
     assert made.path.is_relative_to(store.home.path)
 
 
-def test_uncommitted_changes_count_inside_the_roots_only(store: MirrorStore, target: Target, upstream: Path) -> None:
+def test_uncommitted_changes_count_inside_the_roots_only(store, target, upstream):
     clean = open_checkout(target, _path(upstream), store=store)
     (upstream / "README.md").write_text("changed\n")
     (upstream / "fake" / "__pycache__").mkdir()
@@ -44,9 +43,7 @@ def test_uncommitted_changes_count_inside_the_roots_only(store: MirrorStore, tar
 
 
 @pytest.mark.parametrize("kind", ["linked", "nested", "plain", "inside another", "no git"])
-def test_where_a_work_tree_stands(
-    store: MirrorStore, target: Target, upstream: Path, tmp_path: Path, git, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_work_tree_stands(store, target, upstream, tmp_path, git, kind, monkeypatch):
     main, folder = git(upstream, "rev-parse", "main"), tmp_path / "tree"
     if kind == "linked":
         git(upstream, "worktree", "add", "-q", "--detach", str(folder))
@@ -70,7 +67,7 @@ def test_where_a_work_tree_stands(
     assert not made.dirty
 
 
-def test_what_cannot_be_had(store: MirrorStore, target: Target, tmp_path: Path) -> None:
+def test_what_cannot_be_had(store, target, tmp_path):
     with pytest.raises(Unavailable, match=r"fake: .*/absent is not a directory"):
         open_checkout(target, _path(tmp_path / "absent"), store=store)
     (tmp_path / "empty").mkdir()
@@ -81,7 +78,7 @@ def test_what_cannot_be_had(store: MirrorStore, target: Target, tmp_path: Path) 
         open_checkout(target, _path(tmp_path / "empty"), store=store)
 
 
-def test_what_is_neither_file_nor_link_and_what_is_large(store: MirrorStore, target: Target, upstream: Path) -> None:
+def test_what_is_neither_file_nor_link_and_what_is_large(store, target, upstream):
     os.mkfifo(upstream / "fake" / "pipe")
     (upstream / "fake" / "weights.bin").write_bytes(bytes(2 << 20))
     os.symlink("/etc/passwd", upstream / "fake" / "passwd")
@@ -100,7 +97,7 @@ def environment(tmp_path: Path, upstream: Path) -> Path:
     return tmp_path / "env"
 
 
-def test_installed_in_another_environment(store: MirrorStore, target: Target, environment: Path) -> None:
+def test_installed_in_another_environment(store, target, environment):
     [site] = environment.glob("lib/python*/site-packages")
     (site / "fake" / "__init__.py").write_text("raise SystemExit('imported')\n")
     shutil.move(site / "fake" / "deep" / "loss.py", environment / "cached.py")
@@ -111,7 +108,7 @@ def test_installed_in_another_environment(store: MirrorStore, target: Target, en
     assert not (made.path / "fake" / "deep" / "loss.py").is_symlink()
 
 
-def test_the_current_folder_is_not_installed(store: MirrorStore, target: Target, upstream: Path, monkeypatch) -> None:
+def test_the_current_folder_is_not_installed(store, target, upstream, monkeypatch):
     monkeypatch.chdir(upstream)
     monkeypatch.syspath_prepend(str(upstream))
     with pytest.raises(Unavailable, match=r"fake is not installed for .*; looked for fake, fake_gym, was_here"):
@@ -119,6 +116,6 @@ def test_the_current_folder_is_not_installed(store: MirrorStore, target: Target,
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/false", "/bin/echo"])
-def test_an_interpreter_that_does_not_run(store: MirrorStore, target: Target, python: str) -> None:
+def test_an_interpreter_that_does_not_run(store, target, python):
     with pytest.raises(Unavailable, match=f"cannot run {python}: "):
         open_checkout(target, Ref.parse("installed"), store=store, python=python)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import Unavailable
-from sentinel.sources import MirrorStore, open_checkout, pypi
+from sentinel.sources import open_checkout, pypi
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.refs import Ref
 
@@ -49,7 +49,7 @@ def _wheel(index: Path, version: str, more: dict[str, bytes] | None = None, pyth
     return path
 
 
-def test_a_release(store: MirrorStore, target: Target, index: Path, upstream: Path) -> None:
+def test_a_release(store, target, index, upstream):
     wheel = _wheel(index, "1.2.0")
     made = open_checkout(target, Ref.parse("pypi:1.2.0"), store=store)
     assert made.roots == ("fake", "gym/fake_gym")
@@ -63,13 +63,13 @@ def test_a_release(store: MirrorStore, target: Target, index: Path, upstream: Pa
 
 
 @pytest.mark.parametrize("scheme", ["purelib", "platlib"])
-def test_a_package_that_an_installer_puts_in_place(store: MirrorStore, target, index: Path, scheme: str) -> None:
+def test_a_package_that_an_installer_puts_in_place(store, target, index, scheme):
     _wheel(index, "1.2.0", {f"fake_dist-1.2.0.data/{scheme}/fake/more.py": b"MORE = 1\n"})
     made = open_checkout(target, Ref.parse("pypi:1.2.0"), store=store)
     assert (made.path / "fake" / "more.py").read_text() == "MORE = 1\n"
 
 
-def test_a_second_run_needs_no_index(store: MirrorStore, target: Target, index: Path) -> None:
+def test_a_second_run_needs_no_index(store, target, index):
     wheel = _wheel(index, "1.2.0")
     made = open_checkout(target, Ref.parse("pypi:1.2.0"), store=store)
     wheel.unlink()
@@ -78,7 +78,7 @@ def test_a_second_run_needs_no_index(store: MirrorStore, target: Target, index: 
     assert open_checkout(target, Ref.parse("pypi:1.2.0"), store=store) == made, "from the wheel that was kept"
 
 
-def test_latest_is_the_newest_release_whatever_interpreter_runs(store: MirrorStore, target: Target, index: Path):
+def test_latest_is_the_newest_release_whatever_interpreter_runs(store, target, index):
     _wheel(index, "1.2.0")
     _wheel(index, "1.10.0", python=">=3.99")
     _wheel(index, "2.0.0rc1")
@@ -90,7 +90,7 @@ def test_latest_is_the_newest_release_whatever_interpreter_runs(store: MirrorSto
     assert open_checkout(target, ref, store=store).version == "1.11.0"
 
 
-def test_what_cannot_be_had(store: MirrorStore, target: Target, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_had(store, target, index, monkeypatch):
     _wheel(index, "1.2.0")
     with pytest.raises(
         Unavailable, match=r"^pypi:9.9 of fake-dist cannot be had: No matching .*fake-dist==9.9"
@@ -104,7 +104,7 @@ def test_what_cannot_be_had(store: MirrorStore, target: Target, index: Path, mon
         open_checkout(Target("fake", "", target.roots), Ref.parse("pypi:1"), store=store)
 
 
-def test_no_network(store: MirrorStore, target: Target, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network(store, target, index, monkeypatch):
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
@@ -112,7 +112,7 @@ def test_no_network(store: MirrorStore, target: Target, index: Path, monkeypatch
         open_checkout(target, Ref.parse("pypi:latest"), store=store)
 
 
-def test_no_pip(store: MirrorStore, target: Target, index: Path, tmp_path: Path, monkeypatch) -> None:
+def test_no_pip(store, target, index, tmp_path, monkeypatch):
     import venv
 
     venv.create(tmp_path / "bare", with_pip=False)
@@ -121,14 +121,14 @@ def test_no_pip(store: MirrorStore, target: Target, index: Path, tmp_path: Path,
         open_checkout(target, Ref.parse("pypi:1.0"), store=store)
 
 
-def test_a_wheel_without_the_package(store: MirrorStore, target: Target, index: Path) -> None:
+def test_a_wheel_without_the_package(store, target, index):
     _wheel(index, "1.0")
     other = Target("fake", "", (PackageRoot("other"),), pypi="fake-dist")
     with pytest.raises(Unavailable, match=r"pypi:1.0 has none of its package roots; looked for other"):
         open_checkout(other, Ref.parse("pypi:1.0"), store=store)
 
 
-def test_a_damaged_wheel_in_the_cache(store: MirrorStore, target: Target, index: Path) -> None:
+def test_a_damaged_wheel_in_the_cache(store, target, index):
     _wheel(index, "1.0")
     kept = store.home.wheels / "fake-dist" / "fake_dist-1.0-py3-none-any.whl"
     kept.parent.mkdir(parents=True)
@@ -138,7 +138,7 @@ def test_a_damaged_wheel_in_the_cache(store: MirrorStore, target: Target, index:
     assert open_checkout(target, Ref.parse("pypi:1.0"), store=store).version == "1.0"
 
 
-def test_a_large_asset_is_left_out(store: MirrorStore, target: Target, index: Path) -> None:
+def test_a_large_asset_is_left_out(store, target, index):
     _wheel(index, "1.0", {"fake/asset.bin": bytes(2 << 20), "fake/table.json": b" " * (2 << 20)})
     made = open_checkout(target, Ref.parse("pypi:1.0"), store=store)
     assert [(gone.path, gone.size) for gone in made.left_out] == [("fake/asset.bin", 2 << 20)]

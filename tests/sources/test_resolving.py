@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from pathlib import Path
 
 import pytest
 
 from sentinel.errors import Unavailable
-from sentinel.sources import MirrorStore, gitrefs, open_checkout
-from sentinel.targets import Target
+from sentinel.sources import gitrefs, open_checkout
 from sentinel.targets.refs import Ref
 
 
-def test_no_mirror(store: MirrorStore, target: Target) -> None:
+def test_no_mirror(store, target):
     with pytest.raises(Unavailable, match=r"^no mirror of fake; run `sentinel mirror add fake`$") as error:
         open_checkout(target, Ref.parse("git:main"), store=store)
     assert error.value.kind == "ref"
     assert not store.home.path.exists(), "nothing is cloned, nothing is made"
 
 
-def test_a_branch_is_preferred_to_a_remote_branch_and_that_to_a_tag(store: MirrorStore, target: Target, upstream, git):
+def test_a_branch_is_preferred_to_a_remote_branch_and_that_to_a_tag(store, target, upstream, git):
     one, two = git(upstream, "rev-parse", "v1^{commit}"), git(upstream, "rev-parse", "main")
     seven = git(upstream, "rev-parse", "refs/pull/7/head")
     git(upstream, "tag", "topic", one)
@@ -36,7 +34,7 @@ def test_a_branch_is_preferred_to_a_remote_branch_and_that_to_a_tag(store: Mirro
     assert store.resolve(target, "topic") == two
 
 
-def test_pull_heads_are_fetched_on_demand(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_pull_heads_are_fetched_on_demand(store, target, upstream, git):
     store.add(target)
     assert "refs/pull/7/head" not in gitrefs.read_refs(store.path("fake"))
     seven = git(upstream, "rev-parse", "refs/pull/7/head")
@@ -48,7 +46,7 @@ def test_pull_heads_are_fetched_on_demand(store: MirrorStore, target: Target, up
     assert store.resolve(target, "pull/7/head") == seven, "it is kept"
 
 
-def test_an_absent_pin_is_looked_for_under_its_pull_request(store: MirrorStore, target: Target, upstream, git) -> None:
+def test_an_absent_pin_is_looked_for_under_its_pull_request(store, target, upstream, git):
     store.add(target)
     seven = git(upstream, "rev-parse", "refs/pull/7/head")
     with pytest.raises(Unavailable, match=f"commit {seven} is not in the mirror; run `sentinel mirror update fake`"):
@@ -56,16 +54,14 @@ def test_an_absent_pin_is_looked_for_under_its_pull_request(store: MirrorStore, 
     assert open_checkout(target, Ref.parse(f"git:{seven}"), store=store, pull=7).commit == seven
 
 
-def test_a_pin_whose_pull_request_was_rebased(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_a_pin_whose_pull_request_was_rebased(store, target, upstream, git):
     store.add(target)
     seven = git(upstream, "rev-parse", "refs/pull/7/head")
     git(upstream, "update-ref", "refs/pull/7/head", "main")
     assert store.resolve(target, seven, pull=7) == seven
 
 
-def test_a_network_failure_says_so_and_is_not_tried_again(
-    store: MirrorStore, target: Target, upstream: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_failure_says_so_and_is_not_tried_again(store, target, upstream, monkeypatch):
     store.add(target, str(upstream))
     shutil.rmtree(upstream)
     for _ in range(2):
@@ -76,7 +72,7 @@ def test_a_network_failure_says_so_and_is_not_tried_again(
 
 
 @pytest.mark.parametrize("name", ["mian", "deadbee", "v2", "refs/heads/mian", "nothing/like/it"])
-def test_an_unknown_name(store: MirrorStore, target: Target, upstream: Path, name: str) -> None:
+def test_an_unknown_name(store, target, upstream, name):
     store.add(target, str(upstream))
     with pytest.raises(Unavailable, match=f"no branch, tag or commit '{name}'") as error:
         store.resolve(target, name)
@@ -84,7 +80,7 @@ def test_an_unknown_name(store: MirrorStore, target: Target, upstream: Path, nam
         assert "the nearest names are main" in error.value.reason
 
 
-def test_a_short_sha_of_several_commits(store: MirrorStore, target: Target, upstream: Path, git) -> None:
+def test_a_short_sha_of_several_commits(store, target, upstream, git):
     tree = git(upstream, "rev-parse", "main^{tree}")
     seen: dict[str, bytes] = {}
     for number in range(1 << 16):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.sources import Home, MirrorStore, cache, leases, open_checkout
+from sentinel.sources import MirrorStore, cache, leases, open_checkout
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -29,7 +29,7 @@ def _end_of_this_run() -> None:
     leases._held.clear()
 
 
-def test_list(home: Home, made: list[Checkout]) -> None:
+def test_list(home, made):
     wheel = home.wheels / "fake-dist" / "fake_dist-1.0-py3-none-any.whl"
     wheel.parent.mkdir(parents=True)
     wheel.write_bytes(b"12345")
@@ -40,13 +40,13 @@ def test_list(home: Home, made: list[Checkout]) -> None:
     assert all(listed["checkout", "fake", checkout.tree].size > 50 for checkout in made)
 
 
-def test_an_empty_home(home: Home) -> None:
+def test_an_empty_home(home):
     assert cache.entries(home) == []
     assert cache.prune(home) == []
     assert not home.path.exists()
 
 
-def test_what_a_live_run_uses_is_kept(home: Home, made: list[Checkout]) -> None:
+def test_what_a_live_run_uses_is_kept(home, made):
     assert cache.prune(home) == []
     _end_of_this_run()
     assert {entry.name for entry in cache.prune(home)} == {checkout.tree for checkout in made}
@@ -55,7 +55,7 @@ def test_what_a_live_run_uses_is_kept(home: Home, made: list[Checkout]) -> None:
     assert home.mirror("fake").is_dir(), "somebody asked for the mirror"
 
 
-def test_what_another_process_uses_is_kept(home: Home, target: Target, made: list[Checkout]) -> None:
+def test_what_another_process_uses_is_kept(home, target, made):
     _end_of_this_run()
     code = (
         "import sys; from pathlib import Path; from sentinel.sources import *; from sentinel.targets import *\n"
@@ -66,7 +66,6 @@ def test_what_another_process_uses_is_kept(home: Home, target: Target, made: lis
     )
     command = [sys.executable, "-c", code, str(home.path), target.repository]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         tree = other.stdout.readline().strip()
         assert tree == made[1].tree
         assert [entry.name for entry in cache.prune(home)] == [made[0].tree]
@@ -75,7 +74,7 @@ def test_what_another_process_uses_is_kept(home: Home, target: Target, made: lis
     assert list((home.checkouts / ".users").iterdir()) == []
 
 
-def test_by_age(home: Home, store: MirrorStore, target: Target, made: list[Checkout]) -> None:
+def test_by_age(home, store, target, made):
     _end_of_this_run()
     record = made[0].path.parent / "checkout.json"
     used = record.stat().st_mtime
@@ -87,14 +86,14 @@ def test_by_age(home: Home, store: MirrorStore, target: Target, made: list[Check
     assert again == made[0], "what was pruned is made again"
 
 
-def test_use_counts_as_use(home: Home, store: MirrorStore, target: Target, made: list[Checkout]) -> None:
+def test_use_counts_as_use(home, store, target, made):
     record = made[0].path.parent / "checkout.json"
     os.utime(record, (0, 0))
     open_checkout(target, made[0].ref, store=store)
     assert record.stat().st_mtime > 0
 
 
-def test_leftovers_of_runs_that_were_cut_off(home: Home, made: list[Checkout]) -> None:
+def test_leftovers_of_runs_that_were_cut_off(home, made):
     leftover = home.checkouts / "fake" / ".new-killed"
     (leftover / "tree").mkdir(parents=True)
     (leftover / "tree").chmod(0o555)

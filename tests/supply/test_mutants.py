@@ -52,7 +52,7 @@ def made(expression: str, operators: Mapping[str, Any], file: str = "") -> list[
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_an_operator_makes(name: str) -> None:
+def test_an_operator_makes(name):
     expression, wanted = MADE[name]
     lines = [mutant.source.splitlines()[2] for mutant in made(expression, {name: OPERATORS[name]})]
     plain = {MUTANTS.ast.unparse(MUTANTS.ast.parse(line.strip())).removeprefix("x = ") for line in lines}
@@ -60,7 +60,7 @@ def test_an_operator_makes(name: str) -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_the_rest_of_the_file_stays(half: str) -> None:
+def test_the_rest_of_the_file_stays(half):
     lines = [
         "# é",
         "class Trainer:",
@@ -79,7 +79,7 @@ def test_the_rest_of_the_file_stays(half: str) -> None:
         compile(mutant.source, "trainer.py", "exec")
 
 
-def test_what_says_something_is_no_signal() -> None:
+def test_what_says_something_is_no_signal():
     said = (
         "class Trainer:\n    def step(self, x, mask):\n        assert x > 0, f'{x - 1}'\n        logger.info(x - 1)\n"
     )

@@ -14,6 +14,7 @@ import pytest
 from shipped import MIRRORS, runner
 from twins import Edit, copied
 
+from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, DoesNotApply
 from sentinel.deciding.law_session import LawSession, Subject, Trial, widened
 from sentinel.deciding.runner import Runner
@@ -66,33 +67,11 @@ NUMBERS: Mapping[str, Any] = {
 GROUPS = ["p", "p", "q", "q"]
 
 
-class First:
-    """Choices that are always the plainest."""
-
-    def integer(self, low: int, high: int) -> int:
-        return low
-
-    def one_of(self, choices: Sequence[Any]) -> Any:
-        return choices[0]
-
-    def integers(self, count: int, low: int, high: int) -> list[int]:
-        return [low] * count
-
-    def permutation(self, count: int) -> list[int]:
-        return list(range(count))
-
-
-class Last(First):
+class Last(Choices):
     """Choices that are always the farthest from the plainest."""
 
     def integer(self, low: int, high: int) -> int:
         return high
-
-    def one_of(self, choices: Sequence[Any]) -> Any:
-        return choices[-1]
-
-    def integers(self, count: int, low: int, high: int) -> list[int]:
-        return [high] * count
 
 
 class Bound:
@@ -120,7 +99,7 @@ class Bound:
         for item in subject.contract.inputs:
             if item.choices and item.domain != "mask" and not item.dialect:
                 made |= {f"{item.name}={choice}": {**plain, item.name: choice} for choice in item.choices[1:]}
-        return {name: self._arranged(subject, inputs, choose or First()) for name, inputs in made.items()}
+        return {name: self._arranged(subject, inputs, choose or Choices(b"")) for name, inputs in made.items()}
 
     def _plain(self, subject: Subject, mask: Sequence[Sequence[int]] | None) -> dict[str, Any]:
         inputs: dict[str, Any] = {}
@@ -178,7 +157,7 @@ class Bound:
         """
         rule: Law = self._catalog.laws[subject.contract.laws[0]]
         reasons = []
-        made = (self.scenarios(subject, choose=choose).values() for choose in (First(), Last()))
+        made = (self.scenarios(subject, choose=choose).values() for choose in (Choices(b""), Last(b"")))
         for scenario in chain.from_iterable(made):
             contract, inputs, unknown = subject.contract, scenario, ""
             while True:

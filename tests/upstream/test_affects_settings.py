@@ -47,7 +47,6 @@ def options(target: str, ref: Ref) -> tuple[Options, ...]:
 @cache
 def code(target: str, ref: Ref) -> str:
     found = checkout(target, ref)
-    assert found is not None
     files = sorted(file for root in found.roots for file in (found.path / root).rglob("*.py"))
     return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
@@ -100,14 +99,13 @@ def knows(recipe: Recipe, ref: Ref, option: Option, value: str) -> bool:
     if value.count(".") > 1:  # the path of a class or function of the target's
         module, _, attribute = value.rpartition(".")
         found = checkout(recipe.target, ref)
-        assert found is not None
         files = [root / f"{module.replace('.', '/')}.py" for root in found.import_roots]
         return any(file.is_file() and re.search(rf"\b{attribute}\b", file.read_text()) for file in files)
     return all(f'"{part}"' in text or f"'{part}'" in text for part in COMPOSED.get(value, (value,)))
 
 
 @pytest.mark.parametrize("bug", NAMING)
-def test_the_settings_are_options_of_the_code_that_has_the_bug(bug: str) -> None:
+def test_the_settings_are_options_of_the_code_that_has_the_bug(bug):
     recipe = RECIPES[bug]
     if not any(options(recipe.target, ref) for ref in refs(recipe)):
         pytest.skip(f"no commit of {bug} is in the mirror store")
@@ -128,7 +126,7 @@ def test_the_settings_are_options_of_the_code_that_has_the_bug(bug: str) -> None
         ("SLIME-LOW-VAR-KL-NAN-GRADIENT", "kl_loss_type", "k4", "knows no 'k4'"),
     ],
 )
-def test_a_wrong_setting_is_found(bug: str, name: str, condition: Any, said: str) -> None:
+def test_a_wrong_setting_is_found(bug, name, condition, said):
     recipe = RECIPES[bug]
     if not any(options(recipe.target, ref) for ref in refs(recipe)):
         pytest.skip(f"no commit of {bug} is in the mirror store")

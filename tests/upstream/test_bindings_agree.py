@@ -148,13 +148,13 @@ def _differing(bound: Bound, boundary: str, contract: str, mask: Any = None) -> 
 
 
 @pytest.mark.parametrize(("boundary", "contract"), _bound())
-def test_oracle_and_boundary_agree(code: Open, boundary: str, contract: str) -> None:
+def test_oracle_and_boundary_agree(code, boundary, contract):
     wrong = _differing(_at(code, boundary, contract), boundary, contract)
     assert set(wrong) == DIFFERS.get(boundary, set()), wrong
 
 
 @pytest.mark.parametrize(("boundary", "contract"), _bound())
-def test_oracle_and_boundary_agree_behind_a_mask(code: Open, boundary: str, contract: str) -> None:
+def test_oracle_and_boundary_agree_behind_a_mask(code, boundary, contract):
     """With padding on the right; SkyRL's, which pads on the left, with gaps."""
     bound = _at(code, boundary, contract, {**MAIN, "roll": ROLL_FIX})
     subject = bound.subject(boundary, contract)
@@ -182,9 +182,7 @@ def test_oracle_and_boundary_agree_behind_a_mask(code: Open, boundary: str, cont
         (f"{PPO}.masked_whiten", "masked_statistics", {"unbiased": False}),
     ],
 )
-def test_the_oracle_of_something_else_does_not_agree(
-    code: Open, boundary: str, contract: str, inputs: Mapping[str, Any]
-) -> None:
+def test_the_oracle_of_something_else_does_not_agree(code, boundary, contract, inputs):
     """What a binding fixes, or states as a dialect, is what the code does."""
     bound = code("skyrl", MAIN["skyrl"])
     subject = bound.subject(boundary, contract)
@@ -203,7 +201,7 @@ def test_the_oracle_of_something_else_does_not_agree(
     ],
     ids=str,
 )
-def test_areals_whole_step_agrees(code: Open, changes: dict[str, Any]) -> None:
+def test_areals_whole_step_agrees(code, changes):
     """On three rows: full, padded, and one whose tool has spoken between two turns."""
     bound = code("areal", MAIN["areal"])
     subject = bound.subject(STEP, "advantage_step")

@@ -56,7 +56,7 @@ def of(file: Path, checkout: Checkout) -> tuple[dict[Any, Any], Training]:
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_it_is_what_verl_made_of_it(name: str) -> None:
+def test_it_is_what_verl_made_of_it(name):
     checkout = copy(*VERL)
     folder = checkout.path / TRAINERS
     assert named(read_mapping(folder / f"{name}.yaml"))
@@ -66,12 +66,11 @@ def test_it_is_what_verl_made_of_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_its_search_path_is_found_in_the_copy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_search_path_is_found_in_the_copy(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkout = copy(*VERL)
     file = checkout.path / "verl" / "experimental" / name
     data, run = of(file, checkout)
-    assert run.options is not None
     assert run.options.name == ("PPO on Megatron" if "megatron" in name else "PPO")
     assert flattened(settings_of(read_mapping(file))).items() <= flattened(data).items()
     found = [run.setting(option) for option in run.options.options]
@@ -86,9 +85,7 @@ def test_its_search_path_is_found_in_the_copy(name: str, tmp_path: Path, monkeyp
       {"generator.n_samples_per_prompt": "8", "trainer.policy.megatron_config.tensor_model_parallel_size": "1"})],
     ids=["verl", "skyrl"],
 )  # fmt: skip
-def test_a_users_own_needs_no_search_path(
-    of_copy: tuple[str, str], text: str, settings: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_users_own_needs_no_search_path(of_copy, text, settings, tmp_path):
     """The second setting of each stands in a file that its base is composed of in turn."""
     file = tmp_path / "run.yaml"
     file.write_text(text)

@@ -75,7 +75,7 @@ def opened_for(searching: Runner, job: Job, subject: Subject) -> OpenTarget:
 
 
 @pytest.mark.parametrize("job", BUGGY)
-def test_a_search_flags_every_buggy_base(job: Job, searching: Runner, request: pytest.FixtureRequest) -> None:
+def test_a_search_flags_every_buggy_base(job, searching, request):
     if job.recipe.bug_id in UNSEEN:
         request.applymarker(pytest.mark.xfail(reason=UNSEEN[job.recipe.bug_id]))
     subject = subject_of(job)
@@ -89,7 +89,7 @@ def test_a_search_flags_every_buggy_base(job: Job, searching: Runner, request: p
 
 
 @pytest.mark.parametrize("job", REPRODUCED)
-def test_each_law_that_a_recipes_scenario_breaks_is_known_to_a_recipe(job: Job, searching: Runner) -> None:
+def test_each_law_that_a_recipes_scenario_breaks_is_known_to_a_recipe(job, searching):
     """Or a search would report the recipe's bug as a new one, wherever it draws a scenario of that kind."""
     subject = subject_of(job)
     open_target = opened_for(searching, job, subject)
@@ -106,7 +106,7 @@ def test_each_law_that_a_recipes_scenario_breaks_is_known_to_a_recipe(job: Job, 
 
 
 @pytest.mark.parametrize("job", FIXED)
-def test_at_a_fix_the_recipes_scenario_breaks_no_law(job: Job, searching: Runner) -> None:
+def test_at_a_fix_the_recipes_scenario_breaks_no_law(job, searching):
     subject = subject_of(job)
     open_target = opened_for(searching, job, subject)
     scenarios = example(subject, job.recipe).variants

@@ -28,7 +28,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("commit", [*COMMITS, *ODD])
-def test_what_breaks_a_law_is_explained_by_a_recipe(commit: tuple[str, str]) -> None:
+def test_what_breaks_a_law_is_explained_by_a_recipe(commit):
     target, ref = bundled_catalog().targets[commit[0]], Ref("git", commit[1])
     recipes = [recipe for recipe in RECIPES.values() if recipe.target == target.name]
     searching = runner()

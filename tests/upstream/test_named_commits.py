@@ -54,7 +54,7 @@ class Place:
     [pytest.param(name, marks=() if name == "roll" else pytest.mark.nightly)
      for name in bundled_catalog().targets if name != "demo"],
 )  # fmt: skip
-def test_every_boundary_is_bound_throughout_history_or_its_function_is_not_there(name: str) -> None:
+def test_every_boundary_is_bound_throughout_history_or_its_function_is_not_there(name):
     """At what the mirror has of the releases, of every 25th commit of main, and of the commits that recipes name."""
     target = bundled_catalog().targets[name]
     try:
@@ -97,7 +97,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         warm.close()
 
 
-def test_every_boundary_answers_or_has_a_reason(place: Place) -> None:
+def test_every_boundary_answers_or_has_a_reason(place):
     catalog, wrong = bundled_catalog(), {}
     searched = {(s.boundary, s.contract.name): s for s in subjects(catalog, place.target.name)[0]}
     for binding in place.target.bindings:
@@ -115,7 +115,7 @@ def test_every_boundary_answers_or_has_a_reason(place: Place) -> None:
     assert not wrong, "\n".join(f"{boundary} ({contract}): {why}" for (boundary, contract), why in wrong.items())
 
 
-def test_every_function_beside_a_boundary_is_spoken_of(place: Place) -> None:
+def test_every_function_beside_a_boundary_is_spoken_of(place):
     """In the modules that have a bound one, at their present or former place."""
     left = [path for _, path, reason in left_unbound(place.target, place.checkout) if not reason]
     assert left == []

@@ -17,7 +17,7 @@ RELATIONS = [
 
 
 @pytest.mark.parametrize(("bug", "pull"), RELATIONS)
-def test_a_known_relation_is_found(bug: str, pull: str) -> None:
+def test_a_known_relation_is_found(bug, pull):
     recipe = RECIPES[bug]
     sources = duplicates(recipe, list(RECIPES.values()), bundled_catalog().targets[recipe.target], MIRRORS, environ={})
     unsearched = [item.note for item in sources[1:3] if not item.searched or "not the whole history" in item.note]

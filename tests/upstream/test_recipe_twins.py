@@ -129,13 +129,13 @@ def decide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decide]:
 
 
 @pytest.mark.parametrize("bug_id", BY_TWIN)
-def test_a_twin_gives_the_other_verdict(decide: Decide, bug_id: str) -> None:
+def test_a_twin_gives_the_other_verdict(decide, bug_id):
     twin, at_pin, at_twin = BY_TWIN[bug_id]
     pinned = skip_without(decide(bug_id, TWINS[twin][0]))
     assert (pinned.verdict.name, decide(bug_id, twin).verdict.name) == (at_pin, at_twin)
 
 
-def test_a_broken_estimator_is_told_by_every_output(decide: Decide) -> None:
+def test_a_broken_estimator_is_told_by_every_output(decide):
     """The masked mean left out: metric, loss and gradient are all off, and the evidence shows by how much."""
     broken = skip_without(decide("SKYRL-ROLLOUT-KL-FSDP", "broken"))
     keys = {item.key.partition(".")[2] for item in broken.comparisons}

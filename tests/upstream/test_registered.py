@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from binding_kit import MAIN
@@ -34,7 +33,7 @@ TARGET = replace(WHOLE, bindings=tuple(b for b in WHOLE.bindings if b.boundary i
 
 
 @pytest.mark.parametrize(("target", "members", "answering"), [("verl", 24, 16), ("skyrl", 13, 10)])
-def test_members_that_nobody_bound_answer(target: str, members: int, answering: int, tmp_path: Path) -> None:
+def test_members_that_nobody_bound_answer(target, members, answering, tmp_path):
     """The others want what their family's model does not: values, baselines, an option of their own."""
     bundled = bundled_catalog()
     file = tmp_path / f"{target}.py"

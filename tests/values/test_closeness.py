@@ -28,7 +28,7 @@ def _no_warnings() -> Any:
 
 
 @given(_ROWS, _DTYPES)
-def test_a_value_agrees_with_itself(rows: list[list[float]], dtype: str) -> None:
+def test_a_value_agrees_with_itself(rows, dtype):
     value = tensor(rows, dtype)
     assert agree(value, value).agrees
     assert agree(value, value.nested()).agrees
@@ -36,7 +36,7 @@ def test_a_value_agrees_with_itself(rows: list[list[float]], dtype: str) -> None
 
 
 @given(_FLOATS, _DTYPES, st.sampled_from([0.5, 0.99, 1.5, 100.0]))
-def test_a_float_agrees_within_its_dtypes_tolerance_and_not_beyond(value: float, dtype: str, times: float) -> None:
+def test_a_float_agrees_within_its_dtypes_tolerance_and_not_beyond(value, dtype, times):
     if not math.isfinite(value):
         return
     relative, absolute = DEFAULTS[dtype]
@@ -52,7 +52,7 @@ def test_a_float_agrees_within_its_dtypes_tolerance_and_not_beyond(value: float,
 
 
 @pytest.mark.parametrize("dtype", sorted(FLOATS))
-def test_nan_and_infinity_equal_themselves_alone(dtype: str) -> None:
+def test_nan_and_infinity_equal_themselves_alone(dtype):
     special = [math.nan, math.inf, -math.inf, 1.0]
     for one in special:
         for other in special:
@@ -62,7 +62,7 @@ def test_nan_and_infinity_equal_themselves_alone(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_integers_are_exact(dtype: str) -> None:
+def test_integers_are_exact(dtype):
     loose = Tolerance(relative=0.5, absolute=10.0)
     assert agree(tensor([100], dtype), [100], loose).agrees
     assert not agree(tensor([100], dtype), [101], loose).agrees
@@ -112,13 +112,13 @@ def test_integers_are_exact(dtype: str) -> None:
     ],
     ids=repr,
 )
-def test_kinds_of_values(observed: Any, expected: Any, same: bool) -> None:
+def test_kinds_of_values(observed, expected, same):
     found = agree(observed, expected)
     assert found.agrees is same
     assert bool(found.detail) is not same
 
 
-def test_the_detail_says_where_by_how_much_and_at_which_tolerance() -> None:
+def test_the_detail_says_where_by_how_much_and_at_which_tolerance():
     found = agree(tensor([[1.0, 2.0], [3.0, 4.5]], "float32"), [[1.0, 2.0], [3.5, 4.0]])
     assert found.detail == (
         "element [1, 0]: expected 3.5, observed 3.0 (tolerance 1e-05 relative, 1e-06 absolute) (2 of 4 differ)"
@@ -127,7 +127,7 @@ def test_the_detail_says_where_by_how_much_and_at_which_tolerance() -> None:
     assert agree(tensor([1], "int64"), [2]).detail.startswith("element [0]: expected 2, observed 1")
 
 
-def test_a_recipes_tolerance_goes_before_the_dtypes() -> None:
+def test_a_recipes_tolerance_goes_before_the_dtypes():
     value = tensor([1.0], "float32")
     assert agree(value, [1.2], Tolerance(relative=0.5)).agrees
     assert agree(value, [1.2], Tolerance(absolute=0.5)).agrees
@@ -136,7 +136,7 @@ def test_a_recipes_tolerance_goes_before_the_dtypes() -> None:
 
 
 @given(_ROWS, _DTYPES)
-def test_a_value_less_itself_is_nothing(rows: list[list[float]], dtype: str) -> None:
+def test_a_value_less_itself_is_nothing(rows, dtype):
     value = tensor(rows, dtype)
     zero = difference(value, value)
     assert (zero.dtype, zero.shape) == (dtype, value.shape)
@@ -152,6 +152,6 @@ def test_a_value_less_itself_is_nothing(rows: list[list[float]], dtype: str) -> 
     [(tensor([1.0], "float32"), tensor([[1.0]], "float32")), ("a", "b"), (None, 1), ([1], [1, 2]), (True, False)],
     ids=repr,
 )
-def test_what_cannot_be_subtracted(left: Any, right: Any) -> None:
+def test_what_cannot_be_subtracted(left, right):
     with pytest.raises(ValueError, match="cannot be subtracted"):
         difference(left, right)

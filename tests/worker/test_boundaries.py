@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Lab, copy_demo
+from demo_kit import MASKED_TOKENS, REJECTED_ROW, copy_demo
 
 LOSS = "    return (loss_mat * {mask}).sum() / {mask}.sum()\n"
 
@@ -29,7 +29,7 @@ def demo_with(tmp_path: Path, losses: str, file: str = "losses.py") -> Path:
         ("loss_mat, loss_mask, loss_agg_mode='other', new=None, *args, **kwargs", "loss_mask"),
     ],
 )
-def test_arguments_are_bound_by_name(signature: str, mask: str, decide: Decide, tmp_path: Path) -> None:
+def test_arguments_are_bound_by_name(signature, mask, decide, tmp_path):
     tree = demo_with(tmp_path, f"def agg_loss({signature}):\n{LOSS.format(mask=mask)}")
     if mask == "response_mask":  # not among the adapter's names: the canonical name itself is only used unlisted
         assert decide(MASKED_TOKENS, tree).verdict.kind == "drift"
@@ -37,13 +37,12 @@ def test_arguments_are_bound_by_name(signature: str, mask: str, decide: Decide, 
         assert decide(MASKED_TOKENS, tree).verdict.name == "fixed"
 
 
-def test_a_former_path_is_found(decide: Decide, tmp_path: Path) -> None:
+def test_a_former_path_is_found(decide, tmp_path):
     tree = demo_with(
         tmp_path, f"def agg_loss(loss_mat, loss_mask, loss_agg_mode):\n{LOSS.format(mask='loss_mask')}", "core.py"
     )
     decision = decide(MASKED_TOKENS, tree)
     assert decision.verdict.name == "fixed"
-    assert decision.measurement is not None
     assert decision.measurement.provenance.boundary == "demo_rl.core.agg_loss"
     assert decision.measurement.provenance.file == "demo_rl/core.py"
 
@@ -73,15 +72,13 @@ def test_a_former_path_is_found(decide: Decide, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_drift_names_what_was_looked_for_and_the_nearest(
-    losses: str, file: str, said: str, decide: Decide, tmp_path: Path
-) -> None:
+def test_drift_names_what_was_looked_for_and_the_nearest(losses, file, said, decide, tmp_path):
     verdict = decide(MASKED_TOKENS, demo_with(tmp_path, losses, file)).verdict
     assert (verdict.name, verdict.kind) == ("inconclusive", "drift")
     assert said in verdict.reason
 
 
-def test_a_shorter_tuple_is_drift(decide: Decide, tmp_path: Path) -> None:
+def test_a_shorter_tuple_is_drift(decide, tmp_path):
     tree = copy_demo(tmp_path / "demo")
     body = "def group_advantage(token_level_rewards, response_mask, index):\n    return (token_level_rewards,)\n"
     (tree / "demo_rl" / "advantages.py").write_text(body)
@@ -106,7 +103,7 @@ def test_a_shorter_tuple_is_drift(decide: Decide, tmp_path: Path) -> None:
         ("demo_rl.nowhere.at.all", False),
     ],
 )
-def test_what_a_recipe_requires(required: str, there: bool, decide: Decide, fixed_tree: Path) -> None:
+def test_what_a_recipe_requires(required, there, decide, fixed_tree):
     verdict = decide({**MASKED_TOKENS, "requires": [required]}, fixed_tree).verdict
     if there:
         assert verdict.name == "fixed"
@@ -115,11 +112,10 @@ def test_what_a_recipe_requires(required: str, there: bool, decide: Decide, fixe
         assert verdict.reason == f"not in this version: the checkout has no {required}"
 
 
-def test_the_evidence_proves_which_code_ran(decide: Decide, broken_tree: Path) -> None:
+def test_the_evidence_proves_which_code_ran(decide, broken_tree):
     import subprocess
 
     decision = decide(MASKED_TOKENS, broken_tree)
-    assert decision.measurement is not None
     found = decision.measurement.provenance
     file = broken_tree / "demo_rl" / "losses.py"
     blob = subprocess.run(["git", "hash-object", file], capture_output=True, text=True, check=True).stdout.strip()
@@ -132,7 +128,7 @@ def test_the_evidence_proves_which_code_ran(decide: Decide, broken_tree: Path) -
     assert " at 0x" not in found.signature
 
 
-def test_code_from_outside_the_checkout_is_not_taken_for_the_targets(decide: Decide, tmp_path: Path) -> None:
+def test_code_from_outside_the_checkout_is_not_taken_for_the_targets(decide, tmp_path):
     tree = demo_with(tmp_path, "from json import dumps as agg_loss\n")
     verdict = decide({**MASKED_TOKENS, "contract": "call", "scenario": {"positional": [1]}, **_CALL}, tree).verdict
     assert (verdict.name, verdict.kind) == ("inconclusive", "drift")
@@ -146,7 +142,7 @@ _CALL: dict[str, Any] = {
 }
 
 
-def test_a_method_through_its_class_and_a_decorated_function(lab: Lab) -> None:
+def test_a_method_through_its_class_and_a_decorated_function(lab):
     source = """
 import functools
 def twice(function):
@@ -176,7 +172,7 @@ class Actor:
     assert found.provenance.line == source[: source.index("@twice\n    def step")].count("\n") + 1
 
 
-def test_a_package_that_fails_to_import_says_the_same_each_time(lab: Lab) -> None:
+def test_a_package_that_fails_to_import_says_the_same_each_time(lab):
     """It has met a folder without an ``__init__.py`` before it failed; what is asked for needs that folder, too."""
     files = {
         "__init__.py": "from .whole import loss\nraise RuntimeError('half a package')\n",

@@ -40,11 +40,11 @@ def shown(packages: Path) -> set[str]:
     return {place.removeprefix(top) for place in binds if place.startswith(top)}
 
 
-def test_an_environment_and_what_it_was_made_from(packages: Path) -> None:
+def test_an_environment_and_what_it_was_made_from(packages):
     assert shown(packages) == {"env/bin", "env/lib", "env/pyvenv.cfg", "base/bin", "base/lib"}
 
 
-def test_what_was_installed_to_be_edited(packages: Path, tmp_path: Path) -> None:
+def test_what_was_installed_to_be_edited(packages, tmp_path):
     for name in ("edited", "older", "letters"):
         (tmp_path / name / "src").mkdir(parents=True)
     (tmp_path / "edited" / "pyproject.toml").write_text("")
@@ -58,14 +58,14 @@ def test_what_was_installed_to_be_edited(packages: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"dir_info": {"editable": true}}', '{"url": 3, "dir_info": 4}'])
-def test_what_tells_nothing_of_it(packages: Path, text: str) -> None:
+def test_what_tells_nothing_of_it(packages, text):
     info = packages / "edited-1.dist-info"
     info.mkdir()
     (info / "direct_url.json").write_text(text)
     assert "env/lib" in shown(packages)
 
 
-def test_a_folder_that_is_no_project_is_not_shown(packages: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_project_is_not_shown(packages, tmp_path):
     (tmp_path / "home" / ".ssh").mkdir(parents=True)
     info = packages / "edited-1.dist-info"
     info.mkdir()
@@ -74,7 +74,7 @@ def test_a_folder_that_is_no_project_is_not_shown(packages: Path, tmp_path: Path
     assert not [place for place in shown(packages) if place.startswith("home")]
 
 
-def test_an_interpreter_in_a_home_folder_does_not_show_it(packages: Path, tmp_path: Path) -> None:
+def test_an_interpreter_in_a_home_folder_does_not_show_it(packages, tmp_path):
     home = packages.parents[2]
     (home / "notes").write_text("")
     (home / "pyvenv.cfg").unlink()
@@ -82,7 +82,7 @@ def test_an_interpreter_in_a_home_folder_does_not_show_it(packages: Path, tmp_pa
     assert "env" not in shown(packages)
 
 
-def test_folders_of_shared_libraries(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_shared_libraries(packages, tmp_path, monkeypatch):
     for name in ("libraries", "letters"):
         (tmp_path / name).mkdir()
     (tmp_path / "libraries" / "libfast.so.3").write_text("")
@@ -90,12 +90,12 @@ def test_folders_of_shared_libraries(packages: Path, tmp_path: Path, monkeypatch
     assert {place for place in shown(packages) if not place.startswith(("env/", "base/"))} == {"libraries"}
 
 
-def test_links_in_a_circle_end(packages: Path) -> None:
+def test_links_in_a_circle_end(packages):
     (packages.parents[2] / "pyvenv.cfg").write_text(f"home = {packages.parents[2] / 'bin'}\n")
     assert "env/lib" in shown(packages)
 
 
-def test_a_script_is_no_interpreter(tmp_path: Path) -> None:
+def test_a_script_is_no_interpreter(tmp_path):
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\nexec python3\n")
     with pytest.raises(
@@ -104,12 +104,12 @@ def test_a_script_is_no_interpreter(tmp_path: Path) -> None:
         bubblewrap.wrapped([str(script)])
 
 
-def test_where_no_wall_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_wall_is_to_be_had(monkeypatch):
     monkeypatch.setattr(bubblewrap, "reason_against", lambda: "no bwrap on PATH")
     assert bubblewrap.wrapped([sys.executable, "-c", ""]) == [sys.executable, "-c", ""]
 
 
-def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_programs_that_are_missing_are_named(monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setenv("PATH", str(tmp_path))
     bubblewrap.reason_against.cache_clear()
@@ -126,12 +126,12 @@ def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tm
         ("raise SystemExit(3)", "it said nothing"),
     ],
 )
-def test_an_interpreter_that_says_nothing_useful(script: str, says: str) -> None:
+def test_an_interpreter_that_says_nothing_useful(script, says):
     with pytest.raises(bubblewrap.InterpreterError, match=rf"cannot run .*python.*: {says}"):
         bubblewrap.ask(None, "-c", script)
 
 
-def test_it_learns_little_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_learns_little_of_the_environment(monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", "secret")
     known = bubblewrap.ask(None, "-c", "import json, os; print(json.dumps(sorted(os.environ)))")
     assert "PATH" in known

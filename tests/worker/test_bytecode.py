@@ -6,10 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from demo_kit import Lab, gone, returned
+from demo_kit import gone, returned
 
 from sentinel.sources.checkouts import files
 from sentinel.sources.trees import FILE, Entry, blob_id, tree_hash
@@ -26,7 +25,7 @@ print(inside.part.VALUE, outside.VALUE)
 """
 
 
-def test_byte_code_of_the_checkout_alone_is_moved(tmp_path: Path) -> None:
+def test_byte_code_of_the_checkout_alone_is_moved(tmp_path):
     root, elsewhere, cache = tmp_path / "root", tmp_path / "elsewhere", tmp_path / "cache"
     (root / "inside").mkdir(parents=True)
     elsewhere.mkdir()
@@ -57,9 +56,7 @@ def listed(tree: Path) -> str:
     return tree_hash(entries)
 
 
-def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(
-    lab: Lab, offered: Callable[[str], str]
-) -> None:
+def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(lab, offered):
     lab.sandbox = offered("strict")
     tree = lab.write({"mod.py": "def f():\n    return 7\n", "broken.py": "def f(:\n", "unasked.py": ""})
     checkout = Checkout("demo", Ref("path", str(tree)), tree, ("pkg",), (tree,), listed(tree))
@@ -89,7 +86,7 @@ def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(
     assert returned(lab.probe(again, "pkg.mod.f")) == 7
 
 
-def test_byte_code_goes_by_what_was_compiled_and_by_no_time(tmp_path: Path) -> None:
+def test_byte_code_goes_by_what_was_compiled_and_by_no_time(tmp_path):
     """A process that compiles may be overtaken by a working copy that moves on: what it made is stamped afterwards."""
     root, cache = tmp_path / "root", tmp_path / "cache"
     part = root / "part.py"
@@ -116,7 +113,7 @@ def test_byte_code_goes_by_what_was_compiled_and_by_no_time(tmp_path: Path) -> N
     assert said(look) == "2"
 
 
-def test_byte_code_that_a_full_disk_has_cut_off_is_made_anew(lab: Lab, offered: Callable[[str], str]) -> None:
+def test_byte_code_that_a_full_disk_has_cut_off_is_made_anew(lab, offered):
     lab.sandbox = offered("basic")
     tree = lab.write({"mod.py": "def f():\n    return 7\n"})
     assert len(lab.load(lab.open(tree), "pkg.mod.f")) == 2

@@ -24,12 +24,12 @@ def digests(source: str, file: str = "a.py") -> dict[str, str]:
     return {code.co_name: digest(code) for code in within(compile(source, file, "exec", dont_inherit=True))}
 
 
-def test_where_a_file_lies_does_not_count() -> None:
+def test_where_a_file_lies_does_not_count():
     assert digests(SOURCE, "a.py") == digests(SOURCE, "/elsewhere/b.py")
     assert {"<module>", "f", "<lambda>"} <= set(digests(SOURCE))
 
 
-def test_another_process_says_the_same() -> None:
+def test_another_process_says_the_same():
     """Sets of strings have another order in each."""
     lines = f"from sentinel.worker.codes import *; print(digest(compile({SOURCE!r}, 'c.py', 'exec')))"
     said = {
@@ -54,12 +54,12 @@ def test_another_process_says_the_same() -> None:
         ("Words.", "Other words."),
     ],
 )
-def test_what_counts(old: str, new: str) -> None:
+def test_what_counts(old, new):
     assert old in SOURCE
     assert digests(SOURCE)["f"] != digests(SOURCE.replace(old, new))["f"]
 
 
-def test_what_was_replaced_in_place() -> None:
+def test_what_was_replaced_in_place():
     def honest() -> int:
         return 1
 

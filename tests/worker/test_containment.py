@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -40,24 +39,24 @@ def is_offered(*flags: str) -> bool:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not is_offered("--pid", "--fork"), reason="only root may do so")
-def test_root_forks_into_a_namespace_and_stays_outside() -> None:
+def test_root_forks_into_a_namespace_and_stays_outside():
     assert told() == ["True first", "True first", "0"]
 
 
 @pytest.mark.skipif(not is_offered("--user", "--map-root-user"), reason="no user namespaces here")
-def test_who_is_root_in_a_user_namespace_alone_stays_able_to_fork() -> None:
+def test_who_is_root_in_a_user_namespace_alone_stays_able_to_fork():
     assert told(*IN_A_USER_NAMESPACE) == ["False as outside", "False as outside", "0"]
 
 
 @pytest.mark.skipif(not is_offered("--user", "--map-root-user"), reason="no user namespaces here")
-def test_who_is_root_in_a_user_namespace_alone_can_be_contained() -> None:
+def test_who_is_root_in_a_user_namespace_alone_can_be_contained():
     asked = "from sentinel.worker import containment; print(containment.reason_against(), containment.may_be_others())"
     command = [*IN_A_USER_NAMESPACE, sys.executable, "-c", asked]
     assert subprocess.run(command, capture_output=True, text=True).stdout.split() == ["None", "False"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="for those who are not root")
-def test_anybody_else_forks_as_ever() -> None:
+def test_anybody_else_forks_as_ever():
     assert told() == ["False as outside", "False as outside", "0"]
 
 
@@ -93,7 +92,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), os.path.exists(scratch))
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not is_offered("--mount", "--pid", "--fork"), reason="only root may do so")
-def test_a_root_whose_folder_is_removed_leaves_nothing(tmp_path: Path) -> None:
+def test_a_root_whose_folder_is_removed_leaves_nothing(tmp_path):
     scratch = tmp_path / "worker" / "target"
     scratch.mkdir(parents=True)
     command = [sys.executable, "-c", REMOVED, str(scratch)]

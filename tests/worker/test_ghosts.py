@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from demo_kit import Lab, returned
+from demo_kit import returned
 
 from sentinel.worker.answers import Failed, Measured
 
@@ -14,7 +14,7 @@ def failure(answer: Measured | Failed) -> tuple[str, str]:
     return answer.kind, answer.reason
 
 
-def test_a_ghost_says_the_version_that_the_target_asks_for(lab: Lab) -> None:
+def test_a_ghost_says_the_version_that_the_target_asks_for(lab):
     text = "import absent_one, absent_two\ndef f():\n    return [absent_one.__version__, absent_two.__version__]\n"
     process = lab.open(lab.write({"mod.py": text}), versions={"absent_one": "1.2.3"})
     assert lab.probe(process, "pkg.mod.f").observation[""]["returned"] == ["1.2.3", "0.0.0"]
@@ -42,7 +42,7 @@ def test_a_ghost_says_the_version_that_the_target_asks_for(lab: Lab) -> None:
         "try:\n    import absent_one\nexcept ModuleNotFoundError:\n    raise\nexcept Exception:\n    pass",
     ],
 )
-def test_an_unguarded_import_gets_a_ghost(statement: str, lab: Lab) -> None:
+def test_an_unguarded_import_gets_a_ghost(statement, lab):
     files = {"mod.py": f"{statement}\ndef f():\n    return 7\n"}
     answer = lab.call(files, "pkg.mod.f")
     assert answer.observation[""]["returned"] == 7
@@ -71,7 +71,7 @@ def test_an_unguarded_import_gets_a_ghost(statement: str, lab: Lab) -> None:
         "def load():\n    import absent_one\ntry:\n    load()\nexcept ImportError:\n    HAVE = False",
     ],
 )
-def test_who_asks_whether_it_is_there_is_told_that_it_is_not(statement: str, lab: Lab) -> None:
+def test_who_asks_whether_it_is_there_is_told_that_it_is_not(statement, lab):
     files = {
         # Somebody else's unguarded import comes first, so that a ghost exists already.
         "unguarded.py": "import absent_one\n",
@@ -109,7 +109,7 @@ sys.modules[__name__] = lazy
 """
 
 
-def test_lazy_modules_are_no_guard(lab: Lab) -> None:
+def test_lazy_modules_are_no_guard(lab):
     """A library that imports all of itself inside ``try/except Exception``, and says only why it failed."""
     files = {
         "library/__init__.py": LAZY,
@@ -121,14 +121,14 @@ def test_lazy_modules_are_no_guard(lab: Lab) -> None:
     assert answer.ghosts == ("absent_one",)
 
 
-def test_a_third_party_importer_sees_no_ghost(lab: Lab) -> None:
+def test_a_third_party_importer_sees_no_ghost(lab):
     tree = lab.write({"mod.py": "import absent_one\nimport vendor\ndef f():\n    return vendor.HAVE\n"})
     (tree / "vendor.py").write_text("try:\n    import absent_one\nexcept ImportError:\n    HAVE = False\n")
     answer = lab.probe(lab.open(tree), "pkg.mod.f")
     assert answer.observation[""]["returned"] is False
 
 
-def test_a_hard_import_of_a_third_party_package_fails_as_it_would(lab: Lab) -> None:
+def test_a_hard_import_of_a_third_party_package_fails_as_it_would(lab):
     tree = lab.write({"mod.py": "import vendor\ndef f():\n    return 7\n"})
     wrapped = "try:\n    import absent_one\nexcept Exception as error:\n    raise RuntimeError('no') from error\n"
     for text in ("import absent_one\n", wrapped):  # the second is how lazy modules tell it
@@ -139,18 +139,18 @@ def test_a_hard_import_of_a_third_party_package_fails_as_it_would(lab: Lab) -> N
 
 
 @pytest.mark.parametrize("statement", ["from pkg import missing", "import pkg.missing", "from .missing import x"])
-def test_the_targets_own_modules_never_become_ghosts(statement: str, lab: Lab) -> None:
+def test_the_targets_own_modules_never_become_ghosts(statement, lab):
     kind, reason = failure(lab.call({"mod.py": f"{statement}\ndef f():\n    return 7\n"}, "pkg.mod.f"))
     assert kind == "import"
     assert "missing" in reason
 
 
-def test_a_missing_part_of_an_installed_package_is_no_ghost(lab: Lab) -> None:
+def test_a_missing_part_of_an_installed_package_is_no_ghost(lab):
     kind, _ = failure(lab.call({"mod.py": "import torch.absent\ndef f():\n    return 7\n"}, "pkg.mod.f"))
     assert kind == "import"
 
 
-def test_a_name_out_of_a_part_that_is_not_there_is_a_ghost(lab: Lab) -> None:
+def test_a_name_out_of_a_part_that_is_not_there_is_a_ghost(lab):
     tree = lab.write({"mod.py": "from torch.absent import one\nfrom vendor import two\ndef f():\n    return 7\n"})
     (tree / "vendor.py").write_text("import absent_one\n")
     answer = lab.probe(lab.open(tree), "pkg.mod.f")
@@ -158,7 +158,7 @@ def test_a_name_out_of_a_part_that_is_not_there_is_a_ghost(lab: Lab) -> None:
     assert answer.ghosts == ("absent_one", "torch.absent")
 
 
-def test_a_ghost_may_be_the_type_of_a_models_field(lab: Lab) -> None:
+def test_a_ghost_may_be_the_type_of_a_models_field(lab):
     """pydantic asks a type for its schema as a model is made."""
     pytest.importorskip("pydantic")
     text = """
@@ -177,7 +177,7 @@ def f():
     assert returned(lab.probe(process, "pkg.mod.f")) == 7
 
 
-def test_the_evidence_names_the_ghosts_that_the_boundary_reaches(lab: Lab) -> None:
+def test_the_evidence_names_the_ghosts_that_the_boundary_reaches(lab):
     files = {
         "mod.py": "import absent_one\nfrom pkg.near import g\ndef f():\n    return g()\n",
         "near.py": "import absent_two\ndef g():\n    return 7\n",
@@ -286,12 +286,12 @@ def reads_names():
 """
 
 
-def test_what_modules_do_with_ghosts_while_they_are_imported(lab: Lab) -> None:
+def test_what_modules_do_with_ghosts_while_they_are_imported(lab):
     found = lab.returned({"mod.py": HARMLESS}, "pkg.mod.f")
     assert found == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]
 
 
-def test_what_is_no_use_of_a_ghost(lab: Lab) -> None:
+def test_what_is_no_use_of_a_ghost(lab):
     process = lab.open(lab.write({"mod.py": HARMLESS}))
     assert lab.probe(process, "pkg.mod.asks_isinstance").observation[""]["returned"] is False
     assert lab.probe(process, "pkg.mod.reads_names").observation[""]["returned"] == "<ghost absent.A.B>"
@@ -331,7 +331,7 @@ def test_what_is_no_use_of_a_ghost(lab: Lab) -> None:
         "logger.info('x')",
     ],
 )
-def test_use_while_probing_is_inconclusive_and_names_it(use: str, lab: Lab) -> None:
+def test_use_while_probing_is_inconclusive_and_names_it(use, lab):
     source = f"""
 import absent_thing as ghost
 logger = ghost.getLogger()
@@ -364,7 +364,7 @@ def f():
     assert reason.startswith("the code used absent_thing"), reason
 
 
-def test_import_time_is_import_time_even_inside_a_probe(lab: Lab) -> None:
+def test_import_time_is_import_time_even_inside_a_probe(lab):
     """A boundary that imports a module of its own on first call: that module may still decorate with a ghost."""
     files = {
         "mod.py": "def f():\n    from pkg.later import g\n    return g()\n",
@@ -373,7 +373,7 @@ def test_import_time_is_import_time_even_inside_a_probe(lab: Lab) -> None:
     assert lab.returned(files, "pkg.mod.f") == 7
 
 
-def test_a_ghost_that_a_late_import_made_is_refused_when_the_probe_uses_it(lab: Lab) -> None:
+def test_a_ghost_that_a_late_import_made_is_refused_when_the_probe_uses_it(lab):
     files = {
         "mod.py": "def f():\n    from pkg.later import g\n    return g()\n",
         "later.py": "import absent\nX = absent.compute()\n\ndef g():\n    return X + 1\n",

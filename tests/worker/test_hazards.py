@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_kit import MASKED_TOKENS, Decide, Lab, copy_demo, failure, gone, returned
+from demo_kit import MASKED_TOKENS, Lab, copy_demo, failure, gone, returned
 
 from sentinel.deciding.processes import contained_places
 from sentinel.recipes.catalog import bundled_catalog
@@ -54,22 +54,20 @@ def demo(lab: Lab, tmp_path: Path) -> TargetProcess:
         ("answer_too_long", {}, "crash", "larger than"),
     ],
 )
-def test_a_probe_that_ends_badly_says_how(
-    name: str, arguments: dict[str, Any], kind: str, said: str, lab: Lab, demo: TargetProcess
-) -> None:
+def test_a_probe_that_ends_badly_says_how(name, arguments, kind, said, lab, demo):
     found = failure(lab.probe(demo, f"{HAZARDS}.{name}", **arguments))
     assert found.kind == kind, found
     assert said in found.reason
 
 
 @under_basic
-def test_a_probe_that_kills_its_parent(lab: Lab, demo: TargetProcess) -> None:
+def test_a_probe_that_kills_its_parent(lab, demo):
     """Under strict the parent is the first process of a namespace, and cannot be killed from inside."""
     found = failure(lab.probe(demo, f"{HAZARDS}.kill_parent"))
     assert (found.kind, found.reason) == ("crash", "the target process ended while a probe ran")
 
 
-def test_an_exception_brings_upstreams_own_traceback(lab: Lab, demo: TargetProcess) -> None:
+def test_an_exception_brings_upstreams_own_traceback(lab, demo):
     found = failure(lab.probe(demo, f"{HAZARDS}.fail"))
     assert (found.kind, found.reason) == ("raised", "the boundary raised ZeroDivisionError: no valid tokens")
     assert 'File "demo_rl/hazards.py"' in found.traceback
@@ -79,7 +77,7 @@ def test_an_exception_brings_upstreams_own_traceback(lab: Lab, demo: TargetProce
 
 
 @pytest.mark.parametrize("name", ["hang", "hang_and_ignore_signals"])
-def test_a_probe_that_hangs_is_ended(name: str, lab: Lab, tmp_path: Path) -> None:
+def test_a_probe_that_hangs_is_ended(name, lab, tmp_path):
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl", timeout=0.3)
     found = failure(lab.probe(process, f"{HAZARDS}.{name}"))
     assert (found.kind, found.reason) == ("timeout", "no answer within 0.3 s")
@@ -87,22 +85,22 @@ def test_a_probe_that_hangs_is_ended(name: str, lab: Lab, tmp_path: Path) -> Non
     assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
 
 
-def test_a_printed_answer_is_no_answer(lab: Lab, demo: TargetProcess, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_printed_answer_is_no_answer(lab, demo, capfd):
     assert returned(lab.probe(demo, f"{HAZARDS}.forge_on_stdout")) == 7
     assert capfd.readouterr() == ("", "")
 
 
-def test_garbage_on_the_pipe_is_no_verdict(lab: Lab, demo: TargetProcess) -> None:
+def test_garbage_on_the_pipe_is_no_verdict(lab, demo):
     assert failure(lab.probe(demo, f"{HAZARDS}.garbage_on_every_descriptor")).kind in ("crash", "exit")
     assert returned(lab.probe(lab.open(lab.folder / "demo", "demo_rl"), f"{HAZARDS}.forge_on_stdout")) == 7
 
 
-def test_a_child_that_comes_back_from_the_call_does_not_answer(lab: Lab, demo: TargetProcess) -> None:
+def test_a_child_that_comes_back_from_the_call_does_not_answer(lab, demo):
     assert [returned(lab.probe(demo, f"{HAZARDS}.return_twice")) for _ in range(5)] == [2] * 5
 
 
 @under_basic
-def test_children_of_a_probe_do_not_outlive_it(lab: Lab, demo: TargetProcess, tmp_path: Path) -> None:
+def test_children_of_a_probe_do_not_outlive_it(lab, demo, tmp_path):
     pids = tmp_path / "pids"
     assert returned(lab.probe(demo, f"{HAZARDS}.leave_children", pid_file=str(pids))) == 7
     left = [int(pid) for pid in pids.read_text().split()]
@@ -110,14 +108,14 @@ def test_children_of_a_probe_do_not_outlive_it(lab: Lab, demo: TargetProcess, tm
     assert all(gone(pid) for pid in left)
 
 
-def test_global_state_does_not_leak_into_the_next_probe(lab: Lab, demo: TargetProcess) -> None:
+def test_global_state_does_not_leak_into_the_next_probe(lab, demo):
     before = returned(lab.probe(demo, f"{HAZARDS}.look_at_the_world"))
     assert returned(lab.probe(demo, f"{HAZARDS}.change_the_world")) == 1
     assert returned(lab.probe(demo, f"{HAZARDS}.change_the_world")) == 1
     assert returned(lab.probe(demo, f"{HAZARDS}.look_at_the_world")) == before
 
 
-def test_what_a_probe_runs_in(lab: Lab, demo: TargetProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_probe_runs_in(lab, demo, monkeypatch):
     world = returned(lab.probe(demo, f"{HAZARDS}.look_at_the_world"))
     assert (world["threads"], world["dynamo"], world["dtype"], world["gradients"]) == (1, "1", "float32", True)
     assert world["secret"] is None
@@ -127,7 +125,7 @@ def test_what_a_probe_runs_in(lab: Lab, demo: TargetProcess, monkeypatch: pytest
     assert (again["random"], again["normal"]) == (world["random"], world["normal"])
 
 
-def test_a_checkout_is_read_only(decide: Decide, broken_tree: Path) -> None:
+def test_a_checkout_is_read_only(decide, broken_tree):
     decision = decide(
         {
             **MASKED_TOKENS,
@@ -140,7 +138,6 @@ def test_a_checkout_is_read_only(decide: Decide, broken_tree: Path) -> None:
         },
         broken_tree,
     )
-    assert decision.checkout is not None
     for path in (decision.checkout.path, *decision.checkout.path.rglob("*")):
         assert not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH), path
     if os.geteuid() != 0:  # nothing is read-only to root
@@ -163,9 +160,7 @@ def test_a_checkout_is_read_only(decide: Decide, broken_tree: Path) -> None:
         ("def f(:\n    pass", "import", "SyntaxError"),
     ],
 )
-def test_an_import_that_ends_badly_says_how(
-    body: str, kind: str, said: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_import_that_ends_badly_says_how(body, kind, said, lab, monkeypatch):
     monkeypatch.setattr(client, "_GRACE", 0.0)
     tree = lab.write({"mod.py": f"{body}\ndef f():\n    return 7\n", "fine.py": "def f():\n    return 7\n"})
     timeout = 0.3 if kind == "timeout" else 30.0
@@ -180,7 +175,7 @@ def test_an_import_that_ends_badly_says_how(
     assert returned(lab.probe(process, "pkg.fine.f", False)) == 7
 
 
-def test_a_run_goes_on_after_an_import_that_kills(decide: Decide, broken_tree: Path) -> None:
+def test_a_run_goes_on_after_an_import_that_kills(decide, broken_tree):
     losses = broken_tree / "demo_rl" / "losses.py"
     good = losses.read_text()
     losses.write_text("import os\nos.kill(os.getpid(), 9)\n")
@@ -201,7 +196,7 @@ def own_zygote() -> Iterator[Zygote]:
     zygote.stop()
 
 
-def test_nothing_is_left_behind(own_zygote: Zygote, tmp_path: Path) -> None:
+def test_nothing_is_left_behind(own_zygote, tmp_path):
     lab = Lab(own_zygote, tmp_path, sandbox="basic")
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
     pids = tmp_path / "pids"
@@ -217,7 +212,7 @@ def test_nothing_is_left_behind(own_zygote: Zygote, tmp_path: Path) -> None:
         own_zygote.target(_checkout(tmp_path / "demo"), ("demo_rl",))
 
 
-def test_a_zygote_that_dies_takes_its_processes_along_and_is_replaced(own_zygote: Zygote, tmp_path: Path) -> None:
+def test_a_zygote_that_dies_takes_its_processes_along_and_is_replaced(own_zygote, tmp_path):
     lab = Lab(own_zygote, tmp_path)
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
     assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
@@ -231,7 +226,7 @@ def test_a_zygote_that_dies_takes_its_processes_along_and_is_replaced(own_zygote
     assert own_zygote.hello()["pid"] != first
 
 
-def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
+def test_an_interpreter_without_torch_is_named(tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # -S: no site-packages, so no torch
     python.chmod(0o755)
@@ -243,7 +238,7 @@ def test_an_interpreter_without_torch_is_named(tmp_path: Path) -> None:
     zygote.stop()
 
 
-def test_no_interpreter_at_all(tmp_path: Path) -> None:
+def test_no_interpreter_at_all(tmp_path):
     zygote = Zygote(Options(python=str(tmp_path / "nothing")))
     with pytest.raises(WorkerError, match=r"cannot start .*nothing"):
         zygote.hello()

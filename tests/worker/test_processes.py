@@ -32,7 +32,6 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         [sys.executable, "-c", LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
-    assert process.stdout is not None
     assert process.stdout.read(1) == b"x"
     yield process
     Leader(process.pid).kill()
@@ -41,18 +40,17 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
 
 def ended(process: subprocess.Popen[bytes]) -> bool:
     """Whether nobody has the other end of its output: neither the leader nor its child."""
-    assert process.stdout is not None
     return bool(select.select([process.stdout], [], [], 20)[0]) and process.stdout.read() == b""
 
 
-def test_a_group_ends_with_its_leader(leader: subprocess.Popen[bytes]) -> None:
+def test_a_group_ends_with_its_leader(leader):
     handle = Leader(leader.pid)
     handle.kill()
     assert ended(leader)
     handle.kill()
 
 
-def test_who_has_the_number_after_the_end_is_not_ended_by_a_second_call(leader: subprocess.Popen[bytes]) -> None:
+def test_who_has_the_number_after_the_end_is_not_ended_by_a_second_call(leader):
     first = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     handle = Leader(first.pid)
     handle.kill()
@@ -62,9 +60,8 @@ def test_who_has_the_number_after_the_end_is_not_ended_by_a_second_call(leader: 
     assert leader.poll() is None
 
 
-def test_a_group_ends_whose_leader_is_gone(leader: subprocess.Popen[bytes]) -> None:
+def test_a_group_ends_whose_leader_is_gone(leader):
     handle = Leader(leader.pid)
-    assert leader.stdin is not None
     leader.stdin.close()
     leader.wait()
     leader.stdin = None
@@ -72,13 +69,12 @@ def test_a_group_ends_whose_leader_is_gone(leader: subprocess.Popen[bytes]) -> N
     assert ended(leader)
 
 
-def test_who_does_not_come_from_here_is_left_alone() -> None:
+def test_who_does_not_come_from_here_is_left_alone():
     """The kernel may have given the number away between a session's first byte and the descriptor."""
     lines = "import os\nif os.fork():\n    os._exit(0)\nprint(os.getpid(), flush=True)\ninput()"
     parent = subprocess.Popen(
         [sys.executable, "-c", lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
-    assert parent.stdout is not None
     orphan = int(parent.stdout.readline())
     parent.wait()
     Leader(orphan).kill()
@@ -87,7 +83,7 @@ def test_who_does_not_come_from_here_is_left_alone() -> None:
     assert parent.stdout.read() == b""
 
 
-def test_folders_that_nobody_keeps_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_that_nobody_keeps_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     kept, handle = client._kept_folder()
     left, other = client._kept_folder()
@@ -101,7 +97,7 @@ def test_folders_that_nobody_keeps_are_removed(tmp_path: Path, monkeypatch: pyte
     os.close(another)
 
 
-def test_a_number_that_another_process_has_by_now_is_left_alone(leader: subprocess.Popen[bytes]) -> None:
+def test_a_number_that_another_process_has_by_now_is_left_alone(leader):
     gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     handle = Leader(gone.pid)
     gone.communicate()

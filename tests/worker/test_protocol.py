@@ -44,13 +44,13 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(VALUES)
-def test_a_value_comes_back_as_it_was(value: Any) -> None:
+def test_a_value_comes_back_as_it_was(value):
     frame = protocol.encode(value)
     assert protocol.decode(frame) == value
     assert protocol.frame_length(frame) == len(frame)
 
 
-def test_floats_that_are_no_numbers_come_back() -> None:
+def test_floats_that_are_no_numbers_come_back():
     back = protocol.decode(protocol.encode([math.nan, math.inf, -math.inf, -0.0]))
     assert math.isnan(back[0])
     assert back[1:3] == [math.inf, -math.inf]
@@ -58,19 +58,19 @@ def test_floats_that_are_no_numbers_come_back() -> None:
 
 
 @given(VALUES, st.data())
-def test_a_frame_that_is_cut_short_is_refused(value: Any, data: st.DataObject) -> None:
+def test_a_frame_that_is_cut_short_is_refused(value, data):
     frame = protocol.encode(value)
     with pytest.raises(protocol.ProtocolError):
         protocol.decode(frame[: data.draw(st.integers(0, len(frame) - 1))])
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_give_a_value_or_a_refusal(noise: bytes) -> None:
+def test_any_bytes_give_a_value_or_a_refusal(noise):
     _refused_or_read(noise)
 
 
 @given(VALUES, st.data())
-def test_a_frame_with_changed_bytes_gives_a_value_or_a_refusal(value: Any, data: st.DataObject) -> None:
+def test_a_frame_with_changed_bytes_gives_a_value_or_a_refusal(value, data):
     frame = bytearray(protocol.encode(value))
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
@@ -122,24 +122,24 @@ def _tensor(**changes: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_a_forged_frame_is_refused(node: Any, body: bytes) -> None:
+def test_a_forged_frame_is_refused(node, body):
     with pytest.raises(protocol.ProtocolError):
         protocol.decode(_frame(node, body))
 
 
-def test_a_frame_nested_beyond_reason_is_refused() -> None:
+def test_a_frame_nested_beyond_reason_is_refused():
     text = b"[" * 200_000 + b"]" * 200_000
     with pytest.raises(protocol.ProtocolError):
         protocol.decode(struct.pack(">QQ", len(text), 0) + text)
 
 
 @pytest.mark.parametrize("value", [{1: 2}, {None: 1}, object, {"a": {3}}, bytearray(), 1j], ids=repr)
-def test_what_cannot_be_sent_is_named(value: Any) -> None:
+def test_what_cannot_be_sent_is_named(value):
     with pytest.raises(TypeError, match="cannot be sent"):
         protocol.encode(value)
 
 
-def test_over_a_socket() -> None:
+def test_over_a_socket():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         protocol.send(ours, {"a": Tensor("float32", (1,), bytes(4))})
@@ -152,7 +152,7 @@ def test_over_a_socket() -> None:
             protocol.receive(theirs)
 
 
-def test_a_frame_has_one_deadline_however_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_has_one_deadline_however_it_comes(monkeypatch):
     clock = iter(range(100))
     monkeypatch.setattr(protocol.time, "monotonic", lambda: float(next(clock)))
     ours, theirs = socket.socketpair()
@@ -167,7 +167,7 @@ def _by_bytes(whole: Any, channel: socket.socket, size: int, deadline: float | N
     return b"".join(whole(channel, 1, deadline) for _ in range(size))
 
 
-def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
+def test_a_frame_over_the_limit_is_refused_before_it_is_read():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(struct.pack(">QQ", protocol.MAX_FRAME, 1))
@@ -175,7 +175,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
             protocol.receive(theirs)
 
 
-def test_structure_costs_more_than_its_text() -> None:
+def test_structure_costs_more_than_its_text():
     """Lists in lists: fifty times their text as objects. Tensors may be large all the same."""
     assert protocol.fits(protocol.encode(Tensor("float64", (1 << 17,), bytes(1 << 20))))
     bomb = b"[" + b"[]," * (protocol.MAX_TEXT // 3) + b"[]]"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from demo_kit import Lab, gone
 
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.values.literals import tensor
-from sentinel.worker.client import Session, TargetProcess, Zygote
+from sentinel.worker.client import Session, TargetProcess
 
 CODE = """
 import os, random, time
@@ -91,7 +90,7 @@ def ask(session: Session, function: str, **calls: dict[str, Any]) -> dict[str, A
     return session.receive()
 
 
-def test_one_session_answers_many_calls_and_says_where_the_code_is(process: TargetProcess) -> None:
+def test_one_session_answers_many_calls_and_says_where_the_code_is(process):
     session = process.session()
     for _ in range(3):
         answer = ask(session, "double", one={}, two={})
@@ -102,14 +101,14 @@ def test_one_session_answers_many_calls_and_says_where_the_code_is(process: Targ
     session.close()
 
 
-def test_what_a_call_raises_refuses_that_call_alone(process: TargetProcess) -> None:
+def test_what_a_call_raises_refuses_that_call_alone(process):
     session = process.session()
     refused = ask(session, "fail").answers[""].refused
     assert refused.reason == "the boundary raised ValueError: not these"
     assert ask(session, "double").answers[""].observation
 
 
-def test_a_boundary_that_is_not_there_is_a_failure_of_the_whole_request(process: TargetProcess) -> None:
+def test_a_boundary_that_is_not_there_is_a_failure_of_the_whole_request(process):
     failure = ask(process.session(), "nothing")
     assert failure.kind == "drift"
 
@@ -126,46 +125,44 @@ def test_a_boundary_that_is_not_there_is_a_failure_of_the_whole_request(process:
         ("own_generators", [], []),
     ],
 )
-def test_a_watched_call_tells_what_else_it_did(
-    function: str, mutated: list[str], globals_: list[str], process: TargetProcess
-) -> None:
+def test_a_watched_call_tells_what_else_it_did(function, mutated, globals_, process):
     answer = ask(process.session(), function, it={"watch": True})
     effects = answer.answers["it"].effects
     assert (effects["mutated"], effects["globals"]) == (mutated, globals_)
 
 
-def test_a_second_call_that_answers_otherwise_shows(process: TargetProcess) -> None:
+def test_a_second_call_that_answers_otherwise_shows(process):
     part = ask(process.session(), "count", it={"watch": True}).answers["it"]
     assert part.observation["returned"] == 1.0
     assert part.effects["again"]["returned"] == 2.0
 
 
-def test_generators_are_seeded_before_every_call(process: TargetProcess) -> None:
+def test_generators_are_seeded_before_every_call(process):
     answers = ask(process.session(), "draw", one={}, two={}).answers
     assert answers["one"].observation == answers["two"].observation
 
 
-def test_a_described_answer_names_the_functions_that_ran(process: TargetProcess) -> None:
+def test_a_described_answer_names_the_functions_that_ran(process):
     """Under the path where each is defined, and the one under which its package hands it on."""
     names = ask(process.session(), "inner").functions
     assert names == ("pkg.code.double", "pkg.code.inner", "pkg.double")
 
 
-def test_a_session_that_hangs_is_killed(lab: Lab) -> None:
+def test_a_session_that_hangs_is_killed(lab):
     process = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=0.5)
     session = process.session()
     assert "no answer within 0.5 s" in ask(session, "hang").reason
     assert gone(session._leader.pid)
 
 
-def test_a_probe_beside_a_session_leaves_it_alive(lab: Lab, process: TargetProcess) -> None:
+def test_a_probe_beside_a_session_leaves_it_alive(lab, process):
     session = process.session()
     ask(session, "count")
     lab.probe(process, "pkg.code.double", values=tensor([1.0], "float32"))
     assert ask(session, "count").answers[""].observation["returned"] == 2.0
 
 
-def test_threads_may_ask_one_process_at_the_same_time(process: TargetProcess) -> None:
+def test_threads_may_ask_one_process_at_the_same_time(process):
     def search(number: int) -> list[Any]:
         session = process.session()
         answers = [ask(session, "count").answers[""].observation["returned"] for _ in range(5)]
@@ -176,7 +173,7 @@ def test_threads_may_ask_one_process_at_the_same_time(process: TargetProcess) ->
         assert list(pool.map(search, range(8))) == [[1.0, 2.0, 3.0, 4.0, 5.0]] * 8
 
 
-def test_sessions_that_ended_leave_room_for_others(zygote: Zygote, offered: Callable[[str], str]) -> None:
+def test_sessions_that_ended_leave_room_for_others(zygote, offered):
     """Strictly contained there are at most 256 processes, and one that nobody has waited for is one of them."""
     offered("strict")
     process = zygote.oracle()

@@ -32,7 +32,7 @@ def syntax_error(line: str, message: str = "invalid syntax") -> SyntaxError:
         (AttributeError("module 'enum' has no attribute 'StrEnum'", name="StrEnum", obj=enum), (3, 11)),
     ],
 )
-def test_what_a_newer_python_has(error: BaseException, version: tuple[int, int]) -> None:
+def test_what_a_newer_python_has(error, version):
     assert versions.needed_version(error) == version
 
 
@@ -47,10 +47,10 @@ def test_what_a_newer_python_has(error: BaseException, version: tuple[int, int])
         ValueError("no"),
     ],
 )
-def test_a_broken_head_is_only_broken(error: BaseException) -> None:
+def test_a_broken_head_is_only_broken(error):
     assert versions.needed_version(error) is None
 
 
-def test_a_python_that_has_it_needs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_has_it_needs_no_other(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
     assert versions.needed_version(syntax_error("type Rows = list[int]")) is None

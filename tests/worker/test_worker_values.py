@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from demo_kit import Lab, returned
+from demo_kit import returned
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,17 +86,17 @@ def itself():
 
 
 @pytest.mark.parametrize("dtype", sorted(STORAGE))
-def test_every_dtype_goes_to_torch_and_back(dtype: str, lab: Lab) -> None:
+def test_every_dtype_goes_to_torch_and_back(dtype, lab):
     value = tensor([[0, 1], [1, 0]], dtype)
     assert lab.returned(ECHO, "pkg.mod.echo", value=value) == value
 
 
-def test_special_floats_go_and_come_bit_by_bit(lab: Lab) -> None:
+def test_special_floats_go_and_come_bit_by_bit(lab):
     value = tensor([math.nan, math.inf, -math.inf, -0.0, 1e-40], "float32")
     assert lab.returned(ECHO, "pkg.mod.echo", value=value).data == value.data
 
 
-def test_literals_become_live_objects(lab: Lab) -> None:
+def test_literals_become_live_objects(lab):
     process = lab.open(lab.write(ECHO))
     kinds = {
         "torch.Tensor": tensor([1.0], "float32"),
@@ -114,13 +113,13 @@ def test_literals_become_live_objects(lab: Lab) -> None:
     assert returned(lab.probe(process, "pkg.mod.attribute", value=Namespace({"x": [1, 2]}), name="x")) == [1, 2]
 
 
-def test_a_missing_attribute_of_a_namespace_is_drift(lab: Lab) -> None:
+def test_a_missing_attribute_of_a_namespace_is_drift(lab):
     answer = lab.call(ECHO, "pkg.mod.attribute", value=Namespace({"x": 1}), name="gae_timestep_unit")
     assert answer.kind == "drift"
     assert "'gae_timestep_unit'" in answer.reason
 
 
-def test_what_is_returned_becomes_data(lab: Lab) -> None:
+def test_what_is_returned_becomes_data(lab):
     found = lab.returned(ECHO, "pkg.mod.zoo")
     assert found == {
         "enum": "Colour.RED",
@@ -141,9 +140,7 @@ def test_what_is_returned_becomes_data(lab: Lab) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "bool"])
 @pytest.mark.parametrize("shape", [(2, 3), (2, 1), (2, 0), ()])
-def test_a_tensor_that_is_not_contiguous_has_its_values_and_something_else_between_them(
-    dtype: str, shape: tuple[int, ...], lab: Lab
-) -> None:
+def test_a_tensor_that_is_not_contiguous_has_its_values_and_something_else_between_them(dtype, shape, lab):
     count = math.prod(shape)
     value = Tensor(dtype, shape, tensor([0, 1, 1, 0, 1, 0][:count], dtype).data, contiguous=False)
     process = lab.open(lab.write(ECHO))
@@ -158,14 +155,14 @@ def test_a_tensor_that_is_not_contiguous_has_its_values_and_something_else_betwe
     ("name", "word"),
     [("meta", "meta"), ("sparse", "sparse"), ("complex_numbers", "complex64"), ("itself", "Recursion")],
 )
-def test_what_is_no_data_is_named(name: str, word: str, lab: Lab) -> None:
+def test_what_is_no_data_is_named(name, word, lab):
     answer = lab.call(ECHO, f"pkg.mod.{name}")
     assert answer.kind == "raised"
     assert word in answer.reason
 
 
 @given(st.lists(st.floats(width=16, allow_nan=False)))
-def test_bfloat16_rounds_to_nearest_even(values: list[float]) -> None:
+def test_bfloat16_rounds_to_nearest_even(values):
     for value, rounded in zip(values, tensor(values, "bfloat16").nested(), strict=True):
         if math.isinf(value) or math.isinf(rounded):
             assert abs(value) > 3.3e38
@@ -190,13 +187,13 @@ def test_bfloat16_rounds_to_nearest_even(values: list[float]) -> None:
     ],
     ids=str,
 )
-def test_a_tensor_that_is_none_is_refused(values: Any, dtype: str) -> None:
+def test_a_tensor_that_is_none_is_refused(values, dtype):
     with pytest.raises(ValueError, match=r".+"):
         tensor(values, dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_numbers_that_are_none_are_tagged_for_readers(dtype: str) -> None:
+def test_numbers_that_are_none_are_tagged_for_readers(dtype):
     made = tensor([math.nan, math.inf, -math.inf, 1.0], dtype, requires_grad=True)
     assert plain(made) == ["NaN", "Infinity", "-Infinity", 1.0]
     assert typed({"x": made}) == {"x": {"dtype": dtype, "shape": [4], "tensor": plain(made), "requires_grad": True}}
