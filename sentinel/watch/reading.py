@@ -394,7 +394,7 @@ def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Pat
     """The plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
     if value is None or isinstance(value, (bool, int, float, str, torch.Tensor, np.ndarray, np.generic)):
         yield path, value
-    elif isinstance(value, (list, tuple, dict)) and not value:
+    elif isinstance(value, (tuple, dict)) and not value and len(path) == 1:
         yield path, value  # where further arguments would be
     elif isinstance(value, (list, tuple)):
         if all(item is None or isinstance(item, (bool, int, float, str, torch.Tensor)) for item in value):
