@@ -144,7 +144,8 @@ class UpstreamTests:
                 )
             except subprocess.TimeoutExpired:
                 return {}, f"no end within {TIMEOUT:g} s"
-        out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", done.stdout)
+        plain = re.sub(r"\x1b\[[\d;]*m", "", done.stdout)  # a conftest may ask for colours
+        out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", plain)
         found = {name.partition(" ")[0]: outcome.lower() for outcome, name, _ in _OUTCOME.findall(out)}
         return found, _why(out)
 
