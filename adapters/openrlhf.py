@@ -652,7 +652,9 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """As ``fit`` does: the log-probs of both models, and the loss of both. Either of the two is the boundary."""
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
     trainer = object.__new__(of_trainer.DPOTrainer)
+    loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
     vars(trainer).update(
+        loss_fn=loss,
         tokenizer=stand_in(pad_token_id=0),
         strategy=stand_in(ring_attn_group=None),
         packing_samples=False,
@@ -661,7 +663,6 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     policy = _log_sum(trainer, inputs, -0.5)
     reference = {f"{side}_log_probs": inputs[f"{side}_ref_log_probs"] for side in ("chosen", "rejected")}
     fixed = _log_sum(trainer, {**inputs, **reference}, -1.5)
-    loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
     return {"loss": loss(*policy, *fixed)[0]}
 
 

@@ -225,19 +225,22 @@ _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """A driver's advantage step, with a critic and without. Agents have gaps in their masks: what tools have said."""
+    """A driver's advantage step, with a critic and without. Agents have gaps in their masks: what tools have said.
+
+    Returns have an estimator beside it that knows the mask. GAE has none, and nothing trains the values in the gaps.
+    """
     gaps = Dialect(
         "masked_steps",
         "counted",
-        "time runs by the position of a token: what tools have said between two turns counts as steps",
+        "returns are discounted by the position of a token: what tools have said between two turns counts as steps",
         f"{_MAIN}/utils/functionals.py#L495",
     )
     common: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (PROTOCOL,)}
-    common |= {"dialects": (gaps,)} if agents else {"accepts": {"response_mask": ("full", "right")}}
+    common |= {} if agents else {"accepts": {"response_mask": ("full", "right")}}
     return (
         # What a token that does not count has earned is no reward of its step.
         Binding(function, "generalised_advantage", fixed={"reward_layout": "outcome"} if agents else {}, **common),
-        Binding(function, "discounted_return", fixed=_OUTCOMES, **common),
+        Binding(function, "discounted_return", fixed=_OUTCOMES, dialects=(gaps,) if agents else (), **common),
     )
 
 
