@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -12,12 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sentinel.export.checking import said_by
 from sentinel.recipes.fixes import Fix
 from sentinel.sources import objects
 from sentinel.sources.trees import LINK, too_large
-from sentinel.worker import bubblewrap
-from sentinel.worker.client import Options
-from sentinel.worker.contained import contained_command
 
 #: Seconds for one file of tests.
 TIMEOUT = 240.0
@@ -29,8 +26,6 @@ _TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
 _OUTCOME = re.compile(
     r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:\[\d+\] )?(\S+\.py(?:::\S+)?)(?: - (.*))?", re.MULTILINE
 )
-_FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "TORCHDYNAMO_DISABLE": "1"}
-_PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 
 
 class UpstreamTests:
@@ -109,42 +104,15 @@ class UpstreamTests:
         """Outcome of each test, and the last telling line where there is none."""
         tree = self._tree(side, own_tests)
         roots = [tree, *(path for path in tree.iterdir() if path.is_dir() and (path / "pyproject.toml").exists())]
-        quiet = [
-            "-q",
-            "-rA",
-            "--tb=line",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:sentinel",
-            "-o",
-            "addopts=",
-            "-W",
-            "ignore",
-        ]
-        command = [self._python, "-m", "pytest", *quiet, f"--rootdir={tree}", f"{tree}/{test}"]
+        quiet = "-q -rA --tb=line --color=no -p no:cacheprovider -p no:sentinel -o addopts= -o log_cli=false -W ignore"
+        command = [self._python, "-m", "pytest", *quiet.split(), f"--rootdir={tree}", f"{tree}/{test}"]
+        flags = {"TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": os.pathsep.join(map(str, roots))}
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
-            command = contained_command(command, Path(folder), tree, memory=Options.memory)
-            if self._python != sys.executable:
-                command = bubblewrap.wrapped(command, [folder, str(tree)])
-            environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | _FLAGS
-            paths = os.pathsep.join(map(str, roots))
-            try:
-                done = subprocess.run(
-                    command,
-                    env={**environment, "PYTHONPATH": paths, "HOME": folder, "TMPDIR": folder},
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
-                    timeout=TIMEOUT,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return {}, f"no end within {TIMEOUT:g} s"
-        out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", done.stdout)
+            out = said_by(command, Path(folder), [tree], flags, TIMEOUT)
+        if out is None:
+            return {}, f"no end within {TIMEOUT:g} s"
+        out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some ask for colours whatever is said here
+        out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", out)
         found = {name.partition(" ")[0]: outcome.lower() for outcome, name, _ in _OUTCOME.findall(out)}
         return found, _why(out)
 
