@@ -33,7 +33,7 @@ class Contribution:
     :ivar recipes: those of the root; the first gives the page its name.
     :ivar fix: None where no patch of ours was tried.
     :ivar document: what ``evidence.json`` holds.
-    :ivar diff: the patch with as many lines around it as the page shows.
+    :ivar diff: the patch but for its tests, with as many lines around it as the page shows.
     :ivar guilty: the lines with the bug: file, first line, last line, text.
     """
 
@@ -87,7 +87,9 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
     made = Contribution(recipes, catalog.targets[target], fix, document)
     if fix is None:
         return made
-    return Contribution(recipes, made.target, fix, document, diff_of(fix, store, 1), _guilty(fix, store))
+    code = {edit.file for edit in fix.edits} - {edit.file for edit in fix.tests}
+    shown = diff_of(fix, store, 1, code or {file for file, _, _ in fix.guilty})
+    return Contribution(recipes, made.target, fix, document, shown, _guilty(fix, store))
 
 
 def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ...]:

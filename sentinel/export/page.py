@@ -88,13 +88,13 @@ def _fix(made: Contribution, tests: bool) -> Iterable[str]:
         yield fenced(_of_guilty(made).rstrip("\n"), "diff")
         commit = f"{made.target.repository.removesuffix('.git')}/commit/{made.fix.head}"
         yield f"These are the hunks at the lines above; the whole is [{code(made.fix.head[:12])}]({commit}).\n"
-    elif made.diff:
-        parts = re.split(r"(?m)^(?=diff --git )", made.diff)
-        shown = [part for part in parts if part and (tests or not _is_test(part))]
-        yield fenced("".join(shown).rstrip("\n"), "diff")
-        left = sum(1 for part in parts if part) - len(shown)
-        if left:
-            yield f"The branch also has the regression test ({left} file{'s' if left > 1 else ''}).\n"
+    elif made.fix:
+        yield fenced(made.diff.rstrip("\n"), "diff")
+        for edit in made.fix.tests:
+            if "def test" in edit.new and tests:
+                yield f"Tested in {code(edit.file)}:\n\n" + fenced(_dedented(edit.new.strip("\n")), "python")
+            elif "def test" in edit.new:
+                yield f"The regression test is in the branch, in {code(edit.file)}.\n"
 
 
 def _of_guilty(made: Contribution) -> str:
@@ -110,10 +110,6 @@ def _of_guilty(made: Contribution) -> str:
                 found += [told, part]
                 told = ""
     return "".join(found)
-
-
-def _is_test(part: str) -> bool:
-    return re.match(r"diff --git a/(\S*/)?tests?/", part) is not None
 
 
 def _reach(made: Contribution) -> Iterable[str]:
