@@ -190,10 +190,13 @@ def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, fixed_by
     answer = run_sentinel("verify", evidence, "--no-tests")
     assert answer.status == 0, answer.out + answer.err
     assert "the same: every count and difference" in answer.out
+    assert "the same at 0 of 0" in answer.out
+    assert "it says reproduced at base, fixed at head" in answer.out
     assert answer.out.count("every number is identical") == 2
     for file, old, new, told in (
         (folder / "PULL_REQUEST.md", "26.0", "27.0", "something else than the evidence says"),
         (evidence, '"mended": ', '"mended": 1', "the trial of the fix"),
+        (folder / "run_validation.py", "'bug': 26.0", "'bug': 27.0", "it says changed at base"),
     ):
         text = file.read_text()
         file.write_text(text.replace(old, new))

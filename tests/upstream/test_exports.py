@@ -76,7 +76,7 @@ def test_the_numbers_of_a_prepared_page_come_out_again(
     bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one in every run, and without the trial of its fix; the walks have all."""
-    monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home))
+    monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home.path))
     [file] = (file for file in PREPARED if file.parent.name == bug)
     prepared(file)
     alone = tmp_path / file.name
@@ -87,6 +87,6 @@ def test_the_numbers_of_a_prepared_page_come_out_again(
 @pytest.mark.nightly
 @pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
 def test_a_prepared_pull_request_comes_out_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home))
+    monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home.path))
     prepared(file)
     assert main(["verify", str(file), "--no-tests"]) == 0
