@@ -30,7 +30,7 @@ _EXAMPLE = """\
   sentinel verify reports/                      every evidence below a folder
   sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
   sentinel verify statement-base.json --offline     an in-toto statement: digests only, nothing is run
-  sentinel verify contribution/BUG/evidence.json    what `contribute` left: the numbers, the trial of the fix, the page
+  sentinel verify contribution/BUG/evidence.json    what `contribute` left: numbers, trial of the fix, runner, pages
 
 The recipe is the one that the evidence names where this Sentinel has it, byte for byte; else the copy inside it.
 exit status: 0 every number comes out the same, 1 something is different, 2 it could not be run
