@@ -253,7 +253,9 @@ def checks(made: Contribution) -> Iterator[str]:
     if related:
         fixed = [f"#{item['pull']}" for item in related if item["verdict"] == "fixed"]
         older = sum(item["verdict"] not in ("fixed", "reproduced") for item in related)
-        said = f"{len(related)} heads of pull requests that change lines of this function were run"
+        several = "heads of pull requests that change lines of this function were"
+        one = "head of a pull request that changes lines of this function was"
+        said = f"{len(related)} {several if len(related) > 1 else one} run"
         said += f", {older} of them from before the bug" if older else ""
         yield f"{said}: {'fixed at ' + ', '.join(fixed) if fixed else 'the bug is fixed at none'}."
     elif made.fix:
@@ -268,20 +270,19 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     also = f", but for {', '.join(map(code, mended))}, fixed too" if mended else ""
     yield f"{len(others)} other known bugs of {made.target.name}: each as before{also}."
     for boundary, said in tried["boundaries"].items():
-        name = code(boundary.rpartition(".")[2])
-        parts = [f"{said['mended']} show the bug"]
+        name = code(re.sub(r".*\.(?=[^.]+\.__|(?!__)[^.]+$)", "", boundary))
+        parts = [f"{said['mended']} show{'s' if said['mended'] == 1 else ''} the bug"]
         if said["unjudged"]:
             parts.append(f"on {said['unjudged']} more only values differ that the bug spoils")
         if said["refused"]:
             parts.append(f"{said['refused']} are refused, with the fix as without")
-        parts.append(
-            f"on the other {said['outside']} the largest difference of any output is {said['largest_difference']:g}"
-        )
+        largest = f"{float(said['largest_difference']):g}"
+        parts.append(f"on the other {said['outside']} the largest difference of any output is {largest}")
         yield f"{said['scenarios']} drawn inputs of {name}: {'; '.join(parts)}."
     rest = tried["elsewhere"]
     yield (
         f"{rest['scenarios']} drawn inputs of {rest['boundaries']} other functions: the largest difference of any "
-        f"output is {rest['largest_difference']:g}."
+        f"output is {float(rest['largest_difference']):g}."
     )
     for test, said in tried["regression"].items():
         name = code(test.rpartition("::")[2])
@@ -408,7 +409,7 @@ def sentence(text: str) -> str:
 
 def code(text: str) -> str:
     """Foreign text as code, in a table too; GitHub links nothing inside it."""
-    if text.strip() == text and not re.search(r"[`|<&\\]", text) and message(text) == text:
+    if text.strip() == text and not re.search(r"[`|<&]", text) and message(text) == text:
         return f"`{text}`" if text else ""
     shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
     return f"<code>{unlinked(shown)}</code>" if shown else ""

@@ -121,7 +121,14 @@ class Tried:
             "bugs": {bug: [side.verdict.name for side in pair] for bug, pair in self.bugs.items()},
             "others": {bug: list(pair) for bug, pair in self.others.items()},
             **{name: getattr(self, name) for name in told},
+        } | {  # JSON has no infinity, which is how far apart two answers of unlike form are
+            "boundaries": {name: _finite(said) for name, said in self.boundaries.items()},
+            "elsewhere": _finite(self.elsewhere),
         }
+
+
+def _finite(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: "inf" if value == np.inf else value for name, value in said.items()}
 
 
 class FixTrial:
