@@ -279,6 +279,7 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         largest = f"{float(said['largest_difference']):g}"
         parts.append(f"on the other {said['outside']} the largest difference of any output is {largest}")
         yield f"{said['scenarios']} drawn inputs of {name}: {'; '.join(parts)}."
+    yield from (f"Against it: {prose(problem)}." for problem in tried["problems"])
     rest = tried["elsewhere"]
     yield (
         f"{rest['scenarios']} drawn inputs of {rest['boundaries']} other functions: the largest difference of any "

@@ -66,7 +66,8 @@ def test_a_prepared_page_says_what_its_evidence_says(file: Path) -> None:
         assert file.with_name(name).read_text() == text
         assert text.count("\n") <= most
         assert not {"TODO", "FIXME", "by a person"} & set(text.split())
-    assert (made.document["tried"] or {"problems": []})["problems"] == []
+    if made.fix and made.fix.edits:  # what speaks against upstream's own is said on the page
+        assert made.document["tried"]["problems"] == []
     runner = made.document["runner"]
     assert runner is None or set(runner["sides"].items()) == {("base", "reproduced"), ("head", "fixed")}
 
