@@ -13,7 +13,7 @@ from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sentinel.commands.console import Commands
     from sentinel.deciding.outcomes import Decision
@@ -235,7 +235,7 @@ class _Verifier:
                 found.append(self._heads_again(file, made.recipe, made.fix, recorded["related"]))
             beside = file.with_name("run_validation.py")
             if beside.is_file() and recorded["runner"]["sides"]:
-                found.append(self._runner_again(beside, recorded))
+                found.append(self._runner_again(beside, made.document))
         except SentinelError as error:
             found.append(Outcome(file, "could not", "the fix", reason=str(error)))
         return found
@@ -272,7 +272,7 @@ class _Verifier:
         told = "; ".join(wrong) or f"the same at {len(here)} of {len(recorded)}; the mirror has no others"
         return Outcome(file, "different" if wrong else "same", "heads of pull requests", reason=told)
 
-    def _runner_again(self, file: Path, recorded: dict[str, Any]) -> Outcome:
+    def _runner_again(self, file: Path, recorded: Mapping[str, Any]) -> Outcome:
         """What the runner says that lies beside the evidence, with the packages alone that it names."""
         from sentinel.export.checking import Environment
 

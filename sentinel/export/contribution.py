@@ -84,12 +84,14 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
     fix = fix_of(catalog, target, recipes[0].bug_id) if document["fix"] else None
     if document["fix"] and (fix is None or fix.digest != document["fix"]["digest"]):
         raise SentinelError(f"{document['fix']['file']} is another one here than the one that was tried")
-    made = Contribution(recipes, catalog.targets[target], fix, document)
     if fix is None:
-        return made
+        return Contribution(recipes, catalog.targets[target], fix, document)
+    # The first of a root names it, in whatever order the file has them.
+    recipes = tuple(by_id[bug] for bug in fix.bugs)
+    document = {**document, "bugs": {bug: document["bugs"][bug] for bug in fix.bugs}}
     code = {edit.file for edit in fix.edits} - {edit.file for edit in fix.tests}
     shown = diff_of(fix, store, 1, code or {file for file, _, _ in fix.guilty})
-    return Contribution(recipes, made.target, fix, document, shown, _guilty(fix, store))
+    return Contribution(recipes, catalog.targets[target], fix, document, shown, _guilty(fix, store))
 
 
 def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ...]:
