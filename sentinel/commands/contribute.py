@@ -141,9 +141,10 @@ class _Maker:
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle]]:
         """A root whose fix is tried."""
-        from sentinel.deciding.runner import Runner, options_of
-        from sentinel.export.contribution import contribution, documented, heads_tried
+        from sentinel.deciding.runner import options_of
+        from sentinel.export.contribution import contribution, documented, related
         from sentinel.export.trying import FixTrial
+        from sentinel.history.ledger import Ledger
         from sentinel.recipes import find_recipes
 
         check, options = not self._arguments.no_check, options_of(self._settings, fix.target)
@@ -152,7 +153,7 @@ class _Maker:
         bundles = [
             exporter.export(recipes[bug], fix.base, fix.patched, check=check and bug == fix.bugs[0]) for bug in fix.bugs
         ]
-        tried, related = None, []
+        tried, others = None, []
         if check:
             trial = FixTrial(
                 self._catalog, [fix], self._opened, options, self._store, self._tell, self._arguments.tests_python
@@ -161,13 +162,10 @@ class _Maker:
                 tried = trial.run(fix, tests=not self._arguments.no_tests)
             finally:
                 trial.close()
-            runner = Runner(self._catalog, self._opened, options)
-            try:
-                target = self._catalog.targets[fix.target]
-                related = heads_tried(recipes[fix.bugs[0]], target, runner, self._store, self._tell)
-            finally:
-                runner.close()
-        return contribution(documented(bundles, fix, tried, related), self._catalog, self._store), bundles
+            self._tell(f"{fix.bugs[0]} at the heads of pull requests")
+            ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
+            others = related(ledger, recipes[fix.bugs[0]], fix)
+        return contribution(documented(bundles, fix, tried, others), self._catalog, self._store), bundles
 
     def write(self, made: Contribution, bundles: Sequence[Bundle]) -> Path:
         from sentinel.export.writing import write
@@ -208,7 +206,8 @@ def _tell(
         say(f"git -C {shlex.quote(str(arguments.into))} push YOUR-FORK {branch.name}")
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     body, text = (shlex.quote(str(folder / name)) for name in ("PULL_REQUEST.md", "COMMENT.md"))
-    say(f"gh pr create --repo {repository} --title {shlex.quote(title(made))} --body-file {body}")
+    if not (made.fix and made.fix.head):
+        say(f"gh pr create --repo {repository} --title {shlex.quote(title(made))} --body-file {body}")
     say(f"gh pr comment {made.recipe.upstream.get('pull') or 'NUMBER'} --repo {repository} --body-file {text}")
 
 

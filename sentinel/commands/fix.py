@@ -112,12 +112,12 @@ def told(document: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"  {boundary}: {counted(said['scenarios'], 'drawn scenario')}: {said['mended']} show the bug{shown}, "
             f"{said['unjudged']} differ where no law tells, {said['refused']} are refused; on the other "
-            f"{said['outside']} the largest difference is {said['largest_difference']:g}"
+            f"{said['outside']} the largest difference is {float(said['largest_difference']):g}"
         )
     rest = document["elsewhere"]
     lines.append(
         f"  {rest['boundaries']} other functions: {rest['scenarios']} drawn scenarios, the largest difference is "
-        f"{rest['largest_difference']:g}"
+        f"{float(rest['largest_difference']):g}"
     )
     for file, said in document["tests"].items():
         counts = ", ".join(f"{b} {name}" if b == a else f"{b} {name} (with the fix {a})" for name, (b, a) in

@@ -13,7 +13,7 @@ from sentinel.commands.known import known, settings_options
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sentinel.commands.console import Commands
     from sentinel.deciding.outcomes import Decision
@@ -30,7 +30,7 @@ _EXAMPLE = """\
   sentinel verify reports/                      every evidence below a folder
   sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
   sentinel verify statement-base.json --offline     an in-toto statement: digests only, nothing is run
-  sentinel verify contribution/BUG/evidence.json    what `contribute` left: the numbers, the trial of the fix, the page
+  sentinel verify contribution/BUG/evidence.json    what `contribute` left: numbers, trial of the fix, runner, pages
 
 The recipe is the one that the evidence names where this Sentinel has it, byte for byte; else the copy inside it.
 exit status: 0 every number comes out the same, 1 something is different, 2 it could not be run
@@ -215,7 +215,8 @@ class _Verifier:
         return Outcome(file, "same" if verification.same else "different", subject, recipe, "", verification)
 
     def contribution(self, file: Path, recorded: dict[str, Any], no_tests: bool) -> list[Outcome]:
-        """Check what ``contribute`` left: each decision, the trial of the fix, and that the pages say what it says."""
+        """Check what ``contribute`` left: each decision, the trial of the fix, the heads of other pull requests, the
+        runner, and that the pages say what the evidence says."""
         from sentinel.export.contribution import contribution
         from sentinel.export.page import comment, page
 
@@ -231,6 +232,10 @@ class _Verifier:
                 found.append(Outcome(beside, "same" if same else "different", "the page", reason=told))
             if made.fix and recorded["tried"]:
                 found.append(self._tried_again(file, made.fix, recorded["tried"], no_tests))
+                found.append(self._heads_again(file, made.recipe, made.fix, recorded["related"]))
+            beside = file.with_name("run_validation.py")
+            if beside.is_file() and recorded["runner"]["sides"]:
+                found.append(self._runner_again(beside, made.document))
         except SentinelError as error:
             found.append(Outcome(file, "could not", "the fix", reason=str(error)))
         return found
@@ -246,13 +251,46 @@ class _Verifier:
             now = trial.run(fix, tests=not no_tests).document()
         finally:
             trial.close()
-        left = [name for name in ("tests", "regression") if not _runs_here(now[name]) and now[name] != recorded[name]]
+        left = [name for name in ("tests", "regression") if not (recorded[name] and _runs_here(now[name]))]
         wrong = [name for name in recorded if name not in left and now.get(name) != recorded[name]]
         if wrong:
             told = "; ".join(f"{name}: {recorded[name]} recorded, {now.get(name)} now" for name in wrong)
             return Outcome(file, "different", "the trial of the fix", reason=told)
-        missing = "; upstream's tests cannot all run here" if left else ""
+        missing = "; upstream's tests were not run, then or here" if left else ""
         return Outcome(file, "same", "the trial of the fix", reason=f"the same: every count and difference{missing}")
+
+    def _heads_again(self, file: Path, recipe: Recipe, fix: Fix, recorded: Sequence[dict[str, Any]]) -> Outcome:
+        """The verdicts at those heads of pull requests that this mirror has, too."""
+        from sentinel.export.contribution import related
+        from sentinel.history.ledger import Ledger
+
+        ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
+        now = {item["commit"]: item["verdict"] for item in related(ledger, recipe, fix)}
+        here = [item for item in recorded if item["commit"] in now]
+        wrong = [f"#{item['pull']} {item['verdict']} recorded, {now[item['commit']]} now" for item in here
+                 if now[item["commit"]] != item["verdict"]]  # fmt: skip
+        told = "; ".join(wrong) or f"the same at {len(here)} of {len(recorded)}; the mirror has no others"
+        return Outcome(file, "different" if wrong else "same", "heads of pull requests", reason=told)
+
+    def _runner_again(self, file: Path, recorded: Mapping[str, Any]) -> Outcome:
+        """What the runner says that lies beside the evidence, with the packages alone that it names."""
+        from sentinel.export.checking import Environment
+
+        sides = next(iter(recorded["bugs"].values())).values()
+        opened = self._opened(self._settings)
+        refs = [self._patched(side) or ref_of(side, self._repo) for side in sides]
+        checkouts = [opened(self._catalog.targets[recorded["target"]], ref, None).path for ref in refs]
+        contained = all((side["environment"] or {}).get("sandbox") == "strict" for side in sides)
+        environment = Environment()
+        try:
+            texts = {file.name: file.read_text(encoding="utf-8")}
+            answers = environment.run(texts, "", checkouts, recorded["runner"]["packages"], contained)
+        finally:
+            environment.close()
+        now = {name: tried.status or tried.problem for name, (tried, _) in zip(recorded["runner"]["sides"], answers)}
+        same = now == recorded["runner"]["sides"]
+        told = ", ".join(f"{status} at {name}" for name, status in now.items())
+        return Outcome(file, "same" if same else "different", "the runner", reason=f"it says {told}")
 
     def _opened(self, settings: Settings) -> OpenCheckout:
         from sentinel.deciding.runner import opener

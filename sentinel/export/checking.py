@@ -49,8 +49,45 @@ for checkout in job["checkouts"]:
     os.wait()
 """
 
+#: The environment of what is tried, beside what is passed on of the user's.
 _FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
+
+
+def said_by(
+    command: list[str],
+    folder: Path,
+    readable: Sequence[Path],
+    environment: Mapping[str, str],
+    timeout: float,
+    contained: bool = True,
+) -> str | None:
+    """What a Python command prints, run in a folder of its own; None where it does not end in time.
+
+    :param command: begins with an interpreter; where that is another than ours it sees its own packages too.
+    :param environment: beside the little of the user's own that is passed on.
+    :param contained: whether strictly contained, with these readable.
+    """
+    if contained:
+        own = command[0] == sys.executable
+        command = contained_command(command, folder, *readable, memory=Options.memory)
+        command = command if own else bubblewrap.wrapped(command, [str(folder), *map(str, readable)])
+    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    try:
+        return subprocess.run(
+            command,
+            env={**passed, **_FLAGS, **environment, "HOME": str(folder), "TMPDIR": str(folder)},
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        ).stdout
+    except subprocess.TimeoutExpired:
+        return None
 
 
 @dataclass(frozen=True)
@@ -95,41 +132,25 @@ class Environment:
         mark = secrets.token_hex(16)
         beside = self._linked(("pytest",))
         job = {"mark": mark, "checkouts": list(map(str, checkouts)), "test": test, "pytest": str(beside)}
-        prefix, readable = [self._python or sys.executable], [*checkouts]
-        environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | _FLAGS
+        prefix, readable, environment = [self._python or sys.executable], [*checkouts], {}
         if self._python is None:
             packages = self._linked(tuple(sorted({"torch", "numpy", *needs})))
             environment["PYTHONPATH"] = str(packages)
             prefix += ["-S", "-s"]  # no site-packages
             readable += [packages, beside]
+        git = shutil.which("git")  # a runner asks it for the commit
+        readable += [Path(git)] if git else []
+        limit = TIMEOUT * len(checkouts)
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
             for name, text in {**files, "trial.py": _TRIAL}.items():
                 Path(folder, name).write_text(text, encoding="utf-8")
             command = [*prefix, f"{folder}/trial.py", json.dumps(job)]
-            if contained:
-                git = shutil.which("git")  # a runner asks it for the commit
-                readable += [Path(git)] if git else []
-                command = contained_command(command, Path(folder), *readable, memory=Options.memory)
-                if self._python is not None:
-                    command = bubblewrap.wrapped(command, [folder, *map(str, readable)])
-            try:
-                finished = subprocess.run(
-                    command,
-                    env={**environment, "HOME": folder, "TMPDIR": folder},
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
-                    timeout=TIMEOUT * len(checkouts),
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return [(Tried("", "", f"no answer within {TIMEOUT * len(checkouts):g} s"), None)] * len(checkouts)
-        parts = finished.stdout.split(mark)
+            said = said_by(command, Path(folder), readable, environment, limit, contained)
+        if said is None:
+            return [(Tried("", "", f"no answer within {limit:g} s"), None)] * len(checkouts)
+        parts = said.split(mark)
         if len(parts) != 2 * len(checkouts) + 1:
-            return [(_broken(finished.stdout), None)] * len(checkouts)
+            return [(_broken(said), None)] * len(checkouts)
         return [(_of_runner(parts[n]), _of_test(parts[n + 1]) if test else None) for n in range(0, len(parts) - 1, 2)]
 
     def _linked(self, names: tuple[str, ...]) -> Path:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.deciding.runner import Job, Runner
-from sentinel.errors import SentinelError, Unavailable
+from sentinel.errors import SentinelError
 from sentinel.export.exporting import Bundle
 from sentinel.export.trying import Tried, diff_of
-from sentinel.findings.heads import pulls
-from sentinel.history.commits import merge_base
+from sentinel.findings.heads import heads
+from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, fix_of
@@ -20,7 +19,6 @@ from sentinel.reports.evidence import evidence, validate
 from sentinel.reports.store import parse
 from sentinel.sources import MirrorStore, objects
 from sentinel.targets import Target
-from sentinel.targets.refs import Ref
 
 VERSION = 1
 
@@ -35,7 +33,7 @@ class Contribution:
     :ivar recipes: those of the root; the first gives the page its name.
     :ivar fix: None where no patch of ours was tried.
     :ivar document: what ``evidence.json`` holds.
-    :ivar diff: the patch with as many lines around it as the page shows.
+    :ivar diff: the patch but for its tests, with as many lines around it as the page shows.
     :ivar guilty: the lines with the bug: file, first line, last line, text.
     """
 
@@ -52,7 +50,7 @@ class Contribution:
 
 
 def documented(
-    bundles: Sequence[Bundle], fix: Fix | None, tried: Tried | None, related: Sequence[Mapping[str, Any]]
+    bundles: Sequence[Bundle], fix: Fix | None, tried: Tried | None, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """What ``evidence.json`` holds: each decision's whole evidence, and what was tried beside it."""
     first = bundles[0]
@@ -67,7 +65,7 @@ def documented(
         "tried": tried.document() if tried else None,
         "runner": {"sides": runner, "packages": list(first.runner.packages)} if first.runner else None,
         "reason": first.reason,
-        "related": [dict(item) for item in related],
+        "related": [dict(item) for item in others],
     }
 
 
@@ -86,10 +84,14 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
     fix = fix_of(catalog, target, recipes[0].bug_id) if document["fix"] else None
     if document["fix"] and (fix is None or fix.digest != document["fix"]["digest"]):
         raise SentinelError(f"{document['fix']['file']} is another one here than the one that was tried")
-    made = Contribution(recipes, catalog.targets[target], fix, document)
     if fix is None:
-        return made
-    return Contribution(recipes, made.target, fix, document, diff_of(fix, store, 1), _guilty(fix, store))
+        return Contribution(recipes, catalog.targets[target], fix, document)
+    # The first of a root names it, in whatever order the file has them.
+    recipes = tuple(by_id[bug] for bug in fix.bugs)
+    document = {**document, "bugs": {bug: document["bugs"][bug] for bug in fix.bugs}}
+    code = {edit.file for edit in fix.edits} - {edit.file for edit in fix.tests}
+    shown = diff_of(fix, store, 1, code or {file for file, _, _ in fix.guilty})
+    return Contribution(recipes, catalog.targets[target], fix, document, shown, _guilty(fix, store))
 
 
 def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ...]:
@@ -127,31 +129,14 @@ def load_contribution(file: Path) -> dict[str, Any] | None:
         raise SentinelError(f"{file} is no contribution ({error!r})") from None
 
 
-def heads_tried(
-    recipe: Recipe, target: Target, runner: Runner, store: MirrorStore, tell: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """What the recipe says at each pull request's head, in the mirror, that changes lines of its boundary's function.
+def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
+    """What a recipe says at the newest heads of others' pull requests that change lines of its boundary's function.
 
     A head at which it is ``fixed`` is a report of the bug, whatever its words are, if the bug was where it began.
     """
-    git_dir = store.path(target.name)
-    found = []
-    for pull in pulls(git_dir, target, recipe)[:MOST_HEADS]:
-        tell(f"{recipe.bug_id} at pull request #{pull}")
-        try:
-            commit = store.resolve(target, f"pull/{pull}/head")
-        except Unavailable:
-            continue
-        verdict = _verdict(recipe, commit, runner)
-        if verdict == "fixed":
-            began = merge_base(git_dir, commit, f"refs/heads/{target.branch}")
-            verdict = "fixed" if began and _verdict(recipe, began, runner) == "reproduced" else "older than the bug"
-        found.append({"pull": pull, "commit": commit, "verdict": verdict})
-    return found
-
-
-def _verdict(recipe: Recipe, commit: str, runner: Runner) -> str:
-    ref = Ref("git", commit)
-    decision = runner.decide(Job(recipe, ref))
-    runner.discard(recipe.target, ref)
-    return decision.verdict.name
+    said = {"mends": "fixed", "fixed": "older than the bug"}
+    return [
+        {"pull": head.pull, "commit": head.commit, "verdict": said.get(head.verdict, head.verdict)}
+        for head in heads(ledger, [recipe], MOST_HEADS)
+        if head.commit not in ("", fix.head)
+    ]

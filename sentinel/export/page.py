@@ -48,12 +48,12 @@ def _sections(made: Contribution, tests: bool, recipe: bool) -> Iterator[str]:
     yield from _fix(made, tests)
     yield from _reach(made)
     yield from _numbers(made, ROWS)
+    if recipe:
+        lines = "\n".join(scenario_lines(made.recipe.document))
+        yield details(f"the inputs of {made.recipe.bug_id}", fenced(lines, "text"))
     yield from _reproduction(made)
     yield from _checked(made)
     yield from _limits(made)
-    if recipe:
-        lines = "\n".join(scenario_lines(made.recipe.document))
-        yield details(f"the scenario of {made.recipe.bug_id}", fenced(lines, "text"))
 
 
 # -- sections ----------------------------------------------------------------------------------------------------------
@@ -83,17 +83,32 @@ def _fix(made: Contribution, tests: bool) -> Iterable[str]:
     yield "## Fix\n"
     told = made.fix.fix if made.fix else made.recipe.document.get("fix")
     yield f"{sentence(str(told))}\n" if told else ""
-    if made.diff:
-        parts = re.split(r"(?m)^(?=diff --git )", made.diff)
-        shown = [part for part in parts if part and (tests or not _is_test(part))]
-        yield fenced("".join(shown).rstrip("\n"), "diff")
-        left = sum(1 for part in parts if part) - len(shown)
-        if left:
-            yield f"The branch also has the regression test ({left} file{'s' if left > 1 else ''}).\n"
+    if made.fix and made.fix.head:
+        yield fenced(_of_guilty(made).rstrip("\n"), "diff")
+        commit = f"{made.target.repository.removesuffix('.git')}/commit/{made.fix.head}"
+        yield f"These are the hunks at the lines above; the whole is [{code(made.fix.head[:12])}]({commit}).\n"
+    elif made.fix:
+        yield fenced(made.diff.rstrip("\n"), "diff")
+        for edit in made.fix.tests:
+            if "def test" in edit.new and tests:
+                yield f"Tested in {code(edit.file)}:\n\n" + fenced(_dedented(edit.new.strip("\n")), "python")
+            elif "def test" in edit.new:
+                yield f"The regression test is in the branch, in {code(edit.file)}.\n"
 
 
-def _is_test(part: str) -> bool:
-    return re.match(r"diff --git a/(\S*/)?tests?/", part) is not None
+def _of_guilty(made: Contribution) -> str:
+    """The hunks of upstream's own fix that touch lines with the bug: the rest may be anything."""
+    found, file = [], ""
+    for part in re.split(r"(?m)^(?=diff --git |@@ )", made.diff):
+        header = re.search(r"(?m)^--- a/(.*)$", part)
+        if header:
+            file, told = header[1], part[header.start() :]
+        elif hunk := re.match(r"@@ -(\d+)(?:,(\d+))?", part):
+            first, last = int(hunk[1]), int(hunk[1]) + int(hunk[2] or 1) - 1
+            if any(name == file and start <= last and first <= end for name, start, end, _ in made.guilty):
+                found += [told, part]
+                told = ""
+    return "".join(found)
 
 
 def _reach(made: Contribution) -> Iterable[str]:
@@ -106,24 +121,33 @@ def _reach(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution, most: int) -> Iterable[str]:
+    """One table: of one bug its numbers, of a root the first few of each bug with the function that has it."""
     yield "## Numbers\n"
-    for bug, sides in made.document["bugs"].items():
-        rows, count = _rows(sides)
-        if not rows:
-            continue
-        after = "with the fix" if made.fix and made.fix.edits else "at the fix"
+    bugs = {bug: (sides, *found) for bug, sides in made.document["bugs"].items() if (found := _rows(sides))[0]}
+    after = "with the fix" if made.fix and made.fix.edits else "at the fix"
+    several = len(bugs) > 1
+    each = max(1, most // max(1, len(bugs)))
+    head = False
+    for bug, (sides, rows, count) in bugs.items():
         other = [name for name in sides if name != "base"]
-        columns = ["", "with the bug", "right", *([after] if other else [])]
-        yield f"{code(bug)}, {code(_one(sides)['boundary']['written'])}: {len(rows)} of {count} numbers differ.\n"
-        yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
-        for key, *values in rows[:most]:
+        written = _one(sides)["boundary"]["written"]
+        if not head:
+            if not several:
+                yield f"{code(bug)}, {code(written)}: {len(rows)} of {count} numbers differ.\n"
+            columns = ["", "with the bug", "right", *([after] if other else [])]
+            columns = ["function", "differ", *columns] if several else columns
+            yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
+            head = True
+        for key, *values in rows[:each]:
             texts = apart(*values[:2]) + ([in_digits(values[2])] if other else [])
             if other and values[2] == values[1]:
                 texts[2] = texts[1]
-            yield f"| {' | '.join(map(code, [key, *texts]))} |"
-        if len(rows) > most:
-            yield f"\nThe first {most} of the {len(rows)} are shown."
-        yield ""
+            cells = [code(text) for text in (key, *texts)]
+            cells = [code(written.rpartition(".")[2]), f"{len(rows)} of {count}", *cells] if several else cells
+            yield f"| {' | '.join(cells)} |"
+        if len(rows) > each and not several:
+            yield f"\nThe first {each} of the {len(rows)} are shown."
+    yield ""
 
 
 def _rows(sides: Mapping[str, Any]) -> tuple[list[Row], int]:
@@ -145,7 +169,7 @@ def _reproduction(made: Contribution) -> Iterable[str]:
         yield f"There is no runner that does without Sentinel: {sentence(made.document['reason'])}\n"
         return
     yield (
-        f"Without the framework's environment, with {', '.join(runner['packages'])} alone, the attached "
+        f"Without the framework's environment, with {_and(runner['packages'])} alone, the attached "
         "`run_validation.py` calls the function in a checkout (exit status 1 with the bug, 0 without):\n"
     )
     yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
@@ -159,20 +183,24 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 def checks(made: Contribution) -> Iterator[str]:
     """What was tried, a line of Markdown each."""
+    told: dict[str, list[str]] = {}
     for bug, sides in made.document["bugs"].items():
-        told = [f"{side['verdict']} at {_revision(side)}" for side in sides.values()]
-        yield f"{code(bug)}: {', '.join(told)}."
+        told.setdefault(", ".join(f"{side['verdict']} at {_revision(side)}" for side in sides.values()), []).append(bug)
+    for said, bugs in told.items():
+        yield f"{_and(map(code, bugs))}: {said}."
     runner = made.document["runner"]
     if runner and runner["sides"]:
         said = ", ".join(f"{code(status)} at {name}" for name, status in runner["sides"].items())
-        yield f"`run_validation.py`, tried in an environment of {', '.join(runner['packages'])}: {said}."
+        yield f"`run_validation.py`, tried in an environment of {_and(runner['packages'])}: {said}."
     if made.document["tried"]:
         yield from _tried(made, made.document["tried"])
     related = made.document["related"]
     if related:
         fixed = [f"#{item['pull']}" for item in related if item["verdict"] == "fixed"]
         older = sum(item["verdict"] not in ("fixed", "reproduced") for item in related)
-        said = f"{len(related)} heads of pull requests that change lines of this function were run"
+        several = "heads of pull requests that change lines of this function were"
+        one = "head of a pull request that changes lines of this function was"
+        said = f"{len(related)} {several if len(related) > 1 else one} run"
         said += f", {older} of them from before the bug" if older else ""
         yield f"{said}: {'fixed at ' + ', '.join(fixed) if fixed else 'the bug is fixed at none'}."
     elif made.fix:
@@ -187,17 +215,20 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     also = f", but for {', '.join(map(code, mended))}, fixed too" if mended else ""
     yield f"{len(others)} other known bugs of {made.target.name}: each as before{also}."
     for boundary, said in tried["boundaries"].items():
-        name = code(boundary.rpartition(".")[2])
-        unjudged = f", on {said['unjudged']} more no law tells" if said["unjudged"] else ""
-        unjudged += f", {said['refused']} are refused" if said["refused"] else ""
-        yield (
-            f"{said['scenarios']} drawn inputs of {name}: {said['mended']} show the bug{unjudged}; on the other "
-            f"{said['outside']} the largest difference of any output is {said['largest_difference']:g}."
-        )
+        name = code(re.sub(r".*\.(?=[^.]+\.__|(?!__)[^.]+$)", "", boundary))
+        parts = [f"{said['mended']} show{'s' if said['mended'] == 1 else ''} the bug"]
+        if said["unjudged"]:
+            parts.append(f"on {said['unjudged']} more only values differ that the bug spoils")
+        if said["refused"]:
+            parts.append(f"{said['refused']} are refused, with the fix as without")
+        largest = f"{float(said['largest_difference']):g}"
+        parts.append(f"on the other {said['outside']} the largest difference of any output is {largest}")
+        yield f"{said['scenarios']} drawn inputs of {name}: {'; '.join(parts)}."
+    yield from (f"Against it: {prose(problem)}." for problem in tried["problems"])
     rest = tried["elsewhere"]
     yield (
         f"{rest['scenarios']} drawn inputs of {rest['boundaries']} other functions: the largest difference of any "
-        f"output is {rest['largest_difference']:g}."
+        f"output is {float(rest['largest_difference']):g}."
     )
     for test, said in tried["regression"].items():
         name = code(test.rpartition("::")[2])
@@ -211,7 +242,8 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         else:
             counts = [f"{b} {name}" if a == b else f"{b} {name} ({a} with the fix)" for name, (b, a) in
                       sorted(said["outcomes"].items())]  # fmt: skip
-            yield f"{code(file)}: {', '.join(counts)}, the same with the fix."
+            same = all(b == a for b, a in said["outcomes"].values())
+            yield f"{code(file)}: {', '.join(counts)}{', the same with the fix' if same else ''}."
 
 
 def _limits(made: Contribution) -> Iterable[str]:
@@ -224,6 +256,11 @@ def _limits(made: Contribution) -> Iterable[str]:
     for item in there["stand_ins"]:
         yield f"* Stands in for {code(item['name'])}: {sentence(item['reason'])}"
     yield "* `sentinel verify evidence.json` runs all of it again and holds this page to it.\n"
+
+
+def _and(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _one(sides: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -318,7 +355,7 @@ def sentence(text: str) -> str:
 
 def code(text: str) -> str:
     """Foreign text as code, in a table too; GitHub links nothing inside it."""
-    if text.strip() == text and not re.search(r"[`|<&\\]", text) and message(text) == text:
+    if text.strip() == text and not re.search(r"[`|<&]", text) and message(text) == text:
         return f"`{text}`" if text else ""
     shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
     return f"<code>{unlinked(shown)}</code>" if shown else ""

@@ -52,17 +52,20 @@ def files_of(fix: Fix, store: MirrorStore) -> Files:
     return edited(fix, lambda file: there.get(file, ""), content)
 
 
-def diff_of(fix: Fix, store: MirrorStore, context: int = 3) -> str:
+def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str] = ()) -> str:
     """The fix as an ordinary diff.
 
+    :param files: these alone: a mirror may have no others.
     :raises SentinelError: as :func:`files_of`.
     """
+    chosen = set(files)
     if fix.edits:
-        return diff(files_of(fix, store), context)
+        edits = tuple(edit for edit in fix.edits if not chosen or edit.file in chosen)
+        return diff(files_of(replace(fix, edits=edits), store), context)
     from sentinel.sources.gitbinary import run_checked
 
-    git_dir = store.path(fix.target)
-    return run_checked(git_dir, "diff", f"-U{context}", "--no-ext-diff", fix.commit, fix.head, "--").decode()
+    wanted = "diff", f"-U{context}", "--no-ext-diff", fix.commit, fix.head, "--", *sorted(chosen)
+    return run_checked(store.path(fix.target), *wanted).decode()
 
 
 def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> OpenCheckout:
@@ -118,7 +121,14 @@ class Tried:
             "bugs": {bug: [side.verdict.name for side in pair] for bug, pair in self.bugs.items()},
             "others": {bug: list(pair) for bug, pair in self.others.items()},
             **{name: getattr(self, name) for name in told},
+        } | {  # JSON has no infinity, which is how far apart two answers of unlike form are
+            "boundaries": {name: _finite(said) for name, said in self.boundaries.items()},
+            "elsewhere": _finite(self.elsewhere),
         }
+
+
+def _finite(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: "inf" if value == np.inf else value for name, value in said.items()}
 
 
 class FixTrial:
@@ -223,9 +233,9 @@ class FixTrial:
 
     def _tests(self, fix: Fix, tried: Tried) -> None:
         with UpstreamTests(self._store.path(fix.target), fix, files_of(fix, self._store), self._python) as upstream:
-            for file in upstream.files:
-                self._tell(f"{fix.bugs[0]}: upstream's {file}")
-                tried.tests[file] = told = upstream.compared(file)
+            self._tell(f"{fix.bugs[0]}: upstream's {', '.join(upstream.files) or 'tests: none'}")
+            tried.tests = upstream.compared()
+            for told in tried.tests.values():
                 tried.problems += [f"{name} passed, and fails with the fix" for name in told.get("worse", ())]
             if fix.regression:
                 tried.regression = upstream.regression()

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sentinel.export.checking import said_by
 from sentinel.recipes.fixes import Fix
 from sentinel.sources import objects
 from sentinel.sources.trees import LINK, too_large
-from sentinel.worker import bubblewrap
-from sentinel.worker.client import Options
-from sentinel.worker.contained import contained_command
 
 #: Seconds for one file of tests.
 TIMEOUT = 240.0
@@ -29,8 +26,6 @@ _TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
 _OUTCOME = re.compile(
     r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:\[\d+\] )?(\S+\.py(?:::\S+)?)(?: - (.*))?", re.MULTILINE
 )
-_FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "TORCHDYNAMO_DISABLE": "1"}
-_PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 
 
 class UpstreamTests:
@@ -78,76 +73,64 @@ class UpstreamTests:
         out = run_checked(self._git_dir, "diff", "--name-only", "--no-renames", self._fix.commit, self._fix.head, "--")
         return out.decode().split("\n")[:-1]
 
-    def compared(self, file: str) -> dict[str, Any]:
-        """How many tests of a file passed, failed and so on without the fix and with it; or why none ran."""
-        before, said = self._run("without", file)
-        if "passed" not in before.values():  # what fails on both sides tells nothing
-            return {"not_runnable": said}
-        after, _ = self._run("with", file)
-        counts: dict[str, list[int]] = {}
-        for side, outcomes in enumerate((before, after)):
-            for outcome in outcomes.values():
-                counts.setdefault(outcome, [0, 0])[side] += 1
-        worse = sorted(name for name, outcome in before.items() if outcome == "passed" != after.get(name, "error"))
-        return {"outcomes": counts, "worse": worse}
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """Of each file how many tests passed, failed and so on without the fix and with it; or why none ran."""
+        sides = [self._run(side, self.files) for side in ("without", "with")]
+        told: dict[str, dict[str, Any]] = {}
+        for file in self.files:
+            (before, said), (after, _) = (side[file] for side in sides)
+            if "passed" not in before.values():  # what fails on both sides tells nothing
+                told[file] = {"not_runnable": said}
+                continue
+            counts: dict[str, list[int]] = {}
+            for side, outcomes in enumerate((before, after)):
+                for outcome in outcomes.values():
+                    counts.setdefault(outcome, [0, 0])[side] += 1
+            worse = sorted(name for name, outcome in before.items() if outcome == "passed" != after.get(name, "error"))
+            told[file] = {"outcomes": counts, "worse": worse}
+        return told
 
     def regression(self) -> dict[str, dict[str, Any]]:
         """What the fix's own tests give in both trees; without the fix, with these tests laid into the tree."""
-        told = {}
-        for test in self._fix.regression:
-            sides = {}
-            for side in ("without", "with"):
-                outcomes, said = self._run(side, test, own_tests=True)
+        told: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
+        for side in ("without", "with"):
+            for test, (outcomes, said) in self._run(side, self._fix.regression, own_tests=True).items():
                 found = set(outcomes.values())
+                sides = told[test]
                 sides[side] = "passed" if found == {"passed"} else "failed" if "failed" in found else "did not run"
                 if sides[side] == "did not run":
                     sides["reason"] = said
-            told[test] = sides
         return told
 
-    def _run(self, side: str, test: str, own_tests: bool = False) -> tuple[dict[str, str], str]:
-        """Outcome of each test, and the last telling line where there is none."""
+    def _run(self, side: str, tests: Sequence[str], own_tests: bool = False) -> dict[str, tuple[dict[str, str], str]]:
+        """For each file or test the outcome of all in it, and where there is none the line that says why."""
+        if not tests:
+            return {}
         tree = self._tree(side, own_tests)
         roots = [tree, *(path for path in tree.iterdir() if path.is_dir() and (path / "pyproject.toml").exists())]
-        quiet = [
-            "-q",
-            "-rA",
-            "--tb=line",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:sentinel",
-            "-o",
-            "addopts=",
-            "-W",
-            "ignore",
-        ]
-        command = [self._python, "-m", "pytest", *quiet, f"--rootdir={tree}", f"{tree}/{test}"]
+        quiet = "-q -rA --tb=line --color=no -p no:cacheprovider -p no:sentinel -o addopts= -o log_cli=false -W ignore"
+        quiet += " --continue-on-collection-errors"
+        command = [self._python, "-m", "pytest", *quiet.split(), f"--rootdir={tree}", *(f"{tree}/{t}" for t in tests)]
+        flags = {"TORCHDYNAMO_DISABLE": "1", "COLUMNS": "400", "PYTHONPATH": os.pathsep.join(map(str, roots))}
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
-            command = contained_command(command, Path(folder), tree, memory=Options.memory)
-            if self._python != sys.executable:
-                command = bubblewrap.wrapped(command, [folder, str(tree)])
-            environment = {name: os.environ[name] for name in _PASSED if name in os.environ} | _FLAGS
-            paths = os.pathsep.join(map(str, roots))
-            try:
-                done = subprocess.run(
-                    command,
-                    env={**environment, "PYTHONPATH": paths, "HOME": folder, "TMPDIR": folder},
-                    cwd=folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
-                    timeout=TIMEOUT,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                return {}, f"no end within {TIMEOUT:g} s"
-        plain = re.sub(r"\x1b\[[\d;]*m", "", done.stdout)  # a conftest may ask for colours
-        out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", plain)
-        found = {name.partition(" ")[0]: outcome.lower() for outcome, name, _ in _OUTCOME.findall(out)}
-        return found, _why(out)
+            out = said_by(command, Path(folder), [tree], flags, TIMEOUT)
+        if out is None and len(tests) > 1:  # one of them takes too long, or waits for what is not here
+            return {test: self._run(side, [test], own_tests)[test] for test in tests}
+        if out is None:
+            return {test: ({}, f"no end within {TIMEOUT:g} s") for test in tests}
+        out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some ask for colours whatever is said here
+        out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", out)
+        lines = _OUTCOME.findall(out)
+        found = {}
+        for test in tests:
+            own = [
+                (outcome.lower(), name, said)
+                for outcome, name, said in lines
+                if re.match(rf"{re.escape(test)}\b", name)
+            ]
+            said = next((said for _, name, said in own if said and "::" not in name), "") or _why(out)
+            found[test] = {name.partition(" ")[0]: outcome for outcome, name, _ in own}, said[:200]
+        return found
 
     def _tree(self, side: str, own_tests: bool) -> Path:
         """A scratch tree, made when it is first asked for."""
@@ -168,6 +151,9 @@ class UpstreamTests:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(content)
         changes = {path: after for path, (_, after) in self._changes.items()}
+        if self._fix.head and own_tests:
+            there, _ = objects.listing(self._git_dir, self._fix.head, self._changed)
+            changes = {e.path: next(objects.contents(self._git_dir, [e.blob]))[1] for e in there}
         if side == "without":
             changes = {path: after for path, after in changes.items() if own_tests and _TEST.search(path)}
         for path, content in changes.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sentinel.errors import Unavailable
 from sentinel.findings.history import files_of, names_of, touching
-from sentinel.history.commits import Commit
+from sentinel.history.commits import merge_base
 from sentinel.history.ledger import Ledger
 from sentinel.recipes import Recipe
 from sentinel.reports.escaping import message
@@ -40,16 +40,22 @@ def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
     return sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
 
 
-def heads(ledger: Ledger, recipes: Sequence[Recipe]) -> Iterator[Head]:
-    """Run recipes of one target at the head of each pull request that changes a function of one of them."""
+def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
+    """Run recipes of one target at the head of each pull request that changes a function of one of them.
+
+    :param most: of the newest so many.
+    """
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
     with ledger.deciding(recipes, lambda: ledger.local(1)) as decide:
-        for number in sorted(numbers, reverse=True):
+        for number in sorted(numbers, reverse=True)[:most]:
             try:
                 head = ledger.commit(f"pull/{number}/head")
                 found = {bug: unit.verdict for bug, unit in decide(head).items()}
                 if "fixed" in found.values():
-                    before = decide(ledger.commit(_began(ledger, head)))
+                    began = merge_base(ledger.mirror, head.sha, f"refs/heads/{ledger.target.branch}")
+                    if began is None:
+                        raise Unavailable(f"{head.sha} has nothing in common with {ledger.target.branch}")
+                    before = decide(ledger.commit(began))
                     for bug, verdict in found.items():
                         if verdict == "fixed" and before[bug].verdict == "reproduced":
                             found[bug] = "mends"
@@ -63,13 +69,6 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe]) -> Iterator[Head]:
             ready = _open(ledger, number)
             for bug, verdict in found.items():
                 yield Head(bug, number, head.sha, message(head.subject), verdict, ready)
-
-
-def _began(ledger: Ledger, head: Commit) -> str:
-    done = gitbinary.run(ledger.mirror, "merge-base", head.sha, f"refs/heads/{ledger.target.branch}")
-    if done.status:
-        raise Unavailable(done.reason or f"{head.sha} has nothing in common with {ledger.target.branch}")
-    return done.out.decode("ascii", "replace").strip()
 
 
 def _open(ledger: Ledger, number: int) -> bool:

@@ -7,6 +7,7 @@ there afterwards; or the fix is a commit of upstream's own (``head``).
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,11 @@ class Fix:
         return tuple(dict.fromkeys(edit.file for edit in self.edits))
 
     @property
+    def tests(self) -> tuple[Edit, ...]:
+        """Those of its edits that are of tests."""
+        return tuple(edit for edit in self.edits if re.search(r"(^|/)tests?/", edit.file))
+
+    @property
     def base(self) -> Ref:
         return Ref("git", self.commit)
 
@@ -117,7 +123,7 @@ def load_fix(path: Path) -> Fix:
         if ("blob" in edit) != ("lines" in edit):
             raise RecipeError(f"{place('edits', number)}: `blob` and `lines` go together; a new file has neither")
         first, last = edit.get("lines", (1, 0))
-        if last < first - 1:
+        if not 0 < first <= last + 1:
             raise RecipeError(f"{place('edits', number, 'lines')}: lines {first} to {last} are no range")
         edits.append(Edit(edit["file"], edit.get("blob", ""), first, last, edit["new"], place("edits", number)))
     prose = {name: " ".join(data[name].split()) for name in ("wrong", "cause", "fix", "reach")}

@@ -89,6 +89,24 @@ def test_a_fix_that_mends_the_bug_and_nothing_else_passes(run_sentinel: Any, fix
     assert said["largest_difference"] == 0
 
 
+def test_upstreams_own_tests_are_run_without_the_fix_and_with_it(run_sentinel: Any, fixed_by: Any) -> None:
+    """Also where their own configuration colours what they say."""
+    file = fixed_by()
+    told = """\
+  - {file: tests/conftest.py, new: "def pytest_configure(config):\\n    config.option.color = 'yes'\\n"}
+  - file: tests/test_mean.py
+    new: |
+      from tiny import losses
+      def test_mask():
+          assert "* loss_mask" in open(losses.__file__).read()
+regression: [tests/test_mean.py::test_mask]
+"""
+    file.write_text(file.read_text() + told)
+    answer = run_sentinel("fix", "check", "TINY-MEAN", "--json")
+    found = answer.json()["TINY-MEAN"]["regression"]
+    assert found == {"tests/test_mean.py::test_mask": {"without": "failed", "with": "passed"}}, answer.out
+
+
 @pytest.mark.parametrize(
     ("mended", "told"),
     [
@@ -174,10 +192,13 @@ def test_a_contribution_is_verified_number_by_number(run_sentinel: Any, few_scen
     answer = run_sentinel("verify", evidence, "--no-tests")
     assert answer.status == 0, answer.out + answer.err
     assert "the same: every count and difference" in answer.out
+    assert "the same at 0 of 0" in answer.out
+    assert "it says reproduced at base, fixed at head" in answer.out
     assert answer.out.count("every number is identical") == 2
     for file, old, new, told in (
         (folder / "PULL_REQUEST.md", "26.0", "27.0", "something else than the evidence says"),
         (evidence, '"mended": ', '"mended": 1', "the trial of the fix"),
+        (folder / "run_validation.py", "'bug': 26.0", "'bug': 27.0", "it says changed at base"),
     ):
         text = file.read_text()
         file.write_text(text.replace(old, new))

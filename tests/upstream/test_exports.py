@@ -1,13 +1,22 @@
-"""Exported runners and tests on real checkouts, beside torch, numpy and what they name: they say what evidence says."""
+"""Exported runners and tests on real checkouts, beside torch, numpy and what they name: they say what evidence says.
+
+So do the pages that lie prepared under findings/.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from shipped import MIRRORS, RECIPES
 
+from sentinel.cli import main
+from sentinel.errors import Unavailable
+from sentinel.export.contribution import Contribution, contribution, load_contribution
 from sentinel.export.exporting import Exporter
+from sentinel.export.page import LONGEST, LONGEST_COMMENT, comment, page
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.worker.client import Options
@@ -15,6 +24,9 @@ from sentinel.worker.client import Options
 #: The nightly walks try every shipped recipe; those whose revisions cannot be had are skipped with their reason.
 ALWAYS = ("ROLL-AGGLOSS-TOKENMEAN-MASK",)  # a function of tensors, and nothing beside torch and numpy
 BUGS = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.nightly) for name in RECIPES]
+
+#: Every prepared pull request.
+PREPARED = sorted((Path(__file__).resolve().parents[2] / "findings").glob("*/*/evidence.json"))
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +48,46 @@ def test_runner_and_test_agree_with_the_evidence(bug: str, exporter: Exporter) -
     if any(side.decision.verdict.kind not in ("", "not-in-this-version") for side in bundle.sides):
         pytest.skip(bundle.reason)
     assert bundle.complete, bundle.reason
+
+
+def prepared(file: Path) -> Contribution:
+    document = load_contribution(file)
+    assert document is not None
+    try:
+        return contribution(document, bundled_catalog(), MIRRORS)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
+def test_a_prepared_page_says_what_its_evidence_says(file: Path) -> None:
+    made = prepared(file)
+    for name, text, most in (("PULL_REQUEST.md", page(made), LONGEST), ("COMMENT.md", comment(made), LONGEST_COMMENT)):
+        assert file.with_name(name).read_text() == text
+        assert text.count("\n") <= most
+        assert not {"TODO", "FIXME", "by a person"} & set(text.split())
+    if made.fix and made.fix.edits:  # what speaks against upstream's own is said on the page
+        assert made.document["tried"]["problems"] == []
+    runner = made.document["runner"]
+    assert runner is None or set(runner["sides"].items()) == {("base", "reproduced"), ("head", "fixed")}
+
+
+@pytest.mark.parametrize("bug", ["VERL-GMPO-CLIP-FRACTION"])
+def test_the_numbers_of_a_prepared_page_come_out_again(
+    bug: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one in every run, and without the trial of its fix; the walks have all."""
+    monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home.path))
+    [file] = (file for file in PREPARED if file.parent.name == bug)
+    prepared(file)
+    alone = tmp_path / file.name
+    alone.write_text(json.dumps({**json.loads(file.read_text()), "tried": None}))
+    assert main(["verify", str(alone)]) == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
+def test_a_prepared_pull_request_comes_out_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home.path))
+    prepared(file)
+    assert main(["verify", str(file), "--no-tests"]) == 0
