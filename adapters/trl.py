@@ -15,7 +15,20 @@ from typing import Any
 from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
-from sentinel.worker.kit import group_size, stand_in, swapped
+from sentinel.contracts.updates import POLICY_UPDATE
+from sentinel.worker.kit import (
+    group_size,
+    one_step,
+    own_randomness,
+    stand_in,
+    swapped,
+    table_tokenizer,
+    token_ids,
+    token_table,
+    token_words,
+    trained,
+    with_gradient,
+)
 
 #: Dialects say where TRL says so by a line of main in July 2026.
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"
@@ -27,6 +40,7 @@ RLOO_CONFIG = "trl.trainer.rloo_config"
 DPO = "trl.trainer.dpo_trainer"
 DPO_CONFIG = "trl.trainer.dpo_config"
 SFT = "trl.trainer.sft_trainer"
+SFT_CONFIG = "trl.trainer.sft_config"
 GKD = "trl.experimental.gkd.gkd_trainer"
 DISTILLATION = "trl.experimental.distillation.distillation_trainer"
 #: Packages that became experimental in the winter of 2025.
@@ -275,13 +289,27 @@ _KERNEL = StandIn("liger_loss", "of a package of its own: answers TRL's unfused 
 _EMPTY_ROWS = "a mean over responses is taken over the rows of the batch, those whose completion is masked included"
 
 
-def _responses_count(line: str) -> tuple[Dialect, ...]:
-    where = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
+_RESPONSES = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
+
+
+def _of_responses(line: str) -> tuple[Dialect, ...]:
     return (
-        Dialect("empty_rows", "counted", _EMPTY_ROWS, f"{CODE}/{line}", where),
-        Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", where, "value"),
+        Dialect("empty_rows", "counted", _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES),
         Dialect("advantage_level", "sequence", "a response has one advantage", f"{CODE}/trainer/grpo_trainer.py#L3031"),
     )
+
+
+def _responses_count(line: str) -> tuple[Dialect, ...]:
+    absent = Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES, "value")
+    return (absent, *_of_responses(line))
+
+
+_RATIO_OF_A_RESPONSE = Dialect(
+    "ratio_level",
+    "sequence",
+    "REINFORCE leave-one-out takes the completion as one action",
+    f"{CODE}/trainer/rloo_trainer.py#L1600",
+)
 
 
 LOSSES = (
@@ -334,15 +362,7 @@ LOSSES = (
             "loss_agg_mode": "seq-mean-token-mean",
             **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
         },
-        dialects=(
-            Dialect(
-                "ratio_level",
-                "sequence",
-                "REINFORCE leave-one-out takes the completion as one action",
-                f"{CODE}/trainer/rloo_trainer.py#L1600",
-            ),
-            *_responses_count("trainer/rloo_trainer.py#L1610"),
-        ),
+        dialects=(_RATIO_OF_A_RESPONSE, *_responses_count("trainer/rloo_trainer.py#L1610")),
     ),
 )
 
@@ -560,7 +580,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.invoke({}, trainer, student, batch, num_items_in_batch=total)}
 
 
-def _same_of_none(*_: Any) -> None:
+def _same_of_none(*_: Any, **__: Any) -> None:
     """A check that holds."""
 
 
@@ -745,12 +765,241 @@ MODELS = (
     ),
 )
 
+# -- whole steps: trainers that are built for real train a model that is a table ---------------------------------------
+
+ONLINE_DPO = "trl.experimental.online_dpo"
+
+
+def _built(
+    boundary: Any, table: Any, config: str, micro: int | None, rows: list[dict[str, Any]], options: Mapping[str, Any],
+    after: Any = None, **parts: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """A trainer of these rows, and the model that it trains."""
+    from datasets import Dataset, disable_progress_bars
+
+    disable_progress_bars()
+    module, name = config.rsplit(".", 1)
+    made = getattr(boundary.imported[module], name)
+    for option in options:
+        if option not in made.__dataclass_fields__:
+            raise AbsentError(f"not in this version: {name} has no option {option!r}")
+    args = made(**one_step(len(rows), micro), **options)
+    model = token_table(table, after)
+    tokenizer = table_tokenizer(model)
+    with swapped(boundary.owner, "_send_telemetry", _same_of_none):
+        trainer = boundary.owner(
+            model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, **parts
+        )
+    return trainer, model
+
+
+def _undisturbed(call: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A call that seeds the global generators, as trainers do where they are made."""
+    with own_randomness():
+        return call(boundary, inputs)  # type: ignore[no-any-return]
+
+
+def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of token ids, of which a completion mask says what is learned; the first token's is of no consequence."""
+    mask, first = inputs["response_mask"], int(inputs["first_counts"])
+    ids = token_ids(mask * 0 + 1)
+    rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
+    trainer, model = _built(
+        boundary, inputs["log_probs"], f"{SFT_CONFIG}.SFTConfig", inputs["micro_batch_size"], rows,
+        {"completion_only_loss": True}, after=inputs["output_after"],
+    )  # fmt: skip
+    loss, arrived = trained(trainer, model)
+    return {"loss": loss, "gradient": arrived[:, 1:-1], "gradient_after": arrived[:, -1]}
+
+
+def _optimised(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Completions that are generated and scored, buffered, cut and trained on."""
+    import torch
+
+    mask = inputs["response_mask"]
+    ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
+    if len(ids) < 2:
+        raise AbsentError("a prompt has several completions")
+    length = inputs["loss_scale_factor"] or mask.shape[1]
+    options = {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0,
+               "num_generations": len(ids), "max_completion_length": length}  # fmt: skip
+    if which == "GRPO":
+        options["loss_type"] = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
+    prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
+    module = {"GRPO": GRPO_CONFIG, "RLOO": RLOO_CONFIG}[which]
+    trainer, model = _built(
+        boundary, inputs["log_probs"], f"{module}.{which}Config", inputs["micro_batch_size"], prompts, options,
+        reward_funcs=_same,
+    )  # fmt: skip
+    scored = {
+        **_completions(inputs),
+        "prompt_ids": ids[:, :1],
+        "completion_ids": ids[:, 1:],
+        "advantages": _response_means(inputs["advantages"], mask),
+        "old_per_token_logps": inputs["old_log_probs"],
+        "old_logps": (inputs["old_log_probs"] * mask).sum(-1),
+        "num_items_in_batch": mask.sum(),
+    }
+    trainer._generate_and_score_completions = partial(_same, scored)
+    loss, arrived = trained(trainer, model)
+    return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
+
+
+def _preferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pairs of responses to a prompt, in a data set, or generated and judged. A row's first token, which is certain, is
+    the prompt, and begins the response: it says whose end it is where there is but one token."""
+    import torch
+
+    sides = ("chosen", "rejected")
+    table, reference, mask = (
+        torch.cat([inputs[f"{side}_{name}"] for side in sides]) for name in ("log_probs", "ref_log_probs", "mask")
+    )
+    ids = token_ids(mask, ended=True)
+    pairs = list(zip(ids, ids[len(ids) // 2 :]))
+    rows = [{"prompt": token_words(chosen[:1])} for chosen, _ in pairs]
+    options = {"beta": inputs["beta"], **_given(ld_alpha=inputs["ld_alpha"])}
+    parts: dict[str, Any] = {"ref_model": token_table(reference)}
+    if boundary.owner.__name__ == "DPOTrainer":  # which adds the end itself
+        texts = [{side: f" {token_words(ids[:-1])}" for side, ids in zip(sides, pair)} for pair in pairs]
+        rows = [{**row, **text} for row, text in zip(rows, texts)]
+    else:
+        parts["reward_funcs"] = _first_half
+    (config,) = boundary.imported
+    name = boundary.owner.__name__.replace("Trainer", "Config")
+    trainer, model = _built(boundary, table, f"{config}.{name}", inputs["micro_batch_size"], rows, options, **parts)
+    model.generate = partial(_answers, {pair[0][0]: pair for pair in pairs})
+    loss, arrived = trained(trainer, model)
+    return {"loss": with_gradient(loss, table, arrived[:, 1:-1])}
+
+
+def _first_half(completions: Any = None, **_: Any) -> list[float]:
+    """The first response to each prompt is the better one."""
+    return [float(2 * place < len(completions)) for place in range(len(completions))]
+
+
+def _answers(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
+    """What a model generates: to a prompt that is given for the first time its first answer, then its second."""
+    import torch
+
+    left = {prompt: list(answers) for prompt, answers in known.items()}
+    answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
+    width = max(map(len, answers))
+    padded = torch.tensor([answer + [0] * (width - len(answer)) for answer in answers])
+    whole = torch.cat([input_ids, padded.to(input_ids)], dim=1)
+    return stand_in(sequences=whole) if options.get("return_dict_in_generate") else whole
+
+
+def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Prompts whose completions in the data set have one token, while the student's own are those of the scenario."""
+    mask = inputs["response_mask"]
+    ids = token_ids(mask, ended=True)
+    if min(map(len, ids)) < 2:
+        raise AbsentError("a completion has a token")
+    options = {"beta": inputs["beta"], "lmbda": 1.0, "max_new_tokens": mask.shape[1]}
+    (config,) = boundary.imported
+    trainer, model = _built(
+        boundary, inputs["logits"], f"{config}.GKDConfig", inputs["micro_batch_size"],
+        [{"first": row[0]} for row in ids], options, teacher_model=token_table(inputs["teacher_logits"]),
+        data_collator=_prompted,
+    )  # fmt: skip
+    model.generate = partial(_answers, {row[0]: (row[1:],) for row in ids})
+    loss, arrived = trained(trainer, model)
+    return {"loss": with_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
+
+
+def _prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A batch of prompts of one token; in the data set a completion of one token follows each."""
+    import torch
+
+    prompts = torch.tensor([[row["first"]] for row in rows])
+    ids = torch.cat([prompts, prompts * 0 + 2], dim=1)
+    labels = torch.cat([prompts * 0 - 100, ids[:, 1:]], dim=1)
+    ones = torch.ones_like
+    return {"input_ids": ids, "attention_mask": ones(ids), "labels": labels, "prompts": prompts,
+            "prompt_attention_mask": ones(prompts)}  # fmt: skip
+
+
+_TABLE = StandIn("model", "one table of outputs, a causal model of transformers: its gradient is that of each token")
+_SAID = StandIn("generate", "answers the scenario's tokens, in the place of sampling")
+_ONE_RANK: dict[str, tuple[Any, ...]] = {"dp_size": (1,), "max_tokens_per_microbatch": (None,)}
+
+STEPS = (
+    Binding(
+        f"{SFT}.SFTTrainer.compute_loss",
+        "supervised_update",
+        call=partial(_undisturbed, _learned),
+        imports=(SFT_CONFIG,),
+        stand_ins=(_TABLE,),
+        accepts={**_ONE_RANK, "response_mask": _COUNTED},
+        dtypes=("float32",),
+    ),
+    *(
+        Binding(
+            f"{module}.{which}Trainer.compute_loss",
+            "policy_update",
+            call=partial(_undisturbed, partial(_optimised, which)),
+            imports=(config,),
+            stand_ins=(_TABLE, StandIn("_generate_and_score_completions", "answers the scenario's completions")),
+            accepts={
+                **_ONE_RANK,
+                "response_mask": _COUNTED,
+                "mini_batch_size": (None,),
+                "ref_log_probs": (None,),
+                "loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+            },
+            fixed={**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", *modes), **fixed},
+            dialects=dialects,
+            dtypes=("float32",),
+        )
+        for which, module, config, modes, fixed, dialects in (
+            ("GRPO", GRPO, GRPO_CONFIG, ("loss_agg_mode",), {}, _of_responses("trainer/grpo_trainer.py#L3107")),
+            (
+                "RLOO",
+                RLOO,
+                RLOO_CONFIG,
+                (),
+                {"loss_agg_mode": "seq-mean-token-mean"},
+                (_RATIO_OF_A_RESPONSE, *_of_responses("trainer/rloo_trainer.py#L1610")),
+            ),
+        )
+    ),
+    *(
+        Binding(
+            boundary,
+            "preference_update",
+            call=partial(_undisturbed, _preferred),
+            imports=(config,),
+            stand_ins=(_TABLE, *stand_ins),
+            accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": ("sigmoid",), **accepts},
+            dtypes=("float32",),
+        )
+        for boundary, config, stand_ins, accepts in (
+            (f"{DPO}.DPOTrainer.compute_loss", DPO_CONFIG, (), {}),
+            (
+                f"{ONLINE_DPO}.online_dpo_trainer.OnlineDPOTrainer.training_step",
+                f"{ONLINE_DPO}.online_dpo_config",
+                (_SAID,),
+                {"ld_alpha": (None,)},
+            ),
+        )
+    ),
+    Binding(
+        f"{GKD}.GKDTrainer.training_step",
+        "distillation_update",
+        call=partial(_undisturbed, _taught),
+        imports=(f"{GKD.rpartition('.')[0]}.gkd_config",),
+        stand_ins=(_TABLE, _SAID, StandIn("data_collator", "prompts of one token, and completions of one token")),
+        accepts={"response_mask": _COUNTED, "temperature": (1.0,)},
+        dtypes=("float32",),
+    ),
+)
+
 TARGET = Target(
     name="trl",
     repository="https://github.com/huggingface/trl",
     roots=(PackageRoot("trl"),),
     pypi="trl",
-    preload=("transformers", "accelerate", "datasets"),
+    preload=("transformers", "accelerate", "datasets", "huggingface_hub"),
     moved=MOVED,
-    bindings=(*LOSSES, *ADVANTAGES, *MODELS),
+    bindings=(*LOSSES, *ADVANTAGES, *MODELS, *STEPS),
 )
