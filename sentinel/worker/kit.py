@@ -193,7 +193,7 @@ def dealt(data: Any, parts: int) -> dict[str, Any]:
 _PADDING, _END, _ELSE, _FIRST = range(4)
 
 
-def token_table(table: Any, after: Any = None) -> Any:
+def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
     """Make a causal language model of transformers whose outputs stand in a table, its one parameter.
 
     A row of it is a sequence of a first token, of ``table``'s tokens and of whatever comes after them. Every token of
@@ -203,21 +203,21 @@ def token_table(table: Any, after: Any = None) -> Any:
 
     :param table: [rows, tokens]: the log-prob of each; or [rows, tokens, choices]: the logits of each.
     :param after: [rows]: the log-prob of what comes after the last token; left out, it is certain.
+    :param trains: whether the table is a parameter of its own; else gradients reach the one that is given.
     """
     import torch
     from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
     from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-    table = table.detach()
     certain = torch.zeros_like(table[:, :1])
-    last = certain if after is None else after.detach()[:, None]
+    whole = torch.cat([certain, table, certain if after is None else after[:, None]], dim=1)
     rows, width = table.shape[0], table.shape[1] + 2
     size = _FIRST + rows * width
 
     class Body(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table = torch.nn.Parameter(torch.cat([certain, table, last], dim=1))
+            self.table = torch.nn.Parameter(whole.detach()) if trains else whole
 
         def forward(self, input_ids: Any, *_: Any, **__: Any) -> Any:
             following = torch.nn.functional.pad(input_ids[:, 1:], (0, 1), value=_PADDING)
@@ -303,8 +303,9 @@ def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
     size = micro_batch_size or rows
     return {
         "output_dir": "unused", "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no",
-        "disable_tqdm": True, "logging_nan_inf_filter": False, "gradient_checkpointing": False, "max_steps": 1, "learning_rate": 0.0,
-        "max_grad_norm": 0.0, "per_device_train_batch_size": size, "gradient_accumulation_steps": rows // size,
+        "disable_tqdm": True, "logging_nan_inf_filter": False, "gradient_checkpointing": False, "max_steps": 1,
+        "learning_rate": 0.0, "max_grad_norm": 0.0, "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": rows // size,
     }  # fmt: skip
 
 
