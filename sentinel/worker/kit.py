@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -206,8 +207,9 @@ def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
     :param trains: whether the table is a parameter of its own; else gradients reach the one that is given.
     """
     import torch
-    from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
-    from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+
+    transformers: Any = importlib.import_module("transformers")
+    outputs: Any = importlib.import_module("transformers.modeling_outputs")
 
     certain = torch.zeros_like(table[:, :1])
     whole = torch.cat([certain, table, certain if after is None else after[:, None]], dim=1)
@@ -230,10 +232,10 @@ def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
                 logits = said.new_full((*said.shape, size), -1000.0)
                 logits = logits.scatter(-1, torch.full_like(following, _ELSE)[..., None], other[..., None])
                 logits = logits.scatter(-1, following[..., None], said[..., None])
-            return BaseModelOutputWithPast(last_hidden_state=logits)
+            return outputs.BaseModelOutputWithPast(last_hidden_state=logits)
 
-    class TokenTable(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
-        config_class = PretrainedConfig
+    class TokenTable(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc]
+        config_class = transformers.PretrainedConfig
         base_model_prefix = "model"
 
         def __init__(self, config: Any) -> None:
@@ -259,10 +261,10 @@ def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
             if labels is not None:
                 count = {name: options[name] for name in ("num_items_in_batch",) if name in options}
                 loss = self.loss_function(logits=logits, labels=labels, vocab_size=size, **count)
-            return CausalLMOutputWithPast(loss=loss, logits=logits)
+            return outputs.CausalLMOutputWithPast(loss=loss, logits=logits)
 
     sizes = {"vocab_size": size, "hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1}
-    made = TokenTable(PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
+    made = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
     made.loss_type = "ForCausalLM"
     return made
 
@@ -289,13 +291,15 @@ def token_words(ids: Sequence[int]) -> str:
 def table_tokenizer(model: Any) -> Any:
     """Make the tokenizer of a :func:`token_table`: a word is a token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+
+    transformers: Any = importlib.import_module("transformers")
 
     words = {"<pad>": _PADDING, "<end>": _END, "<else>": _ELSE}
     words.update({f"w{token}": token for token in range(_FIRST, model.config.vocab_size)})
     made = Tokenizer(models.WordLevel(words, unk_token="<else>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="<end>", unk_token="<else>")
+    special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<else>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
 
 
 def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
