@@ -264,7 +264,8 @@ def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
             return outputs.CausalLMOutputWithPast(loss=loss, logits=logits)
 
     sizes = {"vocab_size": size, "hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1}
-    made = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
+    with own_randomness():  # layers draw what they are replaced with
+        made = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
     made.loss_type = "ForCausalLM"
     return made
 
