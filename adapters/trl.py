@@ -94,8 +94,8 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
 
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     accelerator = stand_in(
-        gather=_same, gather_for_metrics=_same, reduce=_same, num_processes=1, process_index=0, is_main_process=True,
-        sync_gradients=True, device=torch.device(boundary.device), unwrap_model=_same,
+        gather=_itself, gather_for_metrics=_itself, reduce=_itself, unwrap_model=_itself, num_processes=1,
+        process_index=0, is_main_process=True, sync_gradients=True, device=torch.device(boundary.device),
     )  # fmt: skip
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {"accelerator": accelerator, "_metrics": metrics, "model": stand_in(training=True)}
@@ -107,7 +107,7 @@ def _second(_: Any, value: Any) -> Any:
     return value
 
 
-def _same(value: Any, *_: Any, **__: Any) -> Any:
+def _itself(value: Any, *_: Any, **__: Any) -> Any:
     return value
 
 
@@ -419,8 +419,8 @@ def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     answer = _generated(boundary, len(rewards))
     trainer = _trainer(
         boundary, args, **names, _logs=logs, processing_class=tokenizer, _tokenizer=tokenizer, pad_token_id=0,
-        eos_token_id=1, num_generations=size, num_generations_eval=size, _generate=partial(_same, answer),
-        _calculate_rewards=partial(_same, rewards[:, None]), model=model, pad_token="p",
+        eos_token_id=1, num_generations=size, num_generations_eval=size, _generate=partial(_itself, answer),
+        _calculate_rewards=partial(_itself, rewards[:, None]), model=model, pad_token="p",
         scale_rewards=args.scale_rewards if hasattr(args, "scale_rewards") else None, _textual_logs=logs,
         model_wrapped=model, generation_config=None, max_prompt_length=None, image_token=None,
         state=stand_in(num_input_tokens_seen=0, global_step=0),
@@ -428,8 +428,8 @@ def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     )  # fmt: skip
     batch = [{"prompt": f"p{label}"} for label in inputs["group"]]
     with (
-        swapped(boundary.module, "gather", _same),
-        swapped(boundary.module, "gather_object", _same),
+        swapped(boundary.module, "gather", _itself),
+        swapped(boundary.module, "gather_object", _itself),
         swapped(boundary.module, "disable_gradient_checkpointing", _unwrapped),
         swapped(boundary.module, "unwrap_model_for_generation", _unwrapped),
         swapped(transformers.Trainer, "_prepare_inputs", _second),
@@ -756,7 +756,7 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     chosen, rejected = (torch.tensor(given[side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
-        boundary, stand_in(), forward=partial(_same, said), ref_model=stand_in(), beta=0.1, loss_type="kto",
+        boundary, stand_in(), forward=partial(_itself, said), ref_model=stand_in(), beta=0.1, loss_type="kto",
         desirable_weight=1.0, undesirable_weight=1.0, kl=None,
     )  # fmt: skip
     told = boundary.function(trainer, stand_in(), {})[1]
@@ -900,7 +900,7 @@ def _optimised(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
     trainer, model = _built(
         boundary, inputs["log_probs"], f"{which}Config", inputs["micro_batch_size"], prompts, options,
-        reward_funcs=_same,
+        reward_funcs=_itself,
     )  # fmt: skip
     scored = {
         **_completions(inputs),
@@ -911,7 +911,7 @@ def _optimised(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         "old_logps": (inputs["old_log_probs"] * mask).sum(-1),
         "num_items_in_batch": mask.sum(),
     }
-    trainer._generate_and_score_completions = partial(_same, scored)
+    trainer._generate_and_score_completions = partial(_itself, scored)
     loss, arrived = trained(trainer, model)
     return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
 
