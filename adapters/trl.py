@@ -15,17 +15,28 @@ from typing import Any
 from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
-from sentinel.worker.kit import group_size, stand_in, swapped
+from sentinel.contracts.updates import POLICY_UPDATE
+from sentinel.targets import Alias
+from sentinel.worker.kit import (
+    group_size,
+    one_step,
+    own_randomness,
+    stand_in,
+    swapped,
+    table_tokenizer,
+    token_ids,
+    token_table,
+    token_words,
+    trained,
+    with_gradient,
+)
 
 #: Dialects say where TRL says so by a line of main in July 2026.
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"
 
 GRPO = "trl.trainer.grpo_trainer"
 RLOO = "trl.trainer.rloo_trainer"
-GRPO_CONFIG = "trl.trainer.grpo_config"
-RLOO_CONFIG = "trl.trainer.rloo_config"
 DPO = "trl.trainer.dpo_trainer"
-DPO_CONFIG = "trl.trainer.dpo_config"
 SFT = "trl.trainer.sft_trainer"
 GKD = "trl.experimental.gkd.gkd_trainer"
 DISTILLATION = "trl.experimental.distillation.distillation_trainer"
@@ -60,13 +71,12 @@ def _of_configuration(self: Any, name: str) -> Any:
 
 def _options(boundary: Any, config: str, given: Mapping[str, Any]) -> Any:
     """TRL's own configuration, with options that this version has."""
-    module, name = config.rsplit(".", 1)
-    made = getattr(boundary.imported[module], name)(
+    made = getattr(boundary.module, config)(
         output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none"
     )
     for option, value in given.items():
         if not hasattr(made, option):
-            raise AbsentError(f"not in this version: {name} has no option {option!r}")
+            raise AbsentError(f"not in this version: {config} has no option {option!r}")
         setattr(made, option, value)
     return made
 
@@ -84,8 +94,8 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
 
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     accelerator = stand_in(
-        gather=_same, gather_for_metrics=_same, reduce=_same, num_processes=1, process_index=0, is_main_process=True,
-        sync_gradients=True, device=torch.device(boundary.device), unwrap_model=_same,
+        gather=_itself, gather_for_metrics=_itself, reduce=_itself, unwrap_model=_itself, num_processes=1,
+        process_index=0, is_main_process=True, sync_gradients=True, device=torch.device(boundary.device),
     )  # fmt: skip
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {"accelerator": accelerator, "_metrics": metrics, "model": stand_in(training=True)}
@@ -97,7 +107,7 @@ def _second(_: Any, value: Any) -> Any:
     return value
 
 
-def _same(value: Any, *_: Any, **__: Any) -> Any:
+def _itself(value: Any, *_: Any, **__: Any) -> Any:
     return value
 
 
@@ -162,6 +172,11 @@ def _completions(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"prompt_ids": prompt, "prompt_mask": prompt, "completion_ids": ids, "completion_mask": mask}
 
 
+def _clipping(boundary: Any, args: Any, **attributes: Any) -> Any:
+    bounds = {"epsilon_low": args.epsilon, "epsilon_high": args.epsilon_high}
+    return _trainer(boundary, args, **bounds, current_gradient_accumulation_steps=1, **attributes)
+
+
 def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
@@ -184,16 +199,16 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     former = {"delta": None, "importance_sampling_level": "token", "sapo_temperature_pos": 1.0,
               "sapo_temperature_neg": 1.05}  # fmt: skip
-    config = boundary.imported[GRPO_CONFIG].GRPOConfig
+    config = boundary.module.GRPOConfig
     given = {name: value for name, value in given.items() if former.get(name, ...) != value or hasattr(config, name)}
     known = boundary.function.__code__.co_consts
     if not any(loss_type == one or (isinstance(one, tuple) and loss_type in one) for one in known):
         raise AbsentError(f"not in this version: there is no loss_type {loss_type!r}")
-    args = _options(boundary, f"{GRPO_CONFIG}.GRPOConfig", given)
+    args = _options(boundary, "GRPOConfig", given)
     weights = inputs["importance_weights"]
     answer = _answered(boundary, inputs["log_probs"])
-    trainer = _trainer(
-        boundary, args, epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, current_gradient_accumulation_steps=1,
+    trainer = _clipping(
+        boundary, args,
         _get_per_token_logps_and_entropies=answer.several_of, _get_per_token_logps=answer.first_of,
         use_vllm=weights is not None, vllm_importance_sampling_correction=True,
     )  # fmt: skip
@@ -223,10 +238,10 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "epsilon_high": inputs["eps_clip_high"],
         "beta": 0.0,
     }
-    args = _options(boundary, f"{GRPO_CONFIG}.GRPOConfig", given)
+    args = _options(boundary, "GRPOConfig", given)
     answer = _answered(boundary, inputs["log_probs"])
-    trainer = _trainer(
-        boundary, args, epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, current_gradient_accumulation_steps=1,
+    trainer = _clipping(
+        boundary, args,
         _get_per_token_logps_and_entropies=answer.several_of, _get_last_hidden_state=_same_of_none,
         vllm_importance_sampling_correction=True, use_vllm=weights is not None,
     )  # fmt: skip
@@ -257,12 +272,9 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rloo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     given = {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0}
-    args = _options(boundary, f"{RLOO_CONFIG}.RLOOConfig", given)
+    args = _options(boundary, "RLOOConfig", given)
     answer = _answered(boundary, inputs["log_probs"])
-    trainer = _trainer(
-        boundary, args, epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, current_gradient_accumulation_steps=1,
-        _get_per_token_logps_and_entropies=answer.several_of,
-    )  # fmt: skip
+    trainer = _clipping(boundary, args, _get_per_token_logps_and_entropies=answer.several_of)
     batch = {
         **_completions(inputs),
         "advantages": _response_means(inputs["advantages"], mask),
@@ -275,13 +287,27 @@ _KERNEL = StandIn("liger_loss", "of a package of its own: answers TRL's unfused 
 _EMPTY_ROWS = "a mean over responses is taken over the rows of the batch, those whose completion is masked included"
 
 
-def _responses_count(line: str) -> tuple[Dialect, ...]:
-    where = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
+_RESPONSES = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
+
+
+def _of_responses(line: str) -> tuple[Dialect, ...]:
     return (
-        Dialect("empty_rows", "counted", _EMPTY_ROWS, f"{CODE}/{line}", where),
-        Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", where, "value"),
+        Dialect("empty_rows", "counted", _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES),
         Dialect("advantage_level", "sequence", "a response has one advantage", f"{CODE}/trainer/grpo_trainer.py#L3031"),
     )
+
+
+def _responses_count(line: str) -> tuple[Dialect, ...]:
+    absent = Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES, "value")
+    return (absent, *_of_responses(line))
+
+
+_RATIO_OF_A_RESPONSE = Dialect(
+    "ratio_level",
+    "sequence",
+    "REINFORCE leave-one-out takes the completion as one action",
+    f"{CODE}/trainer/rloo_trainer.py#L1600",
+)
 
 
 LOSSES = (
@@ -289,7 +315,6 @@ LOSSES = (
         f"{GRPO}.GRPOTrainer._compute_loss",
         "policy_loss",
         call=_grpo_loss,
-        imports=(GRPO_CONFIG,),
         stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS),
         accepts={
             "algorithm": ("ppo", "gspo", "sapo"),
@@ -305,7 +330,6 @@ LOSSES = (
         f"{GRPO}.GRPOTrainer.compute_liger_loss",
         "policy_loss",
         call=_fused_loss,
-        imports=(GRPO_CONFIG,),
         stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS, _KERNEL),
         accepts={
             "response_mask": _COUNTED,
@@ -322,7 +346,6 @@ LOSSES = (
         f"{RLOO}.RLOOTrainer._compute_loss",
         "policy_loss",
         call=_rloo_loss,
-        imports=(RLOO_CONFIG,),
         stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS),
         accepts={
             "response_mask": _COUNTED,
@@ -334,15 +357,7 @@ LOSSES = (
             "loss_agg_mode": "seq-mean-token-mean",
             **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
         },
-        dialects=(
-            Dialect(
-                "ratio_level",
-                "sequence",
-                "REINFORCE leave-one-out takes the completion as one action",
-                f"{CODE}/trainer/rloo_trainer.py#L1600",
-            ),
-            *_responses_count("trainer/rloo_trainer.py#L1610"),
-        ),
+        dialects=(_RATIO_OF_A_RESPONSE, *_responses_count("trainer/rloo_trainer.py#L1610")),
     ),
 )
 
@@ -394,8 +409,8 @@ def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     rewards = inputs["rewards"]
     size = group_size(inputs)
     level = inputs["std_level"]
-    given = {"scale_rewards": _SCALES[level]} if config.startswith(GRPO_CONFIG) else {}
-    if level == "batch" and config.startswith(RLOO_CONFIG):
+    given = {"scale_rewards": _SCALES[level]} if config == "GRPOConfig" else {}
+    if level == "batch" and config == "RLOOConfig":
         given = {"normalize_advantages": True}
     args = _options(boundary, config, {"num_generations": size, **given, "beta": 0.0})
     names = {"reward_func_names": ["reward"], "reward_funcs": [None], "reward_weights": torch.ones(1)}
@@ -404,8 +419,8 @@ def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     answer = _generated(boundary, len(rewards))
     trainer = _trainer(
         boundary, args, **names, _logs=logs, processing_class=tokenizer, _tokenizer=tokenizer, pad_token_id=0,
-        eos_token_id=1, num_generations=size, num_generations_eval=size, _generate=partial(_same, answer),
-        _calculate_rewards=partial(_same, rewards[:, None]), model=model, pad_token="p",
+        eos_token_id=1, num_generations=size, num_generations_eval=size, _generate=partial(_itself, answer),
+        _calculate_rewards=partial(_itself, rewards[:, None]), model=model, pad_token="p",
         scale_rewards=args.scale_rewards if hasattr(args, "scale_rewards") else None, _textual_logs=logs,
         model_wrapped=model, generation_config=None, max_prompt_length=None, image_token=None,
         state=stand_in(num_input_tokens_seen=0, global_step=0),
@@ -413,8 +428,8 @@ def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     )  # fmt: skip
     batch = [{"prompt": f"p{label}"} for label in inputs["group"]]
     with (
-        swapped(boundary.module, "gather", _same),
-        swapped(boundary.module, "gather_object", _same),
+        swapped(boundary.module, "gather", _itself),
+        swapped(boundary.module, "gather_object", _itself),
         swapped(boundary.module, "disable_gradient_checkpointing", _unwrapped),
         swapped(boundary.module, "unwrap_model_for_generation", _unwrapped),
         swapped(transformers.Trainer, "_prepare_inputs", _second),
@@ -461,8 +476,7 @@ ADVANTAGES = (
     Binding(
         f"{GRPO}.GRPOTrainer._generate_and_score_completions",
         "reward_normalisation",
-        call=partial(_scored, f"{GRPO_CONFIG}.GRPOConfig"),
-        imports=(GRPO_CONFIG,),
+        call=partial(_scored, "GRPOConfig"),
         stand_ins=_SCORING,
         fixed={"group_layout": "equal", "epsilon": 1e-4, **REWARD_NORMALISATION.lacking("std_level", "epsilon")},
         accepts={"std_level": ("group", "batch", None)},
@@ -471,8 +485,7 @@ ADVANTAGES = (
     Binding(
         f"{RLOO}.RLOOTrainer._generate_and_score_completions",
         "reward_normalisation",
-        call=partial(_scored, f"{RLOO_CONFIG}.RLOOConfig"),
-        imports=(RLOO_CONFIG,),
+        call=partial(_scored, "RLOOConfig"),
         stand_ins=_SCORING,
         fixed={
             "group_layout": "equal",
@@ -489,53 +502,17 @@ ADVANTAGES = (
 _PROMPT = 2
 
 
-class _Table:
-    """A model that answers a table of outputs, and keeps what it answers where trainers look for it."""
-
-    training = True
-    is_gradient_checkpointing = False
-
-    def __init__(self, logits: Any) -> None:
-        self.logits = logits
-
-    def eval(self) -> None:
-        """It has no other mode."""
-
-    def __call__(self, *_: Any, labels: Any = None, logits_to_keep: int = 0, **__: Any) -> Any:
-        logits = self.logits[:, -logits_to_keep:] if logits_to_keep else self.logits
-        log_probs = logits[:, :-1, 0]
-        if labels is not None:
-            log_probs = log_probs.masked_fill(labels[:, 1:] == -100, 0.0)
-        aside = log_probs.detach() * 0  # for metrics
-        return stand_in(
-            logits=logits,
-            log_probs=log_probs,
-            entropy=aside,
-            mean_logits=aside,
-            is_top1=aside > 0,
-            loss=logits.sum() * 0,
-        )
-
-
-def _outputs_of(values: Any) -> Any:
-    """Outputs of a model whose prompt has _PROMPT tokens: what it says of a token stands one position before it."""
-    import torch
-
-    before = torch.zeros_like(values[:, :1]).repeat_interleave(_PROMPT - 1, dim=1)
-    return torch.cat([before, values, torch.zeros_like(values[:, :1])], dim=1)
-
-
 def _sequences(mask: Any) -> dict[str, Any]:
     """A batch of _PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
     import torch
 
     mask = mask.long()
     prompt = torch.ones(len(mask), _PROMPT, dtype=torch.long, device=mask.device)
-    whole = torch.cat([prompt * 0, mask], dim=1)
-    attention = torch.cat([prompt, mask], dim=1)
-    ids = torch.ones_like(attention)
+    ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
+    ids = torch.cat([2 * prompt[:, 1:], ids], dim=1)
+    whole, attention = torch.cat([prompt * 0, mask], dim=1), torch.cat([prompt, mask], dim=1)
     return {"input_ids": ids, "attention_mask": attention, "labels": ids.masked_fill(whole == 0, -100),
-            "completion_mask": whole, "prompts": prompt, "prompt_attention_mask": prompt}  # fmt: skip
+            "completion_mask": whole, "prompts": ids[:, :_PROMPT], "prompt_attention_mask": prompt}  # fmt: skip
 
 
 def _first_channel(logits: Any, *_: Any, **__: Any) -> Any:
@@ -546,10 +523,12 @@ def _first_channel(logits: Any, *_: Any, **__: Any) -> Any:
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
-    student, teacher = (_Table(_outputs_of(inputs[name])) for name in ("logits", "teacher_logits"))
-    batch = {**_sequences(inputs["response_mask"]), **_completions(inputs)}
-    prompt = batch["prompts"]
-    batch.update(prompt_ids=prompt, prompt_mask=prompt)
+    student = token_table(inputs["logits"], trains=False)
+    teacher = token_table(inputs["teacher_logits"])
+    batch = _sequences(inputs["response_mask"])
+    prompt, completion = batch["prompts"], batch["input_ids"][:, _PROMPT:]
+    batch.update(prompt_ids=prompt, prompt_mask=batch["prompt_attention_mask"], completion_ids=completion,
+                 completion_mask=inputs["response_mask"].long())  # fmt: skip
     trainer = _trainer(
         boundary, stand_in(), beta=inputs["beta"], temperature=inputs["temperature"], model=student,
         teacher_model=teacher, use_liger_gkd_loss=False, use_teacher_server=False, _buffered_num_items=None,
@@ -560,7 +539,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.invoke({}, trainer, student, batch, num_items_in_batch=total)}
 
 
-def _same_of_none(*_: Any) -> None:
+def _same_of_none(*_: Any, **__: Any) -> None:
     """A check that holds."""
 
 
@@ -571,7 +550,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if not hasattr(boundary.module, "entropy_from_logits"):
         raise AbsentError("not in this version: the model says the entropy of each token")
     values = inputs["values"]
-    model = _Table(_outputs_of(values[..., None].expand(*values.shape, 2)))
+    model = token_table(values[..., None].expand(*values.shape, 2))
     batch = _sequences(inputs["response_mask"])
     args = stand_in(use_liger_kernel=False, loss_type="nll")
     with (
@@ -588,37 +567,59 @@ def _answer_of_model(self: Any, model: Any, inputs: Any, return_outputs: bool = 
     return (outputs.loss, outputs) if return_outputs else outputs.loss
 
 
-def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+_SIDES = ("chosen", "rejected")
 
+
+def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Log-probs, those of the reference, and masks: of the chosen responses, then of the rejected ones."""
     import torch
 
-    sides = ("chosen", "rejected")
-    tables = []
-    for kind in ("log_probs", "ref_log_probs"):
-        values = torch.cat([inputs[f"{side}_{kind}"] for side in sides])
-        tables.append(_Table(_outputs_of(values[..., None].expand(*values.shape, 2))))
-    model, reference = tables
-    mask = torch.cat([inputs[f"{side}_mask"] for side in sides])
+    names = ("log_probs", "ref_log_probs", "mask")
+    return tuple(torch.cat([inputs[f"{side}_{name}"] for side in _SIDES]) for name in names)
+
+
+def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    table, reference, mask = _of_pairs(inputs)
+    model, other = token_table(table, trains=False), token_table(reference)
+    if hasattr(boundary.module, "add_fused_lm_head"):  # which constructors call
+        boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
+        boundary.module.add_fused_lm_head(other)
     batch = _sequences(mask)
-    args = _options(
-        boundary, f"{DPO_CONFIG}.DPOConfig", {"beta": inputs["beta"], **_given(ld_alpha=inputs["ld_alpha"])}
-    )
+    given = {"beta": inputs["beta"], **_given(ld_alpha=inputs["ld_alpha"])}
+    former = not hasattr(boundary.module, "DPOConfig")
+    args = stand_in(**given) if former else _options(boundary, "DPOConfig", given)
     trainer = _trainer(
-        boundary, args, model=model, ref_model=reference, loss_types=[inputs["loss_type"]], loss_weights=[1.0],
-        loss_type=[inputs["loss_type"]], beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0,
-        max_length=None, pad_token_id=0, padding_value=0, is_vision_model=False,
+        boundary, args, model=model, ref_model=other, loss_types=[inputs["loss_type"]],
+        loss_weights=[1.0], beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None,
+        loss_type=inputs["loss_type"] if former else [inputs["loss_type"]], is_vision_model=False,
+        **_PAIRS_PADDED,
     )  # fmt: skip
-    with swapped(boundary.module, "selective_log_softmax", _first_channel):
-        if "get_batch_loss_metrics" in boundary.path:
-            rows = len(mask) // 2
-            prompt = batch["prompts"][:rows]
-            before = {"prompt_input_ids": prompt, "prompt_attention_mask": prompt}
-            for side in sides:
-                ids = inputs[f"{side}_mask"].long()
-                before.update({f"{side}_input_ids": torch.ones_like(ids), f"{side}_attention_mask": ids})
-            return {"loss": boundary.invoke({}, trainer, model, before)[0]}
-        kept = {name: batch[name] for name in ("input_ids", "attention_mask", "completion_mask")}
-        return {"loss": boundary.function(trainer, model, kept, False)}
+    if "get_batch_loss_metrics" in boundary.path:
+        return {"loss": boundary.invoke({}, trainer, model, _former_pairs(boundary, batch))[0]}
+    kept = {name: batch[name] for name in ("input_ids", "attention_mask", "completion_mask")}
+    return {"loss": boundary.function(trainer, model, kept, False)}
+
+
+_PAIRS_PADDED: dict[str, Any] = {
+    "pad_token_id": 0,
+    "padding_value": 0,
+    "label_pad_token_id": -100,
+    "label_smoothing": 0,
+}
+
+
+def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The pairs of a batch as they were collated until February 2026, and until October 2024."""
+    whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
+    rows, start = len(batch["labels"]) // 2, 0 if whole else _PROMPT
+    found = {
+        "prompt_input_ids": batch["prompts"][:rows],
+        "prompt_attention_mask": batch["prompt_attention_mask"][:rows],
+    }
+    for part, side in enumerate(_SIDES):
+        for name in ("input_ids", "attention_mask", "labels"):
+            found[f"{side}_{name}"] = batch[name][part * rows : (part + 1) * rows, start:]
+    return found
 
 
 class _Processor:
@@ -683,8 +684,8 @@ def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"result": values.new_tensor(0.0 if told is None else told)}  # of no number nothing is told
 
 
-_MODEL = StandIn("model", "a table of outputs: what a boundary makes of a model's outputs is measured, not the model")
-_AT_THE_TABLE = StandIn("selective_log_softmax, entropy_from_logits", "read the scenario's numbers out of the table")
+_TABLE = StandIn("model", "one table of outputs, a causal model of transformers: its gradient is that of each token")
+_AT_THE_TABLE = StandIn("entropy_from_logits", "reads the scenario's numbers out of the table")
 _OF_HF = StandIn("Trainer.compute_loss", "of transformers: returns the model's outputs; its loss is not looked at")
 
 MODELS = (
@@ -693,8 +694,7 @@ MODELS = (
         "preference_loss",
         formerly=(f"{DPO}.DPOTrainer.get_batch_loss_metrics",),
         call=_dpo_loss,
-        imports=(DPO_CONFIG,),
-        stand_ins=(_SELF, _ONE_PROCESS, _MODEL, _AT_THE_TABLE),
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
         accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
     ),
     Binding(
@@ -723,7 +723,7 @@ MODELS = (
         f"{SFT}.SFTTrainer.compute_loss",
         "masked_statistics",
         call=_entropy_told,
-        stand_ins=(_SELF, _ONE_PROCESS, _MODEL, _AT_THE_TABLE, _OF_HF),
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF),
         fixed={"statistic": "mean", **MASKED_STATISTICS.lacking()},
         accepts={"response_mask": _COUNTED},
         dtypes=("float32",),
@@ -732,25 +732,350 @@ MODELS = (
         f"{DISTILLATION}.DistillationTrainer.compute_loss",
         "distillation_loss",
         call=_distilled,
-        stand_ins=(_SELF, _ONE_PROCESS, _MODEL),
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
         accepts={"response_mask": _COUNTED},
     ),
     Binding(
         f"{GKD}.GKDTrainer.compute_loss",
         "distillation_loss",
         call=_distilled,
-        stand_ins=(_SELF, _ONE_PROCESS, _MODEL),
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
         # Its temperature is that of the sampling alone.
         accepts={"response_mask": _COUNTED, "temperature": (1.0,)},
     ),
 )
+
+# -- single faults: a contract of their own would have one boundary each -----------------------------------------------
+
+
+def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What KTO reports of a batch whose chosen and rejected responses have these log-probs, as has the reference."""
+    import torch
+
+    given = inputs["arguments"]
+    chosen, rejected = (torch.tensor(given[side]) for side in _SIDES)
+    said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
+    trainer = _trainer(
+        boundary, stand_in(), forward=partial(_itself, said), ref_model=stand_in(), beta=0.1, loss_type="kto",
+        desirable_weight=1.0, undesirable_weight=1.0, kl=None,
+    )  # fmt: skip
+    told = boundary.function(trainer, stand_in(), {})[1]
+    return {"returned": {side: told[f"logps/{side}"].item() for side in _SIDES}}
+
+
+def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The KL that is reported, of log-probs of which the trainer has computed the penalties itself."""
+    import torch
+
+    given = inputs["arguments"]
+    log_probs, ref_log_probs = (torch.tensor(given[name]) for name in ("log_probs", "ref_log_probs"))
+    ones, zeros = torch.ones_like(log_probs), torch.zeros(len(log_probs))
+    config = stand_in(kl_penalty=given["kl_penalty"])
+    trainer = _trainer(boundary, stand_in(), config=config, kl_ctl=stand_in(value=0.2))
+    penalties = boundary.owner.compute_rewards(trainer, zeros, log_probs, ref_log_probs, ones)
+    statistics = {"val/error": torch.ones(2), "returns/var": torch.ones(2)}
+    told = boundary.function(
+        trainer, 0.2, logprobs=log_probs, ref_logprobs=ref_log_probs, masks=ones, scores=zeros, queries=[[1], [1]],
+        non_score_reward=penalties[1], kls=penalties[-1], responses=[[1], [1]], train_stats=statistics,
+    )  # fmt: skip
+    return {"returned": told["objective/kl"].item()}
+
+
+def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The log-probs of the chosen responses of pairs that are too long; each token's is -1."""
+    import torch
+
+    given = inputs["arguments"]
+    prompts, responses = given["prompts"], given["responses"]
+    ids = torch.tensor(token_ids(torch.ones(len(prompts), max(responses) - 1)))
+    counts = (torch.arange(max(responses)) < torch.tensor(responses)[:, None]).long()
+    before = torch.arange(max(prompts)).flip(0) < torch.tensor(prompts)[:, None]
+    pairs = {"prompt_input_ids": 2 * before.long(), "prompt_attention_mask": before.long()}
+    for side in _SIDES:
+        pairs.update({f"{side}_input_ids": ids, f"{side}_attention_mask": counts})
+    model = token_table(torch.full((len(ids), ids.shape[1]), -1.0)[:, 1:])
+    trainer = _trainer(
+        boundary, stand_in(rpo_alpha=None, ld_alpha=None), max_length=given["max_length"], truncation_mode="keep_end",
+        use_logits_to_keep=False, padding_free=False, use_weighting=False, loss_type="sigmoid", **_PAIRS_PADDED,
+    )  # fmt: skip
+    return {"returned": boundary.function(trainer, model, pairs)["chosen_logps"]}
+
+
+def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The labels of token ids, in which a template is a token."""
+    import torch
+
+    given = inputs["arguments"]
+    tokenizer = table_tokenizer(token_table(torch.zeros(1, max(given["token_ids"]))))
+    collator = boundary.owner([given["response"]], [given["instruction"]], tokenizer=tokenizer)
+    return {"returned": collator.torch_call([{"input_ids": given["token_ids"]}])["labels"][0]}
+
+
+def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a known template makes of a conversation, what the one for training makes of it, and what that trains."""
+    import torch
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    given = inputs["arguments"]
+    tokenizer = table_tokenizer(token_table(torch.zeros(1, 1)))
+    tokenizer.chat_template = getattr(boundary.module, f"{given['template']}_chat_template")
+    template = boundary.function(tokenizer)
+    texts, spans = render_jinja_template(
+        conversations=[given["messages"]], chat_template=template, return_assistant_tokens_mask=True
+    )
+    original = tokenizer.apply_chat_template(given["messages"], tokenize=False)
+    trained_on = "".join(texts[0][start:end] for start, end in spans[0])
+    return {"returned": {"same": texts[0] == original, "trained": trained_on}}
+
+
+_WORDS = StandIn("tokenizer", "of transformers, for words that are numbers")
+SINGLE = tuple(
+    Binding(boundary, "call", call=call, stand_ins=stand_ins)
+    for boundary, call, stand_ins in (
+        ("trl.trainer.kto_trainer.KTOTrainer.get_batch_loss_metrics", _reported, (_SELF, _ONE_PROCESS)),
+        ("trl.trainer.ppo_trainer.PPOTrainer.record_step_stats", _kl_told, (_SELF, _ONE_PROCESS)),
+        (f"{DPO}.DPOTrainer.concatenated_forward", _shortened, (_SELF, _ONE_PROCESS, _TABLE)),
+        ("trl.trainer.utils.DataCollatorForCompletionOnlyLM.torch_call", _labelled, (_WORDS,)),
+        ("trl.chat_template_utils.get_training_chat_template", _rendered, (_WORDS,)),
+    )
+)
+
+# -- whole steps: trainers that are built for real train a model that is a table ---------------------------------------
+
+
+def _built(
+    boundary: Any, table: Any, config: str, micro: int | None, rows: list[dict[str, Any]], options: Mapping[str, Any],
+    after: Any = None, **parts: Any,
+) -> tuple[Any, Any]:  # fmt: skip
+    """A trainer of these rows, and the model that it trains."""
+    from datasets import Dataset, disable_progress_bars
+
+    disable_progress_bars()
+    made = getattr(boundary.module, config)
+    for option in options:
+        if option not in made.__dataclass_fields__:
+            raise AbsentError(f"not in this version: {config} has no option {option!r}")
+    args = made(**one_step(len(rows), micro), **options)
+    model = token_table(table, after)
+    tokenizer = table_tokenizer(model)
+    with swapped(boundary.owner, "_send_telemetry", _same_of_none):
+        trainer = boundary.owner(
+            model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, **parts
+        )
+    return trainer, model
+
+
+def _undisturbed(call: Any, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A call that seeds the global generators, as trainers do where they are made."""
+    with own_randomness():
+        return call(boundary, inputs)  # type: ignore[no-any-return]
+
+
+def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of token ids, of which a completion mask says what is learned; the first token's is of no consequence."""
+    mask, first = inputs["response_mask"], int(inputs["first_counts"])
+    ids = token_ids(mask * 0 + 1)
+    rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
+    trainer, model = _built(
+        boundary, inputs["log_probs"], "SFTConfig", inputs["micro_batch_size"], rows,
+        {"completion_only_loss": True}, after=inputs["output_after"],
+    )  # fmt: skip
+    loss, arrived = trained(trainer, model)
+    return {"loss": loss, "gradient": arrived[:, 1:-1], "gradient_after": arrived[:, -1]}
+
+
+def _optimised(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Completions that are generated and scored, buffered, cut and trained on."""
+    import torch
+
+    mask = inputs["response_mask"]
+    ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
+    if len(ids) < 2:
+        raise AbsentError("a prompt has several completions")
+    length = inputs["loss_scale_factor"] or mask.shape[1]
+    options = {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0,
+               "num_generations": len(ids), "max_completion_length": length}  # fmt: skip
+    if which == "GRPO":
+        options["loss_type"] = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
+    prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
+    trainer, model = _built(
+        boundary, inputs["log_probs"], f"{which}Config", inputs["micro_batch_size"], prompts, options,
+        reward_funcs=_itself,
+    )  # fmt: skip
+    scored = {
+        **_completions(inputs),
+        "prompt_ids": ids[:, :1],
+        "completion_ids": ids[:, 1:],
+        "advantages": _response_means(inputs["advantages"], mask),
+        "old_per_token_logps": inputs["old_log_probs"],
+        "old_logps": (inputs["old_log_probs"] * mask).sum(-1),
+        "num_items_in_batch": mask.sum(),
+    }
+    trainer._generate_and_score_completions = partial(_itself, scored)
+    loss, arrived = trained(trainer, model)
+    return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
+
+
+def _preferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pairs of responses to a prompt, in a data set, or generated and judged. A row's first token, which is certain, is
+    the prompt, and begins the response: it says whose end it is where there is but one token."""
+    table, reference, mask = _of_pairs(inputs)
+    ids = token_ids(mask, ended=True)
+    pairs = list(zip(ids, ids[len(ids) // 2 :]))
+    rows = [{"prompt": token_words(chosen[:1])} for chosen, _ in pairs]
+    options = {"beta": inputs["beta"], **_given(ld_alpha=inputs["ld_alpha"])}
+    parts: dict[str, Any] = {"ref_model": token_table(reference)}
+    if boundary.owner.__name__ == "DPOTrainer":  # which adds the end itself
+        texts = [{side: f" {token_words(ids[:-1])}" for side, ids in zip(_SIDES, pair)} for pair in pairs]
+        rows = [{**row, **text} for row, text in zip(rows, texts)]
+    else:
+        parts["reward_funcs"] = _first_half
+    config = boundary.owner.__name__.replace("Trainer", "Config")
+    trainer, model = _built(boundary, table, config, inputs["micro_batch_size"], rows, options, **parts)
+    model.generate = partial(_answers, {pair[0][0]: pair for pair in pairs})
+    loss, arrived = trained(trainer, model)
+    return {"loss": with_gradient(loss, table, arrived[:, 1:-1])}
+
+
+def _first_half(completions: Any = None, **_: Any) -> list[float]:
+    """The first response to each prompt is the better one."""
+    return [float(2 * place < len(completions)) for place in range(len(completions))]
+
+
+def _answers(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
+    """What a model generates: to a prompt that is given for the first time its first answer, then its second."""
+    import torch
+
+    left = {prompt: list(answers) for prompt, answers in known.items()}
+    answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
+    width = max(map(len, answers))
+    padded = torch.tensor([answer + [0] * (width - len(answer)) for answer in answers])
+    whole = torch.cat([input_ids, padded.to(input_ids)], dim=1)
+    return stand_in(sequences=whole) if options.get("return_dict_in_generate") else whole
+
+
+def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Prompts whose completions in the data set have one token, while the student's own are those of the scenario."""
+    mask = inputs["response_mask"]
+    ids = token_ids(mask, ended=True)
+    if min(map(len, ids)) < 2:
+        raise AbsentError("a completion has a token")
+    options = {"beta": inputs["beta"], "lmbda": 1.0, "max_new_tokens": mask.shape[1]}
+    trainer, model = _built(
+        boundary, inputs["logits"], "GKDConfig", inputs["micro_batch_size"],
+        [{"first": row[0]} for row in ids], options, teacher_model=token_table(inputs["teacher_logits"]),
+        data_collator=_prompted,
+    )  # fmt: skip
+    model.generate = partial(_answers, {row[0]: (row[1:],) for row in ids})
+    loss, arrived = trained(trainer, model)
+    return {"loss": with_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
+
+
+def _prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A batch of prompts of one token; in the data set a completion of one token follows each."""
+    import torch
+
+    prompts = torch.tensor([[row["first"]] for row in rows])
+    ids = torch.cat([prompts, prompts * 0 + 2], dim=1)
+    labels = torch.cat([prompts * 0 - 100, ids[:, 1:]], dim=1)
+    ones = torch.ones_like
+    return {"input_ids": ids, "attention_mask": ones(ids), "labels": labels, "prompts": prompts,
+            "prompt_attention_mask": ones(prompts)}  # fmt: skip
+
+
+_SAID = StandIn("generate", "answers the scenario's tokens, in the place of sampling")
+_COUNTED_PAIRS = {"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": ("sigmoid",)}
+_ONE_RANK: dict[str, tuple[Any, ...]] = {
+    "dp_size": (1,), "max_tokens_per_microbatch": (None,), "response_mask": _COUNTED,
+}  # fmt: skip
+_BATCH = StandIn("_generate_and_score_completions", "answers the scenario's completions and advantages")
+_COLLATOR = StandIn("data_collator", "hands over prompts of one token, each with a completion of one token")
+_POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
+_MEANS = {"loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")}
+
+STEPS = tuple(
+    Binding(
+        boundary,
+        f"{contract}_update",
+        call=partial(_undisturbed, call),
+        stand_ins=(_TABLE, *stand_ins),
+        accepts=accepts,
+        fixed=fixed,
+        dialects=dialects,
+        dtypes=("float32",),
+    )
+    for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
+        (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, ()),
+        (
+            f"{GRPO}.GRPOTrainer.compute_loss", "policy", partial(_optimised, "GRPO"), (_BATCH,),
+            {**_POLICY, **_MEANS}, POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"),
+            _of_responses("trainer/grpo_trainer.py#L3107"),
+        ),
+        (
+            f"{RLOO}.RLOOTrainer.compute_loss", "policy", partial(_optimised, "RLOO"), (_BATCH,), _POLICY,
+            {**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high"), "loss_agg_mode": "seq-mean-token-mean"},
+            (_RATIO_OF_A_RESPONSE, *_of_responses("trainer/rloo_trainer.py#L1610")),
+        ),
+        (f"{DPO}.DPOTrainer.compute_loss", "preference", _preferred, (), _COUNTED_PAIRS, {}, ()),
+        (
+            "trl.experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer.training_step", "preference", _preferred,
+            (_SAID,), _COUNTED_PAIRS, {"ld_alpha": None}, (),
+        ),
+        (
+            f"{GKD}.GKDTrainer.training_step", "distillation", _taught, (_SAID, _COLLATOR),
+            {"response_mask": _COUNTED, "temperature": (1.0,)}, {}, (),
+        ),
+    )
+)  # fmt: skip
+
+#: Reason -> what is left out for it.
+_LEFT_OUT = {
+    "an experiment that release 1.16.0 has no more": """
+        experimental.bco.* experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.*
+        experimental.nash_md.* experimental.ppo.* experimental.prm.* experimental.ssd.* experimental.xpo.*
+    """,
+    "it talks to servers and engines, or waits for them": """
+        generation.* scripts.* experimental.async_grpo.async_rollout_worker.* experimental.async_grpo.openenv_harness.*
+        experimental.harbor.* experimental.openreward.* experimental.server_distillation.*
+        experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer._generate_vllm_server
+    """,
+    "it runs in the whole step to which a method of its trainer is bound, for that step's numbers": """
+        trainer.sft_trainer.SFTTrainer.__init__ trainer.sft_trainer.SFTTrainer._prepare_dataset
+        trainer.sft_trainer.DataCollatorForLanguageModeling.torch_call trainer.utils.pad
+        trainer.dpo_trainer.DPOTrainer.__init__ trainer.dpo_trainer.DPOTrainer._prepare_dataset
+        trainer.dpo_trainer.DataCollatorForPreference.torch_call trainer.utils.selective_log_softmax
+        trainer.grpo_trainer.GRPOTrainer.__init__ trainer.grpo_trainer.GRPOTrainer.get_train_dataloader
+        trainer.grpo_trainer.GRPOTrainer._get_per_token_logps_and_entropies trainer.utils.RepeatSampler.__iter__
+        trainer.grpo_trainer.GRPOTrainer.training_step trainer.grpo_trainer.GRPOTrainer._prepare_inputs
+        trainer.rloo_trainer.RLOOTrainer.__init__ trainer.rloo_trainer.RLOOTrainer.get_train_dataloader
+        trainer.rloo_trainer.RLOOTrainer._get_per_token_logps_and_entropies trainer.utils.shuffle_sequence_dict
+        trainer.rloo_trainer.RLOOTrainer.training_step trainer.rloo_trainer.RLOOTrainer._prepare_inputs
+        experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer.__init__
+        experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer._generate
+        experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer._forward
+        experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer._calculate_rewards_from_functions
+        experimental.gkd.gkd_trainer.GKDTrainer.__init__ experimental.gkd.gkd_trainer.GKDTrainer.generalized_jsd_loss
+        experimental.gkd.gkd_trainer.GKDTrainer.generate_on_policy_outputs
+    """,
+    "it counts operations of the machine, or prints": """
+        trainer.utils.compute_flops_per_token trainer.utils.compute_mfu trainer.utils.adjusted_mfu trainer.callbacks.*
+        trainer.utils.print_prompt_completions_sample
+    """,
+}
 
 TARGET = Target(
     name="trl",
     repository="https://github.com/huggingface/trl",
     roots=(PackageRoot("trl"),),
     pypi="trl",
-    preload=("transformers", "accelerate", "datasets"),
+    preload=("transformers", "accelerate", "datasets", "huggingface_hub"),
     moved=MOVED,
-    bindings=(*LOSSES, *ADVANTAGES, *MODELS),
+    at_import={  # names that transformers 5 has no more, and what came after them; no boundary uses them
+        "transformers.top_k_top_p_filtering": Alias("transformers.TopKLogitsWarper"),
+        "transformers.models.auto.modeling_auto.MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES": Alias(
+            "transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"
+        ),
+    },
+    unbound={f"trl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
+    bindings=(*LOSSES, *ADVANTAGES, *MODELS, *SINGLE, *STEPS),
 )

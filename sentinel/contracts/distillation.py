@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sentinel.contracts.aggregation import cut_rows, detached, gradient, leaf
@@ -15,6 +16,7 @@ from sentinel.contracts.contract import (
     laws_of_tokens,
     token_mask,
 )
+from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
 
 _LOGITS = ("batch", "tokens", "vocabulary")
 
@@ -45,7 +47,8 @@ def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     else:
         mixture = (beta * teacher.exp() + (1 - beta) * student.exp()).log()
         divergences = beta * _divergence(teacher, mixture) + (1 - beta) * _divergence(student, mixture)
-    count = int(valid.sum()) if inputs["batch_num_tokens"] is None else inputs["batch_num_tokens"]
+    total = inputs.get("batch_num_tokens")
+    count = int(valid.sum()) if total is None else total
     return {"loss": torch.where(valid, divergences, 0.0).sum() / max(count, 1)}
 
 
@@ -107,4 +110,21 @@ DISTILLATION_LOSS = Contract(
     ),
     arrange=_arrange_distillation_loss,
     parts=_parts,
+)
+
+
+def _arrange_distillation_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    return fitting(inputs)
+
+
+DISTILLATION_UPDATE = replace(
+    DISTILLATION_LOSS,
+    name="distillation_update",
+    summary="an update towards a teacher: from a batch, through microbatches, to the optimiser",
+    inputs=(
+        *(item for item in DISTILLATION_LOSS.inputs if item.name != "batch_num_tokens"),
+        MICRO_BATCH_SIZE,
+    ),
+    arrange=_arrange_distillation_update,
+    parts=cut_otherwise,
 )

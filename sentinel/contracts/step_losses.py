@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from sentinel.contracts.contract import (
 )
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.normalisation import rows_of
+from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
 from sentinel.values.literals import tensor
 
 # -- context-parallel losses -------------------------------------------------------------------------------------------
@@ -261,6 +264,25 @@ PREFERENCE_LOSS = Contract(
     laws=("order_does_not_matter", "the_oracle_agrees", "nothing_else_is_touched", "every_knob_counts"),
     mask="chosen_mask",
     arrange=_arrange_preference_loss,
+)
+
+
+def _arrange_preference_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    return fitting(_arrange_preference_loss(inputs, choose), "chosen_mask")
+
+
+PREFERENCE_UPDATE = replace(
+    PREFERENCE_LOSS,
+    name="preference_update",
+    summary="an update towards the chosen responses of pairs: from a batch, through microbatches, to the optimiser",
+    inputs=(*PREFERENCE_LOSS.inputs, MICRO_BATCH_SIZE),
+    observes=(
+        PREFERENCE_LOSS.observes[0],
+        *(replace(item, role="gradient") for item in PREFERENCE_LOSS.observes[1:]),
+    ),
+    laws=("parts_add_up", *PREFERENCE_LOSS.laws),
+    arrange=_arrange_preference_update,
+    parts=partial(cut_otherwise, mask="chosen_mask"),
 )
 
 

@@ -116,30 +116,39 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
     return fitting(inputs)
 
 
-def fitting(inputs: dict[str, Any]) -> dict[str, Any]:
+def fitting(inputs: dict[str, Any], mask: str = "response_mask") -> dict[str, Any]:
     """The scenario with ranks and microbatches that its rows divide into."""
-    rows = inputs["response_mask"].shape[0]
-    if rows % inputs["dp_size"]:
-        inputs["dp_size"] = 1
-    if inputs["micro_batch_size"] and rows // inputs["dp_size"] % inputs["micro_batch_size"]:
+    rows, ranks = inputs[mask].shape[0], inputs.get("dp_size", 1)
+    if rows % ranks:
+        ranks = inputs["dp_size"] = 1
+    if inputs["micro_batch_size"] and rows // ranks % inputs["micro_batch_size"]:
         inputs["micro_batch_size"] = 1
     return inputs
 
 
-def cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
+def cut_otherwise(inputs: Mapping[str, Any], choose: Choose, mask: str = "response_mask") -> list[dict[str, Any]]:
     """The same batch, cut another way: one part, which is the whole."""
-    rows = inputs["response_mask"].shape[0] // inputs["dp_size"]
-    now = (inputs["micro_batch_size"], inputs["max_tokens_per_microbatch"])
-    others = [cut for cut in CUTS if cut != now and not (cut[0] and rows % cut[0])]
+    rows = inputs[mask].shape[0] // inputs.get("dp_size", 1)
+    packs = "max_tokens_per_microbatch" in inputs
+    now = (inputs["micro_batch_size"], inputs.get("max_tokens_per_microbatch"))
+    others = [cut for cut in CUTS if cut != now and not (cut[0] and rows % cut[0]) and (packs or cut[1] is None)]
     if rows < 2:
         raise DoesNotApply("one row cannot be cut")
     size, tokens = choose.one_of(others)
-    return [{**inputs, "micro_batch_size": size, "max_tokens_per_microbatch": tokens}]
+    return [{**inputs, "micro_batch_size": size, **({"max_tokens_per_microbatch": tokens} if packs else {})}]
 
 
 def _as_in(contract: Contract, *names: str) -> tuple[Input, ...]:
     return tuple(item for item in contract.inputs if item.name in names)
 
+
+MICRO_BATCH_SIZE = Input(
+    "micro_batch_size",
+    "integer",
+    "rows of one forward pass, on a rank; left out, all that the rank has",
+    default=None,
+    choices=(None, 1, 2),
+)
 
 #: How a batch is cut: inputs that must not matter.
 CUTTING = (
@@ -150,13 +159,7 @@ CUTTING = (
         default=1,
         choices=(1, 2),
     ),
-    Input(
-        "micro_batch_size",
-        "integer",
-        "rows of one forward pass, on a rank; left out, all that the rank has",
-        default=None,
-        choices=(None, 1, 2),
-    ),
+    MICRO_BATCH_SIZE,
     Input(
         "max_tokens_per_microbatch",
         "integer",
@@ -218,6 +221,7 @@ POLICY_UPDATE = Contract(
             "whether rows without a valid token count among the sequences of a mini-batch: absent or counted",
         ),
         dialect("log_ratio_clamp", None, "as in policy_loss"),
+        *_as_in(POLICY_LOSS, "ratio_level", "advantage_level"),
         dialect("kl_clamp", None, "as clamp in kl_estimate"),
     ),
     observes=(

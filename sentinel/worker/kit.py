@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -192,3 +193,166 @@ def dealt(data: Any, parts: int) -> dict[str, Any]:
     rows = [row if row == label else -1 for row, label in zip(found["row"].tolist(), found["label"])]
     size = len(rows) // parts
     return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
+
+
+# -- models and trainers of transformers -------------------------------------------------------------------------------
+
+#: The ids below those of a table's tokens: padding, the end of a text, and whatever else a model may say.
+_PADDING, _END, _ELSE, _FIRST = range(4)
+
+
+def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
+    """Make a causal language model of transformers whose outputs stand in a table, its one parameter.
+
+    A row of it is a sequence of a first token, of ``table``'s tokens and of whatever comes after them. Every token of
+    every row has an id of its own (:func:`token_ids`), by which the model finds what it says of it, one position before
+    it: however a trainer cuts, pads, packs and orders the sequences. The end of a text stands for the token that comes
+    next in the row.
+
+    :param table: [rows, tokens]: the log-prob of each; or [rows, tokens, choices]: the logits of each.
+    :param after: [rows]: the log-prob of what comes after the last token; left out, it is certain.
+    :param trains: whether the table is a parameter of its own; else gradients reach the one that is given.
+    """
+    import torch
+
+    transformers: Any = importlib.import_module("transformers")
+    outputs: Any = importlib.import_module("transformers.modeling_outputs")
+
+    certain = torch.zeros_like(table[:, :1])
+    whole = torch.cat([certain, table, certain if after is None else after[:, None]], dim=1)
+    rows, width = table.shape[0], table.shape[1] + 2
+    size = _FIRST + rows * width
+
+    class Body(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(whole.detach()) if trains else whole
+
+        def forward(self, input_ids: Any, *_: Any, **__: Any) -> Any:
+            following = torch.nn.functional.pad(input_ids[:, 1:], (0, 1), value=_PADDING)
+            beside = (input_ids - _FIRST + 1).clamp(min=0)
+            said = self.table.flatten(0, 1)[torch.where(following < _FIRST, beside, following - _FIRST)]
+            if self.table.ndim == 3:
+                logits = torch.nn.functional.pad(said, (0, size - said.shape[-1]), value=-1000.0)
+            else:
+                other = torch.where(said < 0, torch.log(-torch.expm1(torch.where(said < 0, said, -1.0))), -1000.0)
+                logits = said.new_full((*said.shape, size), -1000.0)
+                logits = logits.scatter(-1, torch.full_like(following, _ELSE)[..., None], other[..., None])
+                logits = logits.scatter(-1, following[..., None], said[..., None])
+            return outputs.BaseModelOutputWithPast(last_hidden_state=logits)
+
+    class TokenTable(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc]
+        config_class = transformers.PretrainedConfig
+        base_model_prefix = "model"
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.model = Body()
+            self.lm_head = torch.nn.Linear(size, size, bias=False, dtype=table.dtype)  # what a fused loss multiplies by
+            self.lm_head.weight = torch.nn.Parameter(torch.eye(size, dtype=table.dtype), requires_grad=False)
+
+        def get_output_embeddings(self) -> Any:
+            return self.lm_head
+
+        def forward(
+            self,
+            input_ids: Any,
+            attention_mask: Any = None,
+            labels: Any = None,
+            logits_to_keep: int = 0,
+            **options: Any,
+        ) -> Any:
+            hidden = self.model(input_ids).last_hidden_state
+            logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
+            loss = None
+            if labels is not None:
+                count = {name: options[name] for name in ("num_items_in_batch",) if name in options}
+                loss = self.loss_function(logits=logits, labels=labels, vocab_size=size, **count)
+            return outputs.CausalLMOutputWithPast(loss=loss, logits=logits)
+
+    sizes = {"vocab_size": size, "hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1}
+    with own_randomness():  # layers draw what they are replaced with
+        made = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
+    made.loss_type = "ForCausalLM"
+    return made
+
+
+def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
+    """Number the tokens of :func:`token_table`'s rows: the first of each, and those of a row that the mask counts.
+
+    :param ended: whether the end of the text stands for the last of them.
+    """
+    width = mask.shape[1] + 2
+    found = []
+    for row, counts in enumerate(mask.tolist()):
+        places = [0, *(place + 1 for place, kept in enumerate(counts) if kept)]
+        ids = [_FIRST + row * width + place for place in places]
+        found.append([*ids[:-1], _END] if ended and len(ids) > 1 else ids)
+    return found
+
+
+def token_words(ids: Sequence[int]) -> str:
+    """Write tokens as a text of which :func:`table_tokenizer` makes them again."""
+    return " ".join(f"w{token}" for token in ids)
+
+
+def table_tokenizer(model: Any) -> Any:
+    """Make the tokenizer of a :func:`token_table`: a word is a token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    transformers: Any = importlib.import_module("transformers")
+
+    words = {"<pad>": _PADDING, "<end>": _END, "<else>": _ELSE}
+    words.update({f"w{token}": token for token in range(_FIRST, model.config.vocab_size)})
+    made = Tokenizer(models.WordLevel(words, unk_token="<else>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<else>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
+
+
+def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
+    """Choose training arguments: one step of the optimiser on so many rows, which changes nothing."""
+    size = micro_batch_size or rows
+    return {
+        "output_dir": "unused", "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no",
+        "disable_tqdm": True, "logging_nan_inf_filter": False, "gradient_checkpointing": False, "max_steps": 1,
+        "learning_rate": 0.0, "max_grad_norm": 0.0, "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": rows // size,
+    }  # fmt: skip
+
+
+def trained(trainer: Any, model: Any) -> tuple[float, Any]:
+    """Let a trainer of transformers train a :func:`token_table`: the loss that it reports, and all the gradient that
+    has arrived at the table, that of first tokens and of what comes after the last ones among it."""
+    import torch
+
+    table = model.model.table
+    arrived = torch.zeros_like(table)
+
+    def add(gradient: Any) -> None:
+        arrived.add_(gradient)
+
+    table.register_hook(add)
+    return trainer.train().training_loss, arrived
+
+
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Give the global generators back what they had: trainers seed them."""
+    import random
+
+    import numpy
+    import torch
+
+    kept = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        numpy.random.set_state(kept[1])
+        torch.set_rng_state(kept[2])
+
+
+def with_gradient(loss: float, table: Any, gradient: Any) -> Any:
+    """Give a number the gradient that was seen, so that a contract can take it."""
+    return loss + (gradient * (table - table.detach())).sum()

@@ -142,7 +142,8 @@ def _answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> Non
         owner = sys.modules.get(name)
         if isinstance(answer, Alias):
             module, _, found = answer.path.rpartition(".")
-            setattr(owner, attribute, getattr(importlib.import_module(module), found))
+            with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
+                setattr(owner, attribute, getattr(importlib.import_module(module), found))
         elif hasattr(owner, attribute):
             called = callable(getattr(owner, attribute))
             setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)

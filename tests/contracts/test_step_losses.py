@@ -9,6 +9,8 @@ import pytest
 import torch
 from contract_kit import measured
 
+from sentinel.contracts.step_losses import PREFERENCE_UPDATE
+
 # -- prompts and ranks -------------------------------------------------------------------------------------------------
 
 LOSSES = {
@@ -132,6 +134,20 @@ def test_tokens_beyond_the_shorter_response_weigh_less() -> None:
     assert measured("preference_loss", **given)["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.275)))
 
 
+def test_how_pairs_are_cut_changes_nothing_and_a_sum_over_microbatches_does() -> None:
+    def added_up(chosen_log_probs: Any, micro_batch_size: int | None, **inputs: Any) -> dict[str, Any]:
+        given = {**PREFERENCE_UPDATE.lacking(), **inputs, "chosen_log_probs": chosen_log_probs}
+        loss = PREFERENCE_UPDATE.reference(given)["loss"]
+        return {"loss": loss * len(chosen_log_probs) / (micro_batch_size or len(chosen_log_probs))}
+
+    given = {name: value.repeat(2, 1) if hasattr(value, "repeat") else value for name, value in pairs(2).items()}
+    cuts = [{**given, "loss_type": "sigmoid", "micro_batch_size": size} for size in (2, 1)]
+    whole, parts = (measured("preference_update", **cut) for cut in cuts)
+    assert whole == parts
+    whole, parts = (measured("preference_update", added_up, **cut) for cut in cuts)
+    assert parts["loss"] == pytest.approx(2 * whole["loss"])
+
+
 # -- distillation ------------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +173,19 @@ def test_a_divergence_by_hand(beta: float) -> None:
     )
     assert seen["loss"] == pytest.approx(expected / step)
     assert seen["logits_gradient"][0][1] == [0.0, 0.0]
+
+
+def test_a_step_is_divided_by_the_tokens_that_it_learns_from() -> None:
+    given = {
+        "logits": torch.tensor([[[0.0, 2.0], [0.0, 2.0]]], dtype=torch.float64),
+        "teacher_logits": torch.zeros(1, 2, 2, dtype=torch.float64),
+        "beta": 0.0,
+        "temperature": 1.0,
+    }
+    step = measured("distillation_update", response_mask=torch.ones(1, 2), micro_batch_size=1, **given)
+    first = measured("distillation_update", response_mask=torch.tensor([[1, 0]]), micro_batch_size=1, **given)
+    assert step["loss"] == pytest.approx(first["loss"]) == pytest.approx(0.43378083)
+    assert step["logits_gradient"][0][0][0] == pytest.approx(first["logits_gradient"][0][0][0] / 2)
 
 
 def test_a_mean_over_the_part_is_another() -> None:

@@ -44,3 +44,61 @@ def test_a_row_whose_label_is_not_its_own_is_dealt_to_nobody() -> None:
     moved = {name: column[order] for name, column in held.items()}
     batch = SimpleNamespace(batch=moved, non_tensor_batch={"label": [2, 0, 3, 0]})
     assert kit.dealt(batch, 2) == {"parts": [[2, 0], [3]]}
+
+
+# -- models of transformers --------------------------------------------------------------------------------------------
+
+
+def test_a_table_says_of_every_token_what_stands_in_it_wherever_it_is_put() -> None:
+    import torch
+
+    table = torch.tensor([[-0.5, -2.0], [-1.0, -0.25]])
+    model = kit.token_table(table, after=torch.tensor([-3.0, -4.0]))
+    (first, second), size = kit.token_ids(torch.ones(2, 2)), model.config.vocab_size
+    packed = torch.tensor([[0, *second, *first]])
+    said = torch.log_softmax(model(packed).logits, -1)[0, :-1].gather(-1, packed[0, 1:, None])[:, 0]
+    assert said.tolist() == pytest.approx([0.0, -1.0, -0.25, 0.0, -0.5, -2.0], abs=1e-6)
+    assert model(torch.tensor([first])).logits.shape == (1, 3, size)
+    assert torch.log_softmax(model(torch.tensor([first])).logits, -1)[0, -1, 0].item() == pytest.approx(-3.0)
+
+
+def test_the_end_of_a_text_stands_for_the_last_token_that_counts() -> None:
+    import torch
+
+    model = kit.token_table(torch.tensor([[-0.5, -2.0]]))
+    mask = torch.tensor([[1, 0]])
+    (ids,) = kit.token_ids(mask, ended=True)
+    said = torch.log_softmax(model(torch.tensor([ids])).logits, -1)[0, 0, ids[1]]
+    assert said.item() == pytest.approx(-0.5)
+    assert kit.table_tokenizer(model)(kit.token_words(ids[:1]))["input_ids"] == ids[:1]
+
+
+def test_the_gradient_that_arrives_at_a_table_is_that_of_each_token() -> None:
+    import torch
+
+    table = torch.tensor([[-0.5, -2.0], [-1.0, -0.25]], requires_grad=True)
+    model = kit.token_table(table)
+    ids = torch.tensor(kit.token_ids(table > -9))
+
+    class Trainer:
+        def train(self) -> SimpleNamespace:
+            labels = ids.masked_fill(ids == ids[:, :1], -100)
+            for _ in range(2):
+                loss = model(ids, labels=labels).loss
+                (loss / 2).backward()
+            return SimpleNamespace(training_loss=loss.item())
+
+    loss, arrived = kit.trained(Trainer(), model)
+    assert arrived[:, 1:-1].flatten().tolist() == pytest.approx([-0.25] * 4, rel=1e-5)
+    (gradient,) = torch.autograd.grad(kit.with_gradient(loss, table, arrived[:, 1:-1]), table)
+    assert torch.equal(gradient, arrived[:, 1:-1])
+
+
+def test_generators_that_are_seeded_go_on_where_they_were() -> None:
+    import torch
+
+    before = torch.get_rng_state()
+    with kit.own_randomness():
+        torch.manual_seed(5)
+    kit.token_table(torch.zeros(1, 1))
+    assert torch.equal(before, torch.get_rng_state())
