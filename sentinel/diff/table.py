@@ -59,7 +59,7 @@ def _headline(row: Row) -> str:
     count = len({name.split()[0] for name in members})
     as_defined = sum(len(group) - 1 for group in row.classes if group[0] == DEFINITION)
     kinds = len(row.classes) - (row.classes[:1] == [[DEFINITION]])
-    of = f"{len(members)} of {count} framework{'' if count == 1 else 's'}"
+    of = f"{len(members)} function{'' if len(members) == 1 else 's'} of {count} framework{'' if count == 1 else 's'}"
     return f"{of} mean {kinds} thing{'' if kinds == 1 else 's'}; {as_defined} as it is defined"
 
 

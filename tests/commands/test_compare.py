@@ -67,7 +67,7 @@ def test_two_of_one_meaning_are_as_it_is_defined(compare: Compare) -> None:
 def test_what_nothing_explains_is_shown_on_the_smallest_scenario(compare: Compare) -> None:
     answer = compare("loss_aggregation", other=f"2 * {MEAN}")
     assert answer.status == 1
-    assert "2 of 2 frameworks mean 2 things; 1 as it is defined" in answer.out
+    assert "2 functions of 2 frameworks mean 2 things; 1 as it is defined" in answer.out
     assert "the definition and other agg_loss: unexplained: other agg_loss is not as it is defined" in answer.out
     assert "    loss_mat = [[1.0]]; response_mask = [[1]]\n    loss is 1 and 2\n" in answer.out
     assert answer.out.endswith("1 unexplained\n")
@@ -110,7 +110,7 @@ def test_all_writes_the_page_and_the_data_with_a_batch_in_numbers(
     one, other = float(row["alike"]["the definition"]), float(row["alike"]["other agg_loss"])
     assert (one != 0, other) == (True, pytest.approx(2 * one, rel=1e-3))
     assert row["alike"]["tiny agg_loss"] == row["alike"]["the definition"]
-    assert "2 of 2 frameworks mean 2 things; 1 as it is defined |  | 1 |" in page
+    assert "2 functions of 2 frameworks mean 2 things; 1 as it is defined |  | 1 |" in page
     assert "| tiny agg&#95;loss tiny&#47;losses.py:2 | as defined |" in page
     assert "| other agg&#95;loss other&#47;losses.py:1 | A |" in page
 
@@ -186,7 +186,7 @@ def test_a_target_that_cannot_be_had_is_named_and_the_rest_is_compared(compare: 
     answer = run_sentinel("compare", "loss_aggregation")
     assert answer.status == 0
     assert "not compared: other: no mirror of other; run `sentinel mirror add other`" in answer.out
-    assert "1 of 1 framework mean 1 thing" in answer.out
+    assert "1 function of 1 framework mean 1 thing" in answer.out
 
 
 def test_ctrl_c_shows_what_was_compared_until_then(
