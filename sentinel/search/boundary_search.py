@@ -475,7 +475,7 @@ class BoundarySearch:
         :param besides: other symptoms that do not count.
         """
         found = self.outcomes[law].symptoms.union(besides)
-        counting = [item for item in self._unmeant(law, trial) if item.symptom not in found]
+        counting = [item for item in self.unmeant(law, trial) if item.symptom not in found]
         if self._rounded(law, trial, counting):
             self.outcomes[law].rounding += 1
             return []
@@ -483,10 +483,10 @@ class BoundarySearch:
 
     def genuine(self, law: Law, trial: Trial) -> list[Violation]:
         """The violations that are no dialect and no rounding."""
-        unmeant = self._unmeant(law, trial)
+        unmeant = self.unmeant(law, trial)
         return [] if self._rounded(law, trial, unmeant) else unmeant
 
-    def _unmeant(self, law: Law, trial: Trial) -> list[Violation]:
+    def unmeant(self, law: Law, trial: Trial) -> list[Violation]:
         """The violations that no declared dialect means."""
         if not trial.violations:
             return []

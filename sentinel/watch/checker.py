@@ -163,7 +163,7 @@ class Checker:
                 with contextlib.suppress(DoesNotApply):
                     case = case_of(reading, inputs, observed)
                     trial = Trial({"": inputs}, case, tuple(law.violations(case)))
-                    yield from ((law, item, inputs, "run") for item in search.genuine(law, trial))
+                    yield from ((law, item, inputs, "run") for item in search.unmeant(law, trial))
                     self._counts["laws"] += 1
         self._varied[number] += 1
         small = cut(subject.contract, inputs) if self._varied[number] <= _VARIED else None

@@ -33,7 +33,11 @@ from sentinel.worker import probe, tensors
 from sentinel.worker.boundaries import Boundary
 
 #: Calls that are looked at to find a reading, and scenarios that are drawn for them at most.
-_CALLS, _DRAWN = 12, 400
+_CALLS, _DRAWN = 24, 400
+#: Of these, the ones in which other values are put, to find out what makes no difference.
+_TURNED = 12
+#: Stands for what the part of a call shows, where an input may also be left out.
+_SHOWN = object()
 #: Combinations of choices that nothing in a call shows, which are tried at most.
 _COMBINATIONS = 256
 _DEEPEST = 3
@@ -134,7 +138,7 @@ class Reading:
         wide = next((value for value in read.values() if isinstance(value, torch.Tensor) and value.dim() == 2), None)
         inputs: dict[str, Any] = {}
         for item in contract.inputs:
-            if item.name in read:
+            if item.name in read and chosen.get(item.name, _SHOWN) is _SHOWN:
                 value = read[item.name]
                 if self.sources[item.name][1] != "same" and wide is not None:
                     lengths = (read.get(contract.mask, wide) != 0).sum(-1).clamp(min=1)
@@ -173,6 +177,9 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
         found = _source(values, seen, paths)
         if found is not None:
             sources[item.name] = found, "same"
+        elif (given := _source_where_given(values, seen, paths)) is not None:
+            sources[item.name] = given, "same"
+            open_[item.name] = (_SHOWN, None)
         elif item.choices and not item.domain:
             open_[item.name] = item.choices
         elif item.kind == "tensor" and item.name != subject.contract.mask and item.default is not None:
@@ -197,10 +204,10 @@ def _idle(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> set[Path]
     shown = {path for path, _ in reading.sources.values()}
     idle = {path for path in reading.plan.paths if path not in shown}
     looked = 0
-    for live in scenarios:
+    for live in _of_every_kind(reading, scenarios):
         inputs = {name: tensors.observe(value) for name, value in live.items()}
         usual = _with(reading, inputs, None)
-        if usual is None or looked == 3:
+        if usual is None or looked == _TURNED:
             continue
         looked += 1
         for path in sorted(idle, key=repr):
@@ -208,6 +215,14 @@ def _idle(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> set[Path]
             if other is None or not all(_same_value(usual[key], other[key]) for key in reading.keys):
                 idle.discard(path)
     return idle if looked else set()
+
+
+def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those first that choose what none before them has chosen."""
+    first: dict[Any, Mapping[str, Any]] = {}
+    for live in scenarios:
+        first.setdefault(repr([live[name] is None or live[name] for name in reading.open]), live)
+    return [*first.values(), *(live for live in scenarios if all(live is not other for other in first.values()))]
 
 
 def _with(reading: Reading, inputs: Mapping[str, Any], path: Path | None) -> dict[str, Any] | None:
@@ -335,7 +350,11 @@ def _same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[st
         one, two = (reading.of_results(probe.consult(contract, _literals(contract, item))) for item in (drawn, inputs))
     except DoesNotApply:
         return True
-    return one.keys() == two.keys() and all(_same_value(one[key], two[key], drawn.get(contract.mask)) for key in one)
+    coarse = any(isinstance(value, Tensor) and value.dtype in ("float16", "bfloat16") for value in drawn.values())
+    near = 2e-2 if coarse else 1e-4  # a mean that a call has instead of its terms is rounded
+    return one.keys() == two.keys() and all(
+        _same_value(one[key], two[key], drawn.get(contract.mask), near) for key in one
+    )
 
 
 def _literals(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -468,6 +487,15 @@ def _source(values: list[Any], seen: list[dict[Path, Any]], paths: tuple[Path, .
     return None
 
 
+def _source_where_given(values: list[Any], seen: list[dict[Path, Any]], paths: tuple[Path, ...]) -> Path | None:
+    """The part of a call that equals an input wherever that is not left out: at its default it may be another thing."""
+    calls = [(value, parts) for value, parts in zip(values, seen) if value is not None]
+    given = [value for value, _ in calls]
+    if len(calls) == len(values) or all(_alike(given[0], value) for value in given[1:]):
+        return None
+    return _source(given, [parts for _, parts in calls], paths)
+
+
 def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.shape == other.shape and torch.allclose(
@@ -498,8 +526,10 @@ def _as_labels(values: Any) -> list[int]:
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
-def _same_value(one: Any, other: Any, mask: Any = None) -> bool:
-    """:param mask: what else stands in a tensor of its shape means nothing."""
+def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4) -> bool:
+    """:param mask: what else stands in a tensor of its shape means nothing.
+    :param near: how far apart they may be, relative.
+    """
 
     def live(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -508,13 +538,13 @@ def _same_value(one: Any, other: Any, mask: Any = None) -> bool:
         masked = isinstance(mask, Tensor) and value.shape == mask.shape
         return torch.from_numpy(array[mask.array() != 0] if masked else array)
 
-    return _close(live(one), live(other)) or _alike(live(one), live(other))
+    return _close(live(one), live(other), near) or _alike(live(one), live(other))
 
 
-def _close(one: Any, other: Any) -> bool:
+def _close(one: Any, other: Any, near: float) -> bool:
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and one.shape == other.shape:
-        return torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True)
-    return isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-6)
+        return torch.allclose(one, other, rtol=near, atol=1e-6, equal_nan=True)
+    return isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=near, abs_tol=1e-6)
 
 
 def _literal(item: Input, value: Any) -> Any:
