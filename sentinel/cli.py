@@ -75,9 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
     try:
         parser = _parser()
-        words, after = _cut(parser, _current(sys.argv[1:] if argv is None else argv))
+        words, own = _cut(parser, _current(sys.argv[1:] if argv is None else argv))
         arguments, unknown = parser.parse_known_args(words)
-        arguments.after = after
+        arguments.own_command = own
         if unknown:
             _refuse(arguments.parser or parser, unknown)
         if arguments.run is None:
@@ -118,7 +118,7 @@ def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], 
     argparse finds none behind options."""
     (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     chosen = commands.get(words[0]) if words else None
-    if chosen is None or chosen.get_default("after") is None or "--" not in words:
+    if chosen is None or chosen.get_default("own_command") is None or "--" not in words:
         return words, []
     place = words.index("--")
     return words[:place], words[place + 1 :]

@@ -103,13 +103,13 @@ def _launched(arguments: argparse.Namespace) -> tuple[str, ...]:
     from sentinel.configuration.command_line import of_script, of_words
     from sentinel.reports.escaping import visible
 
-    if arguments.script and arguments.after:
+    if arguments.script and arguments.own_command:
         raise SentinelError("--script is a file that holds the command, -- the command itself; give one of them")
-    if not arguments.script and not arguments.after:
+    if not arguments.script and not arguments.own_command:
         return ()
-    line = of_script(arguments.script) if arguments.script else of_words(arguments.after)
+    line = of_script(arguments.script) if arguments.script else of_words(arguments.own_command)
     if not line.settings:
-        where = line.where or " ".join(arguments.after)
+        where = line.where or " ".join(arguments.own_command)
         raise SentinelError(
             f"{visible(where)}: no settings after the program; they are written KEY=VALUE or --key value"
         )

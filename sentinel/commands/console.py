@@ -34,10 +34,10 @@ def command(
 ) -> argparse.ArgumentParser:
     """Add a command.
 
-    :param takes_words: whether it takes words after ``--``; it finds them in ``after``.
+    :param takes_words: whether it takes words after ``--``; it finds them in ``own_command``.
     """
     parser = _parser(commands, name, text, example)
-    parser.set_defaults(run=run, parser=parser, after=[] if takes_words else None)
+    parser.set_defaults(run=run, parser=parser, own_command=[] if takes_words else None)
     return parser
 
 

@@ -44,7 +44,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     from sentinel.commands.known import known, target_named
     from sentinel.errors import SentinelError
 
-    if not arguments.after:
+    if not arguments.own_command:
         raise SentinelError("say what to watch, after two dashes: sentinel watch --target trl -- python train.py")
     target = target_named(known()[0], arguments.target)
     if arguments.every < 1:
@@ -61,9 +61,9 @@ def _watch(arguments: argparse.Namespace) -> int:
         "SENTINEL_WATCH_EVERY": str(arguments.every),
     }
     try:
-        run = subprocess.Popen(arguments.after, env=environment)
+        run = subprocess.Popen(arguments.own_command, env=environment)
     except OSError as error:
-        raise SentinelError(f"{arguments.after[0]}: {error.strerror}") from None
+        raise SentinelError(f"{arguments.own_command[0]}: {error.strerror}") from None
     stopped = False
     while True:
         try:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from sentinel.deciding.outcomes import Environment, Failure
 from sentinel.deciding.proof import Sources
 from sentinel.deciding.references import References
+from sentinel.errors import INSTALL
 from sentinel.recipes.catalog import Catalog
 from sentinel.sources import Home
 from sentinel.sources.checkouts import files
@@ -86,7 +87,7 @@ class Processes:
             return failure
         known = distribution_extras()
         extra = next((name for name in (target, "targets") if name in known), "targets")
-        said = f"{target} wants {' and '.join(lacking)}, not installed here: pip install 'rl-sentinel[{extra}]'"
+        said = f"{target} wants {' and '.join(lacking)}, not installed here: {INSTALL.format(extra)}"
         return replace(failure, reason=f"{failure.reason}; {said}")
 
     def _lacking(self, target: str, wanted: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from history_kit import BUGGY, FIXED
 
-from sentinel.errors import SentinelError
+from sentinel.errors import INSTALL, SentinelError
 from sentinel.history.ledger import Selection
 from sentinel.history.ray_executor import RayExecutor, _packed
 from sentinel.recipes import find_recipes
@@ -19,7 +20,7 @@ from sentinel.worker.client import Options
 
 def test_without_ray_the_extra_is_named(monkeypatch, tiny_catalog):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(SentinelError, match=r"rl-sentinel\[ray\]"):
+    with pytest.raises(SentinelError, match=re.escape(INSTALL.format("ray"))):
         RayExecutor(tiny_catalog, {}, Options())
 
 

@@ -176,6 +176,10 @@ def test_a_wheel_that_is_built_twice_is_one_wheel(tmp_path: Path) -> None:
     with zipfile.ZipFile(one) as archive:
         names = archive.namelist()
         texts = b"".join(archive.read(name) for name in names)
-    assert {name.split("/")[0] for name in names} == {"sentinel", one.name.rsplit("-", 3)[0] + ".dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "sentinel",
+        "sentinel_watch.pth",
+        one.name.rsplit("-", 3)[0] + ".dist-info",
+    }
     assert "sentinel/_bundled/adapters/demo.py" in names
     assert str(tmp_path).encode() not in texts

@@ -47,7 +47,7 @@ def test_a_recipe_knows_better_than_the_adapter_how_its_boundary_means_it(warm):
     """It says that masked steps are none, which this boundary takes for some: that is the bug."""
     impact = _measured(warm, "ROLL-AGENTIC-GAE-UNMASKED-VALUES")
     assert (impact.base.verdict, impact.head.ref) == ("reproduced", REFERENCE)
-    assert "output value_8.advantages" in impact.summary
+    assert "output behind_8.advantages" in impact.summary
     assert "largest difference 4.00" in impact.summary
 
 

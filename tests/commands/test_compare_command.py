@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import sentinel.recipes.catalog
+from sentinel.errors import INSTALL
 from sentinel.recipes.catalog import Catalog, OnDemand
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
@@ -156,7 +157,7 @@ def test_a_package_that_a_target_wants_is_named_with_its_extra(compare: Compare,
     wanting = f"{MEAN}\n\nfrom no_such_package import Base\n\nclass Config(Base):\n    pass\n\nNAMES = Config.fields\n"
     answer = compare("loss_aggregation", other=wanting, preload="no_such_package")
     [line] = [line for line in answer.out.splitlines() if "not compared: other" in line]
-    assert line.endswith("; other wants no_such_package, not installed here: pip install 'rl-sentinel[targets]'")
+    assert line.endswith("; other wants no_such_package, not installed here: " + INSTALL.format("targets"))
 
 
 @pytest.mark.parametrize(
