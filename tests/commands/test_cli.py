@@ -232,4 +232,4 @@ def test_words_after_two_dashes_go_to_a_command_that_declares_it(monkeypatch: py
     assert cli.main(["takes", "a", "--flag", "--", "python", "--lr=1"]) == 0
     assert (heard[-1].words, heard[-1].flag, heard[-1].own_command) == (["a"], True, ["python", "--lr=1"])
     assert cli.main(["leaves", "--", "--a"]) == 0
-    assert (heard[-1].words, heard[-1].after) == (["--a"], [])
+    assert (heard[-1].words, heard[-1].own_command) == (["--a"], [])
