@@ -79,6 +79,10 @@ def _cause(made: Contribution) -> Iterable[str]:
         yield fenced(_dedented(text), "python")
 
 
+#: Lines of a patch that a page shows whole.
+_LONGEST_DIFF = 60
+
+
 def _fix(made: Contribution, tests: bool) -> Iterable[str]:
     yield "## Fix\n"
     told = made.fix.fix if made.fix else made.recipe.document.get("fix")
@@ -88,7 +92,10 @@ def _fix(made: Contribution, tests: bool) -> Iterable[str]:
         commit = f"{made.target.repository.removesuffix('.git')}/commit/{made.fix.head}"
         yield f"These are the hunks at the lines above; the whole is [{code(made.fix.head[:12])}]({commit}).\n"
     elif made.fix:
-        yield fenced(made.diff.rstrip("\n"), "diff")
+        short = made.diff.count("\n") <= _LONGEST_DIFF
+        yield fenced((made.diff if short else _of_guilty(made)).rstrip("\n"), "diff")
+        if not short:
+            yield "These are the hunks at the lines above; the branch has the others.\n"
         for edit in made.fix.tests:
             if "def test" in edit.new and tests:
                 yield f"Tested in {code(edit.file)}:\n\n" + fenced(_dedented(edit.new.strip("\n")), "python")

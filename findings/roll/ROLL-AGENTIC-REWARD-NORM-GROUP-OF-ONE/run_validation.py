@@ -10,13 +10,13 @@ Needs Python 3.10 or newer, torch, numpy, tensordict; no GPU. What else the chec
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines  955 to 1064. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines  965 to 1074. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: 0658cb9290de3662940cfb8202d2ef36f5c656b6cc0d4f8503fffffd97cd33aa
+# The head, the same in every runner; sha256 of its lines: 6fc1c87f02afe8f2f67bb9465f836af4bbcffbb4781c739ca2a74d18773dd7c9
 # ====================================================================================================
 
 import ast
@@ -219,11 +219,13 @@ class GhostState:
     :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports a
         module of its own inside a probe: what runs then is import time.
     :ivar used: the ghosts used while probing, by dotted name.
+    :ivar answer: what a call of one answers while probing, in a tuple; None where it is refused.
     """
 
     def __init__(self) -> None:
         self.probing = False
         self.used: list[str] = []
+        self.answer: Callable[[str], tuple[Any] | None] = lambda name: None
 
     def use(self, name: str) -> None:
         if self.probing:
@@ -279,6 +281,8 @@ class Ghost:
         return False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _STATE.probing and (answer := _STATE.answer(self._ghost_name)) is not None:
+            return answer[0]
         _STATE.use(self._ghost_name)
         if len(args) == 1 and not kwargs and _decorable(args[0]):
             return args[0]  # a decorator: the target's own function or class must stay what it is
@@ -350,7 +354,13 @@ def _inert_base(name: str) -> type:
         return Ghost(f"{name}.{attribute}")
 
     schema = classmethod(lambda *_: _any_schema())
-    members = {"__init__": initialise, "__getattr__": attribute, "__get_pydantic_core_schema__": schema}
+    takes_all = classmethod(lambda cls, **_: None)  # of ``class X(ghost.Base, table=True)``
+    members = {
+        "__init_subclass__": takes_all,
+        "__init__": initialise,
+        "__getattr__": attribute,
+        "__get_pydantic_core_schema__": schema,
+    }
     return type(name.rpartition(".")[2], (), members)
 
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""PRIMERL-REJECTED-TOKEN-NAN: a token that the trust region rejects makes the loss NaN
+"""SKYRL-PADDING-ROLLOUT-LOGPROBS: a padding microbatch lacks the rollout log-probs of the real ones
 
-Calls prime_rl.trainer.rl.loss.compute_loss of a checkout of
-https://github.com/PrimeIntellect-ai/prime-rl, and prints what it answers.
+Calls skyrl.backends.skyrl_train.workers.worker_utils.TokenBasedBatchIterator._create_padding_microbatch of a checkout of
+https://github.com/NovaSky-AI/SkyRL, and prints what it answers.
 
-    TARGET_REPO=/path/to/primerl python run_validation.py
+    TARGET_REPO=/path/to/skyrl python run_validation.py
 
-Needs Python 3.10 or newer, torch, numpy, jaxtyping; no GPU. What else the checkout imports and
+Needs Python 3.10 or newer, torch, numpy; no GPU. What else the checkout imports and
 is not installed is stubbed, and refused if it is used.
 Exit status: 0 the right values, 1 those of the bug, 2 neither, 3 nothing could be decided.
 
-What is to be read are lines  965 to 1208. What stands before is the same in every runner, whatever the bug.
+What is to be read are lines  965 to 1088. What stands before is the same in every runner, whatever the bug.
 """
 from __future__ import annotations
 
@@ -969,240 +969,120 @@ def main(*questions: Any) -> None:
 # ====================================================================================================
 
 
-# -- sentinel/contracts/aggregation.py
+# -- sentinel/contracts/surgery.py
 
 
-def fraction(flags: Any, mask: Any) -> float:
-    """The share of the valid tokens that are flagged, as a float; flags that are one number already are that number.
-
-    A boundary may report a flag a token: its caller takes the mean.
-    """
-    import torch
-
-    if not isinstance(flags, torch.Tensor):
-        return float(flags)
-    if flags.numel() == 1 and flags.shape != mask.shape:
-        return float(flags)
-    valid = mask.reshape(flags.shape) != 0
-    return float(torch.where(valid, flags.double(), 0.0).sum() / valid.sum().clamp(min=1))
+def _present(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are there; None is how the frameworks write a field that is not."""
+    return {name: rows[name] for name in sorted(rows.keys()) if rows[name] is not None}
 
 
-def leaf(value: Any) -> Any:
-    """A copy to differentiate with respect to, laid out in memory as the original."""
-    import torch
-
-    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    try:
-        copy.copy_(value.detach())
-    except RuntimeError:  # an expanded tensor: several elements share one place
-        copy = value.detach().clone()
-    return copy.requires_grad_(True)
-
-
-def gradient(loss: Any, of: Any) -> Any:
-    """``d loss / d of``; zeros where the loss does not depend on it."""
-    import torch
-
-    if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
-        return torch.zeros_like(of)
-    (found,) = torch.autograd.grad(loss, of, allow_unused=True)
-    return torch.zeros_like(of) if found is None else found
-
-
-def detached(value: Any) -> Any:
-    return value.detach() if hasattr(value, "detach") else value
-
-
-def metric(value: Any, mask: Any) -> float | None:
-    """A reported metric as a number; None where the boundary reports none; the mean where it reports one a token."""
-    return None if value is None else fraction(detached(value), mask)
-
-
-# -- sentinel/contracts/policy_loss.py
-
-
-_METRICS = ("clip_fraction", "dual_clip_fraction", "approx_kl")
-
-
-def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One loss and its backward pass.
-
-    ``call`` returns ``loss``; or only ``per_token_loss``, of which the loss is then the sum over the valid tokens. Each
-    metric is a number, or one number a token, of which the mean over the valid tokens is taken.
-    """
-    import torch
-
-    log_probs, mask = leaf(inputs["log_probs"]), inputs["response_mask"]
-    outputs = call(**{**inputs, "log_probs": log_probs})
-    per_token, loss = outputs.get("per_token_loss"), outputs.get("loss")
-    if loss is None:
-        assert per_token is not None, "a policy loss returns a loss, or a loss for each token"
-        loss = torch.where(mask != 0, per_token.reshape(mask.shape), 0.0).sum()
+def _measure_batch_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare the rows that the surgery made with rows of the batch that went in, field by field."""
+    outputs = call(**inputs)
+    real, made = _present(outputs["real_rows"]), _present(outputs["made_rows"])
+    both = [name for name in real if name in made]
     return {
-        "loss": detached(loss),
-        "per_token_gradient": gradient(loss, log_probs),
-        "per_token_loss": None if per_token is None else _at_valid(detached(per_token), mask),
-        **{name: metric(outputs.get(name), mask) for name in _METRICS},
+        "fields": list(made),
+        "dropped": [name for name in real if name not in made],
+        "dtype_changed": [name for name in both if made[name].dtype != real[name].dtype],
+        "shape_changed": [name for name in both if made[name].shape[1:] != real[name].shape[1:]],
+        "counted_tokens": float(outputs["loss_mask"].sum()),
     }
 
 
-def _at_valid(per_token: Any, mask: Any) -> Any:
-    """What stands at tokens that do not count is nobody's meaning: it is left out on both sides."""
-    import torch
-
-    return torch.where(mask != 0, per_token.reshape(mask.shape), 0.0)
+# -- adapters/skyrl/shared.py
 
 
-# -- sentinel/worker/kit.py
+BACKEND = "skyrl.backends.skyrl_train"
 
 
-def stand_in(**attributes: Any) -> Any:
-    """Make a namespace in the place of an object; it says what the boundary reads and it lacks."""
-    return StandInNamespace(**attributes)
+BATCH = f"{BACKEND}.training_batch"
 
 
-# -- adapters/primerl.py
+def training_batch(boundary: Any, fields: Mapping[str, Any]) -> Any:
+    made = boundary.imported[BATCH].TrainingInputBatch(dict(fields))
+    made.metadata = {"response_length": fields["loss_mask"].shape[1]}
+    return made
 
 
-_UNBOUNDED: Mapping[str, Any] = {
-    "clip_ratio": float("inf"),
-    **dict.fromkeys(("mask_ratio_low", "token_mask_low", "sequence_mask_low", "geo_mask_low"), 0.0),
-    **dict.fromkeys(("mask_ratio_high", "token_mask_high", "sequence_mask_high", "geo_mask_high"), float("inf")),
-    **dict.fromkeys(("ipo_mask_low", "ipo_mask_high", "dppo_mask_low", "dppo_mask_high"), 2.0),
-    "sequence_clip_high": float("inf"),
-    "type": "default",
-    "ratio_type": "token",
-    "norm_type": "token",
-    "ratio_length_norm": False,
-    "adv_tau": 1.0,
-    "kl_tau": 0.0,
-    "teacher_tau": 0.0,
-}
+# -- adapters/skyrl/driver.py
 
 
-def _samples(inputs: Mapping[str, Any], *names: str) -> list[list[Any]]:
-    """The rows of each, one flat tensor a sample."""
-    return [list(inputs[name]) for name in names]
+def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
-
-def _counted(inputs: Mapping[str, Any]) -> int:
-    """The tokens of the step, as the trainer counts them."""
-    tokens = inputs["batch_num_tokens"]
-    return int((inputs["response_mask"] != 0).sum()) if tokens is None else tokens
-
-
-def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """The loss of one sample, by its settings; until February 2026 there was no function of its own."""
-    trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
-    settings = stand_in(**{**_UNBOUNDED, **(trust if inputs["algorithm"] == "dppo_tv" else {})})
-    if "loss_config" in boundary.parameters:
-        return settings
-    default = boundary.module.default_loss_fn
-    if inputs["algorithm"] == "dppo_tv" and "dppo_mask_high" not in inspect.getsource(default):
-        raise AbsentError("not in this version: the trust region is another one")
-    return lambda sample: default(sample, settings)
-
-
-def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """All samples of a step, and the count that divides them."""
-    current, old, advantages = _samples(inputs, "log_probs", "old_log_probs", "advantages")
-    masks = [row != 0 for row in inputs["response_mask"]]
-    loss, scale = _loss_of(boundary, inputs), _counted(inputs)
-    if "loss_config" in boundary.parameters:
-        if inputs["algorithm"] == "dppo_tv":
-            raise AbsentError("not in this version: the trust region is another one")
-        given = (current, old, advantages, masks)
-        teachers = {"teacher_logprobs": None} if "teacher_logprobs" in boundary.parameters else {}
-        if teachers:
-            given = (current, old, None, advantages, masks)
-        return {"loss": boundary.function(*given, loss, scale)[0]}
-    if "loss_fn" in boundary.parameters:
-        return {"loss": boundary.function(current, old, None, advantages, masks, loss, scale)[0]}
-    nothing = {"rl_weights": None, "ce_weights": None, "ref_kl_weights": None, "ce_scale": 1, "ref_kl_scale": 1}
-    found = boundary.invoke(
-        {},
-        trainer_logprobs=current,
-        inference_logprobs=old,
-        ref_logprobs=None,
-        advantages=advantages,
-        loss_mask=masks,
-        rl_loss_fn=loss,
-        rl_scale=max(scale, 1),
-        **nothing,
-    )
-    return {"loss": found[0]}
+    unknown = inputs["optional_fields"].keys() - boundary.imported[BATCH].TrainingInput.__annotations__.keys()
+    if unknown:
+        raise DriftError(f"training batches have no {', '.join(sorted(unknown))} in this version")
+    batch = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
+    iterator = boundary.owner(batch, inputs["max_tokens_per_microbatch"])
+    padding = boundary.invoke({}, iterator)
+    return {"real_rows": next(iter(iterator)), "made_rows": padding, "loss_mask": padding["loss_mask"]}
 
 
 # -- the case
 
 CASE = {
-    'bug_id': 'PRIMERL-REJECTED-TOKEN-NAN',
+    'bug_id': 'SKYRL-PADDING-ROLLOUT-LOGPROBS',
     'evidence': {
-        'base': 'reproduced at git:559b44772e471d1538537b8805cc77f3824a5e64',
-        'head': 'fixed at git:559b44772e471d1538537b8805cc77f3824a5e64 with its fix',
+        'base': 'reproduced at git:e713bdeb237640e89f8ce8728394caf7f4ae11d8',
+        'head': 'fixed at git:fda3c7352e2afe9fb9686362530426945a2ee84e',
     },
     'boundary': [
-        'prime_rl.trainer.rl.loss.compute_loss', 'prime_rl.trainer.loss.compute_loss',
-        'zeroband.training.loss.compute_loss',
+        'skyrl.backends.skyrl_train.workers.worker_utils.TokenBasedBatchIterator._create_padding_microbatch',
+        'skyrl_train.workers.worker_utils.TokenBasedBatchIterator._create_padding_microbatch',
     ],
-    'imports': [],
+    'imports': ['skyrl.backends.skyrl_train.training_batch'],
     'binding': {'arguments': {}, 'constants': {}, 'outputs': []},
-    'given': [
-        'advantages', 'algorithm', 'eps_clip_high', 'eps_clip_low', 'log_probs', 'old_log_probs', 'response_mask',
-    ],
+    'given': ['fields', 'max_tokens_per_microbatch', 'optional_fields'],
     'requires': [],
-    'packages': ['prime_rl', 'prime_rl', 'zeroband'],
-    'import_roots': ['src', 'packages/prime-rl-configs/src'],
-    'preload': ['torch._dynamo', 'jaxtyping', 'beartype', 'msgspec', 'pydantic'],
+    'packages': ['skyrl', 'skyrl', 'skyrl_gym', 'skyrl_train'],
+    'import_roots': ['.', 'skyrl-gym'],
+    'preload': ['torch._dynamo', 'tensordict', 'omegaconf', 'loguru'],
     'at_import': {},
     'stub_versions': {},
     'stands_for': [],
-    'needs': {'jaxtyping': 'jaxtyping'},
+    'needs': {},
     'scenario': {
-        'log_probs': {'$tensor': [[-1.0, -1.0]], 'dtype': 'float32'},
-        'old_log_probs': {'$tensor': [[-1.0, -91.0]], 'dtype': 'float32'},
-        'advantages': {'$tensor': [[1.0, 1.0]], 'dtype': 'float32'},
-        'response_mask': {'$tensor': [[1.0, 1.0]], 'dtype': 'float32'},
-        'algorithm': 'dppo_tv',
-        'eps_clip_low': 0.2,
-        'eps_clip_high': 0.2,
-        'dual_clip': None,
-        'ratio_cap': None,
-        'tau_pos': 1.0,
-        'tau_neg': 1.05,
-        'beta': 0.1,
-        'positive_weight': 1.0,
-        'negative_weight': 1.0,
-        'scores': None,
-        'cov_share': None,
-        'cov_low': 1.0,
-        'cov_high': 5.0,
-        'cov_kl_coef': 1.0,
-        'loss_agg_mode': 'token-mean',
-        'batch_num_tokens': None,
-        'global_batch_size': None,
-        'dp_size': None,
-        'loss_scale_factor': None,
-        'empty_rows': 'absent',
-        'sequence_norm': 'mean',
-        'importance_weights': None,
-        'rollout_log_probs': None,
-        'importance_weight_cap': None,
-        'ratio_level': None,
-        'log_ratio_clamp': None,
-        'log_ratio_clamp_side': 'both',
-        'ratio_precision': 'float64',
-        'surrogate': 'ratio',
-        'epsilon': 0.0,
-        'advantage_level': 'token',
-        'reduction': 'loss_agg_mode',
+        'fields': {
+            'sequences': {'$tensor': [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]], 'dtype': 'int64'},
+            'attention_mask': {'$tensor': [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]], 'dtype': 'int64'},
+            'response_mask': {'$tensor': [[1, 1, 1, 1], [1, 1, 1, 1]], 'dtype': 'int64'},
+            'loss_mask': {'$tensor': [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]], 'dtype': 'float32'},
+            'action_log_probs': {'$tensor': [[-1.0, -1.0, -1.0, -1.0], [-1.0, -1.0, -1.0, -1.0]], 'dtype': 'float32'},
+            'base_action_log_probs': {
+                '$tensor': [[-1.5, -1.5, -1.5, -1.5], [-1.5, -1.5, -1.5, -1.5]],
+                'dtype': 'float32',
+            },
+            'values': {'$tensor': [[0.1, 0.1, 0.1, 0.1], [0.1, 0.1, 0.1, 0.1]], 'dtype': 'float32'},
+            'returns': {'$tensor': [[0.2, 0.2, 0.2, 0.2], [0.2, 0.2, 0.2, 0.2]], 'dtype': 'float32'},
+            'advantages': {'$tensor': [[0.3, 0.3, 0.3, 0.3], [0.3, 0.3, 0.3, 0.3]], 'dtype': 'float32'},
+        },
+        'layouts': {},
+        'optional_layouts': {},
+        'max_tokens_per_microbatch': 6,
     },
-    'variants': {'': {}},
-    'expected': {'loss': {'of': [''], 'key': 'loss', 'bug': math.nan, 'right': -0.5}},
+    'variants': {
+        'without': {'optional_fields': {}},
+        'with_it': {
+            'optional_fields': {
+                'rollout_logprobs': {
+                    '$tensor': [[-1.2, -1.2, -1.2, -1.2], [-1.2, -1.2, -1.2, -1.2]],
+                    'dtype': 'float32',
+                },
+            },
+        },
+    },
+    'expected': {
+        'with_it.dropped': {'of': ['with_it'], 'key': 'dropped', 'bug': ['rollout_logprobs'], 'right': []},
+        'with_it.shape_changed': {'of': ['with_it'], 'key': 'shape_changed', 'bug': [], 'right': []},
+        'with_it.counted_tokens': {'of': ['with_it'], 'key': 'counted_tokens', 'bug': 0.0, 'right': 0.0},
+        'without.dropped': {'of': ['without'], 'key': 'dropped', 'bug': [], 'right': []},
+    },
 }
 
 #: What :func:`main` is asked.
-QUESTION = (CASE, _measure, _summed)
+QUESTION = (CASE, _measure_batch_surgery, _padding_microbatch)
 
 if __name__ == "__main__":
     main(*QUESTION)
