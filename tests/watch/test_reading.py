@@ -1,0 +1,73 @@
+"""A call of a run reads as the scenario of which the adapter makes the same call, and as nothing else."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+
+from sentinel.contracts.loss_aggregation import LOSS_AGGREGATION
+from sentinel.deciding.law_session import Subject
+from sentinel.search.scenarios import narrowed
+from sentinel.targets import Binding
+from sentinel.watch.reading import Unreadable, reading_of, written
+from sentinel.watch.values import at
+from sentinel.worker.boundaries import Boundary
+
+
+def agg_loss(values, mask, total, ids=None, power=1):
+    return ((values * mask).sum() / total) ** power
+
+
+def _call(boundary, inputs):
+    """A trainer always counts tokens: of the global batch, or of this one. Ids are for a model that is not there."""
+    mask, total = inputs["response_mask"], inputs["batch_num_tokens"]
+    total = torch.as_tensor(mask.sum() if total is None else total)
+    return {"loss": boundary.function(inputs["loss_mat"], mask, total, ids=torch.ones_like(mask, dtype=torch.long))}
+
+
+def _reading(function=agg_loss, call=_call):
+    left_out = ("global_batch_size", "dp_size", "loss_scale_factor", "weights")
+    accepts = {"loss_agg_mode": ("token-mean",), **dict.fromkeys(left_out, (None,))}
+    binding = Binding("run.agg_loss", "loss_aggregation", call=call, outputs=("loss",), accepts=accepts)
+    subject = Subject(binding, narrowed(LOSS_AGGREGATION, binding), (), "", "run.agg_loss")
+    return reading_of(0, subject, Boundary("run.agg_loss", ModuleType("run"), function, None, binding))
+
+
+def _parts(reading, **changed):
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    call = {"values": torch.rand(2, 3), "mask": mask, "total": torch.tensor(7), "ids": torch.zeros(2, 9), "power": 1}
+    return {path: at({**call, **changed}, path, {}) for path in reading.plan.paths}
+
+
+@pytest.fixture(scope="module")
+def reading():
+    return _reading()
+
+
+def test_a_count_is_read_where_it_is_given(reading):
+    """At its default it is another thing in the call (the mask's sum), and what is drawn are two counts of many."""
+    assert reading.read(_parts(reading))["batch_num_tokens"] == 7
+    assert reading.read(_parts(reading, total=torch.tensor(3)))["batch_num_tokens"] in (3, None)
+
+
+def test_what_makes_no_difference_is_not_copied(reading):
+    assert [written(path) for path in reading.plan.paths] == ["mask", "power", "total", "values"]
+
+
+def test_what_the_adapter_does_not_know_is_named(reading):
+    with pytest.raises(Unreadable, match="power is 2, not 1"):
+        reading.read(_parts(reading, power=2))
+
+
+def test_what_is_observed_of_a_result_is_what_the_function_does(reading):
+    inputs = reading.read(_parts(reading))
+    observed = reading.observe(inputs, torch.tensor(0.25))
+    assert observed["loss"].array() == 0.25
+    assert reading.keys == {"loss"}
+
+
+def test_an_adapter_that_calls_something_else_is_no_help():
+    with pytest.raises(Unreadable, match="does not call the function itself"):
+        _reading(call=lambda boundary, inputs: {"loss": inputs["loss_mat"].sum()})
