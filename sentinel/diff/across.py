@@ -18,7 +18,7 @@ import numpy as np
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.diff.pairs import AFTER, BEFORE, SIDES, Pair, Seen
@@ -49,7 +49,7 @@ _CHOICES = 4096
 
 
 @dataclass(frozen=True)
-class Reading:
+class Translation:
     """How a boundary of another contract is asked what this one asks.
 
     :ivar of: a scenario as one of its contract; :ivar back: its answer as one of ours.
@@ -66,14 +66,14 @@ class Member:
 
     :ivar subject: its contract is narrowed to what it takes.
     :ivar opened: None for the definition.
-    :ivar reading: of a boundary that is bound to another contract.
+    :ivar translation: of a boundary that is bound to another contract.
     """
 
     name: str
     subject: Subject
     session: LawSession
     opened: OpenTarget | None = None
-    reading: Reading | None = None
+    translation: Translation | None = None
 
     @property
     def target(self) -> str:
@@ -95,12 +95,12 @@ class Member:
         """
         if self.opened is None:
             return session.references(subject, asked)
-        if self.reading is None:
+        if self.translation is None:
             own = self.subject
             return session.answers(own, asked, describe, [name for name in own.given if name in subject.given])
-        own, back = self.reading.subject, self.reading.back
+        own, back = self.translation.subject, self.translation.back
         told = session.answers(
-            own, {name: _terms(own, self.reading.of(each)) for name, each in asked.items()}, describe
+            own, {name: _terms(own, self.translation.of(each)) for name, each in asked.items()}, describe
         )
         answers = {
             name: called if called.observation is None else replace(called, observation=back(called.observation))
@@ -165,16 +165,8 @@ class Across(Pair):
         assert isinstance(other, _InItsTerms)
         return Across(one, other, self._reference, self.seen)
 
-    def try_(
-        self,
-        subject: Subject,
-        plans: Sequence[Plan],
-        describe: bool = False,
-        coarsest: str = "",
-        given: Sequence[str] | None = None,
-    ) -> list[Trial]:
-        trials = super().try_(subject, plans, describe, coarsest, given)
-        return trials if coarsest else [self._explained(subject, law, trial) for (law, _), trial in zip(plans, trials)]
+    def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
+        return self._explained(subject, law, super()._closer(subject, law, trial))
 
     def _look(
         self,

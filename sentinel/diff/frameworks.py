@@ -19,8 +19,8 @@ from sentinel.diff.across import (
     Agreement,
     Member,
     Number,
-    Reading,
     Row,
+    Translation,
     everyday,
     identities,
     meanings,
@@ -218,21 +218,21 @@ class Frameworks:
     def _members(self, target: str, where: Mapping[str, Any], contract: Contract) -> Iterator[Member]:
         """The boundaries of a target that can be set so; those of another contract that can be asked the same, too."""
         opened, adapter = self.opened[target], str(self._catalog.adapters[target].file)
-        readings = _READ_AS.get(contract.name, {}) if where else {}
-        for name in (contract.name, *readings):
+        translations = _READ_AS.get(contract.name, {}) if where else {}
+        for name in (contract.name, *translations):
             other, bindings = self._catalog.contracts[name], self._bindings(name, target)
             short = shortened([item.boundary for item in bindings])
             for binding in bindings:
-                which, of, back = readings.get(name, (dict, None, None))
+                which, of, back = translations.get(name, (dict, None, None))
                 narrow = settled(other, binding, which(where))
                 if narrow is None:
                     continue
-                subject, reading = Subject(binding, narrow, (), adapter, binding.boundary), None
+                subject, translation = Subject(binding, narrow, (), adapter, binding.boundary), None
                 if of is not None and back is not None:
-                    reading, read = Reading(subject, of, back), _as_bound_to(contract, binding, where)
+                    translation, read = Translation(subject, of, back), _as_bound_to(contract, binding, where)
                     narrow = settled(contract, read, where) or contract
                     subject = replace(subject, binding=read, contract=narrow)
-                yield Member(f"{target} {short[binding.boundary]}", subject, opened.law_session, opened, reading)
+                yield Member(f"{target} {short[binding.boundary]}", subject, opened.law_session, opened, translation)
 
 
 def _as_bound_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import sys
 import time
@@ -77,6 +78,10 @@ class Checker:
         self._target = catalog.targets[target]
         self._subjects = subjects(catalog, target)[0]
         self._roots = tuple(_roots(self._target.packages))
+        self._session = OwnSession(self._roots)
+        self._modules = [
+            {boundaries.module_of(path, self._roots) for path in subject.binding.paths} for subject in self._subjects
+        ]
         self._known = [
             (recipe.bug_id, {recipe.boundary, *_paths(catalog, target, recipe.boundary)}, recipe.laws)
             for recipe in find_recipes(catalog, (target,), ())
@@ -108,8 +113,7 @@ class Checker:
         if said[0] == "modules":
             self._loaded |= set(said[1])
             for number, subject in enumerate(self._subjects):
-                here = any(_module(path, self._roots) in self._loaded for path in subject.binding.paths)
-                if here and subject.name not in self._seen:
+                if subject.name not in self._seen and self._modules[number] & self._loaded:
                     self._seen.add(subject.name)
                     self._waiting.append((number, subject))
         elif said[0] == "watched":
@@ -157,14 +161,8 @@ class Checker:
     ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
         """First of the run's own result, then of the run's own copy of the function on a few of its rows."""
         subject = reading.subject
-        search = BoundarySearch(OwnSession(self._roots), subject, 0)
-        for law in subject.laws:
-            if law.vary is None and not law.watches and observed:
-                with contextlib.suppress(DoesNotApply):
-                    case = case_of(reading, inputs, observed)
-                    trial = Trial({"": inputs}, case, tuple(law.violations(case)))
-                    yield from ((law, item, inputs, "run") for item in search.unmeant(law, trial))
-                    self._counts["laws"] += 1
+        search = BoundarySearch(self._session, subject, 0)
+        yield from self._of_the_result(reading, search, inputs, observed)
         self._varied[number] += 1
         small = cut(subject.contract, inputs) if self._varied[number] <= _VARIED else None
         if small is None:
@@ -174,6 +172,22 @@ class Checker:
             self._counts["laws"] += outcome.spoken or bool(outcome.findings)
             for finding in outcome.findings:
                 yield law, finding.violations[0], next(iter(finding.trial.variants.values())), "copy"
+
+    def _of_the_result(
+        self, reading: Reading, search: BoundarySearch, inputs: Mapping[str, Any], observed: Mapping[str, Any]
+    ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
+        alone = [law for law in reading.subject.laws if law.vary is None and not law.watches]
+        if not alone or not observed:
+            return
+        try:
+            case = case_of(reading, inputs, observed)
+        except DoesNotApply:  # the reference has nothing to say of this scenario
+            return
+        for law in alone:
+            with contextlib.suppress(DoesNotApply):
+                trial = Trial({"": inputs}, case, tuple(law.violations(case)))
+                yield from ((law, item, inputs, "run") for item in search.unmeant(law, trial))
+                self._counts["laws"] += 1
 
     def _tell(
         self, reading: Reading, law: Law, violation: Violation, call: int, scenario: Mapping[str, Any], where: str
@@ -250,7 +264,8 @@ def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
         return dict(inputs) if _elements(inputs) <= 4096 else None
     rows = list(range(min(sizes["batch"], MOST_ROWS)))
     if isinstance(labels, list):
-        first = [row for row, label in enumerate(labels) if label in dict.fromkeys(labels[:MOST_ROWS])]
+        groups = set(labels[:MOST_ROWS])
+        first = [row for row, label in enumerate(labels) if label in groups]
         whole = [row for row in first if labels[row] == labels[0]]
         rows = (first if len(first) <= 2 * MOST_ROWS else whole)[: 2 * MOST_ROWS]
     kept = {"batch": rows, "tokens": _spread(sizes.get("tokens", 0))}
@@ -276,7 +291,7 @@ def _spread(size: int) -> list[int]:
 
 
 def _elements(inputs: Mapping[str, Any]) -> int:
-    return max((len(value.array().ravel()) for value in inputs.values() if isinstance(value, Tensor)), default=0)
+    return max((math.prod(value.shape) for value in inputs.values() if isinstance(value, Tensor)), default=0)
 
 
 def _roots(packages: Sequence[str]) -> Iterator[str]:
@@ -286,10 +301,6 @@ def _roots(packages: Sequence[str]) -> Iterator[str]:
             spec = importlib.util.find_spec(package)
             for place in (spec.submodule_search_locations or ()) if spec is not None else ():
                 yield str(Path(place).parent)
-
-
-def _module(path: str, roots: tuple[str, ...]) -> str | None:
-    return boundaries.module_of(path, roots)
 
 
 def _paths(catalog: Catalog, target: str, boundary: str) -> tuple[str, ...]:

@@ -36,6 +36,8 @@ from sentinel.worker.boundaries import Boundary
 _CALLS, _DRAWN = 24, 400
 #: Of these, the ones in which other values are put, to find out what makes no difference.
 _TURNED = 12
+#: The roles of what a call's result alone can show: it has no gradients.
+_OF_RESULTS = ("output", "metric", "decision")
 #: Stands for what the part of a call shows, where an input may also be left out.
 _SHOWN = object()
 #: Combinations of choices that nothing in a call shows, which are tried at most.
@@ -124,7 +126,7 @@ class Reading:
         return self.of_results(observed)
 
     def of_results(self, observed: Mapping[str, Any]) -> dict[str, Any]:
-        kept = [item.key for item in self.subject.contract.observes if item.role in ("output", "metric", "decision")]
+        kept = [item.key for item in self.subject.contract.observes if item.role in _OF_RESULTS]
         return {key: observed[key] for key in kept if key in observed and key in (self.keys or kept)}
 
     def _made(self, inputs: Mapping[str, Any]) -> dict[Path, Any]:
@@ -309,7 +311,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
     :raises Unreadable: where there is none, or what is read means something else.
     """
-    keys = {item.key for item in reading.subject.contract.observes if item.role in ("output", "metric", "decision")}
+    keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read = reading.subject.contract, 0
     refused = "no scenario is read off its own call"
     for live, heard, answers in calls:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,8 +23,18 @@ class _First:
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         if name in self._packages and self in sys.meta_path:
             sys.meta_path.remove(self)
-            _start(self._target, self._events)
+            self._start()
         return None
+
+    def _start(self) -> None:
+        try:
+            from sentinel.watch.link import Watching
+            from sentinel.watch.wrapping import Budget
+
+            every = int(os.environ.get("SENTINEL_WATCH_EVERY", Budget.every))
+            Watching(self._target, self._packages, Path(self._events), Budget(every=every))
+        except Exception as error:  # nothing of ours ends a run
+            _say(f"this run is not watched: {type(error).__name__}: {error}")
 
 
 def begin(setting: str) -> None:
@@ -37,16 +48,6 @@ def begin(setting: str) -> None:
         return
     packages = targets[target].packages
     sys.meta_path.insert(0, _First(target, events or "sentinel-events.jsonl", packages))
-
-
-def _start(target: str, events: str) -> None:
-    try:
-        from sentinel.watch.link import start
-
-        every = int(os.environ.get("SENTINEL_WATCH_EVERY", "100"))
-        start(target, events, every)
-    except Exception as error:  # nothing of ours ends a run
-        _say(f"this run is not watched: {type(error).__name__}: {error}")
 
 
 def _say(text: str) -> None:
