@@ -104,7 +104,7 @@ def _fix(made: Contribution, tests: bool) -> Iterable[str]:
 
 
 def _of_guilty(made: Contribution) -> str:
-    """The hunks of upstream's own fix that touch lines with the bug: the rest may be anything."""
+    """The hunks of a fix that touch lines with the bug: of upstream's own the rest may be anything."""
     found, file = [], ""
     for part in re.split(r"(?m)^(?=diff --git |@@ )", made.diff):
         header = re.search(r"(?m)^--- a/(.*)$", part)
