@@ -242,7 +242,8 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         if said["without"] == "did not run":
             yield f"The regression test {name} was not run here: {code(said['reason'])}."
         else:
-            yield f"The regression test {name} {said['without']} without the fix and {said['with']} with it."
+            how = f", run with {code(said['option'])}" if "option" in said else ""
+            yield f"The regression test {name} {said['without']} without the fix and {said['with']} with it{how}."
     for file, said in tried["tests"].items():
         if "not_runnable" in said:
             yield f"{code(file)} cannot run here: {code(said['not_runnable'])}."

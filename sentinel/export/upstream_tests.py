@@ -78,7 +78,7 @@ class UpstreamTests:
         sides = [self._run(side, self.files) for side in ("without", "with")]
         told: dict[str, dict[str, Any]] = {}
         for file in self.files:
-            (before, said), (after, _) = (side[file] for side in sides)
+            (before, said, _), (after, _, _) = (side[file] for side in sides)
             if "passed" not in before.values():  # what fails on both sides tells nothing
                 told[file] = {"not_runnable": said}
                 continue
@@ -94,30 +94,34 @@ class UpstreamTests:
         """What the fix's own tests give in both trees; without the fix, with these tests laid into the tree."""
         told: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
         for side in ("without", "with"):
-            for test, (outcomes, said) in self._run(side, self._fix.regression, own_tests=True).items():
+            for test, (outcomes, said, option) in self._run(side, self._fix.regression, own_tests=True).items():
                 found = set(outcomes.values())
                 sides = told[test]
                 sides[side] = "passed" if found == {"passed"} else "failed" if "failed" in found else "did not run"
+                if option:
+                    sides["option"] = option
                 if sides[side] == "did not run":
                     sides["reason"] = said
         return told
 
-    def _run(self, side: str, tests: Sequence[str], own_tests: bool = False) -> dict[str, tuple[dict[str, str], str]]:
-        """For each file or test the outcome of all in it, and where there is none the line that says why."""
+    def _run(
+        self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
+    ) -> dict[str, tuple[dict[str, str], str, str]]:
+        """For each file or test the outcome of all in it, where there is none the line that says why, and pytest's
+        option that it took: what a ``conftest.py`` starts for all tests, a cluster or a logger, may not start here."""
         if not tests:
             return {}
         tree = self._tree(side, own_tests)
         roots = [tree, *(path for path in tree.iterdir() if path.is_dir() and (path / "pyproject.toml").exists())]
         quiet = "-q -rA --tb=line --color=no -p no:cacheprovider -p no:sentinel -o addopts= -o log_cli=false -W ignore"
-        quiet += " --continue-on-collection-errors"
+        quiet += f" --continue-on-collection-errors {option}"
         command = [self._python, "-m", "pytest", *quiet.split(), f"--rootdir={tree}", *(f"{tree}/{t}" for t in tests)]
         flags = {"TORCHDYNAMO_DISABLE": "1", "COLUMNS": "400", "PYTHONPATH": os.pathsep.join(map(str, roots))}
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
             out = said_by(command, Path(folder), [tree], flags, TIMEOUT)
         if out is None and len(tests) > 1:  # one of them takes too long, or waits for what is not here
-            return {test: self._run(side, [test], own_tests)[test] for test in tests}
-        if out is None:
-            return {test: ({}, f"no end within {TIMEOUT:g} s") for test in tests}
+            return {test: self._run(side, [test], own_tests, option)[test] for test in tests}
+        out = f"no end within {TIMEOUT:g} s" if out is None else out
         out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some ask for colours whatever is said here
         out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", out)
         lines = _OUTCOME.findall(out)
@@ -129,7 +133,10 @@ class UpstreamTests:
                 if re.match(rf"{re.escape(test)}\b", name)
             ]
             said = next((said for _, name, said in own if said and "::" not in name), "") or _why(out)
-            found[test] = {name.partition(" ")[0]: outcome for outcome, name, _ in own}, said[:200]
+            found[test] = {name.partition(" ")[0]: outcome for outcome, name, _ in own}, said[:200], option
+        if not option and not any(map(_ran, found.values())):
+            alone = self._run(side, tests, own_tests, "--noconftest")
+            return {test: alone[test] if _ran(alone[test]) else found[test] for test in tests}
         return found
 
     def _tree(self, side: str, own_tests: bool) -> Path:
@@ -164,6 +171,10 @@ class UpstreamTests:
         return tree
 
 
+def _ran(said: tuple[Mapping[str, str], str, str]) -> bool:
+    return not {"passed", "failed"}.isdisjoint(said[0].values())
+
+
 def _words(path: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", path.lower())) - {"py", "test", "tests"}
 
@@ -177,5 +188,5 @@ def _import_of(file: str) -> re.Pattern[str]:
 
 def _why(out: str) -> str:
     """The line of pytest's output that says why nothing ran."""
-    lines = [line.removeprefix("E").strip() for line in out.splitlines() if re.search(r"Error\b|not available", line)]
+    lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
     return (lines or out.strip().splitlines() or ["it said nothing"])[-1][:200]

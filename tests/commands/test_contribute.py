@@ -89,11 +89,17 @@ def test_a_fix_that_mends_the_bug_and_nothing_else_passes(run_sentinel: Any, fix
     assert said["largest_difference"] == 0
 
 
-def test_upstreams_own_tests_are_run_without_the_fix_and_with_it(run_sentinel: Any, fixed_by: Any) -> None:
-    """Also where their own configuration colours what they say."""
+@pytest.mark.parametrize(
+    ("does", "option"),
+    [("config.option.color = 'yes'", {}), ("open('/no/cluster')", {"option": "--noconftest"})],
+)
+def test_upstreams_own_tests_are_run_without_the_fix_and_with_it(
+    run_sentinel: Any, fixed_by: Any, does: str, option: dict[str, str]
+) -> None:
+    """Also where their own configuration colours what they say, or begins what cannot begin here."""
     file = fixed_by()
     told = """\
-  - {file: tests/conftest.py, new: "def pytest_configure(config):\\n    config.option.color = 'yes'\\n"}
+  - {file: tests/conftest.py, new: "def pytest_configure(config):\\n    DOES\\n"}
   - file: tests/test_mean.py
     new: |
       from tiny import losses
@@ -101,10 +107,10 @@ def test_upstreams_own_tests_are_run_without_the_fix_and_with_it(run_sentinel: A
           assert "* loss_mask" in open(losses.__file__).read()
 regression: [tests/test_mean.py::test_mask]
 """
-    file.write_text(file.read_text() + told)
+    file.write_text(file.read_text() + told.replace("DOES", does))
     answer = run_sentinel("fix", "check", "TINY-MEAN", "--json")
     found = answer.json()["TINY-MEAN"]["regression"]
-    assert found == {"tests/test_mean.py::test_mask": {"without": "failed", "with": "passed"}}, answer.out
+    assert found == {"tests/test_mean.py::test_mask": {"without": "failed", "with": "passed", **option}}, answer.out
 
 
 @pytest.mark.parametrize(
