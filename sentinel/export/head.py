@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sentinel.worker.boundaries import Boundary, import_whole, module_of
+from sentinel.worker.boundaries import Boundary, answer_at_import, import_whole, module_of
 from sentinel.worker.drift import AbsentError, DriftError, StandInMissingError, StandInNamespace
 from sentinel.worker.ghosts import Ghost, ImportRecorder, state
 
@@ -294,13 +294,10 @@ def measured(
     settle()
     for name in filter(is_installed, case["preload"]):
         importlib.import_module(name)
-    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"])
+    stubs = ImportRecorder(roots, tuple(case["packages"]), case["stub_versions"], case["preload"])
     stubs.install()
     try:
-        for path, answer in case["at_import"].items():
-            owner = path.rpartition(".")[0]
-            if module_of(owner, roots) == owner:
-                setattr(import_whole(owner), path.rpartition(".")[2], lambda *_, _answer=answer, **__: _answer)
+        answer_at_import(case["at_import"], roots)
         for path in case["requires"]:
             if not has(path, roots):
                 raise CouldNotRun(f"not in this version: the checkout has no {path}", status="unavailable")

@@ -20,7 +20,7 @@ from sentinel.laws.law import Law
 from sentinel.recipes import Expected, Recipe
 from sentinel.recipes.addresses import parse_address
 from sentinel.reports.escaping import message
-from sentinel.targets import Binding, Target
+from sentinel.targets import Alias, Binding, Target
 from sentinel.values.literals import FLOATS, Array, Attribute, Device, Namespace, New, Tensor, Tuple
 from sentinel.values.tolerance import Tolerance
 
@@ -69,7 +69,7 @@ def runner(question: Question) -> Runner:
     :raises NotSelfContained: where its functions cannot be written into a file of their own.
     """
     pieces, measure, call, judge = functions(question)
-    case = _literal(case_of(question, pieces), 0)
+    case = literal(case_of(question, pieces))
     asked = ", ".join(["CASE", measure, call, *([judge] if judge else [])])
     own = _banner("the functions through which the boundary is called and looked at, and the case: to be read")
     own += "".join([f"{line}\n" for line in _merged(pieces.imports)]) + ("\n" if pieces.imports else "")
@@ -301,7 +301,7 @@ def _numbers(value: Tensor) -> Any:
     return short(value.nested())
 
 
-def _literal(value: Any, indent: int, used: int = 0) -> str:
+def literal(value: Any, indent: int = 0, used: int = 0) -> str:
     """Python for plain data, broken where it is long.
 
     :param used: columns of the line that are taken by what stands before and behind it.
@@ -312,11 +312,11 @@ def _literal(value: Any, indent: int, used: int = 0) -> str:
     inner = " " * (indent + 4)
     if isinstance(value, dict):
         keys = [f"{_inline(key)}: " for key in value]
-        rows = [key + _literal(item, indent + 4, len(key) + 1) for key, item in zip(keys, value.values())]
+        rows = [key + literal(item, indent + 4, len(key) + 1) for key, item in zip(keys, value.values())]
     elif not any(isinstance(item, (dict, list)) for item in value):
         rows = _filled([_inline(item) for item in value], WIDTH - indent - 5)
     else:
-        rows = [_literal(item, indent + 4, 1) for item in value]
+        rows = [literal(item, indent + 4, 1) for item in value]
     opened, closed = "{}" if isinstance(value, dict) else "[]"
     return opened + "\n" + "".join(f"{inner}{row},\n" for row in rows) + " " * indent + closed
 
@@ -341,4 +341,6 @@ def _inline(value: Any) -> str:
         return f"math.{'nan' if math.isnan(value) else 'inf'}" if not value < 0 else "-math.inf"
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
+    if isinstance(value, Alias):  # the head has the class
+        return f"Alias({value.path!a})"
     raise NotSelfContained(f"{value!r} is no plain value")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import select
 import signal
@@ -16,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sentinel.targets import Alias
 from sentinel.targets.loading import load_file
 from sentinel.worker import boundaries, bytecode, codes, ghosts, limits, probe, processes, protocol, session, trace
 
@@ -57,8 +55,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             probe.load_contract(request["contract_file"], request["contract"])
             at_import = load_file(Path(request["adapter"])).TARGET.at_import
             for name in request["modules"]:
-                _answer_at_import(at_import, roots)  # again: an import may set the version of its package once more
-                _import(name, roots)
+                boundaries.answer_at_import(at_import, roots)  # again: an import may undo the last
+                boundaries.import_quietly(name, roots)
             if os.getpid() != own:
                 os._exit(0)  # a module forked while it was imported: two answers to one request would be one too many
             answer: Any = {"imported": True, "compiled": compiled[:]}
@@ -126,36 +124,6 @@ def _living_sessions() -> frozenset[int]:
         if os.waitpid(pid, os.WNOHANG)[0]:
             _SESSIONS.discard(pid)
     return frozenset(_SESSIONS)
-
-
-def _answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
-    """Put in place what an adapter answers for what the target's modules call or read while they are imported."""
-    for path, answer in answers.items():
-        name, _, attribute = path.rpartition(".")
-        if boundaries.module_of(name, roots) == name:
-            if name in sys.modules:
-                continue
-            _import(name, roots)
-        else:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
-        owner = sys.modules.get(name)
-        if isinstance(answer, Alias):
-            module, _, found = answer.path.rpartition(".")
-            with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
-                setattr(owner, attribute, getattr(importlib.import_module(module), found))
-        elif hasattr(owner, attribute):
-            called = callable(getattr(owner, attribute))
-            setattr(owner, attribute, (lambda *_, _answer=answer, **__: _answer) if called else answer)
-
-
-def _import(path: str, roots: tuple[str, ...]) -> None:
-    """Import the module of a dotted path for all probes to come. A failure is not reported here: the probe that needs
-    the module meets the same failure, and says so with its traceback."""
-    name = boundaries.module_of(path, roots)
-    if name is not None:
-        with contextlib.suppress(BaseException):
-            boundaries.import_whole(name)
 
 
 def _forked(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce: str) -> Any:

@@ -19,7 +19,9 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW
 from sentinel.errors import SentinelError
 from sentinel.export.checking import Environment, Tried
 from sentinel.export.exporting import Bundle
+from sentinel.export.runner import literal
 from sentinel.recipes import Pin
+from sentinel.targets import Alias
 from sentinel.targets.refs import Ref
 
 VARIANTS: dict[str, Any] = {
@@ -99,6 +101,20 @@ def test_a_stub_is_refused_once_the_boundary_runs(bare, export, broken_tree, cau
     losses.write_text(losses.read_text().replace("    if loss_agg_mode", f"    {use}\n    if loss_agg_mode"))
     tried = ran(bare, runner.text, broken_tree)
     assert (tried.status, tried.needs) == ("", ("demo_missing_tracker",))
+
+
+def test_what_the_target_preloads_is_real_and_what_its_adapter_answers_at_import_stands(bare, export, broken_tree):
+    runner = export(MASKED_TOKENS, broken_tree).runner
+    losses = broken_tree / "demo_rl" / "losses.py"
+    used = "    assert (tqdm.tqdm, string.digits, string.Template) == (tqdm.std.tqdm, '01', string.Formatter)\n"
+    text = losses.read_text().replace("import torch\n", "import string\nimport torch\nimport tqdm\n")
+    losses.write_text(text.replace("    if loss_agg", f"{used}    if loss_agg", 1))
+    answers = {"string.digits": "01", "string.Template": Alias("string.Formatter")}
+    for name, of_demo, told in (("preload", [], ["tqdm"]), ("at_import", {}, answers)):
+        assert runner.text.count(f"'{name}': {of_demo},") == 1
+        runner = replace(runner, text=runner.text.replace(f"'{name}': {of_demo},", f"'{name}': {literal(told)},"))
+    assert ran(bare, runner.text, broken_tree).needs == ("tqdm",)
+    assert ran(bare, runner.text, broken_tree, "tqdm").status == "reproduced"
 
 
 @pytest.mark.parametrize(

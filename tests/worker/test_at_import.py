@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.targets import Alias
-from sentinel.worker.target_process import _answer_at_import
+from sentinel.worker.boundaries import answer_at_import
 
 PACKAGE = "asks_for_its_address"
 ANSWERS = {f"{PACKAGE}.network.address": "here", f"{PACKAGE}.nowhere.address": "", f"{PACKAGE}.network.port": 1}
@@ -31,20 +31,20 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_module_gets_the_answer_while_it_is_imported(root):
-    _answer_at_import(ANSWERS, (root,))
+    answer_at_import(ANSWERS, (root,))
     assert importlib.import_module(f"{PACKAGE}.worker").ADDRESS == "here"
     assert not hasattr(sys.modules[f"{PACKAGE}.network"], "port")  # what a revision does not have stays away
 
 
 def test_without_an_answer_it_does_not_import(root):
-    _answer_at_import({}, (root,))
+    answer_at_import({}, (root,))
     with pytest.raises(OSError, match="there is no network"):
         importlib.import_module(f"{PACKAGE}.worker")
 
 
 def test_what_is_imported_already_stays_what_it_is(root):
     network = importlib.import_module(f"{PACKAGE}.network")
-    _answer_at_import(ANSWERS, (root,))
+    answer_at_import(ANSWERS, (root,))
     with pytest.raises(OSError, match="there is no network"):
         network.address()
 
@@ -52,5 +52,5 @@ def test_what_is_imported_already_stays_what_it_is(root):
 def test_a_value_of_another_package_and_an_alias(root, monkeypatch):
     monkeypatch.setattr(string, "digits", string.digits)
     monkeypatch.setattr(string, "Template", string.Template)
-    _answer_at_import({"string.digits": "01", "string.Template": Alias("string.Formatter")}, (root,))
+    answer_at_import({"string.digits": "01", "string.Template": Alias("string.Formatter")}, (root,))
     assert (string.digits, string.Template) == ("01", string.Formatter)
