@@ -231,6 +231,8 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         largest = f"{float(said['largest_difference']):g}"
         parts.append(f"on the other {said['outside']} the largest difference of any output is {largest}")
         yield f"{said['scenarios']} drawn inputs of {name}: {'; '.join(parts)}."
+        for bug in dict.fromkeys(said.get("uncovered", {}).values()):
+            yield f"{name}: on some the fix lets {code(bug)} show, another bug that is there without it too."
     yield from (f"Against it: {prose(problem)}." for problem in tried["problems"])
     rest = tried["elsewhere"]
     yield (

@@ -208,7 +208,7 @@ class FixTrial:
             about = [pair for pair in tried.bugs.values() if pair[0].recipe.boundary in subject.binding.paths]
             sessions = [place.law_session.fresh() for place in opened]
             try:
-                told = _compared(subject, sessions, about, OWN if about else OTHERS)
+                told = _compared(subject, sessions, about, OWN if about else OTHERS, self._own(fix, tried, subject))
             except Undecidable:
                 continue  # the boundary is not in this version
             finally:
@@ -229,6 +229,16 @@ class FixTrial:
                     f"{told['largest_difference']:g}"
                 )
 
+    def _own(self, fix: Fix, tried: Tried, subject: Subject) -> dict[str, str]:
+        """Law -> the bug of its own that breaks it at a boundary, or at a twin, with a fix as without."""
+        boundaries = {*subject.binding.paths, *subject.binding.twins}
+        return {
+            law: recipe.bug_id
+            for recipe in find_recipes(self._catalog, [fix.target])
+            if recipe.boundary in boundaries and tried.others.get(recipe.bug_id) == ("reproduced", "reproduced")
+            for law in (recipe.invariant, *recipe.document.get("also_breaks", ()))
+        }
+
     # -- upstream's tests ---------------------------------------------------------------------------------------------
 
     def _tests(self, fix: Fix, tried: Tried) -> None:
@@ -246,7 +256,11 @@ class FixTrial:
 
 
 def _compared(
-    subject: Subject, sessions: Sequence[LawSession], about: Sequence[tuple[Decision, Decision]], count: int
+    subject: Subject,
+    sessions: Sequence[LawSession],
+    about: Sequence[tuple[Decision, Decision]],
+    count: int,
+    own: Mapping[str, str],
 ) -> dict[str, Any]:
     """What drawn scenarios say without a fix and with it.
 
@@ -255,11 +269,13 @@ def _compared(
     recipe's own scenario, or where it shows, they do), and where one is broken all the same, any; both are counted.
 
     :param about: what was decided of the bugs at this boundary, without the fix and with it.
+    :param own: law -> a bug of its own that breaks it here. Where a fix uncovers it, that is told apart.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
     spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
     told = dict.fromkeys(("scenarios", "outside", "mended", "unjudged", "changed", "refused"), 0)
-    worse: dict[str, None] = {}
+    worse: dict[str, str] = {}
+    uncovered: dict[str, str] = {}
     mended: dict[str, None] = {}
     largest = 0.0
     quiet: list[tuple[bool, dict[str, float]]] = []
@@ -274,8 +290,14 @@ def _compared(
             told["refused"] += 1
             continue
         broken, still = _broken(plans, before), _broken(plans, after)
-        for name, symptom in sorted({each[:2] for each in still} - {each[:2] for each in broken}):
-            worse[f"{name} is broken ({symptom})"] = None
+        new = {each[:2] for each in still} - {each[:2] for each in broken}
+        for name, symptom, detail in sorted(each for each in still if each[:2] in new):
+            if symptom == "refused":  # whichever laws asked
+                worse.setdefault(detail.partition(":")[0], f"it {detail.removeprefix('the boundary ').rstrip('.')}")
+            elif name in own:
+                uncovered[name] = own[name]
+            else:
+                worse[f"{name}, {symptom}"] = f"{name} is broken ({symptom})"
         pairs = [
             (one.case.observation, two.case.observation) for one, two in zip(before, after) if one.case and two.case
         ]
@@ -298,7 +320,8 @@ def _compared(
         **told,
         "largest_difference": largest,
         "mended_laws": list(mended),
-        "worse": list(worse),
+        "uncovered": uncovered,
+        "worse": list(worse.values()),
         "keys": sorted(changed),
     }
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 
 # ====================================================================================================
-# The head, the same in every runner; sha256 of its lines: 6fc1c87f02afe8f2f67bb9465f836af4bbcffbb4781c739ca2a74d18773dd7c9
+# The head, the same in every runner; sha256 of its lines: 38d6fec7851e57f8e4f8a9ca2ecab09620ec8fcbdc53940d90dbb1362cf434fb
 # ====================================================================================================
 
 import ast
@@ -82,6 +82,7 @@ class AbsentError(Exception):
 
 
 # -- sentinel/worker/boundaries.py
+
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Boundary:
             raise DriftError(
                 f"{self.path} returned {type(returned).__name__}, not the {len(names)} values {', '.join(names)}"
             )
-        return dict(zip(names, returned))  # a longer tuple has gained values at its end, as these frameworks do
+
 
 
 def module_of(path: str, roots: tuple[str, ...]) -> str | None:
@@ -177,7 +178,7 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
             base = os.path.join(root, relative)
             if os.path.isfile(f"{base}.py") or os.path.isfile(os.path.join(base, "__init__.py")):
                 return ".".join(parts[:end])
-    return None
+
 
 
 def import_whole(name: str) -> ModuleType:
@@ -191,7 +192,6 @@ def import_whole(name: str) -> ModuleType:
         for other in sorted(item for item in sys.modules if item.startswith(f"{top}.")):
             if other.rpartition(".")[0] not in sys.modules:
                 del sys.modules[other]
-        raise
 
 
 # -- sentinel/worker/ghosts.py
