@@ -112,7 +112,8 @@ class UpstreamTests:
         if not tests:
             return {}
         tree = self._tree(side, own_tests)
-        roots = [tree, *(path for path in tree.iterdir() if path.is_dir() and (path / "pyproject.toml").exists())]
+        projects = [tree, *(file.parent for depth in ("*", "*/*") for file in tree.glob(f"{depth}/pyproject.toml"))]
+        roots = [place for project in projects for place in (project, project / "src") if place.is_dir()]
         quiet = "-q -rA --tb=line --color=no -p no:cacheprovider -p no:sentinel -o addopts= -o log_cli=false -W ignore"
         quiet += f" --continue-on-collection-errors {option}"
         command = [self._python, "-m", "pytest", *quiet.split(), f"--rootdir={tree}", *(f"{tree}/{t}" for t in tests)]
