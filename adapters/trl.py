@@ -9,6 +9,7 @@ model of a few numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,9 @@ RLOO = "trl.trainer.rloo_trainer"
 DPO = "trl.trainer.dpo_trainer"
 SFT = "trl.trainer.sft_trainer"
 GKD = "trl.experimental.gkd.gkd_trainer"
+KTO = "trl.trainer.kto_trainer"
+REWARD = "trl.trainer.reward_trainer"
+ONLINE = "trl.experimental.online_dpo.online_dpo_trainer"
 DISTILLATION = "trl.experimental.distillation.distillation_trainer"
 #: Packages that became experimental in the winter of 2025.
 MOVED = {"trl.experimental.gkd": ("trl.trainer",)}
@@ -62,28 +66,29 @@ def _of_configuration(self: Any, name: str) -> Any:
     """Read what the constructor would have set."""
     if name.startswith("__"):
         raise AttributeError(name)
-    if name in _OFF:
-        return _OFF[name]
+    if name in _OFF or name.startswith(("_on_policy_", "_off_policy_", "_matched_", "_unmatched_")):  # sums
+        return _OFF.get(name, 0.0)
     if "args" in vars(self) and hasattr(self.args, name):
         return getattr(self.args, name)
     raise DriftError(f"the code reads an attribute {name!r} of the trainer, which neither its options nor _OFF have")
 
 
-def _options(boundary: Any, config: str, given: Mapping[str, Any]) -> Any:
-    """TRL's own configuration, with options that this version has."""
-    made = getattr(boundary.module, config)(
-        output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none"
-    )
+def _config(boundary: Any, name: str, options: Mapping[str, Any]) -> Any:
+    """One of TRL's own configuration classes, which has these options in this version."""
+    found = getattr(boundary.module, name)
+    for option in options:
+        if option not in found.__dataclass_fields__:
+            raise AbsentError(f"not in this version: {name} has no option {option!r}")
+    return found
+
+
+def _options(boundary: Any, name: str, given: Mapping[str, Any]) -> Any:
+    """A configuration with these options, of which it checks none."""
+    made = _config(boundary, name, given)
+    made = made(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
     for option, value in given.items():
-        if not hasattr(made, option):
-            raise AbsentError(f"not in this version: {config} has no option {option!r}")
         setattr(made, option, value)
     return made
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """The options that a scenario gives; older versions do not have those that it leaves out."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
@@ -103,10 +108,6 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     return made
 
 
-def _second(_: Any, value: Any) -> Any:
-    return value
-
-
 def _itself(value: Any, *_: Any, **__: Any) -> Any:
     return value
 
@@ -121,16 +122,10 @@ _LOG_PROBS = StandIn(
 
 #: (algorithm, loss_agg_mode, whether tokens are counted globally) -> loss_type.
 _LOSS_TYPES = {
-    ("ppo", "seq-mean-token-mean"): "grpo",
-    ("ppo", "token-mean"): "bnpo",
-    ("ppo", "seq-mean-token-sum-norm"): "dr_grpo",
-    ("gspo", "seq-mean-token-mean"): "grpo",
-    ("gspo", "token-mean"): "bnpo",
-    ("gspo", "seq-mean-token-sum-norm"): "dr_grpo",
-    ("gspo", "seq-mean-token-sum"): "luspo",
-    ("sapo", "seq-mean-token-mean"): "sapo",
-    ("cispo", "token-mean"): "cispo",
-}
+    ("gspo", "seq-mean-token-sum"): "luspo", ("sapo", "seq-mean-token-mean"): "sapo", ("cispo", "token-mean"): "cispo",
+    **{(algorithm, mode): loss for algorithm in ("ppo", "gspo") for mode, loss in (
+        ("seq-mean-token-mean", "grpo"), ("token-mean", "bnpo"), ("seq-mean-token-sum-norm", "dr_grpo"))},
+}  # fmt: skip
 
 
 def _response_means(values: Any, mask: Any) -> Any:
@@ -141,40 +136,36 @@ def _response_means(values: Any, mask: Any) -> Any:
     return torch.where(valid, values, 0.0).sum(-1) / valid.sum(-1).clamp(min=1)
 
 
-def _answered(boundary: Any, log_probs: Any) -> Any:
-    """A method that answers these log-probs: with entropies, and later with a router's loss."""
+def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
+    """Methods that answer these log-probs: one alone; with entropies, and later with a router's loss."""
     import inspect
 
-    entropies = log_probs.detach() * 0
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
-    return _Answer(((log_probs, entropies, None)[:arity], log_probs))
+    several = (log_probs, log_probs.detach() * 0, None)[:arity]
+    return {
+        "_get_per_token_logps_and_entropies": partial(_itself, several),
+        "_get_per_token_logps": partial(_itself, log_probs),
+    }
 
 
-class _Answer:
-    def __init__(self, several_and_first: Any) -> None:
-        self.several, self.first = several_and_first
-
-    def several_of(self, *_: Any, **__: Any) -> Any:
-        return self.several
-
-    def first_of(self, *_: Any, **__: Any) -> Any:
-        return self.first
-
-
-def _completions(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of one prompt token and the response, as a trainer hands it to its loss."""
+def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A batch of one prompt token and the scored response, as a trainer hands it to its loss."""
     import torch
 
-    mask = inputs["response_mask"].long()
+    mask, old = inputs["response_mask"].long(), inputs["old_log_probs"]
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
-    ids = torch.ones_like(mask)
-    return {"prompt_ids": prompt, "prompt_mask": prompt, "completion_ids": ids, "completion_mask": mask}
+    return {
+        "prompt_ids": prompt, "prompt_mask": prompt, "completion_ids": torch.ones_like(mask), "completion_mask": mask,
+        "advantages": _response_means(inputs["advantages"], mask), "old_per_token_logps": old,
+        "old_logps": (old * mask).sum(-1), "num_items_in_batch": mask.sum(), **more,
+    }  # fmt: skip
 
 
-def _clipping(boundary: Any, args: Any, **attributes: Any) -> Any:
+def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes: Any) -> Any:
     bounds = {"epsilon_low": args.epsilon, "epsilon_high": args.epsilon_high}
-    return _trainer(boundary, args, **bounds, current_gradient_accumulation_steps=1, **attributes)
+    said = _saying(boundary, inputs["log_probs"])
+    return _trainer(boundary, args, **bounds, current_gradient_accumulation_steps=1, **said, **attributes)
 
 
 def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,19 +197,10 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError(f"not in this version: there is no loss_type {loss_type!r}")
     args = _options(boundary, "GRPOConfig", given)
     weights = inputs["importance_weights"]
-    answer = _answered(boundary, inputs["log_probs"])
-    trainer = _clipping(
-        boundary, args,
-        _get_per_token_logps_and_entropies=answer.several_of, _get_per_token_logps=answer.first_of,
-        use_vllm=weights is not None, vllm_importance_sampling_correction=True,
-    )  # fmt: skip
-    batch = {
-        **_completions(inputs),
-        "advantages": _response_means(inputs["advantages"], mask),
-        "old_per_token_logps": inputs["old_log_probs"],
-        "num_items_in_batch": torch.as_tensor(mask.sum() if total is None else total),
-        **({} if weights is None else {"importance_sampling_ratio": weights}),
-    }
+    trainer = _clipping(boundary, args, inputs, use_vllm=weights is not None, vllm_importance_sampling_correction=True)
+    batch = _completions(inputs, **({} if weights is None else {"importance_sampling_ratio": weights}))
+    if total is not None:
+        batch["num_items_in_batch"] = torch.as_tensor(total)
     loss = boundary.function(trainer, stand_in(training=True), batch)
     clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if algorithm == "ppo" else None
     return {"loss": loss, "clip_fraction": clipped[0] if clipped else None}
@@ -230,57 +212,33 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     if inputs["algorithm"] != "ppo" or inputs["loss_agg_mode"] != "seq-mean-token-mean":
         raise AbsentError("the options of the kernel are set where it is made, and not handed over by this boundary")
-    mask, weights = inputs["response_mask"], inputs["importance_weights"]
-    plain = boundary.owner._compute_loss
-    given = {
-        "loss_type": "grpo",
-        "epsilon": inputs["eps_clip_low"],
-        "epsilon_high": inputs["eps_clip_high"],
-        "beta": 0.0,
-    }
-    args = _options(boundary, "GRPOConfig", given)
-    answer = _answered(boundary, inputs["log_probs"])
+    weights, plain = inputs["importance_weights"], boundary.owner._compute_loss
+    given = {"loss_type": "grpo", **_bounds(inputs)}
     trainer = _clipping(
-        boundary, args,
-        _get_per_token_logps_and_entropies=answer.several_of, _get_last_hidden_state=_same_of_none,
+        boundary, _options(boundary, "GRPOConfig", given), inputs, _get_last_hidden_state=_same_of_none,
         vllm_importance_sampling_correction=True, use_vllm=weights is not None,
     )  # fmt: skip
 
     def kernel(**handed: Any) -> Any:
         trainer.use_vllm = handed.get("vllm_is_ratio") is not None
-        batch = {
-            **_completions({"response_mask": handed["attention_mask"]}),
-            "advantages": handed["advantages"],
-            "old_per_token_logps": handed["old_per_token_logps"],
-            "importance_sampling_ratio": handed.get("vllm_is_ratio"),
-            "num_items_in_batch": handed["attention_mask"].sum(),
-        }
+        batch = _completions({**inputs, "response_mask": handed["attention_mask"]})
+        batch.update(importance_sampling_ratio=handed.get("vllm_is_ratio"),
+                     **{name: handed[name] for name in ("advantages", "old_per_token_logps")})  # fmt: skip
         return plain(trainer, stand_in(training=True), batch), [torch.zeros(())]
 
     vars(trainer)["liger_grpo_loss"] = vars(trainer)["liger_loss"] = kernel
-    batch = {
-        **_completions(inputs),
-        "advantages": _response_means(inputs["advantages"], mask),
-        "old_per_token_logps": inputs["old_log_probs"],
-        "num_items_in_batch": torch.as_tensor(mask.sum()),
-        **({} if weights is None else {"importance_sampling_ratio": weights}),
-    }
     model = stand_in(lm_head=stand_in(weight=None, bias=None))
+    batch = _completions(inputs, **({} if weights is None else {"importance_sampling_ratio": weights}))
     return {"loss": boundary.invoke({}, trainer, model, batch)}
 
 
+def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0}
+
+
 def _rloo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    mask = inputs["response_mask"]
-    given = {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0}
-    args = _options(boundary, "RLOOConfig", given)
-    answer = _answered(boundary, inputs["log_probs"])
-    trainer = _clipping(boundary, args, _get_per_token_logps_and_entropies=answer.several_of)
-    batch = {
-        **_completions(inputs),
-        "advantages": _response_means(inputs["advantages"], mask),
-        "old_logps": (inputs["old_log_probs"] * mask).sum(-1),
-    }
-    return {"loss": boundary.function(trainer, stand_in(training=True), batch)}
+    trainer = _clipping(boundary, _options(boundary, "RLOOConfig", _bounds(inputs)), inputs)
+    return {"loss": boundary.function(trainer, stand_in(training=True), _completions(inputs))}
 
 
 _KERNEL = StandIn("liger_loss", "of a package of its own: answers TRL's unfused loss of what it is handed")
@@ -297,69 +255,44 @@ def _of_responses(line: str) -> tuple[Dialect, ...]:
     )
 
 
-def _responses_count(line: str) -> tuple[Dialect, ...]:
-    absent = Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES, "value")
-    return (absent, *_of_responses(line))
+_OF_GRPO, _OF_RLOO = "trainer/grpo_trainer.py#L3107", "trainer/rloo_trainer.py#L1610"
+_ONE_ACTION = f"{CODE}/trainer/rloo_trainer.py#L1600"
+_RATIO_OF_A_RESPONSE = Dialect("ratio_level", "sequence", "it takes the completion as one action", _ONE_ACTION)
+_RANKS: dict[str, tuple[Any, ...]] = dict.fromkeys(("global_batch_size", "dp_size"), (None,))
+_OF_ROWS = {**_RANKS, **dict.fromkeys(("batch_num_tokens", "loss_scale_factor"), (None,))}
+_BY_RESPONSE = {
+    **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"), "algorithm": "ppo", "loss_agg_mode": "seq-mean-token-mean"
+}  # fmt: skip
+_MEANS = {"loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")}
+_OPTIONS_OF_GRPO = {**_RANKS, **_MEANS, "algorithm": ("ppo", "gspo", "sapo"), "dual_clip": (None, 3.0)}
 
-
-_RATIO_OF_A_RESPONSE = Dialect(
-    "ratio_level",
-    "sequence",
-    "REINFORCE leave-one-out takes the completion as one action",
-    f"{CODE}/trainer/rloo_trainer.py#L1600",
-)
-
-
-LOSSES = (
+LOSSES = tuple(
     Binding(
-        f"{GRPO}.GRPOTrainer._compute_loss",
+        boundary,
         "policy_loss",
-        call=_grpo_loss,
-        stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS),
-        accepts={
-            "algorithm": ("ppo", "gspo", "sapo"),
-            "loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
-            "response_mask": _COUNTED,
-            "dual_clip": (None, 3.0),
-            **dict.fromkeys(("global_batch_size", "dp_size"), (None,)),
-        },
-        fixed=POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high", "dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"),
-        dialects=_responses_count("trainer/grpo_trainer.py#L3107"),
-    ),
-    Binding(
-        f"{GRPO}.GRPOTrainer.compute_liger_loss",
-        "policy_loss",
-        call=_fused_loss,
-        stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS, _KERNEL),
-        accepts={
-            "response_mask": _COUNTED,
-            **dict.fromkeys(("global_batch_size", "dp_size", "batch_num_tokens", "loss_scale_factor"), (None,)),
-        },
-        fixed={
-            "algorithm": "ppo",
-            "loss_agg_mode": "seq-mean-token-mean",
-            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
-        },
-        dialects=_responses_count("trainer/grpo_trainer.py#L3107"),
-    ),
-    Binding(
-        f"{RLOO}.RLOOTrainer._compute_loss",
-        "policy_loss",
-        call=_rloo_loss,
-        stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS),
-        accepts={
-            "response_mask": _COUNTED,
-            **dict.fromkeys(("global_batch_size", "dp_size", "batch_num_tokens", "loss_scale_factor"), (None,)),
-            "importance_weights": (None,),
-        },
-        fixed={
-            "algorithm": "ppo",
-            "loss_agg_mode": "seq-mean-token-mean",
-            **POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high"),
-        },
-        dialects=(_RATIO_OF_A_RESPONSE, *_responses_count("trainer/rloo_trainer.py#L1610")),
-    ),
-)
+        call=call,
+        stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS, *stand_ins),
+        accepts={"response_mask": _COUNTED, **accepts},
+        fixed=fixed,
+        dialects=(
+            Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES, "value"),
+            *dialects,
+            *_of_responses(line),
+        ),
+    )
+    for boundary, call, stand_ins, accepts, fixed, line, dialects in (
+        (
+            f"{GRPO}.GRPOTrainer._compute_loss", _grpo_loss, (), _OPTIONS_OF_GRPO,
+            POLICY_LOSS.lacking("eps_clip_low", "eps_clip_high", "dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"),
+            _OF_GRPO, (),
+        ),
+        (f"{GRPO}.GRPOTrainer.compute_liger_loss", _fused_loss, (_KERNEL,), _OF_ROWS, _BY_RESPONSE, _OF_GRPO, ()),
+        (
+            f"{RLOO}.RLOOTrainer._compute_loss", _rloo_loss, (), {**_OF_ROWS, "importance_weights": (None,)},
+            _BY_RESPONSE, _OF_RLOO, (_RATIO_OF_A_RESPONSE,),
+        ),
+    )
+)  # fmt: skip
 
 # -- advantages --------------------------------------------------------------------------------------------------------
 
@@ -371,29 +304,19 @@ def _generated(boundary: Any, rows: int) -> Any:
     import inspect
     import textwrap
 
-    several = {
-        "prompt_ids": [[1]], "prompt_ids_list": [[1]], "completion_ids": [[1]], "completion_ids_list": [[1]],
-        "tool_mask": None, "tool_mask_list": None, "completions": ["a"], "sampling_per_token_logps": None,
-        "sampling_per_token_logps_list": None, "extra_fields": {}, "images": None, "tool_images": None,
-    }  # fmt: skip
-    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(boundary.function))))
-    assigned = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Assign) and "self._generate(" in ast.unparse(node)
-    ]
-    if not assigned:
-        return ()  # the trainer generates and scores in one piece
-    found = []
-    for target in assigned[0].targets[0].elts:
-        name = target.id
-        if name == "num_items_in_batch":
-            import torch
+    import torch
 
-            found.append(torch.tensor(rows))
-        elif name not in several:
-            raise DriftError(f"_generate now returns {name!r}")
-        else:
-            found.append(several[name] * rows if isinstance(several[name], list) else several[name])
-    return tuple(found)
+    known: dict[str, Any] = {"completions": ["a"] * rows, "extra_fields": {}, "num_items_in_batch": torch.tensor(rows)}
+    for several in ("prompt_ids", "completion_ids", "tool_mask", "images", "tool_images", "sampling_per_token_logps"):
+        for name in (several, f"{several}_list"):
+            known[name] = [[1]] * rows if several.endswith("_ids") else None
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(boundary.function))))
+    calls = (each for each in ast.walk(tree) if isinstance(each, ast.Assign) and "self._generate(" in ast.unparse(each))
+    call: Any = next(calls, None)  # none: the trainer generates and scores in one piece
+    names = [name.id for name in call.targets[0].elts] if call else []
+    if odd := set(names) - known.keys():
+        raise DriftError(f"_generate now returns {', '.join(sorted(odd))}")
+    return tuple(known[name] for name in names)
 
 
 _SCALES = {"group": "group", "batch": "batch", None: "none"}
@@ -415,7 +338,8 @@ def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     args = _options(boundary, config, {"num_generations": size, **given, "beta": 0.0})
     names = {"reward_func_names": ["reward"], "reward_funcs": [None], "reward_weights": torch.ones(1)}
     logs = defaultdict(list, rewards=defaultdict(list), extra=defaultdict(list))
-    tokenizer, model = _Tokenizer(), _Generator(training=size > 1)
+    tokenizer = table_tokenizer(token_table(rewards[:, None]))
+    model = stand_in(training=size > 1, generate=lambda input_ids, **_: input_ids.repeat(1, 2))
     answer = _generated(boundary, len(rewards))
     trainer = _trainer(
         boundary, args, **names, _logs=logs, processing_class=tokenizer, _tokenizer=tokenizer, pad_token_id=0,
@@ -424,77 +348,38 @@ def _scored(config: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
         scale_rewards=args.scale_rewards if hasattr(args, "scale_rewards") else None, _textual_logs=logs,
         model_wrapped=model, generation_config=None, max_prompt_length=None, image_token=None,
         state=stand_in(num_input_tokens_seen=0, global_step=0),
-        _get_per_token_logps_and_entropies=_answered(boundary, torch.zeros(len(rewards), 1)).several_of,
+        **_saying(boundary, torch.zeros(len(rewards), 1)),
     )  # fmt: skip
     batch = [{"prompt": f"p{label}"} for label in inputs["group"]]
     with (
         swapped(boundary.module, "gather", _itself),
         swapped(boundary.module, "gather_object", _itself),
-        swapped(boundary.module, "disable_gradient_checkpointing", _unwrapped),
-        swapped(boundary.module, "unwrap_model_for_generation", _unwrapped),
-        swapped(transformers.Trainer, "_prepare_inputs", _second),
+        swapped(boundary.module, "disable_gradient_checkpointing", lambda *_: nullcontext()),
+        swapped(boundary.module, "unwrap_model_for_generation", lambda model, *_, **__: nullcontext(model)),
+        swapped(transformers.Trainer, "_prepare_inputs", lambda _, given: given),
     ):
         return {"normalised": boundary.function(trainer, batch)["advantages"]}
-
-
-class _Tokenizer:
-    """A tokenizer of prompts of one token."""
-
-    pad_token, pad_token_id, eos_token_id = "p", 0, 1
-
-    def __call__(self, text: Any, **_: Any) -> Any:
-        import torch
-
-        ones = torch.ones(len(text), 1, dtype=torch.long)
-        return {"input_ids": ones, "attention_mask": ones}
-
-    def batch_decode(self, ids: Any, **_: Any) -> list[str]:
-        return ["a"] * len(ids)
-
-
-class _Generator:
-    """A model that answers one token; it trains, or it does not."""
-
-    def __init__(self, training: bool) -> None:
-        self.training = training
-
-    def generate(self, input_ids: Any, **_: Any) -> Any:
-        return input_ids.repeat(1, 2)
-
-
-def _unwrapped(model: Any, *_: Any, **__: Any) -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext(model)
 
 
 _GENERATOR = StandIn("_generate", "answers one token a prompt, in the place of a model that generates")
 _REWARDS = StandIn("_calculate_rewards", "answers the scenario's rewards, in the place of reward functions")
 _SCORING = (_SELF, _ONE_PROCESS, _LOG_PROBS, _GENERATOR, _REWARDS, StandIn("processing_class", "decodes for the log"))
 
-ADVANTAGES = (
+_EPSILON = {"group_layout": "equal", "epsilon": 1e-4, **REWARD_NORMALISATION.lacking("std_level", "epsilon")}
+_PEERS = {
+    **REWARD_NORMALISATION.lacking("leave_one_out", "std_level"), "group_layout": "equal", "leave_one_out": True,
+    "std_level": None,
+}  # fmt: skip
+ADVANTAGES = tuple(
     Binding(
-        f"{GRPO}.GRPOTrainer._generate_and_score_completions",
-        "reward_normalisation",
-        call=partial(_scored, "GRPOConfig"),
-        stand_ins=_SCORING,
-        fixed={"group_layout": "equal", "epsilon": 1e-4, **REWARD_NORMALISATION.lacking("std_level", "epsilon")},
-        accepts={"std_level": ("group", "batch", None)},
-        dtypes=("float32",),
-    ),
-    Binding(
-        f"{RLOO}.RLOOTrainer._generate_and_score_completions",
-        "reward_normalisation",
-        call=partial(_scored, "RLOOConfig"),
-        stand_ins=_SCORING,
-        fixed={
-            "group_layout": "equal",
-            "leave_one_out": True,
-            "std_level": None,
-            **REWARD_NORMALISATION.lacking("leave_one_out", "std_level"),
-        },
-    ),
-)
+        f"{module}.{name}Trainer._generate_and_score_completions", "reward_normalisation",
+        call=partial(_scored, f"{name}Config"), stand_ins=_SCORING, fixed=fixed, accepts=accepts, dtypes=dtypes,
+    )
+    for module, name, fixed, accepts, dtypes in (
+        (GRPO, "GRPO", _EPSILON, {"std_level": ("group", "batch", None)}, ("float32",)),
+        (RLOO, "RLOO", _PEERS, {}, ()),
+    )
+)  # fmt: skip
 
 # -- losses of models: what a model says of a token stands in a table --------------------------------------------------
 
@@ -513,11 +398,6 @@ def _sequences(mask: Any) -> dict[str, Any]:
     whole, attention = torch.cat([prompt * 0, mask], dim=1), torch.cat([prompt, mask], dim=1)
     return {"input_ids": ids, "attention_mask": attention, "labels": ids.masked_fill(whole == 0, -100),
             "completion_mask": whole, "prompts": ids[:, :_PROMPT], "prompt_attention_mask": prompt}  # fmt: skip
-
-
-def _first_channel(logits: Any, *_: Any, **__: Any) -> Any:
-    """Read what the table says at each position."""
-    return logits[..., 0].clone()
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -553,18 +433,18 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     model = token_table(values[..., None].expand(*values.shape, 2))
     batch = _sequences(inputs["response_mask"])
     args = stand_in(use_liger_kernel=False, loss_type="nll")
+
+    def answered(_: Any, model: Any, inputs: Any, return_outputs: bool = False, **__: Any) -> Any:
+        outputs = model(**inputs)
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
     with (
-        swapped(transformers.Trainer, "compute_loss", _answer_of_model),
-        swapped(boundary.module, "entropy_from_logits", _first_channel),
+        swapped(transformers.Trainer, "compute_loss", answered),
+        swapped(boundary.module, "entropy_from_logits", lambda logits, *_, **__: logits[..., 0].clone()),
     ):
         trainer = _trainer(boundary, args, num_virtual_tokens=0, _total_train_tokens=0, model=model)
         boundary.invoke({}, trainer, model, {name: batch[name] for name in ("input_ids", "attention_mask", "labels")})
     return {"result": values.new_tensor(trainer._metrics["train"]["entropy"][0])}
-
-
-def _answer_of_model(self: Any, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
-    outputs = model(**inputs)
-    return (outputs.loss, outputs) if return_outputs else outputs.loss
 
 
 _SIDES = ("chosen", "rejected")
@@ -585,14 +465,14 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
         boundary.module.add_fused_lm_head(other)
     batch = _sequences(mask)
-    given = {"beta": inputs["beta"], **_given(ld_alpha=inputs["ld_alpha"])}
+    given = {name: inputs[name] for name in ("beta", "ld_alpha") if inputs[name] is not None}
     former = not hasattr(boundary.module, "DPOConfig")
     args = stand_in(**given) if former else _options(boundary, "DPOConfig", given)
     trainer = _trainer(
         boundary, args, model=model, ref_model=other, loss_types=[inputs["loss_type"]],
         loss_weights=[1.0], beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None,
         loss_type=inputs["loss_type"] if former else [inputs["loss_type"]], is_vision_model=False,
-        **_PAIRS_PADDED,
+        **_PADDED,
     )  # fmt: skip
     if "get_batch_loss_metrics" in boundary.path:
         return {"loss": boundary.invoke({}, trainer, model, _former_pairs(boundary, batch))[0]}
@@ -600,12 +480,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(trainer, model, kept, False)}
 
 
-_PAIRS_PADDED: dict[str, Any] = {
-    "pad_token_id": 0,
-    "padding_value": 0,
-    "label_pad_token_id": -100,
-    "label_smoothing": 0,
-}
+_PADDED: dict[str, Any] = {"pad_token_id": 0, "padding_value": 0, "label_pad_token_id": -100, "label_smoothing": 0}
 
 
 def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -660,13 +535,6 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": found}
 
 
-class _Log:
-    """Keeps what a trainer hands over to be written."""
-
-    def __call__(self, logs: dict[str, Any], *_: Any) -> None:
-        self.found = logs
-
-
 def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a logging step says of a metric; a batch that does not count had no number. The model trains, on a step
     that is also evaluated."""
@@ -675,18 +543,32 @@ def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values, valid = inputs["values"], inputs["response_mask"] != 0
     history = [value if counts else float("nan") for value, counts in zip(values.flatten().tolist(), valid.flatten())]
     steps = stand_in(should_evaluate=True, global_step=1)
-    trainer = _trainer(boundary, stand_in(), control=steps, state=steps, log_completions=False)
-    trainer._metrics["train"]["probed"] = history
-    written = _Log()
-    with swapped(transformers.Trainer, "log", written):
-        boundary.invoke({}, trainer, {}, start_time=0.0)
-    told = written.found.get("probed", float("nan"))
+    kept = {"train": {"probed": history}, "eval": {}}
+    more = {"log_completions": False, "_metrics": kept, "_stored_metrics": kept}
+    trainer = _trainer(boundary, stand_in(), control=steps, state=steps, **more)
+    found: dict[str, Any] = {}
+    with swapped(transformers.Trainer, "log", lambda _, logs, *__: found.update(logs)):
+        boundary.invoke({}, trainer, {"loss": 0.0}, start_time=0.0)
+    told = found.get("probed", float("nan"))
     return {"result": values.new_tensor(0.0 if told is None else told)}  # of no number nothing is told
 
 
 _TABLE = StandIn("model", "one table of outputs, a causal model of transformers: its gradient is that of each token")
+_DISTILLING = (f"{DISTILLATION}.DistillationTrainer", f"{GKD}.GKDTrainer")
 _AT_THE_TABLE = StandIn("entropy_from_logits", "reads the scenario's numbers out of the table")
 _OF_HF = StandIn("Trainer.compute_loss", "of transformers: returns the model's outputs; its loss is not looked at")
+
+#: What stands in a metric that a trainer has no number for is NaN, where it has any such metric.
+_WITHOUT_A_NUMBER = (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", "trl.experimental.sdpo.sdpo_trainer.SDPOTrainer")
+_LOGGING = (
+    f"{DPO}.DPOTrainer", f"{SFT}.SFTTrainer", f"{KTO}.KTOTrainer", f"{REWARD}.RewardTrainer",
+    *(f"trl.experimental.{place}Trainer" for place in (
+        "a2po.a2po_trainer.A2PO", "cpo.cpo_trainer.CPO", "orpo.orpo_trainer.ORPO", "tpo.tpo_trainer.TPO",
+        "distillation.distillation_trainer.Distillation", "gold.gold_trainer.GOLD", "iw_opd.iw_opd_trainer.IWOPD",
+    )),
+)  # fmt: skip
+_TYPED = ("input_ids", "mm_token_type_ids")
+_MEAN = {"statistic": "mean", **MASKED_STATISTICS.lacking()}
 
 MODELS = (
     Binding(
@@ -702,12 +584,7 @@ MODELS = (
         "collation",
         call=_collated,
         stand_ins=(StandIn("processor", "of a vision model: makes numbers of texts, and types beside them"),),
-        fixed={
-            "layouts": {
-                "input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
-                "mm_token_type_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
-            }
-        },
+        fixed={"layouts": {name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in _TYPED}},
     ),
     *(
         Binding(
@@ -715,35 +592,32 @@ MODELS = (
             "masked_statistics",
             call=_logged,
             stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")),
-            fixed={"statistic": "mean", **MASKED_STATISTICS.lacking()},
+            fixed=_MEAN,
+            accepts={} if owner in _WITHOUT_A_NUMBER else {"response_mask": ("full",)},
         )
-        for owner in (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", "trl.experimental.sdpo.sdpo_trainer.SDPOTrainer")
+        for owner in (*_WITHOUT_A_NUMBER, *_LOGGING)
     ),
     Binding(
         f"{SFT}.SFTTrainer.compute_loss",
         "masked_statistics",
         call=_entropy_told,
         stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF),
-        fixed={"statistic": "mean", **MASKED_STATISTICS.lacking()},
+        fixed=_MEAN,
         accepts={"response_mask": _COUNTED},
         dtypes=("float32",),
     ),
-    Binding(
-        f"{DISTILLATION}.DistillationTrainer.compute_loss",
-        "distillation_loss",
-        call=_distilled,
-        stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
-        accepts={"response_mask": _COUNTED},
+    *(
+        Binding(
+            f"{trainer}.compute_loss",
+            "distillation_loss",
+            call=_distilled,
+            stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
+            # The temperature of GKD is that of its sampling alone.
+            accepts={"response_mask": _COUNTED, **({"temperature": (1.0,)} if trainer == _DISTILLING[1] else {})},
+        )
+        for trainer in _DISTILLING
     ),
-    Binding(
-        f"{GKD}.GKDTrainer.compute_loss",
-        "distillation_loss",
-        call=_distilled,
-        stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
-        # Its temperature is that of the sampling alone.
-        accepts={"response_mask": _COUNTED, "temperature": (1.0,)},
-    ),
-)
+)  # fmt: skip
 
 # -- single faults: a contract of their own would have one boundary each -----------------------------------------------
 
@@ -796,7 +670,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     model = token_table(torch.full((len(ids), ids.shape[1]), -1.0)[:, 1:])
     trainer = _trainer(
         boundary, stand_in(rpo_alpha=None, ld_alpha=None), max_length=given["max_length"], truncation_mode="keep_end",
-        use_logits_to_keep=False, padding_free=False, use_weighting=False, loss_type="sigmoid", **_PAIRS_PADDED,
+        use_logits_to_keep=False, padding_free=False, use_weighting=False, loss_type="sigmoid", **_PADDED,
     )  # fmt: skip
     return {"returned": boundary.function(trainer, model, pairs)["chosen_logps"]}
 
@@ -832,7 +706,7 @@ _WORDS = StandIn("tokenizer", "of transformers, for words that are numbers")
 SINGLE = tuple(
     Binding(boundary, "call", call=call, stand_ins=stand_ins)
     for boundary, call, stand_ins in (
-        ("trl.trainer.kto_trainer.KTOTrainer.get_batch_loss_metrics", _reported, (_SELF, _ONE_PROCESS)),
+        (f"{KTO}.KTOTrainer.get_batch_loss_metrics", _reported, (_SELF, _ONE_PROCESS)),
         ("trl.trainer.ppo_trainer.PPOTrainer.record_step_stats", _kl_told, (_SELF, _ONE_PROCESS)),
         (f"{DPO}.DPOTrainer.concatenated_forward", _shortened, (_SELF, _ONE_PROCESS, _TABLE)),
         ("trl.trainer.utils.DataCollatorForCompletionOnlyLM.torch_call", _labelled, (_WORDS,)),
@@ -845,20 +719,18 @@ SINGLE = tuple(
 
 def _built(
     boundary: Any, table: Any, config: str, micro: int | None, rows: list[dict[str, Any]], options: Mapping[str, Any],
-    after: Any = None, **parts: Any,
+    after: Any = None, scores: bool = False, **parts: Any,
 ) -> tuple[Any, Any]:  # fmt: skip
     """A trainer of these rows, and the model that it trains."""
     from datasets import Dataset, disable_progress_bars
 
     disable_progress_bars()
-    made = getattr(boundary.module, config)
-    for option in options:
-        if option not in made.__dataclass_fields__:
-            raise AbsentError(f"not in this version: {config} has no option {option!r}")
-    args = made(**one_step(len(rows), micro), **options)
-    model = token_table(table, after)
+    made = _config(boundary, config, options)
+    args = made(**{**one_step(len(rows), micro), **options})
+    model = token_table(table, after, scores=scores)
     tokenizer = table_tokenizer(model)
-    with swapped(boundary.owner, "_send_telemetry", _same_of_none):
+    by_name = stand_in(from_pretrained=partial(_itself, tokenizer))
+    with swapped(boundary.owner, "_send_telemetry", _same_of_none), swapped(boundary.module, "AutoTokenizer", by_name):
         trainer = boundary.owner(
             model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer, **parts
         )
@@ -892,9 +764,8 @@ def _optimised(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
         raise AbsentError("a prompt has several completions")
-    length = inputs["loss_scale_factor"] or mask.shape[1]
-    options = {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0,
-               "num_generations": len(ids), "max_completion_length": length}  # fmt: skip
+    options = {**_bounds(inputs), "num_generations": len(ids),
+               "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1]}  # fmt: skip
     if which == "GRPO":
         options["loss_type"] = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
     prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
@@ -902,44 +773,49 @@ def _optimised(which: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         boundary, inputs["log_probs"], f"{which}Config", inputs["micro_batch_size"], prompts, options,
         reward_funcs=_itself,
     )  # fmt: skip
-    scored = {
-        **_completions(inputs),
-        "prompt_ids": ids[:, :1],
-        "completion_ids": ids[:, 1:],
-        "advantages": _response_means(inputs["advantages"], mask),
-        "old_per_token_logps": inputs["old_log_probs"],
-        "old_logps": (inputs["old_log_probs"] * mask).sum(-1),
-        "num_items_in_batch": mask.sum(),
-    }
+    scored = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
     trainer._generate_and_score_completions = partial(_itself, scored)
     loss, arrived = trained(trainer, model)
     return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
 
 
-def _preferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pairs of responses to a prompt, in a data set, or generated and judged. A row's first token, which is certain, is
-    the prompt, and begins the response: it says whose end it is where there is but one token."""
+def _preferred(
+    rows: str, names: tuple[str, ...], options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Pairs of responses to a prompt. A row's first token, which is certain, is the prompt, and begins the response: it
+    says whose end it is where there is but one token. Trainers add the end themselves.
+
+    :param rows: what the data set has: pairs, responses alone, texts alone (of a reward model, whose score of a text is
+        the sum of what the table says of its tokens), or prompts (for which responses are generated and judged).
+    :param names: the options that the scenario gives, and ``ref_model``.
+    :param options: others.
+    """
     table, reference, mask = _of_pairs(inputs)
     ids = token_ids(mask, ended=True)
     pairs = list(zip(ids, ids[len(ids) // 2 :]))
-    rows = [{"prompt": token_words(chosen[:1])} for chosen, _ in pairs]
-    options = {"beta": inputs["beta"], **_given(ld_alpha=inputs["ld_alpha"])}
-    parts: dict[str, Any] = {"ref_model": token_table(reference)}
-    if boundary.owner.__name__ == "DPOTrainer":  # which adds the end itself
-        texts = [{side: f" {token_words(ids[:-1])}" for side, ids in zip(_SIDES, pair)} for pair in pairs]
-        rows = [{**row, **text} for row, text in zip(rows, texts)]
+    size, parts = inputs["micro_batch_size"], {"ref_model": token_table(reference)} if "ref_model" in names else {}
+    made: list[dict[str, Any]] = [{"prompt": token_words(chosen[:1])} for chosen, _ in pairs]
+    if rows == "prompts":
+        parts["reward_funcs"] = lambda completions, **_: [
+            2 * place < len(completions) for place in range(len(completions))
+        ]
     else:
-        parts["reward_funcs"] = _first_half
+        texts = [{side: f" {token_words(one[:-1])}" for side, one in zip(_SIDES, pair)} for pair in pairs]
+        made = [{**({} if rows == "texts" else prompt), **text} for prompt, text in zip(made, texts)]
+    if "tpo_alpha" in options:
+        made = [{**row, "reference": row["chosen"]} for row in made]
+    if rows == "responses":
+        sides = [(row, side) for row in made for side in _SIDES]
+        made = [{"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"} for row, side in sides]
+        size = size and 2 * size
+    given = {name: inputs[name] for name in names if name != "ref_model" and inputs[name] is not None}
+    if given.get("loss_type") == "apo_zero":
+        given["loss_type"] = "apo_zero_unpaired"
     config = boundary.owner.__name__.replace("Trainer", "Config")
-    trainer, model = _built(boundary, table, config, inputs["micro_batch_size"], rows, options, **parts)
+    trainer, model = _built(boundary, table, config, size, made, {**options, **given}, scores=rows == "texts", **parts)
     model.generate = partial(_answers, {pair[0][0]: pair for pair in pairs})
     loss, arrived = trained(trainer, model)
     return {"loss": with_gradient(loss, table, arrived[:, 1:-1])}
-
-
-def _first_half(completions: Any = None, **_: Any) -> list[float]:
-    """The first response to each prompt is the better one."""
-    return [float(2 * place < len(completions)) for place in range(len(completions))]
 
 
 def _answers(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
@@ -955,16 +831,23 @@ def _answers(known: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) 
 
 
 def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prompts whose completions in the data set have one token, while the student's own are those of the scenario."""
-    mask = inputs["response_mask"]
+    """Prompts whose completions are the student's own, of the scenario, while those in the data set have one token; or
+    the other way round."""
+    mask, generated = inputs["response_mask"], inputs["generated"]
     ids = token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
         raise AbsentError("a completion has a token")
-    options = {"beta": inputs["beta"], "lmbda": 1.0, "max_new_tokens": mask.shape[1]}
+    config = boundary.owner.__name__.replace("Trainer", "Config")
+    fields = getattr(boundary.module, config).__dataclass_fields__
+    known = {"beta": inputs["beta"], "temperature": inputs["temperature"], "lmbda": float(generated),
+             "max_new_tokens": mask.shape[1], "max_completion_length": mask.shape[1],
+             "dataset_kwargs": {"skip_prepare_dataset": True}, "remove_unused_columns": False,
+             "distillation_objective": "jsd", "loss_top_k": 0}  # fmt: skip
+    rows = [{"first": row[0], "rest": row[1 : 2 if generated else None]} for row in ids]
     trainer, model = _built(
-        boundary, inputs["logits"], "GKDConfig", inputs["micro_batch_size"],
-        [{"first": row[0]} for row in ids], options, teacher_model=token_table(inputs["teacher_logits"]),
-        data_collator=_prompted,
+        boundary, inputs["logits"], config, inputs["micro_batch_size"], rows,
+        {name: value for name, value in known.items() if name in fields},
+        teacher_model=token_table(inputs["teacher_logits"]), data_collator=_prompted,
     )  # fmt: skip
     model.generate = partial(_answers, {row[0]: (row[1:],) for row in ids})
     loss, arrived = trained(trainer, model)
@@ -972,60 +855,84 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A batch of prompts of one token; in the data set a completion of one token follows each."""
+    """A batch of prompts of one token, each with a completion."""
     import torch
 
+    width = max(len(row["rest"]) for row in rows)
     prompts = torch.tensor([[row["first"]] for row in rows])
-    ids = torch.cat([prompts, prompts * 0 + 2], dim=1)
-    labels = torch.cat([prompts * 0 - 100, ids[:, 1:]], dim=1)
-    ones = torch.ones_like
-    return {"input_ids": ids, "attention_mask": ones(ids), "labels": labels, "prompts": prompts,
-            "prompt_attention_mask": ones(prompts)}  # fmt: skip
+    completions = torch.tensor([row["rest"] + [0] * (width - len(row["rest"])) for row in rows])
+    counts, ones = (completions != 0).long(), torch.ones_like(prompts)
+    labels = torch.cat([ones * -100, completions.masked_fill(counts == 0, -100)], dim=1)
+    return {"input_ids": torch.cat([prompts, completions], dim=1), "attention_mask": torch.cat([ones, counts], dim=1),
+            "labels": labels, "prompts": prompts, "prompt_attention_mask": ones}  # fmt: skip
 
 
+_SIGMOID = ("sigmoid",)
 _SAID = StandIn("generate", "answers the scenario's tokens, in the place of sampling")
-_COUNTED_PAIRS = {"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": ("sigmoid",)}
 _ONE_RANK: dict[str, tuple[Any, ...]] = {
     "dp_size": (1,), "max_tokens_per_microbatch": (None,), "response_mask": _COUNTED,
 }  # fmt: skip
 _BATCH = StandIn("_generate_and_score_completions", "answers the scenario's completions and advantages")
-_COLLATOR = StandIn("data_collator", "hands over prompts of one token, each with a completion of one token")
+_COLLATOR = StandIn("data_collator", "hands over prompts of one token, each with its completion")
 _POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
-_MEANS = {"loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")}
 
-STEPS = tuple(
-    Binding(
-        boundary,
-        f"{contract}_update",
-        call=partial(_undisturbed, call),
-        stand_ins=(_TABLE, *stand_ins),
-        accepts=accepts,
-        fixed=fixed,
-        dialects=dialects,
-        dtypes=("float32",),
-    )
-    for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
-        (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, ()),
-        (
-            f"{GRPO}.GRPOTrainer.compute_loss", "policy", partial(_optimised, "GRPO"), (_BATCH,),
-            {**_POLICY, **_MEANS}, POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"),
-            _of_responses("trainer/grpo_trainer.py#L3107"),
-        ),
-        (
-            f"{RLOO}.RLOOTrainer.compute_loss", "policy", partial(_optimised, "RLOO"), (_BATCH,), _POLICY,
-            {**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high"), "loss_agg_mode": "seq-mean-token-mean"},
-            (_RATIO_OF_A_RESPONSE, *_of_responses("trainer/rloo_trainer.py#L1610")),
-        ),
-        (f"{DPO}.DPOTrainer.compute_loss", "preference", _preferred, (), _COUNTED_PAIRS, {}, ()),
-        (
-            "trl.experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer.training_step", "preference", _preferred,
-            (_SAID,), _COUNTED_PAIRS, {"ld_alpha": None}, (),
-        ),
-        (
-            f"{GKD}.GKDTrainer.training_step", "distillation", _taught, (_SAID, _COLLATOR),
-            {"response_mask": _COUNTED, "temperature": (1.0,)}, {}, (),
-        ),
-    )
+_OWN = "trl.experimental"
+_CPO = f"{CODE}/experimental/cpo/cpo_trainer.py#L677"
+_NO_REFERENCE = Dialect("reference", "none", "it has no reference model", _CPO)
+_OF_PAIRS = ("beta", "ref_model")
+
+STEPS = (
+    *(
+        Binding(
+            boundary, f"{contract}_update", call=partial(_undisturbed, call), stand_ins=(_TABLE, *stand_ins),
+            accepts=accepts, fixed=fixed, dialects=dialects, dtypes=("float32",),
+        )
+        for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
+            (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, ()),
+            (
+                f"{GRPO}.GRPOTrainer.compute_loss", "policy", partial(_optimised, "GRPO"), (_BATCH,),
+                {**_POLICY, **_MEANS}, POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"),
+                _of_responses(_OF_GRPO),
+            ),
+            (
+                f"{RLOO}.RLOOTrainer.compute_loss", "policy", partial(_optimised, "RLOO"), (_BATCH,), _POLICY,
+                {**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high"), "loss_agg_mode": "seq-mean-token-mean"},
+                (_RATIO_OF_A_RESPONSE, *_of_responses(_OF_RLOO)),
+            ),
+        )
+    ),
+    *(
+        Binding(
+            boundary, "preference_update", call=partial(_undisturbed, partial(_preferred, rows, names, options)),
+            stand_ins=(_TABLE, *((_SAID,) if rows == "prompts" else ())),
+            accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
+            fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
+            dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",),
+        )
+        for boundary, rows, names, options, types in (
+            (f"{DPO}.DPOTrainer.compute_loss", "pairs", (*_OF_PAIRS, "ld_alpha"), {}, _SIGMOID),
+            (f"{ONLINE}.OnlineDPOTrainer.training_step", "prompts", _OF_PAIRS, {}, _SIGMOID),
+            (f"{_OWN}.cpo.cpo_trainer.CPOTrainer.compute_loss", "pairs", ("beta",), {"cpo_alpha": 0.0}, _SIGMOID),
+            (f"{_OWN}.tpo.tpo_trainer.TPOTrainer._compute_loss", "pairs", ("beta",), {"tpo_alpha": 0.0}, _SIGMOID),
+            (f"{REWARD}.RewardTrainer.compute_loss", "texts", (), {}, _SIGMOID),
+            (
+                f"{KTO}.KTOTrainer.compute_loss", "responses", (*_OF_PAIRS, "loss_type"),
+                {"train_sampling_strategy": "sequential"}, ("kto", "apo_zero"),
+            ),
+        )
+    ),
+    *(
+        Binding(
+            f"{trainer}.training_step", "distillation_update", call=partial(_undisturbed, _taught),
+            stand_ins=(_TABLE, _SAID, _COLLATOR), accepts={"response_mask": _COUNTED, **accepts}, dtypes=("float32",),
+        )
+        for trainer, accepts in (
+            (f"{GKD}.GKDTrainer", {"temperature": (1.0,)}),
+            (f"{_OWN}.gold.gold_trainer.GOLDTrainer", {}),
+            (f"{_OWN}.iw_opd.iw_opd_trainer.IWOPDTrainer", {}),
+            (f"{DISTILLATION}.DistillationTrainer", {"generated": (True,)}),
+        )
+    ),
 )  # fmt: skip
 
 #: Reason -> what is left out for it.
@@ -1036,30 +943,32 @@ _LEFT_OUT = {
     """,
     "it talks to servers and engines, or waits for them": """
         generation.* scripts.* experimental.async_grpo.async_rollout_worker.* experimental.async_grpo.openenv_harness.*
-        experimental.harbor.* experimental.openreward.* experimental.server_distillation.*
-        experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer._generate_vllm_server
+        experimental.async_grpo.async_grpo_trainer.RolloutQueueDataset.* experimental.harbor.*
+        experimental.async_grpo.async_grpo_trainer.log_rollout_traces
+        experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.__init__
+        experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.get_train_dataloader experimental.openreward.*
+        experimental.server_distillation.* experimental.gold.gold_trainer.GOLDTrainer._generate_on_policy_vlm_slice
+        experimental.gold.gold_trainer.GOLDTrainer._generate_on_policy_vlm_raw
+        experimental.gold.gold_trainer.GOLDTrainer._process_completions_to_buffer
     """,
-    "it runs in the whole step to which a method of its trainer is bound, for that step's numbers": """
-        trainer.sft_trainer.SFTTrainer.__init__ trainer.sft_trainer.SFTTrainer._prepare_dataset
-        trainer.sft_trainer.DataCollatorForLanguageModeling.torch_call trainer.utils.pad
-        trainer.dpo_trainer.DPOTrainer.__init__ trainer.dpo_trainer.DPOTrainer._prepare_dataset
-        trainer.dpo_trainer.DataCollatorForPreference.torch_call trainer.utils.selective_log_softmax
-        trainer.grpo_trainer.GRPOTrainer.__init__ trainer.grpo_trainer.GRPOTrainer.get_train_dataloader
+    "its module imports beside peft alone, which nothing else here needs": "experimental.sdft.*",
+    "it runs in a whole step to which a method of its trainer is bound, or evaluates, or asks an engine or Liger": """
+        trainer.sft_trainer.SFTTrainer.* trainer.sft_trainer.DataCollatorForLanguageModeling.* trainer.utils.pad
+        trainer.dpo_trainer.DPOTrainer.* trainer.dpo_trainer.DataCollatorForPreference.* trainer.reward_trainer.*
+        trainer.kto_trainer.KTOTrainer.* trainer.kto_trainer.DataCollatorForUnpairedPreference.*
+        trainer.grpo_trainer.GRPOTrainer._get_last_hidden_state trainer.grpo_trainer.GRPOTrainer.__init__
+        trainer.grpo_trainer.GRPOTrainer.get_train_dataloader
         trainer.grpo_trainer.GRPOTrainer._get_per_token_logps_and_entropies trainer.utils.RepeatSampler.__iter__
         trainer.grpo_trainer.GRPOTrainer.training_step trainer.grpo_trainer.GRPOTrainer._prepare_inputs
         trainer.rloo_trainer.RLOOTrainer.__init__ trainer.rloo_trainer.RLOOTrainer.get_train_dataloader
         trainer.rloo_trainer.RLOOTrainer._get_per_token_logps_and_entropies trainer.utils.shuffle_sequence_dict
         trainer.rloo_trainer.RLOOTrainer.training_step trainer.rloo_trainer.RLOOTrainer._prepare_inputs
-        experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer.__init__
-        experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer._generate
-        experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer._forward
-        experimental.online_dpo.online_dpo_trainer.OnlineDPOTrainer._calculate_rewards_from_functions
-        experimental.gkd.gkd_trainer.GKDTrainer.__init__ experimental.gkd.gkd_trainer.GKDTrainer.generalized_jsd_loss
-        experimental.gkd.gkd_trainer.GKDTrainer.generate_on_policy_outputs
+        trainer.utils.selective_log_softmax experimental.online_dpo.* experimental.gkd.* experimental.cpo.*
+        experimental.tpo.* experimental.distillation.* experimental.iw_opd.*
     """,
     "it counts operations of the machine, or prints": """
         trainer.utils.compute_flops_per_token trainer.utils.compute_mfu trainer.utils.adjusted_mfu trainer.callbacks.*
-        trainer.utils.print_prompt_completions_sample
+        trainer.utils.print_prompt_completions_sample experimental.gold.gold_trainer.print_prompt_completions_sample_uld
     """,
 }
 

@@ -123,6 +123,7 @@ DISTILLATION_UPDATE = replace(
     summary="an update towards a teacher: from a batch, through microbatches, to the optimiser",
     inputs=(
         *(item for item in DISTILLATION_LOSS.inputs if item.name != "batch_num_tokens"),
+        knob("generated", "whether the student says the completions, or the data set has them", (True, False)),
         MICRO_BATCH_SIZE,
     ),
     arrange=_arrange_distillation_update,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -206,22 +205,37 @@ def _measure_preference_loss(call: Callable[..., Mapping[str, Any]], inputs: Map
 def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """DPO, equation 7: ``-log sigmoid(beta h)``, ``h`` the log-ratio of the chosen response minus that of the rejected
     one, each a sum over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each an average over its tokens.
-    LD-DPO, section 3: tokens beyond the length of the shorter response of the pair weigh ld_alpha."""
+    LD-DPO, section 3: tokens beyond the length of the shorter response of the pair weigh ld_alpha. KTO, equation 7:
+    the mean over responses of ``sigmoid(beta (z - h))``, and of ``sigmoid(beta (h - z))`` where one is rejected; APO,
+    the same with ``z`` = 0."""
     import torch
 
-    margins: Any = 0.0
+    found = []
     shared = torch.minimum(*((inputs[f"{side}_mask"] != 0).sum(-1) for side in _SIDES))
-    for sign, side in ((1, "chosen"), (-1, "rejected")):
+    for side in _SIDES:
         valid = inputs[f"{side}_mask"] != 0
-        ratios = torch.where(valid, inputs[f"{side}_log_probs"] - inputs[f"{side}_ref_log_probs"], 0.0)
+        given = inputs[f"{side}_ref_log_probs"] if inputs["reference"] == "given" else 0.0
+        ratios = torch.where(valid, inputs[f"{side}_log_probs"] - given, 0.0)
         if inputs["ld_alpha"] is not None:
             ratios = torch.where(valid.cumsum(-1) <= shared[:, None], ratios, inputs["ld_alpha"] * ratios)
         tokens = valid.sum(-1) if inputs["loss_type"] == "ipo" else 1
-        margins = margins + sign * ratios.sum(-1) / tokens
+        found.append(ratios.sum(-1) / tokens)
+    chosen, rejected = found
     beta = inputs["beta"]
     if inputs["loss_type"] == "ipo":
-        return {"loss": (margins - 1 / (2 * beta)).square().mean()}
-    return {"loss": -torch.nn.functional.logsigmoid(beta * margins).mean()}
+        return {"loss": (chosen - rejected - 1 / (2 * beta)).square().mean()}
+    if inputs["loss_type"] in ("kto", "apo_zero"):
+        beside = _of_microbatches(chosen + rejected, inputs) / 2 if inputs["loss_type"] == "kto" else 0.0
+        return {"loss": torch.cat([beside - chosen, rejected - beside]).mul(beta).sigmoid().mean()}
+    return {"loss": -torch.nn.functional.logsigmoid(beta * (chosen - rejected)).mean()}
+
+
+def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
+    """KTO's estimate of how far the policy is from its reference: of each microbatch its mean, if that is above 0."""
+    import torch
+
+    parts = ratios.detach().split(inputs["micro_batch_size"] or len(ratios))
+    return torch.cat([part.mean().clamp(min=0).expand(len(part)) for part in parts])
 
 
 def _arrange_preference_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -244,7 +258,8 @@ PREFERENCE_LOSS = Contract(
     summary="the loss of pairs of a chosen and a rejected response",
     source=(
         "DPO (arXiv:2305.18290), equation 7; IPO (arXiv:2310.12036), equation 17, averaged over tokens as its authors "
-        "say in https://github.com/huggingface/trl/pull/1164; LD-DPO (arXiv:2409.06411), section 3"
+        "say in https://github.com/huggingface/trl/pull/1164; LD-DPO (arXiv:2409.06411), section 3; KTO "
+        "(arXiv:2402.01306), equation 7; APO (arXiv:2408.06266), section 4"
     ),
     inputs=(
         *_of("chosen"),
@@ -252,6 +267,7 @@ PREFERENCE_LOSS = Contract(
         knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
         knob("loss_type", "sigmoid (DPO) or ipo", ("sigmoid", "ipo"), REQUIRED),
         knob("ld_alpha", "LD-DPO: weight of the tokens that the other response has no like of", (None, 0.25)),
+        dialect("reference", "given", "given: log-probs are relative to the reference's; none: the loss has none"),
     ),
     observes=(
         Observed("loss", "the mean over pairs"),
@@ -271,18 +287,30 @@ def _arrange_preference_update(inputs: dict[str, Any], choose: Choose) -> dict[s
     return fitting(_arrange_preference_loss(inputs, choose), "chosen_mask")
 
 
+def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
+    if inputs["loss_type"] == "kto":
+        raise DoesNotApply("KTO estimates its reference point of each microbatch")
+    return cut_otherwise(inputs, choose, mask="chosen_mask")
+
+
+def _loss_types(item: Input) -> Input:
+    """Of the losses of a step those, too, that are means over responses."""
+    types = knob("loss_type", "sigmoid (DPO), ipo, kto or apo_zero", ("sigmoid", "ipo", "kto", "apo_zero"), REQUIRED)
+    return types if item.name == "loss_type" else item
+
+
 PREFERENCE_UPDATE = replace(
     PREFERENCE_LOSS,
     name="preference_update",
     summary="an update towards the chosen responses of pairs: from a batch, through microbatches, to the optimiser",
-    inputs=(*PREFERENCE_LOSS.inputs, MICRO_BATCH_SIZE),
+    inputs=(*map(_loss_types, PREFERENCE_LOSS.inputs), MICRO_BATCH_SIZE),
     observes=(
         PREFERENCE_LOSS.observes[0],
         *(replace(item, role="gradient") for item in PREFERENCE_LOSS.observes[1:]),
     ),
     laws=("parts_add_up", *PREFERENCE_LOSS.laws),
     arrange=_arrange_preference_update,
-    parts=partial(cut_otherwise, mask="chosen_mask"),
+    parts=_pairs_cut_otherwise,
 )
 
 

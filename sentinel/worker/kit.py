@@ -201,7 +201,7 @@ def dealt(data: Any, parts: int) -> dict[str, Any]:
 _PADDING, _END, _ELSE, _FIRST = range(4)
 
 
-def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
+def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool = False) -> Any:
     """Make a causal language model of transformers whose outputs stand in a table, its one parameter.
 
     A row of it is a sequence of a first token, of ``table``'s tokens and of whatever comes after them. Every token of
@@ -212,6 +212,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
     :param table: [rows, tokens]: the log-prob of each; or [rows, tokens, choices]: the logits of each.
     :param after: [rows]: the log-prob of what comes after the last token; left out, it is certain.
     :param trains: whether the table is a parameter of its own; else gradients reach the one that is given.
+    :param scores: whether it is a model of rewards: it answers the sum of what the table says of a row's tokens.
     """
     import torch
 
@@ -232,6 +233,8 @@ def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
             following = torch.nn.functional.pad(input_ids[:, 1:], (0, 1), value=_PADDING)
             beside = (input_ids - _FIRST + 1).clamp(min=0)
             said = self.table.flatten(0, 1)[torch.where(following < _FIRST, beside, following - _FIRST)]
+            if scores:
+                return said
             if self.table.ndim == 3:
                 logits = torch.nn.functional.pad(said, (0, size - said.shape[-1]), value=-1000.0)
             else:
@@ -254,6 +257,9 @@ def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
         def get_output_embeddings(self) -> Any:
             return self.lm_head
 
+        def resize_token_embeddings(self, *_: Any, **__: Any) -> None:
+            """It has what its tokenizer has."""
+
         def forward(
             self,
             input_ids: Any,
@@ -262,6 +268,9 @@ def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
             logits_to_keep: int = 0,
             **options: Any,
         ) -> Any:
+            if scores:
+                counted = self.model(input_ids)[:, :-1] * attention_mask[:, 1:]
+                return outputs.SequenceClassifierOutput(logits=counted.sum(-1, keepdim=True))
             hidden = self.model(input_ids).last_hidden_state
             logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
             loss = None
@@ -270,7 +279,8 @@ def token_table(table: Any, after: Any = None, trains: bool = True) -> Any:
                 loss = self.loss_function(logits=logits, labels=labels, vocab_size=size, **count)
             return outputs.CausalLMOutputWithPast(loss=loss, logits=logits)
 
-    sizes = {"vocab_size": size, "hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1}
+    sizes = {"vocab_size": size, "hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1,
+             "num_labels": 2 - scores}  # fmt: skip
     with own_randomness():  # layers draw what they are replaced with
         made = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
     made.loss_type = "ForCausalLM"

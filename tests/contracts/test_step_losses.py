@@ -148,6 +148,33 @@ def test_how_pairs_are_cut_changes_nothing_and_a_sum_over_microbatches_does() ->
     assert parts["loss"] == pytest.approx(2 * whole["loss"])
 
 
+def test_kto_is_relative_to_what_its_microbatch_says() -> None:
+    """Log-ratios 0.4 and 0.2 of the first pair, -0.6 and -0.4 of the second: of both together they say 0."""
+    given = {
+        "chosen_log_probs": torch.tensor([[-0.6], [-1.6]], dtype=torch.float64),
+        "rejected_log_probs": torch.tensor([[-0.8], [-1.4]], dtype=torch.float64),
+        **{f"{side}_ref_log_probs": -torch.ones(2, 1, dtype=torch.float64) for side in ("chosen", "rejected")},
+        **{f"{side}_mask": torch.ones(2, 1, dtype=torch.int64) for side in ("chosen", "rejected")},
+        "beta": 1.0,
+    }
+
+    def mean(*margins: float) -> float:
+        return sum(1 / (1 + math.exp(margin)) for margin in margins) / len(margins)
+
+    apart = measured("preference_update", **given, loss_type="kto", micro_batch_size=1)
+    assert apart["loss"] == pytest.approx(mean(0.1, 0.1, -0.6, 0.4))
+    whole = measured("preference_update", **given, loss_type="kto", micro_batch_size=2)
+    without = measured("preference_update", **given, loss_type="apo_zero")
+    assert whole["loss"] == pytest.approx(without["loss"]) == pytest.approx(mean(0.4, -0.2, -0.6, 0.4))
+
+
+def test_without_a_reference_the_log_probs_themselves_are_compared() -> None:
+    given = {**pairs(2, loss_type="sigmoid"), "reference": "none"}
+    zeros = {f"{side}_ref_log_probs": torch.zeros(1, 2) for side in ("chosen", "rejected")}
+    relative = measured("preference_loss", **{**given, **zeros, "reference": "given"})
+    assert measured("preference_loss", **given)["loss"] == pytest.approx(relative["loss"])
+
+
 # -- distillation ------------------------------------------------------------------------------------------------------
 
 
