@@ -22,7 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.aggregation import LOSS_AGG_MODES, aggregate, detached, leaf, replaced, spread
+from sentinel.contracts.aggregation import (
+    AGGREGATION_INPUTS,
+    LOSS_AGG_MODES,
+    aggregate,
+    detached,
+    leaf,
+    replaced,
+    spread,
+)
 from sentinel.contracts.contract import (
     AS_DEFINED,
     TOKENS,
@@ -99,8 +107,8 @@ def _rows(inputs: Mapping[str, Any], part: slice) -> dict[str, Any]:
     return {**inputs, **{name: inputs[name][part] for name in _TENSORS if inputs[name] is not None}}
 
 
-#: What an aggregation takes for the whole batch, and for no dialect.
-_WHOLE = {**dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size")), "sequence_norm": "mean"}
+#: What an aggregation takes for the whole batch.
+_WHOLE = dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size"))
 
 
 def _policy_loss(batch: Mapping[str, Any]) -> Any:
@@ -245,6 +253,7 @@ POLICY_UPDATE = Contract(
             "absent",
             "whether rows without a valid token count among the sequences of a mini-batch: absent or counted",
         ),
+        *(item for item in AGGREGATION_INPUTS if item.name == "sequence_norm"),
         dialect("log_ratio_clamp", None, "as in policy_loss"),
         *_as_in(POLICY_LOSS, "ratio_level", "advantage_level"),
         dialect("kl_clamp", None, "as clamp in kl_estimate"),
