@@ -19,6 +19,8 @@ from sentinel.worker.drift import AbsentError, UnknownInputError
 from sentinel.worker.kit import (
     coefficients,
     group_size,
+    on_ranks,
+    own_randomness,
     partitioned,
     ruled,
     stand_in,
@@ -231,6 +233,150 @@ _LOSSES = (
             "loss_scale_factor": None,
         },
         accepts=_AGGREGATES,
+    ),
+)
+
+
+# -- an update of the actor -------------------------------------------------------------------------------------------
+
+_TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
+_DEEPSPEED = "openrlhf.utils.deepspeed.deepspeed"
+
+
+class _Bar:
+    """A progress bar that shows nothing."""
+
+    def __init__(self, items: Any, **_: Any) -> None:
+        self._items = items
+
+    def __iter__(self) -> Any:
+        return iter(self._items)
+
+    def set_postfix(self, *_: Any) -> None:
+        pass
+
+
+def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The trainer's own loop on each rank, from its buffer of rows without padding to DeepSpeed, which divides a loss
+    by the microbatches of a step and averages over ranks. A token is known by its id, wherever it ends up."""
+    import torch
+
+    mask, count = inputs["response_mask"], inputs["dp_size"]
+    rows, width = mask.shape
+    share, budget = rows // count, inputs["max_tokens_per_microbatch"]
+    size = share if budget is not None else inputs["micro_batch_size"] or share
+    steps = 1 if budget is not None else share // size
+    tables = [inputs[name] for name in ("log_probs", "entropies") if inputs[name] is not None]
+    flat = [torch.nn.functional.pad(table, (1, 0)).flatten() for table in tables]
+    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
+    args = _update_options(inputs, rows)
+    last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
+    whole = {
+        "sequences": ids,
+        "attention_mask": (torch.arange(width + 1)[None] <= last).long(),
+        "action_mask": mask.bool(),
+        "action_log_probs": inputs["old_log_probs"],
+        "base_action_log_probs": inputs["ref_log_probs"],
+        "advantages": inputs["advantages"],
+        "total_length": last[:, 0] + 1,
+    }
+    losses: list[Any] = []
+
+    class Table:
+        def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
+            said = [table[sequences[:, 1:]] for table in flat]
+            return said[0], _Output(entropy=said[1] if len(said) > 1 else torch.zeros_like(said[0]))
+
+        def backward(self, loss: Any) -> None:
+            losses.append(loss / steps)
+
+        train = step = staticmethod(lambda: None)
+
+    def rank(number: int) -> Any:
+        strategy = object.__new__(boundary.imported[_DEEPSPEED].DeepspeedStrategy)
+        vars(strategy).update(
+            args=args, world_size=count, accumulated_gradient=steps, use_dynamic_batch=budget is not None
+        )
+        type(strategy).ring_attn_group = None
+        strategy.ds_device_mesh = {"dp": stand_in(get_group=lambda: None)}
+        schedule = stand_in(get_last_lr=lambda: [0.0])
+        trainer = boundary.owner(
+            strategy, Table(), None, None, schedule, micro_train_batch_size=size, dataloader_pin_memory=False
+        )
+        part = slice(number * share, (number + 1) * share)
+        given = {name: None if column is None else column[part] for name, column in whole.items()}
+        trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**given, info={}))
+        with swapped(torch.cuda, "current_device", lambda: "cpu"):
+            return boundary.function(trainer, inputs["kl_coef"])
+
+    with (
+        own_randomness(),
+        swapped(torch.cuda, "current_device", lambda: 0),
+        swapped(boundary.module, "torch_dist_barrier_and_cuda_sync", lambda: None),
+        swapped(boundary.module, "tqdm", _Bar),
+    ):
+        told = on_ranks(count, rank)[0]
+    (sum(losses) / count).backward()
+    named = {"pg_loss": "policy_loss", "kl_loss": "kl", "entropy": "entropy_loss"}
+    entropies = inputs["entropies"]
+    return {
+        "gradient": inputs["log_probs"].grad,
+        "entropy_gradient": None if entropies is None else entropies.grad,
+        **{name: told.get(theirs) for name, theirs in named.items()},
+    }
+
+
+def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
+    """What the trainer reads of its command line."""
+    reference, budget = inputs["ref_log_probs"], inputs["max_tokens_per_microbatch"]
+    kl = stand_in(use_loss=reference is not None, init_coef=inputs["kl_coef"], estimator=inputs["kl_estimator"])
+    correction = {"is_correction_enable": False, "is_correction_threshold": None, "is_correction_type": "tis"}
+    return stand_in(
+        train=stand_in(
+            max_epochs=1,
+            dynamic_batch_enable=budget is not None,
+            batch_size=rows,
+            max_tokens_per_gpu=budget,
+            colocate_all=False,
+            async_enable=False,
+        ),
+        rollout=stand_in(batch_size=rows, n_samples_per_prompt=1),
+        actor=stand_in(
+            eps_clip_low_high=(inputs["eps_clip_low"], inputs["eps_clip_high"]),
+            dual_clip=inputs["dual_clip"],
+            policy_loss_type="ppo",
+            aux_loss_coef=0.0,
+            entropy_coef=None if inputs["entropies"] is None else inputs["entropy_coef"],
+        ),
+        algo=stand_in(kl=kl, advantage=stand_in(**correction)),
+        ds=stand_in(packing_samples=False, ring_attn_size=1, tensor_parallel_size=1),
+        vllm=stand_in(sync_backend="nccl"),
+    )
+
+
+_UPDATES = (
+    Binding(
+        f"{_TRAINER}.ppo_train",
+        "policy_update",
+        call=_update,
+        imports=(_DEEPSPEED, _EXPERIENCE),
+        requires=("openrlhf.utils.loss_utils.iter_grad_accum_global_norm",),
+        stand_ins=(
+            StandIn("actor", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
+            StandIn("DeepSpeed", "its engine divides a loss by the microbatches of a step, and averages over ranks"),
+            StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
+        ),
+        fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None},
+        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        dialects=(
+            Dialect(
+                "log_ratio_clamp",
+                20.0,
+                "the log-ratio is cut to [-20, 20] against overflow",
+                f"{_MAIN}/models/loss.py#L185",
+            ),
+            Dialect("kl_clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),
+        ),
     ),
 )
 
@@ -863,7 +1009,18 @@ TARGET = Target(
     preload=("torch._dynamo", "transformers"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for binding in (*_LOSSES, *_NUMBERS, *_LOG_PROBS, *_ADVANTAGES, *_SCALARS, *_ROWS, *_DATA, *_AGENTS, *_CALLS)
+        for binding in (
+            *_LOSSES,
+            *_UPDATES,
+            *_NUMBERS,
+            *_LOG_PROBS,
+            *_ADVANTAGES,
+            *_SCALARS,
+            *_ROWS,
+            *_DATA,
+            *_AGENTS,
+            *_CALLS,
+        )
     ),
     unbound=_UNBOUND,
 )

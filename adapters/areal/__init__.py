@@ -17,7 +17,7 @@ from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError
 from sentinel.worker.kit import along_rows, stand_in, swapped, taken
 
-from . import containers, objectives, rewards
+from . import containers, objectives, rewards, updates
 
 #: Dialects say where AReaL says so by a line of main in August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
@@ -562,6 +562,7 @@ TARGET = Target(
         *objectives.BINDINGS,
         *containers.BINDINGS,
         *rewards.BINDINGS,
+        *updates.BINDINGS,
     ),
     unbound={
         **containers.UNBOUND,

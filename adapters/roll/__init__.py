@@ -16,7 +16,7 @@ from sentinel.contracts.aggregation import aggregated
 from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
-from sentinel.worker.kit import along_rows, group_size, stand_in, unmasked
+from sentinel.worker.kit import along_rows, group_size, on_ranks, own_randomness, stand_in, swapped, unmasked
 
 from . import containers, data, rewards
 from .containers import PROTOCOL
@@ -448,6 +448,113 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     return {"loss": loss}
 
 
+_FSDP = "roll.distributed.strategy.fsdp2_strategy"
+_ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
+
+
+def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The strategy's step on each rank, with the loss of the real worker. A token is known by its id, wherever it ends
+    up. FSDP averages gradients over ranks."""
+    import torch
+
+    mask, count = inputs["response_mask"], inputs["dp_size"]
+    rows, width = mask.shape
+    share, reference = rows // count, inputs["ref_log_probs"]
+    size = inputs["micro_batch_size"] or share
+    tables = {name: inputs[name] for name in ("log_probs", "entropies") if inputs[name] is not None}
+    said = {name: torch.nn.functional.pad(table, (1, 0)).flatten() for name, table in tables.items()}
+    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
+    whole = {
+        "input_ids": ids,
+        "response_mask": _with_prompt(mask),
+        **dict.fromkeys(("attention_mask", "position_ids"), torch.ones_like(ids)),
+        "ref_log_probs": inputs["old_log_probs"] if reference is None else reference,
+        "old_log_probs": inputs["old_log_probs"],
+        "advantages": inputs["advantages"],
+        "train_infer_is_weight": torch.ones_like(inputs["advantages"]),
+    }
+    options = {
+        **_clip_options(inputs),
+        "importance_sampling": "token",
+        "loss_agg_mode": inputs["loss_agg_mode"],
+        "enable_old_logprobs_recompute": True,
+        "use_kl_loss": reference is not None,
+        "kl_loss_coef": inputs["kl_coef"],
+        "entropy_loss_coef": inputs["entropy_coef"],
+        "rl_loss_coef": 1.0,
+    }
+    owner = boundary.imported[_ACTOR_WORKER].ActorWorker
+    losses: list[Any] = []
+
+    class Strategy(boundary.owner):  # type: ignore[misc, name-defined]
+        """Its step; what shards, clips and steps is left out, and a model answers from a table."""
+
+        reduce_scatter_during_grad_accumulation, scaler, param_dtype = True, None, torch.bfloat16
+        model = stand_in(train=lambda: None)
+        optimizer = stand_in(step=lambda: None, zero_grad=lambda **_: None)
+        scheduler = stand_in(step=lambda: None)
+
+        def __init__(self) -> None:
+            worker = _worker(replace(boundary, owner=owner), "rlvr", options, {"name": "actor"})
+            worker.pipeline_config.train_infer_correction = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
+            worker.strategy, self.worker, self.worker_config = self, worker, worker.worker_config
+            worker.rank_info = stand_in(cp_size=1, dp_size=count)
+            steps = {"per_device_train_batch_size": size, "gradient_accumulation_steps": share // size}
+            worker.worker_config.training_args = stand_in(**steps)
+            worker.pipeline_config.max_grad_norm = 0.0
+
+        def _fsdp2_forward(self, input_ids: Any, **_: Any) -> Any:
+            return input_ids
+
+        def _clip_grad_norm(self, **_: Any) -> Any:
+            return torch.zeros(())
+
+        def op_compute_log_probs(self, logits: Any, **_: Any) -> Any:
+            return said["log_probs"][logits[:, 1:]]
+
+        def op_compute_entropy(self, logits: Any, **_: Any) -> Any:
+            return said["entropies"][logits[:, 1:]]
+
+    class Loss:
+        """The loss of a microbatch: its backward pass is the sum's, when all ranks have ended."""
+
+        def __init__(self, loss: Any) -> None:
+            self._loss = loss
+
+        def __mul__(self, factor: float) -> Loss:
+            return Loss(self._loss * factor)
+
+        def __truediv__(self, factor: float) -> Loss:
+            return Loss(self._loss / factor)
+
+        def backward(self) -> None:
+            losses.append(self._loss)
+
+    def rank(number: int) -> dict[str, Any]:
+        strategy, part = Strategy(), slice(number * share, (number + 1) * share)
+        data = _batch(boundary, {name: column[part] for name, column in whole.items()})
+        data.meta_info["loss_mask_keys"] = ["response_mask"]
+
+        def loss(batch: Any, output: Any) -> Any:
+            found, metrics = owner.loss_func(strategy.worker, batch, output)
+            return Loss(found), metrics
+
+        found: dict[str, Any] = boundary.function(strategy, data, loss)
+        return found
+
+    with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type="cpu")):
+        told = on_ranks(count, rank)
+    (sum(losses) / count).backward()
+    reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in told) for name in ("pg_loss", "kl_loss")}
+    entropies = inputs["entropies"]
+    return {
+        "gradient": inputs["log_probs"].grad,
+        "entropy_gradient": None if entropies is None else entropies.grad,
+        "pg_loss": reported["pg_loss"],
+        "kl_loss": None if reference is None else reported["kl_loss"],
+    }
+
+
 _SUM_OVER_SEQUENCES = Dialect(
     "sequence_norm",
     "sum",
@@ -546,6 +653,23 @@ TARGET = Target(
     roots=(PackageRoot("roll"),),
     preload=("tensordict", "omegaconf"),
     bindings=(
+        Binding(
+            f"{_FSDP}.FSDP2TrainStrategy.train_step",
+            "policy_update",
+            call=_update,
+            imports=(PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER),
+            requires=(f"{_FSDP}.FSDP2TrainStrategy._get_global_valid_samples",),
+            stand_ins=(
+                _SELF,
+                _CONFIG,
+                _STRATEGY,
+                _ADDRESS,
+                StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
+            ),
+            fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
+            accepts={"loss_agg_mode": _MODES},
+            dialects=(_SUM_OVER_SEQUENCES,),
+        ),
         Binding(
             f"{_FUNCTIONALS}.agg_loss",
             "loss_aggregation",

@@ -46,6 +46,7 @@ from .shared import (
     swapped,
     training_batch,
 )
+from .tensors import REDUCTIONS
 
 ALGORITHM = "trainer.algorithm"
 #: Without these the loss is the policy loss alone, which is 0 where all advantages are.
@@ -175,10 +176,11 @@ _ALGORITHM = "trainer.algorithm"
 
 
 class _Table:
-    """Stand-in model: answers the rows of a table of log-probs that the first token of each sequence names."""
+    """Stand-in model: answers the rows of a table of log-probs that the first token of each sequence names, and those
+    of a table of entropies, each one position before its token."""
 
-    def __init__(self, log_probs: Any) -> None:
-        self._log_probs = log_probs
+    def __init__(self, log_probs: Any, entropies: Any) -> None:
+        self._log_probs, self._entropies = log_probs, entropies
 
     def train(self) -> None:
         pass
@@ -186,7 +188,11 @@ class _Table:
     def __call__(self, sequences: Any, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
         import torch
 
-        return self._log_probs[sequences[:, 0]], {"entropy": torch.zeros(sequences.shape)}
+        places = sequences[:, 0]
+        entropy = torch.zeros(sequences.shape)
+        if self._entropies is not None:
+            entropy = torch.nn.functional.pad(self._entropies[places], (0, 1))
+        return self._log_probs[places], {"entropy": entropy}
 
 
 def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
@@ -194,7 +200,8 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
     if inputs["dual_clip"] is not None:
         clips |= {"policy_loss_type": "dual_clip", "clip_ratio_c": inputs["dual_clip"]}
     kl = inputs["ref_log_probs"] is not None
-    chosen = {**clips, "use_kl_loss": kl, "use_entropy_loss": False, "kl_loss_coef": inputs["kl_coef"]}
+    chosen = {**clips, "use_kl_loss": kl, "use_entropy_loss": bool(inputs["entropy_coef"])}
+    chosen |= {"kl_loss_coef": inputs["kl_coef"], "entropy_loss_coef": inputs["entropy_coef"]}
     options = {f"{_ALGORITHM}.{name}": value for name, value in chosen.items()}
     options[f"{_ALGORITHM}.kl_estimator_type"] = inputs["kl_estimator"]
     options["trainer.micro_train_batch_size_per_gpu"] = inputs["micro_batch_size"] or rows
@@ -212,12 +219,17 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("not in this version: the worker averages over each microbatch, and optim_step over them all")
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     rows, tokens = log_probs.shape
-    lengths = mask.sum(-1, keepdim=True).clamp(min=1)
     fields = batch_fields(
         log_probs,
         mask.to(log_probs.dtype),
         action_log_probs=inputs["old_log_probs"],
-        advantages=inputs["advantages"] / lengths / rows,
+        advantages=boundary.imported[PPO].apply_loss_reduction_to_advantages_minibatch(
+            inputs["advantages"],
+            mask.to(log_probs.dtype),
+            REDUCTIONS[inputs["loss_agg_mode"]],
+            micro_batch_size=rows,
+            max_seq_len=inputs["loss_scale_factor"],
+        ),
         attention_mask=torch.nn.functional.pad(mask, (1, 0), value=True).long(),
         response_mask=mask.long(),
         sequences=torch.arange(rows)[:, None].expand(rows, tokens + 1).clone(),
@@ -230,7 +242,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     settings = configuration_of(boundary, _options(inputs, rows)).trainer
     worker = stand_in(
         cfg=settings,
-        model=_Table(log_probs),
+        model=_Table(log_probs, inputs["entropies"]),
         strategy=OneProcess(),
         optimizer=None,
         scheduler=stand_in(get_last_lr=lambda: [0.0]),
@@ -251,6 +263,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "gradient": torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad,
         "pg_loss": told["policy_loss"],
         "kl_loss": told.get("policy_kl"),
+        "entropy": told["policy_entropy"],
+        "entropy_gradient": None if inputs["entropies"] is None else inputs["entropies"].grad,
         "told_log_probs": torch.stack(said) if said else None,
     }
 
@@ -265,8 +279,13 @@ _UPDATES = (
             StandIn("self", "the real worker's constructor starts Ray and GPUs; the step reads these attributes alone"),
             *(GYM, RAY, STRATEGY, MODEL, CUDA),
         ),
-        fixed={"loss_agg_mode": "seq-mean-token-mean", "dp_size": 1, "loss_scale_factor": None},
-        accepts={"response_mask": ("full", "left"), "kl_estimator": ("k1", "k2", "k3")},
+        fixed={"dp_size": 1},
+        accepts={
+            "response_mask": ("full", "left"),
+            "kl_estimator": ("k1", "k2", "k3"),
+            "loss_agg_mode": tuple(REDUCTIONS),
+            "loss_scale_factor": (8, 3),
+        },
         dtypes=("float32",),
         dialects=(
             Dialect(
@@ -274,6 +293,18 @@ _UPDATES = (
                 "counted",
                 "sequence means are averaged over the batch, whose size is its number of rows, empty ones included",
                 f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L1192",
+            ),
+            Dialect(
+                "kl_agg_mode",
+                "seq-mean-token-mean",
+                "the KL is the mean over sequences of the mean of their tokens, however the policy's loss is reduced",
+                f"{CODE}/backends/skyrl_train/workers/worker.py#L1077",
+            ),
+            Dialect(
+                "entropy_agg_mode",
+                "token-mean",
+                "the entropy is the mean over tokens, however the policy's loss is reduced",
+                f"{CODE}/backends/skyrl_train/workers/worker.py#L1062",
             ),
             Dialect("kl_clamp", 10.0, "k3 is cut to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),
             Dialect(

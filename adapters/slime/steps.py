@@ -26,16 +26,17 @@ from .shared import (
 )
 
 
-def _loss_args(per_token: bool, global_batch_size: int) -> Any:
+def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
     """Supervised: the loss of a token is its log-prob's negative, and nothing else is in it."""
     return stand_in(
-        loss_type="sft_loss",
+        loss_type=loss_type,
         calculate_per_token_loss=per_token,
         global_batch_size=global_batch_size,
         recompute_loss_function=False,
         allgather_cp=False,
         qkv_format="thd",
         rollout_top_p=1.0,
+        **options,
     )
 
 
@@ -197,28 +198,35 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     return {name: torch.stack(list(data[name])) for name in ("advantages", "returns")}
 
 
-def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One step on one microbatch: the gradient of the policy loss and its KL term; no entropy term."""
-    import torch
-
-    log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
-    reference, current = inputs["ref_log_probs"], list(log_probs)
-    args = stand_in(
+def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """What the policy loss reads of the command line."""
+    return _loss_args(
+        inputs["loss_agg_mode"] == "token-mean",
+        len(inputs["response_mask"]),
+        "policy_loss",
         advantage_estimator="grpo",
         eps_clip=inputs["eps_clip_low"],
         eps_clip_high=inputs["eps_clip_high"],
         eps_clip_c=inputs["dual_clip"],
-        entropy_coef=0.0,
-        rollout_top_p=1.0,
+        entropy_coef=inputs["entropy_coef"],
         kl_loss_type=kl_name(boundary.module.compute_approx_kl, inputs["kl_estimator"]),
         kl_loss_coef=inputs["kl_coef"],
-        use_kl_loss=reference is not None,
+        use_kl_loss=inputs["ref_log_probs"] is not None,
         custom_pg_loss_reducer_function_path=None,
         loss_aggregation="sample_mean",  # of #2090, which was not merged
         **dict.fromkeys(
             ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl"), False
         ),
     )
+
+
+def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """One step on one microbatch: the gradient of the policy loss, its KL term and its entropy term."""
+    import torch
+
+    log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
+    reference, current = inputs["ref_log_probs"], list(log_probs)
+    args = _policy_args(boundary, inputs)
     batch = {
         "advantages": list(inputs["advantages"]),
         "log_probs": list(inputs["old_log_probs"]),
@@ -228,15 +236,81 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     if reference is not None:
         batch["ref_log_probs"] = list(reference)
-    answer = Answer(log_probs=current, entropy=[torch.zeros_like(row) for row in current])
+    entropies = inputs["entropies"]
+    answer = Answer(log_probs=current, entropy=list(torch.zeros_like(log_probs) if entropies is None else entropies))
 
     def token_mean(values: Any) -> Any:
         return torch.where(mask.reshape(-1), values, 0.0).sum() / mask.sum().clamp(min=1)
 
     with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, told = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
-    gradient = torch.autograd.grad(loss, log_probs)[0]
-    return {"gradient": gradient, "pg_loss": told["pg_loss"], "kl_loss": told.get("kl_loss")}
+    loss.backward()
+    found = {} if entropies is None else {"entropy_gradient": entropies.grad, "entropy": told["entropy_loss"]}
+    return {"gradient": log_probs.grad, "pg_loss": told["pg_loss"], "kl_loss": told.get("kl_loss"), **found}
+
+
+def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A step through the framework's own schedule of ranks and microbatches, iterator, loss, and reduction of what is
+    reported. Megatron divides what a microbatch says by their number, and averages over ranks; or adds all up, and
+    divides by the tokens that it is told."""
+    import torch
+
+    mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
+    rows, width = mask.shape
+    places = torch.arange(1, width + 1)
+    lengths = [max(int(last), 1) for last in (mask * places).amax(-1)]  # what follows the last that counts is padding
+    budget = inputs["max_tokens_per_microbatch"]
+    cutting = stand_in(
+        use_dynamic_batch_size=budget is not None,
+        max_tokens_per_gpu=budget,
+        micro_batch_size=inputs["micro_batch_size"] or rows // ranks,
+        balance_data=False,
+        balance_by_flops=False,
+    )
+    parallel = {"dp_size": ranks, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+    whole = {"response_lengths": lengths, "total_lengths": [length + 1 for length in lengths]}
+    order, cuts, (count,), (size,) = boundary.imported[_SCHEDULE].build_dp_schedule(
+        cutting, parallel, whole["total_lengths"], global_batch_size=rows, rollout_indices=list(range(rows))
+    )
+    tables = {"current": "log_probs", "entropy": "entropies", "log_probs": "old_log_probs"}
+    tables |= {"ref_log_probs": "ref_log_probs", "advantages": "advantages"}
+    for name, given in tables.items():
+        if inputs[given] is not None:
+            whole[name] = [row[:length] for row, length in zip(inputs[given], lengths)]
+    whole["loss_masks"] = [row[:length].to(inputs["log_probs"].dtype) for row, length in zip(mask, lengths)]
+    whole["rollout_mask_sums"] = [row.sum() for row in whole["loss_masks"]]
+    args = _policy_args(boundary, inputs)
+    losses, tokens, told = [], 0, []
+    for rank in range(ranks):
+        own = {name: [values[row] for row in order[rank]] for name, values in whole.items()}
+        iterator = boundary.imported[_DATA].DataIterator(own, cuts[rank])
+        for _ in range(count):
+            batch = {**iterator.get_next([*whole]), "unconcat_tokens": None}
+            answer = Answer(log_probs=batch["current"], entropy=batch.get("entropy"))
+            answer["entropy"] = answer["entropy"] or [torch.zeros_like(row) for row in batch["current"]]
+            with (
+                one_rank(data_parallel=ranks),
+                swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, _answer=answer, **__: _answer),
+            ):
+                loss, counted, log = boundary.function(args, batch, count, size, torch.zeros(()))
+            losses.append(loss)
+            tokens = tokens + counted
+            told.append(log)
+    per_token = args.calculate_per_token_loss
+    (sum(losses) / (tokens if per_token else count * ranks)).backward()
+    reports = boundary.imported[_REPORTS]
+    with swapped(reports.dist, "all_reduce", lambda *_, **__: None):
+        said = reports.reduce_train_step_metrics(
+            told, calculate_per_token_loss=per_token, step_global_batch_size=size, cp_size=1, dp_with_cp_group=None
+        )
+    log_probs, entropies = inputs["log_probs"], inputs["entropies"]
+    found = {} if entropies is None else {"entropy_gradient": entropies.grad, "entropy": said["entropy_loss"]}
+    return {"gradient": log_probs.grad, "pg_loss": said["pg_loss"], "kl_loss": said.get("kl_loss"), **found}
+
+
+_SCHEDULE = "slime.utils.dp_schedule"
+_DATA = "slime.backends.megatron_utils.data"
+_REPORTS = "slime.observability.train_metric_utils"
 
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,6 +395,26 @@ BINDINGS = (
             **dict.fromkeys(("micro_batch_size", "max_tokens_per_microbatch", "dual_clip")),
         },
         accepts={"kl_estimator": ("k1", "k2", "k3")},
+    ),
+    Binding(
+        f"{LOSS}.loss_function",
+        "policy_update",
+        call=_policy_steps,
+        imports=(_SCHEDULE, _DATA, _REPORTS),
+        requires=(f"{_SCHEDULE}.build_dp_schedule(rollout_indices)", f"{_REPORTS}.reduce_train_step_metrics"),
+        stand_ins=(ARGS, MPU, LOG_PROBS),
+        # The kernel's clips are looked at on its own boundary.
+        fixed={"dual_clip": None},
+        accepts={"kl_estimator": ("k1", "k2", "k3"), "loss_agg_mode": ("token-mean", "seq-mean-token-mean")},
+        dialects=(
+            Dialect(
+                "empty_rows",
+                "counted",
+                "a step has a number of samples, whether they have tokens that count or not",
+                f"{MAIN}/backends/megatron_utils/loss.py#L1357",
+                {"loss_agg_mode": ("seq-mean-token-mean",)},
+            ),
+        ),
     ),
     Binding(
         f"{LOSS}.get_pg_loss_reducer",

@@ -77,8 +77,8 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "clip_ratio_low": inputs["eps_clip_low"],
             "clip_ratio_high": inputs["eps_clip_high"],
             "clip_ratio_c": inputs["dual_clip"] or 1e30,  # beyond every ratio
-            "entropy_coeff": 0.0,
-            "calculate_entropy": False,
+            "entropy_coeff": inputs["entropy_coef"],
+            "calculate_entropy": inputs["entropies"] is not None,
             "use_kl_loss": with_kl,
             "kl_loss_coef": inputs["kl_coef"],
             "kl_loss_type": {"k1": "kl", "k2": "mse", "k3": "low_var_kl"}.get(
@@ -128,11 +128,12 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("not in this version: the actor draws its mini-batches from a loader, and has no KL loss")
     _check(boundary, inputs)
     model = make_model(inputs["log_probs"])
-    recorder = Recorder(model)
+    recorder, entropies = Recorder(model), inputs["entropies"]
 
     def forward(micro_batch: Mapping[str, Any], *_: Any, **__: Any) -> Answer:
         rows = micro_batch["input_ids"][:, 0]
-        return Answer(log_probs=model.table[rows], entropys=torch.zeros_like(micro_batch["advantages"]))
+        said = torch.zeros_like(micro_batch["advantages"]) if entropies is None else entropies[rows]
+        return Answer(log_probs=model.table[rows], entropys=said)
 
     actor = object.__new__(boundary.owner)
     vars(actor).update(
@@ -156,7 +157,21 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ):
         told = boundary.function(actor, data)
     kl_loss = told.get("actor/kl_loss") if actor.config.use_kl_loss else None
-    return {"gradient": recorder.gradient, "pg_loss": mean_of(told.get("actor/pg_loss")), "kl_loss": mean_of(kl_loss)}
+    return {
+        "gradient": recorder.gradient,
+        "pg_loss": mean_of(told.get("actor/pg_loss")),
+        "kl_loss": mean_of(kl_loss),
+        "entropy_gradient": arrived(entropies),
+    }
+
+
+def arrived(entropies: Any, ranks: int = 1) -> Any:
+    """The gradient of entropies that all steps have taken together; zeros where none took any."""
+    import torch
+
+    if entropies is None:
+        return None
+    return torch.zeros_like(entropies) if entropies.grad is None else entropies.grad / ranks
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,7 +291,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = len(inputs["response_mask"])
     size, ranks = inputs["mini_batch_size"] or rows, inputs["dp_size"]
     config = options(inputs)
-    told: dict[str, list[Any]] = {"pg_loss": [], "kl_loss": []}
+    told: dict[str, list[Any]] = {"pg_loss": [], "kl_loss": [], "entropy_loss": []}
     for start in range(0, rows, size):
         recorder.zero_grad()
         reported: list[Mapping[str, Any]] = []
@@ -288,7 +303,9 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         reduced = _reduced(boundary, reported)
         for name in told:
             told[name] += [reduced[key] for key in (f"actor/{name}", name) if key in reduced]
-    return {"gradient": recorder.gradient, **{name: mean_of(found or None) for name, found in told.items()}}
+    found = {name: mean_of(values or None) for name, values in told.items()}
+    gradients = {"gradient": recorder.gradient, "entropy_gradient": arrived(inputs["entropies"], ranks)}
+    return {**gradients, **found, "entropy": found["entropy_loss"]}
 
 
 def _rank(
@@ -327,8 +344,13 @@ def _rank(
     def step(micro_batch: Any) -> Any:
         places = micro_batch["prompts"][:, 0]
         after = torch.zeros(1)  # what the last token says of the one after it
-        output = _jagged([torch.cat((model.table[place], after.to(model.table))) for place in places])
-        return boundary.function(config=config, model_output={"log_probs": output}, data=micro_batch)
+        said = {"log_probs": model.table, "entropy": inputs["entropies"]}
+        output = {
+            name: _jagged([torch.cat((table[place], after.to(table))) for place in places])
+            for name, table in said.items()
+            if table is not None
+        }
+        return boundary.function(config=config, model_output=output, data=micro_batch)
 
     tokens = int(mask[batch].sum())
     return dict(forward_backward(boundary, data, tokens, inputs["dp_size"], step)["metrics"])

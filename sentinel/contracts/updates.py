@@ -8,9 +8,10 @@ on that table is the gradient of everything the worker has done with the loss. A
 * an optimiser that adds up, in ``step``, what has arrived there, and forgets it in ``zero_grad``; it changes nothing,
   so that every mini-batch is judged at the same parameters.
 
-It returns ``gradient`` (what the optimiser has added up), and ``pg_loss`` and ``kl_loss`` as the trainer would log
-them, reduced as the framework reduces what an update returns; None for what it does not report. Where it hands back
-the log-probs of its rows, these are ``told_log_probs``, in the order of the batch.
+It returns ``gradient`` (what the optimiser has added up), and ``pg_loss``, ``kl_loss`` and ``entropy`` as the trainer
+would log them, reduced as the framework reduces what an update returns; None for what it does not report. Where it
+hands back the log-probs of its rows, these are ``told_log_probs``, in the order of the batch. A table of ``entropies``
+is another parameter, with ``entropy_gradient``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.aggregation import LOSS_AGG_MODES, aggregate, detached, leaf, replaced, spread
+from sentinel.contracts.aggregation import (
+    AGGREGATION_INPUTS,
+    LOSS_AGG_MODES,
+    aggregate,
+    detached,
+    leaf,
+    replaced,
+    spread,
+)
 from sentinel.contracts.contract import (
     AS_DEFINED,
     TOKENS,
@@ -45,13 +54,13 @@ CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, 
 
 
 def _measure_policy_update(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    log_probs = leaf(inputs["log_probs"])
-    outputs = call(**{**inputs, "log_probs": log_probs})
-    told = outputs.get("told_log_probs")
+    tables = {name: leaf(inputs[name]) for name in ("log_probs", "entropies") if inputs[name] is not None}
+    outputs = call(**{**inputs, **tables})
+    arrived = ("told_log_probs", *(("entropy_gradient", "entropy") if "entropies" in tables else ()))
     return {
         "gradient": detached(outputs["gradient"]),
         **{name: _number(outputs.get(name)) for name in ("pg_loss", "kl_loss")},
-        **({} if told is None else {"told_log_probs": detached(told)}),
+        **{name: detached(outputs[name]) for name in arrived if outputs.get(name) is not None},
     }
 
 
@@ -61,38 +70,45 @@ def _number(value: Any) -> float | None:
 
 def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """PPO (arXiv:1707.06347, algorithm 1) takes one step a mini-batch ``M`` of the loss ``L(M) = L_clip(M) + beta
-    KL(M)``, each term aggregated over all of ``M`` as ``loss_agg_mode`` says. How ``M`` is spread over ranks and
-    microbatches is not in it. Reported is the mean over the mini-batches."""
+    KL(M) - c H(M)``, each term aggregated over all of ``M`` as ``loss_agg_mode`` says. How ``M`` is spread over ranks
+    and microbatches is not in it. Reported is the mean over the mini-batches."""
     import torch
 
-    log_probs = inputs["log_probs"]
+    log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     rows = len(log_probs)
     size = inputs["mini_batch_size"] or rows
-    gradient = torch.zeros_like(log_probs)
-    told: dict[str, list[float]] = {"pg_loss": [], "kl_loss": []}
+    tables = ("log_probs",) if entropies is None else ("log_probs", "entropies")
+    gradients = {name: torch.zeros_like(inputs[name]) for name in tables}
+    told: dict[str, list[float]] = {name: [] for name in ("pg_loss", "kl_loss", "entropy")[: 1 + len(tables)]}
     for start in range(0, rows, size):
         batch = _rows(inputs, slice(start, start + size))
         losses = {"pg_loss": _policy_loss(batch)}
         if inputs["kl_coef"] and inputs["ref_log_probs"] is not None:
             losses["kl_loss"] = _kl_loss(batch)
+        if entropies is not None:
+            losses["entropy"] = _term(batch["entropies"], batch, "entropy")
         total = losses["pg_loss"] + inputs["kl_coef"] * losses.get("kl_loss", 0.0)
-        if total.requires_grad:
-            gradient += torch.autograd.grad(total, log_probs)[0]
+        total = total - inputs["entropy_coef"] * losses.get("entropy", 0.0)
+        for name, gradient in gradients.items() if total.requires_grad else ():
+            (found,) = torch.autograd.grad(total, inputs[name], retain_graph=True, allow_unused=True)
+            gradient += 0.0 if found is None else found
         for name, loss in losses.items():
             told[name].append(float(loss))
     reported = {name: sum(found) / len(found) if found else None for name, found in told.items()}
-    return {"gradient": gradient, **reported, "told_log_probs": torch.where(inputs["response_mask"] != 0, log_probs, 0)}
+    said = torch.where(inputs["response_mask"] != 0, log_probs, 0)
+    of_entropy = {"entropy_gradient": gradients["entropies"]} if entropies is not None else {}
+    return {"gradient": gradients["log_probs"], **of_entropy, **reported, "told_log_probs": said}
 
 
-_TENSORS = ("log_probs", "old_log_probs", "ref_log_probs", "advantages", "response_mask")
+_TENSORS = ("log_probs", "old_log_probs", "ref_log_probs", "entropies", "advantages", "response_mask")
 
 
 def _rows(inputs: Mapping[str, Any], part: slice) -> dict[str, Any]:
     return {**inputs, **{name: inputs[name][part] for name in _TENSORS if inputs[name] is not None}}
 
 
-#: What an aggregation takes for the whole batch, and for no dialect.
-_WHOLE = {**dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size")), "sequence_norm": "mean"}
+#: What an aggregation takes for the whole batch.
+_WHOLE = dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size"))
 
 
 def _policy_loss(batch: Mapping[str, Any]) -> Any:
@@ -101,7 +117,13 @@ def _policy_loss(batch: Mapping[str, Any]) -> Any:
 
 
 def _kl_loss(batch: Mapping[str, Any]) -> Any:
-    return aggregate(KL_ESTIMATE.reference({**batch, "clamp": batch["kl_clamp"]})["kl"], {**batch, **_WHOLE})
+    return _term(KL_ESTIMATE.reference({**batch, "clamp": batch["kl_clamp"]})["kl"], batch, "kl")
+
+
+def _term(values: Any, batch: Mapping[str, Any], name: str) -> Any:
+    """A term beside the policy's own loss."""
+    mode = batch[f"{name}_agg_mode"] or batch["loss_agg_mode"]
+    return aggregate(values, {**batch, **_WHOLE, "loss_agg_mode": mode})
 
 
 def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -113,6 +135,8 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
         inputs["ref_log_probs"] = replaced(reference, np.minimum(inputs["log_probs"].array() - ratios, 0))
     else:
         inputs["kl_coef"] = 0.0
+    if inputs["entropies"] is None:
+        inputs["entropy_coef"] = 0.0
     return fitting(inputs)
 
 
@@ -193,6 +217,15 @@ POLICY_UPDATE = Contract(
             default=None,
         ),
         knob("kl_coef", "coefficient of the KL term", (0.0, 0.5)),
+        per_token(
+            "entropies",
+            "of the trained policy at each token, in nats: parameters too, which the forward pass returns; left out, "
+            "there is no entropy term",
+            "entropy",
+            default=None,
+            differentiable=True,
+        ),
+        knob("entropy_coef", "coefficient of the entropy, which is made larger", (0.0, 0.25)),
         *(replace(item, default="k3") for item in _as_in(KL_ESTIMATE, "kl_estimator")),
         *_as_in(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
         knob(
@@ -220,14 +253,21 @@ POLICY_UPDATE = Contract(
             "absent",
             "whether rows without a valid token count among the sequences of a mini-batch: absent or counted",
         ),
+        *(item for item in AGGREGATION_INPUTS if item.name == "sequence_norm"),
         dialect("log_ratio_clamp", None, "as in policy_loss"),
         *_as_in(POLICY_LOSS, "ratio_level", "advantage_level"),
         dialect("kl_clamp", None, "as clamp in kl_estimate"),
+        *(
+            dialect(f"{term}_agg_mode", None, f"how the {term} of tokens becomes one; left out, as the loss", "string")
+            for term in ("kl", "entropy")
+        ),
     ),
     observes=(
         Observed("gradient", "what the optimiser is handed for log_probs, added up over its steps", TOKENS, "gradient"),
         Observed("pg_loss", "the reported policy loss, without the KL term", role="metric"),
         Observed("kl_loss", "the reported KL term, without its coefficient", role="metric"),
+        Observed("entropy_gradient", "what the optimiser is handed for entropies", TOKENS, "gradient"),
+        Observed("entropy", "the reported entropy term, without its coefficient", role="metric"),
         Observed("told_log_probs", "the log-probs that are handed back, row by row", TOKENS, "metric"),
     ),
     measure=_measure_policy_update,

@@ -57,5 +57,8 @@ DOMAINS: dict[str, Domain] = {
         (1.0, 0.5, 2.0, 0.25, 1.5, 0.75),
         (0.0, 1e-4, 5.0, 100.0),
     ),
+    "entropy": Domain(
+        "entropy of the policy at a token, in nats, >= 0", (1.0, 0.5, 2.0, 0.25, 1.5, 0.75), (0.0, 1e-4, 11.0)
+    ),
     "token_id": Domain("number of a token in the vocabulary", (1, 2, 3, 4, 5, 6, 7, 0)),
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -193,6 +195,76 @@ def dealt(data: Any, parts: int) -> dict[str, Any]:
     rows = [row if row == label else -1 for row, label in zip(found["row"].tolist(), found["label"])]
     size = len(rows) // parts
     return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Let ``work(rank)`` run on so many ranks at once, each of which a thread is, and give what each returns. They talk
+    to each other by ``torch.distributed``'s functions, in which all of them are one group."""
+    import torch
+
+    dist = torch.distributed
+    meeting, own, said = threading.Barrier(count), threading.local(), [None] * count
+    answers: list[Any] = [None] * count
+    failed: list[BaseException] = []
+    joined: dict[str, Callable[[list[Any]], Any]] = {
+        "sum": sum,
+        "avg": lambda parts: sum(parts) / count,
+        "max": lambda parts: torch.stack(parts).amax(0),
+        "min": lambda parts: torch.stack(parts).amin(0),
+    }
+
+    def exchanged(value: Any) -> list[Any]:
+        said[own.rank] = value
+        meeting.wait()
+        found = list(said)
+        meeting.wait()
+        return found
+
+    def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *_: Any, **__: Any) -> None:
+        name = next(name for name in joined if op == getattr(dist.ReduceOp, name.upper()))
+        tensor.copy_(joined[name](exchanged(tensor.detach().clone())))
+
+    def all_gather(found: list[Any], value: Any, *_: Any, **__: Any) -> None:
+        for rank, part in enumerate(exchanged(value)):
+            found[rank] = part
+
+    answered = {
+        "all_reduce": all_reduce,
+        "all_gather": all_gather,
+        "all_gather_object": all_gather,
+        "barrier": lambda *_, **__: exchanged(None),
+        "get_rank": lambda *_, **__: own.rank,
+        "get_world_size": lambda *_, **__: count,
+        "is_initialized": lambda: True,
+        "is_available": lambda: True,
+    }
+    profile = sys.getprofile()
+
+    def run(rank: int) -> None:
+        own.rank = rank
+        sys.setprofile(profile)
+        try:
+            answers[rank] = work(rank)
+        except threading.BrokenBarrierError:
+            pass  # another rank has failed
+        except BaseException as error:
+            failed.append(error)
+            meeting.abort()
+
+    with ExitStack() as alone:
+        for name, answer in answered.items():
+            alone.enter_context(mock.patch.object(dist, name, answer))
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if failed:
+        raise failed[0]
+    return answers
 
 
 # -- models and trainers of transformers -------------------------------------------------------------------------------

@@ -103,3 +103,28 @@ def test_without_a_reference_there_is_no_kl_term(oracle):
 def test_the_only_step_on_a_batch_may_take_the_ratio_to_be_one(oracle):
     old = {**CLIPPED, "old_log_probs": CLIPPED["log_probs"]}
     assert oracle(**CLIPPED, old_policy="current") == oracle(**old)
+
+
+#: Entropies of 1 where the first row counts, and of 4 where the second does: they weigh less in a mean over rows.
+ENTROPIES: dict[str, Any] = {"entropies": [[1.0, 1.0, 9.0, 9.0], [4.0] * 4], "entropy_coef": 0.5}
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize(
+    ("mode", "of_entropy", "gradient", "entropy"),
+    [
+        ("token-mean", None, [[-1 / 12, -1 / 12, 0, 0], [-1 / 12] * 4], (2 + 16) / 6),
+        ("seq-mean-token-mean", None, [[-1 / 8, -1 / 8, 0, 0], [-1 / 16] * 4], (1 + 4) / 2),
+        ("seq-mean-token-mean", "token-mean", [[-1 / 12, -1 / 12, 0, 0], [-1 / 12] * 4], (2 + 16) / 6),
+        ("token-sum", None, [[-1 / 2, -1 / 2, 0, 0], [-1 / 2] * 4], 2 + 16),
+    ],
+)
+def test_entropy_is_made_larger_however_the_batch_is_cut(mode, of_entropy, gradient, entropy, cut, oracle):
+    seen = oracle(**UNEVEN, **ENTROPIES, loss_agg_mode=mode, entropy_agg_mode=of_entropy, **cut)
+    assert seen["entropy_gradient"] == near(gradient)
+    assert seen["entropy"] == pytest.approx(entropy)
+    assert seen["gradient"] == oracle(**UNEVEN, loss_agg_mode=mode, **cut)["gradient"]
+
+
+def test_without_entropies_nothing_is_said_of_them(oracle):
+    assert {"entropy", "entropy_gradient"}.isdisjoint(oracle(**UNEVEN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -102,3 +103,37 @@ def test_generators_that_are_seeded_go_on_where_they_were() -> None:
         torch.manual_seed(5)
     kit.token_table(torch.zeros(1, 1))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_ranks_talk_to_each_other_and_leave_nothing_behind() -> None:
+    import torch
+
+    dist = torch.distributed
+    before = dist.all_reduce
+
+    def work(rank: int) -> Any:
+        found = {"place": (dist.get_rank(), dist.get_world_size())}
+        for name in ("SUM", "MAX", "AVG"):
+            value = torch.tensor([rank + 1.0])
+            dist.all_reduce(value, op=getattr(dist.ReduceOp, name))
+            found[name] = value.item()
+        gathered: list[Any] = [None] * 2
+        dist.all_gather_object(gathered, {"rank": rank})
+        return {**found, "gathered": gathered}
+
+    first, second = kit.on_ranks(2, work)
+    assert (first.pop("place"), second.pop("place")) == ((0, 2), (1, 2))
+    assert first == second == {"SUM": 3.0, "MAX": 2.0, "AVG": 1.5, "gathered": [{"rank": 0}, {"rank": 1}]}
+    assert dist.all_reduce is before
+
+
+def test_what_one_rank_raises_ends_all_of_them() -> None:
+    import torch
+
+    def work(rank: int) -> Any:
+        if rank:
+            raise ValueError("of rank 1")
+        torch.distributed.barrier()
+
+    with pytest.raises(ValueError, match="of rank 1"):
+        kit.on_ranks(2, work)

@@ -1,0 +1,120 @@
+"""AReaL: an update of the actor, through its own minibatches, packing and engine, on a table of log-probs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel.targets import Binding, StandIn
+from sentinel.worker.kit import on_ranks, stand_in, swapped
+
+_ACTOR = "areal.trainer.ppo.actor"
+_ENGINE = "areal.engine.fsdp_engine"
+_ARGUMENTS = "areal.api.cli_args"
+
+
+def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A token is known by its id, wherever it ends up; what stands at a position is about the token after it. The loss
+    is averaged over ranks, as FSDP has it."""
+    import torch
+
+    mask, count = inputs["response_mask"].bool(), inputs["dp_size"]
+    rows, width = mask.shape
+    share = rows // count
+    table = torch.nn.functional.pad(inputs["log_probs"], (1, 0)).flatten()
+    last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
+    nothing = torch.zeros(rows)
+    whole = {
+        "input_ids": torch.arange(rows * (width + 1)).reshape(rows, width + 1),
+        "attention_mask": torch.arange(width + 1)[None] <= last,
+        **{name: torch.nn.functional.pad(value, (0, 1)) for name, value in _behind(inputs, mask).items()},
+        **dict.fromkeys(("rewards", "tot_rewards"), nothing),
+        "kl_rewards": torch.zeros(rows, width + 1),
+    }
+    arguments = boundary.imported[_ARGUMENTS]
+    config = arguments.PPOActorConfig(experiment_name="", trial_name="", path="")
+    vars(config).update(
+        eps_clip=inputs["eps_clip_low"],
+        eps_clip_higher=inputs["eps_clip_high"],
+        c_clip=inputs["dual_clip"],
+        ppo_n_minibatches=1,
+        rejection_sampling=None,
+        mb_spec=arguments.MicroBatchSpec(
+            n_mbs=share // (inputs["micro_batch_size"] or share),
+            max_tokens_per_mb=inputs["max_tokens_per_microbatch"],
+        ),
+    )
+    engine_of = boundary.imported[_ENGINE].FSDPEngine
+    losses: list[Any] = []
+
+    class Engine(engine_of):  # type: ignore[misc, valid-type]
+        """Its batches, weights and loop; what shards and steps is left out."""
+
+        dp_group = data_parallel_group = None
+        optimizer_zero_grad = _ensure_ready = train = staticmethod(lambda *_: None)
+        optimizer_step = staticmethod(dict)
+        get_version = staticmethod(lambda: 0)
+
+        def __init__(self) -> None:
+            self.config, self.device, self.logger = config, "cpu", boundary.module.logger
+            self.parallel_helper = stand_in(dp_size=count, sp_size=1, tp_size=1)
+            self.model_config, self.enable_tree_training, self.is_vision_model = (
+                stand_in(model_type="qwen2"),
+                False,
+                False,
+            )
+
+        def model(self, input_ids: Any, **_: Any) -> Any:
+            return stand_in(logits=table[input_ids.roll(-1, dims=-1)])
+
+        def _compute_logprobs_entropy(self, logits: Any, *_: Any) -> Any:
+            return logits, torch.zeros_like(logits)
+
+        def _get_vocab_min_max_logits(self, logits: Any, *_: Any) -> Any:
+            return logits.detach(), logits.detach()
+
+        def _compute_logprobs_and_loss(self, *given: Any, **options: Any) -> Any:
+            loss = super()._compute_logprobs_and_loss(*given, **options)
+            losses.append(loss)
+            return loss.detach().requires_grad_()
+
+    def rank(number: int) -> None:
+        part = slice(number * share, (number + 1) * share)
+        actor = boundary.owner(config, Engine())
+        boundary.function(actor, {name: column[part] for name, column in whole.items()})
+
+    tracker = boundary.module.stats_tracker
+    with swapped(tracker, "scalar", lambda **_: None), swapped(tracker, "stat", lambda **_: None):
+        on_ranks(count, rank)
+    (sum(losses) / count).backward()
+    return {"gradient": inputs["log_probs"].grad, "pg_loss": None, "kl_loss": None}
+
+
+def _behind(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
+    """The columns of tokens, and the behaviour policy's log-probs in the place of the proximal one's."""
+    old = inputs["old_log_probs"]
+    return {"loss_mask": mask, "logprobs": old, "prox_logp": old, "advantages": inputs["advantages"]}
+
+
+BINDINGS = (
+    Binding(
+        f"{_ACTOR}.PPOActor._ppo_update",
+        "policy_update",
+        call=_update,
+        imports=(_ENGINE, _ARGUMENTS),
+        requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
+        stand_ins=(
+            StandIn("model", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
+            StandIn("engine", "the real engine shards a model over a process group; what shards and steps is left out"),
+            StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's"),
+            StandIn("stats_tracker", "what is reported is gathered elsewhere, by a tracker of the process"),
+        ),
+        fixed={
+            **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
+            **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
+            "loss_agg_mode": "token-mean",
+        },
+        accepts={"dual_clip": (None, 3.0)},
+        dtypes=("float32",),
+    ),
+)
