@@ -10,7 +10,8 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.commands.console import command, complain, counted, say
+from sentinel.commands.console import command, complain, counted, progress, say
+from sentinel.commands.known import settings_options
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
@@ -19,6 +20,7 @@ _EXAMPLE = """\
   sentinel watch --target trl -- python train.py
   sentinel watch --target verl --fail-after 1 -- torchrun --nproc-per-node 8 train.py
   SENTINEL_WATCH=verl:events.jsonl python -m verl.trainer.main_ppo …   where the command is not yours to change
+  sentinel watch replay sentinel-events.jsonl --save recipes/mine
 
 The functions that an adapter binds are watched in every process of the command that imports the framework. A call in so
 many is copied, and checked in a process beside it; none is changed. What breaks a law is said at once, and goes to the
@@ -27,24 +29,47 @@ exit status: that of the command; 1 where --fail-after stopped it; 2 it could no
 """
 
 
+_REPLAY = """\
+  sentinel watch replay sentinel-events.jsonl                    at the copy that is installed here
+  sentinel watch replay sentinel-events.jsonl --ref pypi:1.16.0 --save recipes/mine
+  sentinel watch replay sentinel-events.jsonl --ref path:~/src/trl
+
+exit status: 0 nothing shows outside of the run, 1 something does, 2 it could not be measured
+"""
+
+
 def declare(commands: Commands) -> None:
     parser = command(
         commands, "watch", _watch, "check the calls of a training run while it runs", _EXAMPLE, takes_words=True
     )
-    parser.add_argument("--target", metavar="TARGET", required=True, help="the framework that the run trains with")
+    parser.add_argument("--target", metavar="TARGET", help="the framework that the run trains with")
     parser.add_argument("--events", metavar="FILE", type=Path, default=Path("sentinel-events.jsonl"),
                         help="default: sentinel-events.jsonl; what is there already stays")  # fmt: skip
     parser.add_argument("--every", metavar="N", type=int, default=100,
                         help="copy at most one call in N of each function (default: 100)")  # fmt: skip
+    parser.add_argument("--capture", choices=("numbers", "full"), default="numbers",
+                        help="what is written of a call that breaks a law: its numbers where they are few (default), "
+                        "or whole calls with the names of their groups")  # fmt: skip
     parser.add_argument("--fail-after", metavar="N", type=int, help="stop the run after N kinds of violation")
-    parser.usage = "sentinel watch --target TARGET [options] -- COMMAND ..."
+    parser.usage = (
+        "sentinel watch --target TARGET [options] -- COMMAND ...\n       sentinel watch replay EVENTS [options]"
+    )
+    replay = command(
+        parser.add_subparsers(metavar="replay", required=False), "replay", _replay,
+        "measure again, outside of the run, what it has shown, and shrink it", _REPLAY,
+    )  # fmt: skip
+    replay.add_argument("events", metavar="EVENTS", type=Path, help="the file of a run that was watched")
+    replay.add_argument("--ref", metavar="REF", help="the framework's code (default: installed)")
+    replay.add_argument("--save", metavar="DIR", nargs="?", const=Path("."), type=Path,
+                        help="write each violation that shows as a recipe (default: .)")  # fmt: skip
+    settings_options(replay)
 
 
 def _watch(arguments: argparse.Namespace) -> int:
     from sentinel.commands.known import known, target_named
     from sentinel.errors import SentinelError
 
-    if not arguments.own_command:
+    if not arguments.target or not arguments.own_command:
         raise SentinelError("say what to watch, after two dashes: sentinel watch --target trl -- python train.py")
     target = target_named(known()[0], arguments.target)
     if arguments.every < 1:
@@ -59,6 +84,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         **os.environ,
         "SENTINEL_WATCH": f"{target.name}:{events}",
         "SENTINEL_WATCH_EVERY": str(arguments.every),
+        "SENTINEL_WATCH_CAPTURE": arguments.capture,
     }
     try:
         run = subprocess.Popen(arguments.own_command, env=environment)
@@ -90,3 +116,37 @@ def _violations(events: Path, begin: int) -> int:
     with events.open(encoding="utf-8") as file:
         file.seek(begin)
         return sum(json.loads(line).get("event") == "violation" for line in file if line.endswith("\n"))
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from sentinel.commands.known import known
+    from sentinel.deciding.runner import runner_of
+    from sentinel.search.saving import Untried, save
+    from sentinel.targets.refs import Ref
+    from sentinel.watch.replay import document_of, replayed, violations
+
+    catalog, settings = known(arguments)
+    ref = Ref.parse(arguments.ref) if arguments.ref else None
+    events, shown, undecided = violations(arguments.events), 0, 0
+    with progress() as tell:
+        runner = runner_of(catalog, settings, tell)
+        try:
+            for one in replayed(runner, catalog, events, ref):
+                say(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
+                undecided += one.open_target is None
+                if one.finding is None:
+                    say(f"  not shown again: {one.reason}")
+                    continue
+                shown += 1
+                for violation in one.finding.violations[:1]:
+                    say(f"  shown again, and shrunk: {violation.key}: {violation.detail}")
+                if arguments.save is not None:
+                    try:
+                        document = document_of(one, runner, catalog)
+                        say(f"  saved as {save(arguments.save, document, 'sentinel watch replay')}")
+                    except Untried as error:
+                        say(f"  not saved: {error}")
+        finally:
+            runner.close()
+    say(f"{counted(shown, 'violation')} of {len(events)} shown outside of the run")
+    return 1 if shown else 2 if undecided else 0

@@ -26,7 +26,7 @@ from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.search.drawing import CHOICES, Draws, choices
 from sentinel.search.examples import Example, examples
-from sentinel.search.scenarios import draw, takes, with_dialects
+from sentinel.search.scenarios import draw, part, takes, with_dialects
 from sentinel.values.literals import Tensor
 from sentinel.worker import protocol
 
@@ -148,6 +148,9 @@ EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range
 
 #: Scenarios of which laws get a glimpse; bytes that the choices of one take, at most.
 GLIMPSES, _CHOICES = 12, 4096
+
+
+Scenarios = st.SearchStrategy[Drawn]
 
 
 class _BrokenError(Exception):
@@ -388,15 +391,22 @@ class BoundarySearch:
                         return self._confirm([_Suspect(law, trial, broken, finding.examples[:1])])
         return False
 
-    def _shrink(self, law: Law, symptom: str, place: int) -> None:
-        """Draw this round's scenarios again up to the place where the law broke, and let Hypothesis go on from it."""
+    def shrink(self, law: Law, inputs: Inputs, symptom: str) -> None:
+        """Look for the smallest part of a captured scenario that breaks a law in this way."""
+        self._shrink(law, symptom, 0, _parts(self.subject, inputs))
+
+    def _shrink(self, law: Law, symptom: str, place: int, parts: Scenarios | None = None) -> None:
+        """Draw this round's scenarios again up to the place where the law broke, and let Hypothesis go on from it.
+
+        :param parts: what to draw instead, from any of which to go on.
+        """
         seen = calls = attempts = 0
         best: tuple[int, _Suspect] | None = None
         known: dict[bytes, _Suspect] = {}  # many a choice makes no difference to this law's variants
 
         def body(drawn: Drawn) -> None:
             nonlocal seen, calls, attempts, best
-            if best is None:
+            if best is None and parts is None:
                 seen += 1
                 if seen < place:
                     return
@@ -422,7 +432,7 @@ class BoundarySearch:
                     best = size, known[key]
                 raise _BrokenError
 
-        _hypothesis(self.subject, self.seed, self._round, body, (Phase.generate, Phase.shrink))
+        _hypothesis(self.subject, self.seed, self._round, body, (Phase.generate, Phase.shrink), parts)
         if best is None or not self._confirm([best[1]]):
             self.outcomes[law].unconfirmed += 1
 
@@ -571,9 +581,14 @@ def _telling(contract: Contract, inputs: Inputs) -> bool:
 
 
 def _hypothesis(
-    subject: Subject, seed: int, round_: int, body: Callable[[Drawn], None], phases: tuple[Phase, ...]
+    subject: Subject,
+    seed: int,
+    round_: int,
+    body: Callable[[Drawn], None],
+    phases: tuple[Phase, ...],
+    drawn: Scenarios | None = None,
 ) -> None:
-    test = given(_scenarios(subject))(body)
+    test = given(_scenarios(subject) if drawn is None else drawn)(body)
     test = hypothesis.seed(_number(seed, subject.name, round_))(test)
     test = settings(
         max_examples=ROUND,
@@ -610,6 +625,15 @@ def _scenarios(draw_: Any, subject: Subject) -> Drawn:
     except DoesNotApply:
         hypothesis.reject()
     return Drawn(subject, inputs, choices(draw_))
+
+
+@st.composite
+def _parts(draw_: Any, subject: Subject, inputs: Inputs) -> Drawn:
+    try:
+        chosen = part(subject.contract, inputs, Draws(draw_))
+    except DoesNotApply:
+        hypothesis.reject()
+    return Drawn(subject, chosen, choices(draw_))
 
 
 def _number(seed: int, boundary: str, round_: int) -> int:

@@ -113,7 +113,7 @@ def written(value: Any, item: Input | None = None) -> Any:
     return form
 
 
-def save(folder: Path, document: Mapping[str, Any]) -> Path:
+def save(folder: Path, document: Mapping[str, Any], command: str = "sentinel discover") -> Path:
     """Write ``<folder>/<BUG-ID>.yaml``; a file that is there already is another's, and keeps its place.
 
     :returns: the file.
@@ -128,7 +128,7 @@ def save(folder: Path, document: Mapping[str, Any]) -> Path:
         number += 1
     shown = {**document, "bug_id": place.stem}
     text = yaml.dump(shown, Dumper=_dumper(), sort_keys=False, allow_unicode=False, default_flow_style=None, width=118)
-    write_atomically(place, "# Found and shrunk by sentinel discover.\n" + text, "name another folder with --save")
+    write_atomically(place, f"# Found and shrunk by {command}.\n{text}", "name another folder with --save")
     return place
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sentinel.contracts.choices import Choices
-from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input
+from sentinel.contracts.contract import REQUIRED, Choose, Contract, DoesNotApply, Input
 from sentinel.search.domains import DOMAINS
 from sentinel.targets import Binding
-from sentinel.values.literals import FLOATS, Tensor, tensor
+from sentinel.values.literals import FLOATS, Tensor, from_array, tensor
 
 #: Styles of mask, the plainest first. ``right`` and ``left`` are padding on that side; ``gaps`` is anything.
 MASK_STYLES = ("full", "right", "left", "gaps")
@@ -25,6 +25,9 @@ PRECISIONS = ("float32", "float32", "float32", "float64", "float32", "bfloat16",
 MOST_ROWS, MOST_TOKENS = 5, 5
 
 _LABELS = ("p", "q", "r")
+
+#: Decimals of a captured number, of which all are kept.
+_EXACT = 4
 
 
 #: The places that are there in one dimension.
@@ -76,6 +79,60 @@ def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]
     if contract.arrange is not None:
         inputs = contract.arrange(inputs, choose)
     return with_dialects(contract, binding, inputs)
+
+
+def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """How long each dimension of a scenario is."""
+    return {
+        dimension: size
+        for item in contract.inputs
+        if isinstance(inputs[item.name], Tensor) and len(item.shape) == len(inputs[item.name].shape)
+        for dimension, size in zip(item.shape, inputs[item.name].shape)
+    }
+
+
+def cut_to(
+    contract: Contract, inputs: Mapping[str, Any], kept: Mapping[str, Sequence[int]], decimals: int | None = None
+) -> dict[str, Any]:
+    """A scenario with these places of its dimensions alone, its numbers rounded to so many decimals."""
+    made, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
+    for item in contract.inputs:
+        value = inputs[item.name]
+        if isinstance(value, Tensor) and len(item.shape) == len(value.shape):
+            array = value.array()
+            for axis, dimension in enumerate(item.shape):
+                if dimension in kept:
+                    array = array.take(kept[dimension], axis)
+            rounded = array if decimals is None or value.dtype not in FLOATS else array.round(decimals)
+            made[item.name] = from_array(rounded, value.dtype, value.requires_grad, value.contiguous)
+        elif item.kind == "labels" and isinstance(value, list) and len(value) == batch and "batch" in kept:
+            made[item.name] = [value[row] for row in kept["batch"]]
+    return made
+
+
+def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[str, Any]:
+    """Choose some rows (whole groups, or as many rows of each) and tokens of a captured scenario, and how exact its
+    numbers are. It shrinks towards none, and whole numbers.
+
+    :raises DoesNotApply: where nothing is left.
+    """
+    sizes, labels = sizes_of(contract, inputs), inputs.get(contract.group)
+    kept: dict[str, list[int]] = {
+        dimension: [place for place, chosen in enumerate(choose.integers(sizes[dimension], 0, 1)) if chosen]
+        for dimension in ("batch", "tokens")
+        if dimension in sizes
+    }
+    if isinstance(labels, list) and len(labels) == sizes.get("batch"):
+        groups = list(dict.fromkeys(labels))
+        chosen = {label for label, one in zip(groups, choose.integers(len(groups), 0, 1)) if one}
+        most = choose.integer(1, max(map(labels.count, groups)))
+        kept["batch"] = [
+            row for row, label in enumerate(labels) if label in chosen and labels[:row].count(label) < most
+        ]
+    if not all(kept.values()):
+        raise DoesNotApply("nothing is left of the scenario")
+    decimals = choose.integer(0, _EXACT)
+    return cut_to(contract, inputs, kept, None if decimals == _EXACT else decimals)
 
 
 def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -197,6 +197,19 @@ def plain(value: Any) -> Any:
     return value
 
 
+def untyped(value: Any) -> Any:
+    """The tensors, numbers, lists and mappings that :func:`typed` wrote."""
+    if isinstance(value, Mapping):
+        if not {"dtype", "shape", "tensor"} <= value.keys():
+            return {name: untyped(item) for name, item in value.items()}
+        array = np.array(value["tensor"], dtype=object).reshape(value["shape"])
+        numbers = array.astype(np.float64 if value["dtype"] in FLOATS else np.int64)  # which reads "NaN", too
+        return from_array(numbers, value["dtype"], value.get("requires_grad", False), value.get("contiguous", True))
+    if isinstance(value, list):
+        return [untyped(item) for item in value]
+    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value
+
+
 def typed(value: Any) -> Any:
     """As :func:`plain`, but a tensor keeps its dtype and shape beside its values, so nothing about it is lost."""
     if value is None or isinstance(value, (str, int)):

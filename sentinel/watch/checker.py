@@ -16,13 +16,14 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sentinel.contracts.contract import Contract, DoesNotApply
+from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import find_recipes
@@ -30,10 +31,13 @@ from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.checks import subjects
 from sentinel.search.examples import Example
+from sentinel.search.scenarios import cut_to, sizes_of
+from sentinel.targets import Target
 from sentinel.values.literals import Tensor, typed
 from sentinel.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.watch.values import unpacked
-from sentinel.worker import answers, boundaries, probe, tensors
+from sentinel.watch.wrapping import Call
+from sentinel.worker import answers, boundaries, probe
 from sentinel.worker.answers import Failed, Sat
 from sentinel.worker.session import Sitting
 
@@ -41,6 +45,8 @@ from sentinel.worker.session import Sitting
 MOST_ROWS, MOST_TOKENS = 8, 12
 #: Calls of one boundary that the laws vary; of the others the result alone is looked at.
 _VARIED = 20
+#: Numbers of the largest tensor of a scenario that is written.
+_MOST_WRITTEN = 4096
 #: Bytes of the events' file before it begins again.
 _LARGEST = 16 << 20
 
@@ -71,13 +77,18 @@ class OwnSession(LawSession):
 
 
 class Checker:
-    """:param connection: to the run."""
+    """:param connection: to the run.
+    :param whole: whether calls are written however large they are.
+    """
 
-    def __init__(self, connection: Connection, catalog: Catalog, target: str, events: Path) -> None:
-        self._connection, self._events = connection, events
+    def __init__(
+        self, connection: Connection, catalog: Catalog, target: str, events: Path, whole: bool = False
+    ) -> None:
+        self._connection, self._events, self._whole = connection, events, whole
         self._target = catalog.targets[target]
         self._subjects = subjects(catalog, target)[0]
         self._roots = tuple(_roots(self._target.packages))
+        self._version = _version(self._target)
         self._session = OwnSession(self._roots)
         self._modules = [
             {boundaries.module_of(path, self._roots) for path in subject.binding.paths} for subject in self._subjects
@@ -93,6 +104,7 @@ class Checker:
         self._varied: Counter[int] = Counter()
         self._counts: Counter[str] = Counter()
         self._not: dict[str, Counter[str]] = {"watched": Counter(), "read": Counter(), "checked": Counter()}
+        self._looks: Counter[tuple[str, str]] = Counter()
         self._kinds: dict[tuple[str, str, str], int] = {}
 
     def serve(self) -> None:
@@ -105,6 +117,8 @@ class Checker:
                 self._take(said)
             else:
                 self._plan(*self._waiting.pop(0))
+                if not self._waiting:
+                    self._connection.send(("ready", None))
         counts = self._summary(said[1])
         self._write({"event": "end", **counts})
         self._connection.send(("end", counts))
@@ -135,14 +149,15 @@ class Checker:
         self._readings[number] = reading
         self._connection.send(("plan", reading.plan))
 
-    def _check(self, number: int, call: int, parts: Mapping[Any, Any], result: Any) -> None:
-        reading = self._readings.get(number)
+    def _check(self, call: Call) -> None:
+        reading = self._readings.get(call.number)
         if reading is None:
             return
         self._counts["copied"] += 1
         try:
-            inputs = reading.read({path: unpacked(part) for path, part in parts.items()})
-            observed = reading.observe(inputs, unpacked(result))
+            inputs = reading.read({path: unpacked(part) for path, part in call.parts.items()})
+            gradients = {path: unpacked(gradient) for path, gradient in call.gradients.items()}
+            observed = reading.observe(inputs, unpacked(call.result), gradients)
         except Unreadable as error:
             self._not["read"][f"{reading.subject.name}: {error}"] += 1
             return
@@ -151,8 +166,12 @@ class Checker:
             return
         self._counts["read"] += 1
         try:
-            for law, violation, scenario, where in self._violations(number, reading, inputs, observed):
-                self._tell(reading, law, violation, call, scenario, where)
+            told: set[tuple[str, str]] = set()
+            for law, violation, variants, where in self._violations(call.number, reading, inputs, observed):
+                if (law.name, violation.symptom) in told:
+                    continue
+                told.add((law.name, violation.symptom))
+                self._tell(reading, law, violation, call, variants, where)
         except Exception as error:
             self._not["checked"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
 
@@ -170,8 +189,9 @@ class Checker:
         search.begin([Example({"": small})])
         for law, outcome in search.outcomes.items():
             self._counts["laws"] += outcome.spoken or bool(outcome.findings)
+            self._looks[reading.boundary.path, law.name] += outcome.spoken or bool(outcome.findings)
             for finding in outcome.findings:
-                yield law, finding.violations[0], next(iter(finding.trial.variants.values())), "copy"
+                yield law, finding.violations[0], finding.trial.variants, "copy"
 
     def _of_the_result(
         self, reading: Reading, search: BoundarySearch, inputs: Mapping[str, Any], observed: Mapping[str, Any]
@@ -186,11 +206,12 @@ class Checker:
         for law in alone:
             with contextlib.suppress(DoesNotApply):
                 trial = Trial({"": inputs}, case, tuple(law.violations(case)))
-                yield from ((law, item, inputs, "run") for item in search.unmeant(law, trial))
+                yield from ((law, item, {"": inputs}, "run") for item in search.unmeant(law, trial))
                 self._counts["laws"] += 1
+                self._looks[reading.boundary.path, law.name] += 1
 
     def _tell(
-        self, reading: Reading, law: Law, violation: Violation, call: int, scenario: Mapping[str, Any], where: str
+        self, reading: Reading, law: Law, violation: Violation, call: Call, variants: Mapping[str, Inputs], where: str
     ) -> None:
         boundary = reading.boundary.path
         kind = (boundary, law.name, violation.symptom)
@@ -200,27 +221,39 @@ class Checker:
         names = [bug for bug, paths, laws in self._known if law.name in laws and boundary in paths]
         known = f" (compare {', '.join(names[:3])})" if names else ""
         how = "" if where == "run" else ", the run's own function on a few rows of it"
-        _say(f"{law.name} does not hold: {boundary}, call {call}{how}: {violation.key}: {violation.detail}{known}")
+        _say(
+            f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{how}: {violation.key}: "
+            f"{violation.detail}{known}"
+        )
+        small = self._whole or all(_elements(inputs) <= _MOST_WRITTEN for inputs in variants.values())
         self._write(
             {
                 "event": "violation",
+                "target": self._target.name,
+                "version": self._version,
                 "law": law.name,
                 "rank": law.rank,
                 "statement": law.statement,
                 "boundary": boundary,
+                "subject": reading.subject.name,
                 "contract": reading.subject.contract.name,
                 "symptom": violation.symptom,
-                "call": call,
+                "call": call.call,
+                "step": call.step,
+                "place": call.place,
                 "seen": where,
                 "key": violation.key,
                 "detail": violation.detail,
                 "known": names,
-                "inputs": typed(dict(scenario)) if _elements(scenario) <= 4096 else None,
+                "variants": typed(variants) if small else None,
             }
         )
 
     def _summary(self, told: Mapping[str, Any]) -> dict[str, Any]:
-        kinds = [{"boundary": b, "law": law, "symptom": s, "count": n} for (b, law, s), n in self._kinds.items()]
+        kinds = [
+            {"boundary": b, "law": law, "symptom": s, "count": n, "of": self._looks[b, law]}
+            for (b, law, s), n in self._kinds.items()
+        ]
         counts = {
             "violations": kinds,
             "boundaries": sorted(reading.boundary.path for reading in self._readings.values()),
@@ -236,6 +269,13 @@ class Checker:
             f"{counts['read']} read, {counts['laws']} looks of laws at them: {len(kinds)} kinds of violation; "
             f"{self._events}"
         )
+        if kinds:
+            written = (
+                "whole calls, and what their groups are called"
+                if self._whole
+                else (f"numbers of calls of up to {_MOST_WRITTEN}, no text, no name of a group")
+            )
+            _say(f"written there: {written}")
         return counts
 
     def _write(self, event: Mapping[str, Any]) -> None:
@@ -252,35 +292,18 @@ def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
     """A few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to choose."""
     labels = inputs.get(contract.group)
     by_row = [item for item in contract.inputs if item.kind in ("ragged", "any", "mapping") and inputs[item.name]]
-    sizes = {
-        dimension: size
-        for item in contract.inputs
-        if isinstance(inputs[item.name], Tensor) and len(item.shape) == len(inputs[item.name].shape)
-        for dimension, size in zip(item.shape, inputs[item.name].shape)
-    }
+    sizes = sizes_of(contract, inputs)
     if _elements(inputs) <= MOST_ROWS * MOST_TOKENS:
         return dict(inputs)
     if by_row or "batch" not in sizes:
-        return dict(inputs) if _elements(inputs) <= 4096 else None
+        return dict(inputs) if _elements(inputs) <= _MOST_WRITTEN else None
     rows = list(range(min(sizes["batch"], MOST_ROWS)))
     if isinstance(labels, list):
         groups = set(labels[:MOST_ROWS])
         first = [row for row, label in enumerate(labels) if label in groups]
         whole = [row for row in first if labels[row] == labels[0]]
         rows = (first if len(first) <= 2 * MOST_ROWS else whole)[: 2 * MOST_ROWS]
-    kept = {"batch": rows, "tokens": _spread(sizes.get("tokens", 0))}
-    made = dict(inputs)
-    for item in contract.inputs:
-        value = inputs[item.name]
-        if isinstance(value, Tensor) and len(item.shape) == len(value.shape):
-            live = tensors.to_torch(value).detach()
-            for axis, dimension in enumerate(item.shape):
-                if dimension in kept:
-                    live = live.index_select(axis, torch.tensor(kept[dimension], dtype=torch.long))
-            made[item.name] = tensors.from_torch(live)
-        elif item.kind == "labels" and isinstance(value, list) and len(value) == sizes["batch"]:
-            made[item.name] = [value[row] for row in rows]
-    return made
+    return cut_to(contract, inputs, {"batch": rows, "tokens": _spread(sizes.get("tokens", 0))})
 
 
 def _spread(size: int) -> list[int]:
@@ -303,6 +326,14 @@ def _roots(packages: Sequence[str]) -> Iterator[str]:
                 yield str(Path(place).parent)
 
 
+def _version(target: Target) -> str:
+    """The release of the run's copy; empty where it does not say."""
+    try:
+        return metadata.version(target.pypi or target.name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 def _paths(catalog: Catalog, target: str, boundary: str) -> tuple[str, ...]:
     binding = catalog.targets[target].binding(boundary)
     return binding.paths if binding is not None else ()
@@ -315,13 +346,15 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """:param arguments: the number of the open connection, the target, and the events' file."""
+    """:param arguments: the number of the open connection, the target, the events' file, and what is written."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     with contextlib.suppress(OSError):
         os.nice(10)
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-        Checker(Connection(int(arguments[0])), bundled_catalog(), arguments[1], Path(arguments[2])).serve()
+        Checker(
+            Connection(int(arguments[0])), bundled_catalog(), arguments[1], Path(arguments[2]), arguments[3] == "full"
+        ).serve()
 
 
 if __name__ == "__main__":

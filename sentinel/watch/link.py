@@ -12,10 +12,10 @@ import time
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from sentinel.watch.values import packed
-from sentinel.watch.wrapping import Budget, Watcher
+from sentinel.watch.wrapping import Budget, Call, Watcher
 
 #: Seconds that the end of a run waits for what was copied to be checked.
 PATIENCE = 20.0
@@ -28,15 +28,25 @@ class Watching:
     :ivar watcher: the functions that are watched by now.
     """
 
-    def __init__(self, target: str, packages: tuple[str, ...], events: Path, budget: Budget) -> None:
+    def __init__(
+        self, target: str, packages: tuple[str, ...], events: Path, budget: Budget, capture: str = "numbers"
+    ) -> None:
         self.counts: dict[str, Any] = {}
-        self.watcher = Watcher(budget)
+        self.watcher = Watcher(budget, names=capture == "full")
         self._packages = packages
         self._pid = os.getpid()
-        self._ending = threading.Event()
+        self._ending, self._ready = threading.Event(), threading.Event()
         self._told: set[str] = set()
         self._connection, theirs = Pipe()
-        command = [sys.executable, "-m", "sentinel.watch.checker", str(theirs.fileno()), target, str(events.absolute())]
+        command = [
+            sys.executable,
+            "-m",
+            "sentinel.watch.checker",
+            str(theirs.fileno()),
+            target,
+            str(events.absolute()),
+            capture,
+        ]
         environment = {name: value for name, value in os.environ.items() if name != "SENTINEL_WATCH"}
         environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -55,6 +65,10 @@ class Watching:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def ready(self, seconds: float = 120.0) -> bool:
+        """Wait until the functions that are loaded have been read, for a run that is short; whether they have."""
+        return self._ready.wait(seconds)
 
     def stop(self) -> None:
         """Give every function its own code back, and wait a little for what was copied to be checked."""
@@ -89,19 +103,22 @@ class Watching:
         except (OSError, EOFError, ValueError):
             self.watcher.restore()
 
-    def _send(self, copy: tuple[int, int, dict[Any, Any], Any]) -> None:
-        number, call, parts, result = copy
+    def _send(self, call: Call) -> None:
         try:
-            plain = {path: packed(part) for path, part in parts.items()}, packed(result)
+            parts, gradients = (
+                {path: packed(item) for path, item in one.items()} for one in (call.parts, call.gradients)
+            )
+            plain = call._replace(parts=parts, result=packed(call.result), gradients=gradients)
         except Exception as error:  # a device that fails, a tensor of a kind that nobody knows
             self.watcher.note(error)
         else:
-            self._connection.send(("call", number, call, *plain))
+            self._connection.send(("call", plain))
 
     def _tell_modules(self) -> None:
         loaded = {name for name in list(sys.modules) if name.partition(".")[0] in self._packages} - self._told
         if loaded:
             self._told |= loaded
+            self._ready.clear()
             self._connection.send(("modules", sorted(loaded)))
 
     def _hear(self, seconds: float) -> None:
@@ -112,20 +129,30 @@ class Watching:
             if kind == "plan":
                 refused = self.watcher.watch(said)
                 self._connection.send(("watched", said.number, refused))
+            elif kind == "ready":
+                self._ready.set()
             else:
                 self.counts = said
                 return
 
 
-def start(target: str, events: str | Path = "sentinel-events.jsonl", every: int = 100, share: float = 0.01) -> Watching:
+def start(
+    target: str,
+    events: str | Path = "sentinel-events.jsonl",
+    every: int = 100,
+    share: float = 0.01,
+    capture: Literal["numbers", "full"] = "numbers",
+) -> Watching:
     """Watch the boundaries of a target in this process, as far as their modules are imported or will be.
 
     :param target: as ``sentinel list targets`` names it.
     :param events: a line of JSON for each kind of violation, and a last one that counts.
     :param every: of so many calls of a boundary one is copied, at most.
     :param share: of the run's time that goes into copies, at most.
+    :param capture: what is written of a call that breaks a law: numbers of a call that is not large, or whole calls,
+        with the names of their groups.
     """
     from sentinel.recipes.catalog import bundled_catalog
 
     packages = bundled_catalog().targets[target].packages
-    return Watching(target, packages, Path(events), Budget(share=share, every=every))
+    return Watching(target, packages, Path(events), Budget(share=share, every=every), capture)

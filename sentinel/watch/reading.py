@@ -28,7 +28,7 @@ from sentinel.laws.law import Case
 from sentinel.search.scenarios import draw, with_dialects
 from sentinel.values.literals import Tensor
 from sentinel.watch.values import Path, at
-from sentinel.watch.wrapping import Plan
+from sentinel.watch.wrapping import Plan, gradients_of
 from sentinel.worker import probe, tensors
 from sentinel.worker.boundaries import Boundary
 
@@ -36,8 +36,8 @@ from sentinel.worker.boundaries import Boundary
 _CALLS, _DRAWN = 24, 400
 #: Of these, the ones in which other values are put, to find out what makes no difference.
 _TURNED = 12
-#: The roles of what a call's result alone can show: it has no gradients.
-_OF_RESULTS = ("output", "metric", "decision")
+#: The roles of what a call's result shows, and its gradients.
+_OF_RESULTS = ("output", "gradient", "metric", "decision")
 #: Stands for what the part of a call shows, where an input may also be left out.
 _SHOWN = object()
 #: Combinations of choices that nothing in a call shows, which are tried at most.
@@ -119,11 +119,20 @@ class Reading:
         except Unreadable:
             return False
 
-    def observe(self, inputs: Mapping[str, Any], result: Any) -> dict[str, Any]:
-        """What the contract observes of a call that had this result: no gradients, which a result does not have."""
-        boundary = replace(self.boundary, function=Listener(self.boundary.function, lambda *_, **__: result))
-        observed = probe.observe(self.subject.contract, boundary, inputs, (), "cpu")
-        return self.of_results(observed)
+    def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
+        """What the contract observes of a call that had this result, and these gradients."""
+        listener = Listener(self.boundary.function)
+
+        def answers(*_: Any, **__: Any) -> Any:
+            heard = listener.heard or {}
+            known = {name: answer for _, name, answer in _answered(self.boundary, heard)}
+            return _with_gradients(result, {path: (at(heard, path, known), gradients[path]) for path in gradients})
+
+        listener._answers = answers
+        boundary = replace(self.boundary, function=listener)
+        observed = self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
+        of_gradients = {item.key for item in self.subject.contract.observes if item.role == "gradient"}
+        return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
 
     def of_results(self, observed: Mapping[str, Any]) -> dict[str, Any]:
         kept = [item.key for item in self.subject.contract.observes if item.role in _OF_RESULTS]
@@ -195,9 +204,15 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     reading = Reading(subject, boundary, sources, open_, plan)
     every = [{path: at(heard, path, answers) for path in paths} for _, heard, answers in calls]
     reading = _by_row(reading, per_token, every) if per_token else reading
+    differentiable = tuple(
+        sources[item.name][0]
+        for item in subject.contract.inputs
+        if item.differentiable and item.name in sources and sources[item.name][1] == "same"
+    )
+    reading = replace(reading, plan=replace(reading.plan, differentiable=differentiable))
     reading = replace(reading, keys=_tried_out(reading, calls))
     idle = _idle(reading, [live for live, _, _ in calls])
-    return replace(reading, plan=replace(plan, paths=tuple(path for path in paths if path not in idle)))
+    return replace(reading, plan=replace(reading.plan, paths=tuple(path for path in paths if path not in idle)))
 
 
 def _idle(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> set[Path]:
@@ -321,19 +336,25 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
         except Unreadable:
             continue
         written_ = {name: tensors.observe(value) for name, value in live.items()}
-        results: list[Any] = []
+        results: list[tuple[Any, dict[Path, Any]]] = []
+        listener = Listener(reading.boundary.function)
 
-        def answering(*args: Any, results: list[Any] = results, **kwargs: Any) -> Any:
-            results.append(reading.boundary.function(*args, **kwargs))
-            return results[-1]
+        def answering(*args: Any, results: Any = results, listener: Listener = listener, **kwargs: Any) -> Any:
+            result = reading.boundary.function(*args, **kwargs)
+            arguments = listener.heard or {}
+            known = {name: answer for _, name, answer in _answered(reading.boundary, arguments)}
+            parts = {path: at(arguments, path, known) for path in reading.plan.differentiable}
+            results.append((result, gradients_of(result, parts)))
+            return result
 
-        listening = replace(reading.boundary, function=Listener(reading.boundary.function, answering))
+        listener._answers = answering
+        listening = replace(reading.boundary, function=listener)
         try:
             real = reading.of_results(probe.observe(contract, listening, inputs, (), "cpu"))
         except Exception as error:  # it refuses this scenario
             refused = f"it cannot be called here: {type(error).__name__}: {error}"
             continue
-        replayed = reading.observe(inputs, results[-1]) if results else {}
+        replayed = reading.observe(inputs, *results[-1]) if results else {}
         keys = {key for key in keys & replayed.keys() if _same_value(real[key], replayed[key])}
         if contract.oracle is not None and not _same_meaning(reading, written_, inputs):
             raise Unreadable("two scenarios with another meaning make one call")
@@ -384,16 +405,54 @@ def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
     if listener.heard is None:
         raise Unreadable("its adapter does not call the function itself")
-    answers = {}
+    return listener.heard, {name: answer for _, name, answer in _answered(boundary, listener.heard)}
+
+
+def _answered(boundary: Boundary, heard: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """What the methods of an adapter's stand-ins answer: of which argument, the method's name, and the answer."""
     for stand_in in boundary.binding.stand_ins:
-        for value in listener.heard.values():
+        for owner, value in heard.items():
             method = vars(value).get(stand_in.name) if hasattr(value, "__dict__") else None
             if callable(method) and not isinstance(method, type):
-                try:
-                    answers[stand_in.name] = method()
-                except Exception:  # it wants to be asked something
-                    continue
-    return listener.heard, answers
+                with contextlib.suppress(Exception):  # it wants to be asked something
+                    yield owner, stand_in.name, method()
+
+
+def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
+    """A result whose loss has these gradients with respect to these parts, as it had in the run."""
+    loss = next((one for one in _members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
+    if loss is None or not parts:
+        return result
+    moved = loss
+    for part, gradient in parts.values():
+        if isinstance(part, torch.Tensor) and part.shape == gradient.shape:
+            moved = _Given.apply(moved, part, gradient)  # type: ignore[no-untyped-call]
+    if isinstance(result, dict):
+        return {name: moved if one is loss else one for name, one in result.items()}
+    return type(result)(moved if one is loss else one for one in result) if result is not loss else moved
+
+
+class _Given(torch.autograd.Function):
+    """A loss that has a gradient which was seen elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Any, part: Any, gradient: Any) -> Any:
+        ctx.gradient = gradient.to(part)
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, given: Any) -> Any:
+        return given, given * ctx.gradient, None
+
+
+def _members(result: Any) -> Sequence[Any]:
+    return (
+        list(result)
+        if isinstance(result, (list, tuple))
+        else list(result.values())
+        if isinstance(result, dict)
+        else [result]
+    )
 
 
 def _no_object(path: str) -> Any:

@@ -32,7 +32,8 @@ class _First:
             from sentinel.watch.wrapping import Budget
 
             every = int(os.environ.get("SENTINEL_WATCH_EVERY", Budget.every))
-            Watching(self._target, self._packages, Path(self._events), Budget(every=every))
+            capture = os.environ.get("SENTINEL_WATCH_CAPTURE", "numbers")
+            Watching(self._target, self._packages, Path(self._events), Budget(every=every), capture)
         except Exception as error:  # nothing of ours ends a run
             _say(f"this run is not watched: {type(error).__name__}: {error}")
 

@@ -64,10 +64,11 @@ class Copier:
     """Copies what one call has.
 
     :param room: bytes that are left.
+    :param names: whether labels stay what they are.
     """
 
-    def __init__(self, room: int = LARGEST) -> None:
-        self.room = room
+    def __init__(self, room: int = LARGEST, names: bool = False) -> None:
+        self.room, self._names = room, names
         self._labels: dict[str, str] = {}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
@@ -114,7 +115,8 @@ class Copier:
 
     def _label(self, item: Any) -> Any:
         """Labels say which rows belong together; what they are called is the user's own."""
-        return self._labels.setdefault(item, f"{len(self._labels)}") if isinstance(item, str) else item
+        hidden = isinstance(item, str) and not self._names
+        return self._labels.setdefault(item, f"{len(self._labels)}") if hidden else item
 
 
 def packed(value: Any) -> Any:

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import FunctionType
-from typing import Any
+from types import FrameType, FunctionType
+from typing import Any, NamedTuple
 
 from sentinel.watch.values import Copier, NotCopied, Path, at
 
@@ -31,6 +31,7 @@ class Plan:
     :ivar function: its module and qualified name.
     :ivar paths: the parts of a call.
     :ivar asked: methods whose answers are parts of a call: name -> module and qualified name.
+    :ivar differentiable: the parts with respect to which a loss has gradients that matter.
     """
 
     number: int
@@ -38,6 +39,23 @@ class Plan:
     function: tuple[str, str]
     paths: tuple[Path, ...]
     asked: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    differentiable: tuple[Path, ...] = ()
+
+
+class Call(NamedTuple):
+    """A copied call of the boundary of a number: its parts, its result, and the gradients of its loss.
+
+    :ivar step: how often an optimiser had stepped before.
+    :ivar place: the line that called.
+    """
+
+    number: int
+    call: int
+    parts: dict[Path, Any]
+    result: Any
+    gradients: dict[Path, Any]
+    step: int
+    place: str
 
 
 @dataclass
@@ -64,13 +82,17 @@ class Watcher:
     """The watched functions of this process, and the queue that copies of their calls go to.
 
     :ivar on: whether calls are looked at: not in a process that this one forked.
+    :ivar steps: how often an optimiser has stepped.
     :ivar lost: copies that had no room in the queue; :ivar failed: why calls could not be copied, and how often.
+    :param names: whether groups keep their names in copies.
     """
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, names: bool = False) -> None:
         self.on = True
+        self._names = names
         self.budget = budget
-        self.copies: queue.Queue[tuple[int, int, dict[Path, Any], Any]] = queue.Queue(maxsize=8)
+        self.copies: queue.Queue[Call] = queue.Queue(maxsize=8)
+        self.steps = 0
         self.calls: dict[int, int] = {}
         self.lost = 0
         self.failed: dict[str, int] = {}
@@ -147,12 +169,12 @@ class Watcher:
     ) -> Any:
         """Call the original between two copies. Whatever goes wrong with these is no concern of the caller."""
         began = time.perf_counter()
-        copier, parts, bound = Copier(), None, {}
+        copier, parts, bound, place = Copier(names=self._names), None, {}, ""
         try:
             if not _capturing():
                 signed = signature.bind(*args, **kwargs)
                 signed.apply_defaults()
-                bound = signed.arguments
+                bound, place = signed.arguments, _place(sys._getframe(2))
                 parts = {
                     path: copier.copy(at(bound, path, {})) for path in plan.paths if all(s[0] != "()" for s in path[1:])
                 }
@@ -160,7 +182,8 @@ class Watcher:
             self.note(error)
         answers: dict[str, Any] = {}
         stack = self._local.__dict__.setdefault("stack", [])
-        stack.append((copier, answers))
+        live: dict[str, Any] = {}
+        stack.append((copier, answers, live))
         self.budget.spent += time.perf_counter() - began
         try:
             result = original(*args, **kwargs)
@@ -173,7 +196,9 @@ class Watcher:
             for path in plan.paths:
                 if path not in parts:
                     parts[path] = at(bound, path, answers)
-            self.copies.put_nowait((plan.number, number, parts, copier.copy(result)))
+            differentiable = {path: at(bound, path, live) for path in plan.differentiable}
+            gradients = {path: copier.copy(value) for path, value in gradients_of(result, differentiable).items()}
+            self.copies.put_nowait(Call(plan.number, number, parts, copier.copy(result), gradients, self.steps, place))
         except queue.Full:
             self.lost += 1
         except Exception as error:
@@ -190,9 +215,10 @@ class Watcher:
                 return result
             stack = getattr(self._local, "stack", None)
             if stack and self.on:
-                copier, answers = stack[-1]
+                copier, answers, live = stack[-1]
                 try:
-                    answers.setdefault(name, copier.copy(result))
+                    if name not in answers:
+                        answers[name], live[name] = copier.copy(result), result
                 except Exception as error:
                     self.note(error)
             return result
@@ -202,6 +228,32 @@ class Watcher:
     def note(self, error: Exception) -> None:
         reason = str(error) if isinstance(error, NotCopied) else f"{type(error).__name__}: {error}"[:200]
         self.failed[reason] = self.failed.get(reason, 0) + 1
+
+
+def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
+    """The gradients of a call's loss with respect to parts of it: they go back through the function alone, and leave
+    the graph as it is."""
+    torch = sys.modules.get("torch")
+    loss = loss_in(result)
+    live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
+    if torch is None or loss is None or not live:
+        return {}
+    found = torch.autograd.grad(loss, list(live.values()), retain_graph=True, allow_unused=True)
+    return {path: gradient for path, gradient in zip(live, found) if gradient is not None}
+
+
+def loss_in(result: Any) -> Any:
+    """The first number of a result that has a gradient; None where there is none."""
+    inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
+    return next((one for one in inside if getattr(one, "requires_grad", False) and one.dim() == 0), None)
+
+
+def _place(frame: FrameType | None) -> str:
+    """The line that called a watched function, as ``package/module.py:12``; its own frame stands between."""
+    caller = frame.f_back if frame is not None else None
+    if caller is None:
+        return ""
+    return f"{caller.f_globals.get('__name__', '').replace('.', '/')}.py:{caller.f_lineno}"
 
 
 def _compiling() -> Callable[[], bool]:

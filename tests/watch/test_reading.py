@@ -63,9 +63,12 @@ def test_what_the_adapter_does_not_know_is_named(reading):
 
 def test_what_is_observed_of_a_result_is_what_the_function_does(reading):
     inputs = reading.read(_parts(reading))
-    observed = reading.observe(inputs, torch.tensor(0.25))
+    seen = torch.tensor([[0.5, 0.25, 9.0], [1.0, 9.0, 9.0]])
+    observed = reading.observe(inputs, torch.tensor(0.25), {("values",): seen})
     assert observed["loss"].array() == 0.25
-    assert reading.keys == {"loss"}
+    assert observed["per_token_gradient"].nested() == seen.tolist()
+    assert "per_token_gradient" not in reading.observe(inputs, torch.tensor(0.25), {})
+    assert reading.keys == {"loss", "per_token_gradient"}
 
 
 def test_an_adapter_that_calls_something_else_is_no_help():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.recipes.yamldoc import read
 from tests.demo_kit import FRAMEWORK
 
 #: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
@@ -64,6 +65,7 @@ def test_a_violation_is_said_and_written(broken: tuple[dict[str, Any], str, Path
     laws = {item["law"] for item in counts["violations"]}
     assert "the_oracle_agrees" in laws
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
+    assert "no text, no name of a group" in said
     *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
     assert {event["event"] for event in events} == {"violation"}
     assert {event["boundary"] for event in events} == {"demo_rl.advantages.group_advantage"}
@@ -71,7 +73,31 @@ def test_a_violation_is_said_and_written(broken: tuple[dict[str, Any], str, Path
     assert counts["read"] >= 1
     first = next(event for event in events if event["law"] == "the_oracle_agrees")
     assert first["rank"] == 1
-    assert first["inputs"]["group"] == ["0", "0", "0", "0"], "labels are the user's own"
+    assert first["variants"][""]["group"] == ["0", "0", "0", "0"], "labels are the user's own"
+
+
+def test_what_was_seen_is_measured_again_and_becomes_a_recipe(
+    broken: tuple[dict[str, Any], str, Path], tmp_path: Path
+) -> None:
+    _, _, folder = broken
+    words = [
+        "watch",
+        "replay",
+        str(folder / "broken.jsonl"),
+        "--ref",
+        f"path:{FRAMEWORK / 'broken'}",
+        "--save",
+        "saved",
+    ]
+    ran = _command(tmp_path, *words[1:])
+    assert ran.returncode == 1, ran.stderr
+    recipes = [read(file).data for file in (tmp_path / "saved").iterdir()]
+    first = next(recipe for recipe in recipes if recipe["invariant"] == "the_oracle_agrees")
+    assert "seen in a run of demo" in first["reach"]["how"]
+    assert len(first["scenario"]["response_mask"]) < 4, "what was captured has four rows"
+    kept = _command(tmp_path, *words[1:4], f"path:{FRAMEWORK / 'fixed'}")
+    assert kept.returncode == 0, kept.stderr
+    assert "what broke it was of the run alone" in kept.stdout
 
 
 def test_no_parameter_changes(broken: tuple[dict[str, Any], str, Path]) -> None:

@@ -80,7 +80,8 @@ def test_whoever_holds_a_function_calls_the_watched_one(module: Any, watcher: Wa
     assert watcher.watch(_plan("add", ("a",), ("c",))) == ""
     assert module.add is held
     assert (held(1), registered(1, 5, c=1)) == (6, 7)
-    assert [watcher.copies.get_nowait() for _ in range(2)] == [
+    copies = [watcher.copies.get_nowait() for _ in range(2)]
+    assert [copy[:4] for copy in copies] == [
         (7, 1, {("a",): 1, ("c",): 3}, 6),
         (7, 2, {("a",): 1, ("c",): 1}, 7),
     ]
@@ -133,7 +134,7 @@ def test_a_tensor_is_copied_as_it_was_before_the_call(module: Any, watcher: Watc
     watcher.watch(_plan("fill", ("x",)))
     values = torch.ones(2)
     assert module.fill(values) is values
-    _, _, parts, result = watcher.copies.get_nowait()
+    _, _, parts, result, *_ = watcher.copies.get_nowait()
     assert parts["x",].tolist() == [1.0, 1.0]
     assert result.tolist() == [0.0, 0.0]
     assert result is not values
@@ -145,6 +146,23 @@ def test_gradients_flow_as_before(module: Any, watcher: Watcher) -> None:
     module.double(weight).sum().backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_gradients_of_a_loss_are_copied_and_those_of_the_run_stay(module: Any, watcher: Watcher) -> None:
+    exec("def loss(x, y):\n    return (x * y).sum(), 3\n", module.__dict__)
+    watcher.watch(_plan("loss", ("x",), differentiable=(("x",),)))
+    weight, other = torch.ones(3, requires_grad=True), torch.tensor([1.0, 2.0, 3.0])
+    value, _ = module.loss(weight * 2, other)
+    copied = watcher.copies.get_nowait()
+    assert copied.gradients["x",].tolist() == [1.0, 2.0, 3.0]
+    assert copied.place.startswith("tests/watch/test_wrapping.py:")
+    assert weight.grad is None
+    value.backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [2.0, 4.0, 6.0]
+    with torch.no_grad():
+        module.loss(weight, other)
+    assert watcher.copies.get_nowait().gradients == {}
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

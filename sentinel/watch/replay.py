@@ -1,0 +1,124 @@
+"""Measures what a watched run has shown again, outside of the run, and makes recipes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.deciding.law_session import Undecidable
+from sentinel.deciding.open_target import OpenTarget
+from sentinel.deciding.runner import Runner
+from sentinel.errors import SentinelError
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.boundary_search import BoundarySearch, Finding
+from sentinel.search.checks import subjects
+from sentinel.search.saving import tried_document
+from sentinel.targets.refs import Ref
+from sentinel.values.literals import untyped
+
+#: Calls that shrinking one violation may take.
+_SHRINKING = 300
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A violation of a run, measured again.
+
+    :ivar event: as the run has written it, with ``count`` and ``of``: in how many of the calls that were looked at.
+    :ivar finding: what shows it outside of the run, shrunk; None where nothing does.
+    :ivar reason: why not.
+    """
+
+    event: Mapping[str, Any]
+    open_target: OpenTarget | None = None
+    finding: Finding | None = None
+    reason: str = ""
+
+
+def violations(file: Path) -> list[dict[str, Any]]:
+    """The violations in an events' file that laws found, each with how often it was seen.
+
+    :raises SentinelError: where the file is none, or of another kind.
+    """
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SentinelError(f"{file}: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+            kind = event["event"]
+        except (ValueError, TypeError, KeyError):
+            raise SentinelError(f"{file}:{number}:1: not a line that sentinel watch wrote") from None
+        if kind == "violation":
+            found.setdefault((event["pid"], event["boundary"], event["law"], event["symptom"]), dict(event))
+        for one in event["violations"] if kind == "end" else ():
+            same = found.get((event["pid"], one["boundary"], one["law"], one["symptom"]))
+            if same is not None:
+                same.update(count=one["count"], of=one["of"])
+    return list(found.values())
+
+
+def replayed(
+    runner: Runner, catalog: Catalog, events: Sequence[Mapping[str, Any]], ref: Ref | None
+) -> Iterator[Replayed]:
+    """Measure violations again; each law of each boundary once.
+
+    :param ref: where; None: the copy that is installed.
+    """
+    seen = set()
+    for event in events:
+        key = event["target"], event["boundary"], event["law"], event["symptom"]
+        if key not in seen:
+            seen.add(key)
+            yield _replayed(runner, catalog, event, ref or Ref("installed"))
+
+
+def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: Ref) -> Replayed:
+    if event["target"] not in catalog.targets:
+        raise SentinelError(f"the events are of {event['target']!r}, which is no target here")
+    everywhere = subjects(catalog, event["target"])[0]
+    subject = next((item for item in everywhere if item.name == event.get("subject")), None)
+    law = next((item for item in subject.laws if item.name == event["law"]), None) if subject else None
+    if subject is None or law is None:
+        return Replayed(event, reason="it is of several calls, or of no function that an adapter binds")
+    if event["variants"] is None:
+        return Replayed(event, reason="its numbers are many, and were not written; watch again with --capture full")
+    variants = untyped(event["variants"])
+    runner.start([event["target"]])
+    open_target = runner.open_target(event["target"], ref, [subject.binding])
+    search = BoundarySearch(open_target.law_session, subject, 0, [law], _SHRINKING)
+    try:
+        search.shrink(law, next(iter(variants.values())), event["symptom"])
+        if not search.outcomes[law].findings:
+            search.replay([(law, variants)])
+    except Undecidable as error:
+        return Replayed(event, open_target, reason=str(error))
+    finding = next(iter(search.outcomes[law].findings), None)
+    reason = "the code there keeps the law: what broke it was of the run alone" if finding is None else ""
+    return Replayed(event, open_target, finding, reason)
+
+
+def document_of(one: Replayed, runner: Runner, catalog: Catalog) -> dict[str, Any]:
+    """The recipe of a violation, with how the run got there.
+
+    :raises Untried: where nothing that could be written tells the broken code from mended code.
+    """
+    assert one.finding is not None
+    assert one.open_target is not None
+    document = tried_document(one.finding, one.open_target, runner, catalog)
+    event, checkout = one.event, one.open_target.checkout
+    how = f"seen in a run of {event['target']} {event['version'] or '(no release)'}, first at step {event['step']}"
+    if event.get("of"):
+        how += f", in {event['count']} of {event['of']} calls that were looked at"
+    scenario = next(iter(one.finding.trial.variants.values()))
+    knobs = {item.name: scenario[item.name] for item in one.finding.subject.contract.inputs if item.knob}
+    set_ = ", ".join(f"{name} {value}" for name, value in knobs.items() if value is not None)
+    at = checkout.commit or checkout.version or event["version"]
+    if event["place"] and at:
+        document["reach"] = {"producer": f"{event['place']}@{at}", "how": f"{how}{', with ' + set_ if set_ else ''}"}
+    return document
