@@ -14,8 +14,8 @@ from sentinel.deciding.law_session import LawSession, Subject, Undecidable, wide
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
-from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Pair, Seen, asked, numbers_stay_for
-from sentinel.diff.reached import Code, Module, Place, Unit
+from sentinel.diff.pairs import AFTER, BEFORE, NUMBERS_STAY, SIDES, Alone, Pair, Seen, asked, numbers_stay_for
+from sentinel.diff.reached import Code, Module, Place, Reached, Unit, names_in
 from sentinel.errors import SentinelError
 from sentinel.history.bindings import ALIKE, Sighting, sighting
 from sentinel.history.commits import Commit
@@ -27,7 +27,7 @@ from sentinel.search.boundary_search import BoundarySearch, Finding, glimpses
 from sentinel.search.checks import subjects
 from sentinel.search.examples import Example
 from sentinel.search.survey import LEVELS
-from sentinel.targets import Target
+from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Called
@@ -117,6 +117,18 @@ class Compared:
         return "other" if self.state == "differs" else ""
 
 
+@dataclass(frozen=True)
+class Runs:
+    """Which functions run in the scenarios of a boundary, by their names.
+
+    :ivar reached: what the boundary reached where that was seen.
+    """
+
+    reached: Reached
+    functions: frozenset[str]
+    scenarios: int
+
+
 #: A definition that is not the same at both revisions: where it is, and what it is at each.
 Change = tuple[Place, Unit | None, Unit | None]
 
@@ -133,6 +145,7 @@ class Comparison:
     :param tell: told what is being compared.
     :param whatever: whether boundaries are asked that reach no changed code, too.
     :param modules: what was parsed already, by blob id.
+    :param runs: what is known already of which functions run, by boundary.
     """
 
     def __init__(
@@ -148,8 +161,10 @@ class Comparison:
         tell: Callable[[str], None] = lambda line: None,
         whatever: bool = False,
         modules: dict[str, Module] | None = None,
+        runs: dict[str, list[Runs]] | None = None,
     ) -> None:
         self._whatever = whatever
+        self._runs = {} if runs is None else runs
         self.target, self.refs = target, dict(zip(SIDES, refs))
         self.catalog, self._runner, self._recipes = catalog, runner, recipes
         self._examples, self._seed, self._tell = examples, seed, tell
@@ -256,6 +271,9 @@ class Comparison:
     # -- one boundary -------------------------------------------------------------------------------------------------
 
     def _asked(self, subject: Subject, compared: Compared, changed: Sequence[Change]) -> Compared:
+        runs = None if self._whatever else self._passing_by(subject)
+        if runs is not None:
+            return replace(compared, state="same numbers", scenarios=runs.scenarios, unreached=_named(changed))
         sessions = {side: self._open(side).law_session.fresh() for side in SIDES}
         pair = Pair(sessions[BEFORE], sessions[AFTER])
         laws = numbers_stay_for(subject.laws)
@@ -266,12 +284,7 @@ class Comparison:
             return any("value" in each.symptoms for each in search.outcomes.values())
 
         try:
-            search.try_recipes(self._recipes)
-            while outcome.spoken < self._examples and search.tried < _REFUSED * self._examples:
-                tried = search.tried
-                search.run(self._examples - outcome.spoken, enough=enough)
-                if search.tried == tried or enough():
-                    break
+            self._draw(search, enough)
             with suppress(Undecidable):
                 pair.try_(search.subject, glimpses(search.subject, self._seed, [NUMBERS_STAY])[:4], describe=True)
             findings = {item.symptom: item for each in laws[::-1] for item in search.outcomes[each].findings}
@@ -300,6 +313,47 @@ class Comparison:
             broken=broken,
             bugs=bugs,
         )
+
+    def _draw(self, search: BoundarySearch, enough: Callable[[], bool]) -> None:
+        outcome = search.outcomes[NUMBERS_STAY]
+        search.try_recipes(self._recipes)
+        while not enough() and outcome.spoken < self._examples and search.tried < _REFUSED * self._examples:
+            tried = search.tried
+            search.run(self._examples - outcome.spoken, enough=enough)
+            if search.tried == tried:
+                break
+
+    def _passing_by(self, subject: Subject) -> Runs | None:
+        """What runs in the scenarios, where that passes by all that has changed; None where it does not, or the code
+        does not tell. One revision alone is asked then, and none where it is known already."""
+        reached = {side: self.codes[side].reached("", subject.binding) for side in SIDES}
+        one, other = reached[BEFORE], reached[AFTER]
+        if one is None or other is None:
+            return None
+        known = self._runs.setdefault(subject.name, [])
+        for runs in known:
+            if all(runs.reached.apart_from(each, runs.functions) for each in (one, other)):
+                return runs
+        if not one.apart_from(other, _names_of(subject.binding)):
+            return None
+        alone = Alone(self._open(BEFORE).law_session.fresh())
+        search = BoundarySearch(alone, subject, self._seed, numbers_stay_for(subject.laws), _SHRINKING, glimpse=True)
+
+        def ran() -> frozenset[str]:
+            paths = alone.seen.get(subject.name, Seen()).functions.get(BEFORE, set())
+            return _names_of(subject.binding).union(*(path.split(".") for path in paths))
+
+        try:
+            self._draw(search, lambda: not one.apart_from(other, ran()))
+        except Undecidable:
+            return None
+        finally:
+            alone.close()
+        runs = Runs(one, ran(), search.outcomes[NUMBERS_STAY].spoken)
+        if search.undecided or not one.apart_from(other, runs.functions):
+            return None
+        known.insert(0, runs)
+        return runs
 
     def _new(self, subject: Subject, compared: Compared) -> Compared:
         """A boundary that has nothing to be compared with answers for its laws."""
@@ -425,6 +479,13 @@ def _named(changed: Sequence[Change]) -> tuple[str, ...]:
         word = "" if one and other else " (new)" if other else " (gone)"
         said.append(f"{file}:{unit.span[0]} {name or 'the module'}{word}")
     return tuple(said)
+
+
+def _names_of(binding: Binding) -> frozenset[str]:
+    """The names that an adapter uses of a boundary's code."""
+    paths = (*binding.paths, *binding.imports, *binding.twins, *binding.requires)
+    called = names_in(binding.call) if binding.call is not None else ()
+    return frozenset(called).union(*(path.split(".") for path in paths))
 
 
 def _answers(told: Mapping[str, Any]) -> dict[str, Mapping[str, Any] | str]:

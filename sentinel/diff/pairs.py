@@ -187,6 +187,9 @@ class Pair(LawSession):
             side, first = min(failed.items())
             where = "both" if len(failed) == 2 else side
             raise Undecidable(replace(first.failure, reason=f"{where}: {first.failure.reason}"))
+        return self._noted(subject, told)
+
+    def _noted(self, subject: Subject, told: dict[str, Sat]) -> dict[str, Sat]:
         seen = self.seen.setdefault(subject.name, Seen())
         for side, sat in told.items():
             if sat.provenance is not None:
@@ -221,6 +224,24 @@ class Pair(LawSession):
             seen = self.seen.setdefault(subject.name, Seen())
             seen.rounding = max([seen.rounding, *_gaps(case)])
         return Trial(variants, case, violations, answer=answer)
+
+
+class Alone(Pair):
+    """One revision as both: what a pair would be asked, and which functions then run.
+
+    :param one: closed with this.
+    """
+
+    def __init__(self, one: LawSession, seen: dict[str, Seen] | None = None) -> None:
+        super().__init__(one, one, seen)
+
+    def fresh(self) -> Alone:
+        return Alone(self._sides[BEFORE].fresh(), self.seen)
+
+    def both(
+        self, subject: Subject, calls: Mapping[str, Inputs], describe: bool = False, given: Sequence[str] | None = None
+    ) -> dict[str, Sat]:
+        return self._noted(subject, dict.fromkeys(SIDES, self._sides[BEFORE].answers(subject, calls, True, given)))
 
 
 _SILENT = Failed("crash", "a call without an observation")

@@ -15,11 +15,12 @@ from typing import Literal, get_args
 import sentinel
 from sentinel.deciding.runner import Runner
 from sentinel.diff import report
-from sentinel.diff.comparing import Compared, Comparison
+from sentinel.diff.comparing import Compared, Comparison, Runs
 from sentinel.diff.pairs import AFTER, BEFORE
 from sentinel.diff.reached import Code, Module
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.history import commits
+from sentinel.history.basis import deciding
 from sentinel.history.closure_verdicts import ClosureVerdictStore
 from sentinel.history.commits import Commit
 from sentinel.history.gittrees import GitTrees
@@ -52,6 +53,7 @@ class Pull:
     :ivar said: one sentence for each boundary that differs; or why nothing is known.
     :ivar compared: boundaries that reach changed code.
     :ivar text: as Markdown, for a comment; empty where there is nothing to say.
+    :ivar by: the digest of what decided; empty where the code alone did.
     """
 
     number: int
@@ -64,6 +66,7 @@ class Pull:
     scenarios: int = 0
     seconds: float = 0.0
     text: str = ""
+    by: str = ""
 
     @property
     def passing(self) -> bool:
@@ -113,13 +116,15 @@ class Radar:
         self._branch = store.resolve(target, target.branch)
         self._trees = GitTrees(self._mirror)
         self._modules: dict[str, Module] = {}
+        self._runs: dict[str, list[Runs]] = {}
         self._code = Code(target, self._trees, self._modules)
         self._store = ClosureVerdictStore(store.home)
         basis = f"{sentinel.__version__} {catalog.adapters[target.name].digest} {examples}"
         name = f"{hashlib.sha256(basis.encode()).hexdigest()[:12]}.jsonl"
         self._file = self._store.folder / file_name(target.name) / "pulls" / name
         self._basis = {"basis": basis}
-        self.known = {pull.head: pull for pull in self._kept()}
+        self._by = deciding(catalog, target.name, recipes)
+        self.known = {pull.head: pull for pull in self._kept() if pull.by in ("", self._by)}
 
     def close(self) -> None:
         self._trees.close()
@@ -195,6 +200,7 @@ class Radar:
                 self._examples,
                 tell=lambda line: self._tell(f"pull request {number}: {line}"),
                 modules=self._modules,
+                runs=self._runs,
             )
             over = False
             for compared in comparison.run():
@@ -225,6 +231,7 @@ class Radar:
             sum(item.scenarios for item in asked),
             round(time.monotonic() - began, 2),
             report.markdown(comparison, found) if answer in ("brings", "mends", "changes") else "",
+            self._by,
         )
 
 

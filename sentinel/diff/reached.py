@@ -11,7 +11,7 @@ import ast
 import hashlib
 import textwrap
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import CodeType
@@ -30,7 +30,8 @@ _FAR = 8
 
 @dataclass(frozen=True)
 class Unit:
-    """One definition: a function, a method, a class without its methods, a value, or what else a module does.
+    """One definition: a function, a method, a class without its methods, a field of a dataclass, a value, or what else
+    a module does.
 
     :ivar text: its source; :attr:`digest` is of its syntax.
     :ivar names: the names that it uses; :ivar attributes: what it uses of anything, by the attribute's name.
@@ -59,11 +60,30 @@ class Unit:
 def _digest(text: str) -> str:
     for source in (text, f"if 1:\n{text}"):  # a string of several lines may keep a method from being dedented
         try:
-            text = ast.dump(ast.parse(source))
+            text = ast.dump(_Bare().visit(ast.parse(source)))
             break
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+
+
+class _Bare(ast.NodeTransformer):
+    """Takes from functions what says something to people alone: annotations and docstrings."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._bare(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._bare(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def _bare(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = None
+        node.body = [each for each in node.body if not _is_text(each)]
+        return self.generic_visit(node)
 
 
 @dataclass(frozen=True)
@@ -116,7 +136,7 @@ class Code:
         walk = _Walk(self, tree)
         for path in binding.paths:
             walk.follow(path)
-        called = frozenset(_names_in(binding.call)) if binding.call is not None else frozenset()
+        called = frozenset(names_in(binding.call)) if binding.call is not None else frozenset()
         walk.use((found.file, found.blob), called)
         for name in binding.imports:
             for then in binding.names(name):
@@ -146,6 +166,46 @@ class Reached:
         """The definitions that are not the same in another tree, with both."""
         both = ((place, self.units.get(place), other.units.get(place)) for place in {**self.units, **other.units})
         return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
+
+    def apart_from(self, other: Reached, ran: Collection[str]) -> bool:
+        """Whether calls in which only functions of these names ran come by nothing that has changed: they do the same
+        in both trees then, and so need not be made twice.
+
+        What is not called cannot be seen to be used; so where a value or a class has changed, the answer is no.
+        """
+        changed = self.changed(other)
+        moved = {place for place, _, _ in changed}
+        stayed = [unit for place, unit in self.units.items() if place not in moved]
+        loaded: set[str] = set().union(*(each.decorators for each in stayed))
+        used: set[str] = set()
+        for unit in stayed:
+            if unit.kind != "function":
+                loaded |= unit.names | unit.attributes
+            elif _last_part(unit.name) in ran:
+                used |= unit.names | unit.attributes
+        added = {place for place, one, _ in changed if one is None}
+        for (file, name), one, two in changed:
+            last = _last_part(name)
+            if last in ran or last in loaded:
+                return False
+            if one is not None and two is not None:
+                if not one.kind == two.kind == "function" or one.decorators != two.decorators:
+                    return False
+                continue
+            [alone] = filter(None, (one, two))
+            acts = alone.decorators - _HARMLESS or (alone.kind == "rest" and alone.text.strip())
+            special = last.startswith("__") and (file, name.rpartition(".")[0]) not in added
+            if last in used or acts or special:
+                return False
+        return True
+
+
+#: Decorators that register nothing.
+_HARMLESS = frozenset(["staticmethod", "classmethod", "property", "dataclass", "abstractmethod", "no_grad", "override"])
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 class _Walk:
@@ -281,7 +341,7 @@ class _Walk:
         return None
 
 
-def _names_in(function: Any) -> Iterator[str]:
+def names_in(function: Any) -> Iterator[str]:
     """The names that an adapter's function uses, in the functions that it makes too."""
     codes: list[Any] = [getattr(function, "__code__", None)]
     for cell in getattr(function, "__closure__", None) or ():
@@ -321,7 +381,12 @@ def _read(content: bytes) -> Module:
 
 
 def _collect(
-    body: Sequence[ast.stmt], owner: str, lines: Sequence[str], units: dict[str, Unit], rest: list[ast.AST]
+    body: Sequence[ast.stmt],
+    owner: str,
+    lines: Sequence[str],
+    units: dict[str, Unit],
+    rest: list[ast.AST],
+    fields: bool = False,
 ) -> None:
     """Sort the statements of a module or class into units; what is none of its own goes to the rest."""
     for node in body:
@@ -329,8 +394,8 @@ def _collect(
             _put(units, _function(node, owner, lines))
         elif isinstance(node, ast.ClassDef):
             inner: list[ast.AST] = [*node.bases, *node.keywords, *node.decorator_list]
-            _collect(node.body, f"{owner}{node.name}.", lines, units, inner)
-            _put(units, _unit(f"{owner}{node.name}", "class", span_of(node), inner))
+            _collect(node.body, f"{owner}{node.name}.", lines, units, inner, "dataclass" in _decorators(node))
+            _put(units, _unit(f"{owner}{node.name}", "class", span_of(node), inner, None, _decorators(node)))
         elif isinstance(node, (ast.Import, ast.ImportFrom)) or _is_text(node):
             continue
         elif not owner and isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
@@ -342,6 +407,8 @@ def _collect(
                     _put(units, _unit(name, kind, span_of(node), [node]))
             else:
                 rest.append(node)
+        elif fields and isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            _put(units, _unit(f"{owner}{node.target.id}", "field", span_of(node), [node]))
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
             rest += [getattr(node, "test", ast.Pass())]
             for part in ("body", "orelse", "finalbody"):
@@ -385,13 +452,21 @@ def _put(units: dict[str, Unit], unit: Unit) -> None:
 def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str, lines: Sequence[str]) -> Unit:
     first, last = span_of(node)
     text = textwrap.dedent("\n".join(lines[first - 1 : last]))
-    decorators = {_last(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list}
     parts = [node.args, *filter(None, [node.returns]), *node.body]
-    return _unit(f"{owner}{node.name}", "function", (first, last), parts, text, frozenset(filter(None, decorators)))
+    return _unit(f"{owner}{node.name}", "function", (first, last), parts, text, _decorators(node))
+
+
+def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> frozenset[str]:
+    names = (_last(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list)
+    return frozenset(filter(None, names))
 
 
 def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+#: What takes the name of an attribute as text.
+_BY_TEXT = ("getattr", "hasattr", "setattr", "get")
 
 
 def _unit(
@@ -410,6 +485,8 @@ def _unit(
             attributes.add(node.attr)
             if isinstance(node.value, ast.Name):
                 chains.add((node.value.id, node.attr))
+        elif isinstance(node, ast.Call) and _last(node.func) in _BY_TEXT:
+            attributes |= {a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
     if text is None:
         text = "\n".join(ast.unparse(ast.fix_missing_locations(node)) for node in nodes)
     return Unit(name, kind, span, text, frozenset(names), frozenset(attributes), frozenset(chains), decorators)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -60,6 +60,13 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
             **flags(),
         },
     )
+
+
+def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
+    """A digest of what decides of a target beside its code: known bugs, laws, contracts, and Sentinel's own."""
+    contracts = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
+    own = _digest((*_judges(True), *(_PACKAGE / "diff").glob("*.py"), *map(Path, contracts)))
+    return hashlib.sha256(" ".join([own, *sorted(map(_meaning, recipes))]).encode()).hexdigest()[:12]
 
 
 def _meaning(recipe: Recipe) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from sentinel.deciding.runner import Runner
+
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 
 CODE = """
@@ -81,6 +83,23 @@ def test_comments_reach_nothing_and_start_no_worker(run_sentinel, tree, monkeypa
     answer = run_sentinel("diff", "tiny", one, other)
     assert answer.status == 0
     assert "none of its boundaries reaches code that has changed" in answer.out
+
+
+def test_what_no_scenario_runs_is_asked_of_one_revision_alone(run_sentinel, tree, monkeypatch):
+    opened, open_target = [], Runner.open_target
+
+    def noted(self: Any, target: str, ref: Any, bindings: Any) -> Any:
+        opened.append(ref)
+        return open_target(self, target, ref, bindings)
+
+    monkeypatch.setattr(Runner, "open_target", noted)
+    code = CODE.format(returned=f"_cold() if len(loss_mat.shape) > 9 else {MENDED}") + "\ndef _cold():\n    return {}\n"
+    one, other = (tree(name, code.replace("{}", number)) for name, number in (("one", "1"), ("other", "2")))
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert (answer.status, found["state"], found["scenarios"]) == (0, "same numbers", 10)
+    assert found["unreached"] == ["tiny/losses.py:5 _cold"]
+    assert {str(ref) for ref in opened} == {one}
 
 
 def test_what_is_gone_is_looked_for_under_another_name(run_sentinel, tree):

@@ -98,6 +98,28 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert [each["number"] for each in only] == [6, 5, 4]
 
 
+def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
+    run_sentinel, tiny, git, pull, mirror, monkeypatch
+):
+    fixed = git("show", f"{tiny.fixed}:{LOSSES}")
+    pull(1, tiny.fixed, {LOSSES: f"{fixed}\n# said better\n"})
+    pull(2, tiny.fixed, {LOSSES: fixed.replace("loss_mat * loss_mask", "loss_mat")})
+    mirror()
+    decided, looked = Radar._decided, []
+
+    def noted(self: Any, number: int, *rest: Any) -> Any:
+        looked.append(number)
+        return decided(self, number, *rest)
+
+    monkeypatch.setattr(Radar, "_decided", noted)
+    run_sentinel("pulls", "tiny", "--examples", "5")
+    run_sentinel("pulls", "tiny", "--examples", "5")
+    assert looked == [2, 1]
+    monkeypatch.setattr("sentinel.diff.pulls.deciding", lambda *_: "another law")
+    run_sentinel("pulls", "tiny", "--examples", "5")
+    assert looked == [2, 1, 2]
+
+
 def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     for number in (1, 2, 3):
         pull(number, tiny.fixed, {"notes.txt": f"{number}"})

@@ -37,7 +37,7 @@ FILES = {
     "toy/losses.py": """
 from toy import tools
 from toy.tools import scale as rescaled
-from toy.shapes import Batch
+from toy.shapes import Batch, Config
 
 EPSILON = 1e-6
 FAMILY = {}
@@ -61,6 +61,9 @@ def chosen(name, x):
 
 def over_rows(batch: Batch):
     return tools.total(batch.rows)
+
+def weighted(x, config: Config):
+    return x * config.weight + getattr(config, "floor", 0)
 
 def alone(x):
     # nothing but itself
@@ -94,6 +97,12 @@ class Batch(Base):
 
     def saved(self):
         return None
+
+@dataclass
+class Config:
+    weight: float = 1
+    floor: float = 0
+    verbose: bool = False
 """,
 }
 
@@ -142,6 +151,11 @@ def test_a_boundary_reaches_what_it_names_and_no_more(reaching, boundary, reache
         ("toy/tools.py", "    return x\n", "    return -x\n", set()),
         ("toy/losses.py", "# nothing but itself", "# it alone", set()),
         ("toy/losses.py", "return x * 2", "return (x  *  2)  # twice", set()),
+        ("toy/losses.py", "def alone(x):", "def alone(x: float) -> float:\n    'Twice.'", set()),
+        ("toy/shapes.py", "verbose: bool = False", "verbose: bool = True", set()),
+        ("toy/shapes.py", "verbose: bool = False", "verbose: bool = False\n    more: int = 1", set()),
+        ("toy/shapes.py", "weight: float = 1", "weight: float = 2", {"weighted"}),
+        ("toy/shapes.py", "floor: float = 0", "floor: float = 1", {"weighted"}),
         ("toy/losses.py", "def alone", "\n\n\ndef alone", set()),
         ("toy/losses.py", "return x * 2", "return 2 * x", {"alone"}),
     ],
@@ -149,7 +163,7 @@ def test_a_boundary_reaches_what_it_names_and_no_more(reaching, boundary, reache
 def test_a_change_reaches_those_who_run_it_and_comments_reach_nobody(reaching, file, old, new, boundaries):
     assert old in FILES[file]
     other = {**FILES, file: FILES[file].replace(old, new)}
-    every = ("alone", "one", "two", "chosen", "over_rows")
+    every = ("alone", "one", "two", "chosen", "over_rows", "weighted")
     changed = {
         name for name in every if reaching(f"toy.losses.{name}", FILES).changed(reaching(f"toy.losses.{name}", other))
     }
@@ -170,3 +184,36 @@ def test_a_file_that_cannot_be_read_is_changed_where_its_text_is(reaching, text)
     files = {**FILES, "toy/tools.py": text}
     found = reaching("toy.losses.over_rows", FILES).changed(reaching("toy.losses.over_rows", files))
     assert ("toy/tools.py", "total") in {place for place, _, _ in found}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "ran", "apart"),
+    [
+        ("toy/tools.py", "return sum(rows)", "return max(rows)", {"over_rows", "total"}, True),
+        ("toy/tools.py", "return sum(rows)", "return max(rows)", {"over_rows", "total", "_summed"}, False),
+        ("toy/tools.py", "return sum(rows)", "return more(rows)\n\ndef more(rows):\n    return 1", {"total"}, True),
+        ("toy/tools.py", "def total", "@hooked\ndef total", {"over_rows"}, False),
+        (
+            "toy/shapes.py",
+            "def _rows",
+            "def __getattr__(self, name):\n        return 1\n\n    def _rows",
+            {"rows"},
+            False,
+        ),
+        ("toy/shapes.py", "return 1", "return 2", {"rows"}, True),
+    ],
+)
+def test_what_does_not_run_changes_nothing_of_what_does(reaching, file, old, new, ran, apart):
+    assert old in FILES[file]
+    other = reaching("toy.losses.over_rows", {**FILES, file: FILES[file].replace(old, new)})
+    one = reaching("toy.losses.over_rows")
+    assert one.changed(other)
+    assert one.apart_from(other, ran) is apart
+
+
+def test_a_value_that_is_made_when_a_module_is_loaded_cannot_be_seen_to_run(reaching):
+    more = "\nTABLE = _summed([1])\n\ndef looked(x):\n    return TABLE + x\n"
+    files = {**FILES, "toy/tools.py": FILES["toy/tools.py"] + more}
+    changed = {**files, "toy/tools.py": files["toy/tools.py"].replace("sum(rows)", "max(rows)")}
+    one, other = (reaching("toy.tools.looked", each) for each in (files, changed))
+    assert not one.apart_from(other, {"looked"})
